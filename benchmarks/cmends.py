@@ -36,7 +36,7 @@ def main(role: str, orders: Orders) -> None:
     from benchmarks.scenarios import Waiting
     from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
     from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
-    from txrdma.cm.connections.terms import Terms
+    from txrdma.cm.terms import Terms
 
     terms = Terms(responseTimeout=orders.get("responseTimeout", 20))
     connected: dict[Any, None] = {}

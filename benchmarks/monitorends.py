@@ -28,11 +28,11 @@ from txrdma.iba.verbs import Buffer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.counterreader import CounterReader
-from txrdma.monitor.exposition import CounterExposition
-from txrdma.monitor.historystore import HistoryStore, Level
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.rows import COUNTERS, Row
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.reading.counterreader import CounterReader
+from txrdma.monitor.series.exposition import CounterExposition
+from txrdma.monitor.series.historystore import HistoryStore, Level
+from txrdma.monitor.series.rows import COUNTERS, Row
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
@@ -98,7 +98,7 @@ async def reading(reactor: Any, orders: Orders) -> Result:
     """CPU seconds of one reading of a port's counters, taken by its meter; and of the text of all ports."""
     fabric = _swept(orders["hosts"])
     agent = MADAgent(reactor, CountersPort(reactor))
-    reader = CounterReader(reactor, agent, ErrorJudge(), 10.0, 5.0, 2, 64, ignored, ignored, ignored)
+    reader = CounterReader(reactor, agent, ErrorThresholds(), 10.0, 5.0, 2, 64, ignored, ignored, ignored)
     nodes = [node for node in fabric.nodes.values() if node.lid]
     rounds = []
     for turn in range(orders["rounds"] + 2):

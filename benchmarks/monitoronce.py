@@ -15,9 +15,9 @@ from txrdma.fabric.errorcounters import DATA_COUNTERS
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.pma import PortCountersExtended
 from txrdma.mad.ports import openMADPort
-from txrdma.monitor.counterreader import CounterReader
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.readings import kindOf, ReadingKind
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.reading.attributes import kindOf, ReadingKind
+from txrdma.monitor.reading.counterreader import CounterReader
 
 _DATA: Final = ReadingKind((PortCountersExtended, DATA_COUNTERS))
 """Reading of what C{ibqueryerrors --counters} reads."""
@@ -30,7 +30,7 @@ async def once(reactor: Any, orders: Orders) -> dict[str, Any]:
     fabric = await Sweep(agent, orders["outstanding"]).run()
     swept = time.perf_counter()
     reader = CounterReader(
-        *(reactor, agent, ErrorJudge(), 10.0, 5.0, 2),
+        *(reactor, agent, ErrorThresholds(), 10.0, 5.0, 2),
         *(orders["outstanding"], ignored, ignored, ignored),
         kindOf if orders["hasErrors"] else lambda told: _DATA,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness import Target
 
-from txrdma.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, SIDRREP, SIDRREQ
+from txrdma.cm.layouts.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, SIDRREP, SIDRREQ
 from txrdma.test.support.captures import packets
 from txrdma.test.support.cm.ends import SERVICE, World
 

@@ -22,8 +22,8 @@ from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad.layouts import pma, sa, smp
 from txrdma.mad.paths import parseTarget
 from txrdma.mad.ports.strings import _understood
+from txrdma.sim.netfabrics import readFabric
 from txrdma.sim.nets.fattree import fatTree
-from txrdma.sim.nets.netfabrics import readFabric
 from txrdma.sim.nets.netfile import parseNet
 from txrdma.sim.strings import understood
 

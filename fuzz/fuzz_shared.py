@@ -12,20 +12,20 @@ from harness import Target
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN
-from txrdma.soft.shared._datagrams import AT_ONCE, DatagramLane
 from txrdma.soft.shared._layout import HEADER_BYTES
 from txrdma.soft.shared._rendezvous import (
-    Bell,
+    DatagramRingOffer,
     decode,
+    DoorbellNotice,
     Hello,
     Join,
     MAGIC,
-    Mail,
     MessageKind,
-    Note,
-    Region,
+    PairNotice,
+    RegionReply,
     VERSION,
 )
+from txrdma.soft.shared.datagramlane import AT_ONCE, DatagramLane
 from txrdma.test.support.soft.lanes import pair, send
 
 _RING_BYTES = 4096
@@ -121,10 +121,10 @@ def _messages() -> Iterator[bytes]:
     hello = Hello(kind=MessageKind.HELLO, magic=MAGIC, version=VERSION, port=4791, address=GID(bytes(16)))
     yield hello.encode()
     yield Join(kind=MessageKind.JOIN, source=QPN(5), destination=QPN(6)).encode()
-    yield Bell(kind=MessageKind.BELL, number=7).encode()
-    yield Mail(kind=MessageKind.MAIL, number=7).encode()
-    yield Note(kind=MessageKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
-    yield Region(kind=MessageKind.REGION, length=4096, validOffset=4096).encode()
+    yield DoorbellNotice(kind=MessageKind.DOORBELL, number=7).encode()
+    yield DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=7).encode()
+    yield PairNotice(kind=MessageKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
+    yield RegionReply(kind=MessageKind.REGION_REPLY, length=4096, validOffset=4096).encode()
 
 
 TARGETS = {

@@ -56,7 +56,7 @@ class Options(BaseOptions):
 async def _carryOut(reactor: IReactor, options: Options) -> None:
     assert options.subCommand is not None  # or postOptions would have refused
     try:
-        await command(options.subCommand).load().carryOut(reactor, options.subOptions)
+        await command(options.subCommand).load().run(reactor, options.subOptions)
         sys.stdout.flush()
     except BrokenPipeError:  # "| head" has seen enough; what is still buffered must not fail at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -65,7 +65,7 @@ async def _carryOut(reactor: IReactor, options: Options) -> None:
 
 
 def run(reactor: IReactor, options: Options) -> Deferred[None]:
-    """Carry out the command of parsed options."""
+    """Run the command of parsed options."""
     return Deferred.fromCoroutine(_carryOut(reactor, options))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from zope.interface import Attribute, Interface
 
@@ -34,8 +34,11 @@ from txrdma.iba.verbs import (
 from txrdma.kit.values import frozen
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from txrdma.iba.path import IBPath, MADEndPort  # streams have no paths: 4 ms of their imports
     from txrdma.mad.layouts.messages import MADRequest
+    from txrdma.mad.rpcs import CallOptions
 
 
 @frozen
@@ -405,77 +408,74 @@ class IVerbsDeviceStringParser(Interface):
 
 
 class IMADReceiver(Interface):
-    """Who takes what a management port brings."""
+    """Receiver of an L{IMADPort}'s datagrams and events."""
 
     def received(datagram: bytes, envelope: object) -> None:
         """
-        A datagram has come: 256 bytes.
+        A datagram was received: 256 bytes.
 
-        @param envelope: what the port knows of its way, for C{IMADPort.pathOf}.
+        @param envelope: its source, for L{IMADPort.pathOf}.
         """
 
     def undeliverable(datagram: bytes, reason: str) -> None:
-        """The system says that one of ours went nowhere; its first 24 bytes at least."""
+        """A datagram could not be delivered: at least its first 24 bytes."""
 
     def portLost(reason: str) -> None:
-        """The port is gone; nothing more comes."""
+        """The port is lost, and delivers nothing more."""
 
     def portChanged(wantsRegistration: bool) -> None:
         """
-        The port says by itself that C{endPort} has changed, or that clients are to register again.
+        The port reports that C{endPort} has changed, or that clients have to register again.
 
-        @param wantsRegistration: whether they are (CLIENT_REREGISTER, IBA 14.2.5.6).
+        @param wantsRegistration: True if they have to (CLIENT_REREGISTER, IBA 14.2.5.6).
         """
 
 
 class IMADPort(Interface):
     """
-    A port through which management datagrams pass (IBA 13.3).
-
-    Whoever opened it closes it.
+    A port that sends and receives management datagrams (IBA 13.3). Its user closes it.
     """
 
-    name: str = Attribute("As the port is called in port strings.")
-    endPort: MADEndPort = Attribute("What the port is, as it was when last looked at.")
-    transactionIDBits: int = Attribute("How many low bits of a transaction ID are ours to choose.")
+    name: str = Attribute("Name of the port in port strings.")
+    endPort: MADEndPort = Attribute("Addresses and SM of the port, as of the last refresh.")
+    transactionIDBits: int = Attribute("Number of low bits of a transaction ID that users choose.")
     hasSMI: bool = Attribute("Whether datagrams of subnet management (QP 0) pass.")
     doesRMPP: bool = Attribute("Whether the port itself segments and reassembles RMPP transfers.")
 
     def start(receiver: IMADReceiver) -> None:
-        """Bring what comes from now on: answers to our requests, and what C{serve} has asked for."""
+        """Deliver responses, and requests registered by C{serve}, to this receiver from now on."""
 
     def serve(managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
         """
-        Bring requests of this class with these methods, too; the answer ends it.
+        Deliver requests of this class with these methods; the returned function ends that.
 
-        @raise txrdma.error.ResourceExhausted: somebody else takes them already.
+        @raise txrdma.error.ResourceExhausted: another program receives them already.
         """
 
     def send(datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
         """
-        Send one, with its headers as the path has them; the class says whether to queue pair 0.
+        Send a datagram along a path, or queue it; subnet management goes to queue pair 0.
 
-        It goes out now, or is kept until there is room. Longer than 256 bytes only with C{doesRMPP}.
-
-        @param answerWithin: seconds in which an answer is awaited; 0 when none is.
-        @raise txrdma.error.InvalidRequest: the port cannot send such.
+        @param datagram: 256 bytes; longer only with C{doesRMPP}.
+        @param answerWithin: seconds within which a response is expected; 0 for none.
+        @raise txrdma.error.InvalidRequest: the port cannot send this datagram.
         """
 
     def pathOf(envelope: object) -> IBPath:
-        """The way that a datagram took: its C{reverse} leads back."""
+        """Path of a received datagram; its C{reverse} leads back to the sender."""
 
     def isFrom(envelope: object, path: IBPath) -> bool:
         """
-        Whether a datagram can be an answer of whom this path leads to, by its LID or GID.
+        True if a datagram can be a response from the end of this path, by its LID or GID.
 
-        True where the port is not told. Of answers on directed routes nobody asks that.
+        True as well where the port does not know the source. Not used for directed routes.
         """
 
     def refresh() -> MADEndPort:
-        """Look anew at what the port is."""
+        """Read the addresses and the SM of the port again."""
 
     def close() -> None:
-        """Let go of it. Twice is fine."""
+        """Close the port. Closing twice does nothing."""
 
 
 class IMADPortStringParser(Interface):
@@ -498,25 +498,65 @@ class IMADAgent(Interface):
     """
     Remote procedure calls by management datagrams (IBA 13.4.5).
 
-    Each call is a method by its name in the specification: see L{txrdma.mad.rpcs.RPCs}, which also offers
-    calls by name, and calls that their callers have put together.
+    L{txrdma.mad.rpcs.RPCs} has the calls of all classes as methods, by their names in the specification. All
+    return a Deferred that fires with the answer; it fails with L{txrdma.mad.errors.MADFailure} or another
+    L{RDMAError <txrdma.error.RDMAError>}. Cancelling it gives the call up.
     """
 
-    timeoutSeconds: float | None = Attribute("How long answers are awaited; None is as the path says.")
-    retries: int = Attribute("How often a request that nobody answers is sent again.")
+    timeoutSeconds: float | None = Attribute("Seconds to wait for an answer; None to follow the path.")
+    retries: int = Attribute("How often a request without an answer is sent again.")
+
+    def call(
+        rpc: str,
+        payload: Any,
+        path: IBPath | None = None,
+        attributeModifier: int = 0,
+        **options: Unpack[CallOptions],
+    ) -> Deferred[Any]:
+        """
+        Make the call of this name.
+
+        @param payload: an attribute; or its class, to send zeros.
+        @param path: leads to the peer that is asked; without one, SA calls go to the SA of the port's subnet.
+        """
+
+    def SubnGet(
+        payload: Any, path: IBPath, attributeModifier: int = 0, **options: Unpack[CallOptions]
+    ) -> Deferred[Any]:
+        """Read a subnet management attribute."""
+
+    def SubnSet(
+        payload: Any, path: IBPath, attributeModifier: int = 0, **options: Unpack[CallOptions]
+    ) -> Deferred[Any]:
+        """Write a subnet management attribute."""
+
+    def PerformanceGet(
+        payload: Any, path: IBPath, attributeModifier: int = 0, **options: Unpack[CallOptions]
+    ) -> Deferred[Any]:
+        """Read counters of a port."""
+
+    def SubnAdmGet(
+        payload: Any, path: IBPath | None = None, attributeModifier: int = 0, **options: Unpack[CallOptions]
+    ) -> Deferred[Any]:
+        """Read the one SA record that a query describes."""
+
+    def SubnAdmGetTable(
+        payload: Any, path: IBPath | None = None, attributeModifier: int = 0, **options: Unpack[CallOptions]
+    ) -> Deferred[Any]:
+        """Read all SA records that a query describes, as a list."""
 
     def send(datagram: bytes, path: IBPath) -> None:
         """
-        Send a datagram as it stands, for protocols that keep their own transactions: no answer is awaited.
+        Send a datagram unchanged, for protocols that keep their own transactions: no answer is awaited.
 
         @raise txrdma.error.RDMAError: it cannot be sent.
         """
 
     def newTransactionID() -> int:
-        """Draw a transaction ID for such a datagram, or for a call that names its own."""
+        """Draw a transaction ID for L{send}, or for a call with a C{transactionID}."""
 
     def close() -> None:
-        """Give up all calls. Twice is fine."""
+        """Give up all calls, and close the port. Closing twice does nothing."""
 
 
 class IMADHandler(Interface):

@@ -32,17 +32,17 @@ _PARTS: Final = ("orderly", "abnormal")
 _ABNORMAL: Final = {"abort", "fail", "peerAborted", "readUp", "expired"}
 _ENDS: Final = ("server", "client")
 _CM: Final = {
-    "active": ("_opening", "REQ_SENT MRA_REQ_RCVD REP_RCVD MRA_REP_SENT"),
-    "passive": ("_opening", "REQ_RCVD MRA_REQ_SENT REP_SENT MRA_REP_RCVD"),
-    "closing": ("_closing", ""),
-    "alternate": ("_alternate", ""),
+    "active": ("core.opening", "REQ_SENT MRA_REQ_RCVD REP_RCVD MRA_REP_SENT"),
+    "passive": ("core.opening", "REQ_RCVD MRA_REQ_SENT REP_SENT MRA_REP_RCVD"),
+    "closing": ("core.closing", ""),
+    "alternate": ("core.alternate", ""),
     "resolution": ("_sidr", ""),
     "transport": ("connections._life", ""),
 }
 """Pictures of the communication manager's machines: the module, and the states in the middle."""
 _STRUCTURES: Final = (
     *(f"txrdma.mad.layouts.{name}" for name in ("smp", "sa", "pma", "baseboard", "congestion", "devices")),
-    *("txrdma.mad.layouts.messages", "txrdma.mad.vendor", "txrdma.cm.messages"),
+    *("txrdma.mad.layouts.messages", "txrdma.mad.vendor", "txrdma.cm.layouts.messages"),
 )
 """The modules that declare structures of management datagrams."""
 _TESTS: Final = Path(__file__).parents[2] / "txrdma" / "test"

@@ -138,7 +138,7 @@ class Channel:
             self._reader = CompletionReader(reactor, channel, [queue], self._completed, broken)
             self._direct = direct = IDirectDatagrams(self._pair, None)
             if direct is not None:
-                self._reader.lookAt(direct.takeDatagrams, self._came, direct.openInbox())
+                self._reader.addSource(direct.takeDatagrams, self._came, direct.openInbox())
             self._reader.start()
             undo.callback(self._reader.stop)
             self._closing = undo.pop_all()

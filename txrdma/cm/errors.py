@@ -4,7 +4,7 @@ Errors of communication management that no other part of txrdma has.
 
 from __future__ import annotations
 
-from txrdma.cm.messages import checkRoom, REJ, RejectReason
+from txrdma.cm.layouts.messages import checkRoom, REJ, RejectReason
 from txrdma.error import RDMAError, Refused
 
 
@@ -44,7 +44,7 @@ class Rejection(RDMAError):
         information: bytes = b"",
     ) -> None:
         """
-        @param information: see L{txrdma.cm.additional.informationFor}; at most 72 bytes.
+        @param information: see L{txrdma.cm.layouts.rejectinfo.informationFor}; at most 72 bytes.
         @raise txrdma.error.InvalidRequest: there is too much of either.
         """
         checkRoom(information, 72, "information")

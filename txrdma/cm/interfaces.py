@@ -15,10 +15,10 @@ from twisted.internet.defer import Deferred
 from txrdma.messages import IMessageProtocol, IMessageTransport
 
 if TYPE_CHECKING:
-    from txrdma.cm._alternate import Judge
-    from txrdma.cm.connections.terms import Agreed, MessageAddress, MessagePeer
-    from txrdma.cm.events import Event
-    from txrdma.cm.messages import APStatus, CMPath, RejectReason, REP, REQ
+    from txrdma.cm.core.alternate import PathCheck
+    from txrdma.cm.core.events import Event
+    from txrdma.cm.layouts.messages import APStatus, CMPath, RejectReason, REP, REQ
+    from txrdma.cm.terms import Agreed, MessageAddress, MessagePeer
     from txrdma.iba.path import IBPath
     from txrdma.iba.types import RKey
     from txrdma.iba.verbs import Buffer, Segment
@@ -35,13 +35,14 @@ class IManagedConnection(Interface):
     primary: CMPath = Attribute("The path in use, as this end sees it.")
     alternate: CMPath | None = Attribute("The path to migrate to; None while there is none.")
 
-    def handTo(
-        heard: Callable[[IManagedConnection, Event], None], look: Callable[[], None] = lambda: None
+    def setHandler(
+        handler: Callable[[IManagedConnection, Event], None],
+        checkMigration: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        Have events reported to another function from now on.
+        Set the function that is called with each event from now on.
 
-        @param look: called before a LAP is handed over, to call C{migrated} if the queue pair has migrated.
+        @param checkMigration: called before a LAP is handled, to report a migration of the queue pair.
         """
 
     def startingPSN() -> int:
@@ -79,24 +80,24 @@ class IConnectionManager(Interface):
 
     def listen(
         serviceID: int,
-        heard: Callable[[IManagedConnection, Event], None],
+        handler: Callable[[IManagedConnection, Event], None],
         *,
         backlog: int = ...,
-        judge: Judge = ...,
+        checkPath: PathCheck = ...,
     ) -> Callable[[], None]:
         """Have REQs for a service reported; call the answer to listen no more."""
 
     def connect(
         request: REQ,
         path: IBPath,
-        heard: Callable[[IManagedConnection, Event], None],
+        handler: Callable[[IManagedConnection, Event], None],
         *,
-        judge: Judge = ...,
+        checkPath: PathCheck = ...,
     ) -> IManagedConnection:
         """Ask a peer for a connection by a REQ."""
 
     def close() -> None:
-        """Forget all connections, and hear no more."""
+        """Forget all connections, and handle no more messages."""
 
 
 class IRDMATransport(IMessageTransport):
@@ -202,4 +203,8 @@ class IPreparedProtocol(IRDMAProtocol):
         """
 
     def memoryLost() -> None:
-        """Take what is in the memory, which goes now, before C{connectionLost}."""
+        """
+        Copy what is needed of the memory, which is deregistered next.
+
+        Called before C{connectionLost}, and when the connection fails before it is established.
+        """

@@ -1,7 +1,7 @@
 """
 The communication manager of one end port, on a management agent of any transport.
 
-Follows InfiniBand Architecture vol. 1, chapter 12. It decides nothing: see L{txrdma.cm._manager}.
+Follows InfiniBand Architecture vol. 1, chapter 12. It decides nothing: see L{txrdma.cm.core.dispatcher}.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from txrdma.cm._alternate import acceptAny, Judge
-from txrdma.cm._connection import Connection
-from txrdma.cm._exchange import Patience
-from txrdma.cm._manager import BACKLOG, Listener, Managed, Manager
-from txrdma.cm.errors import PeerSilent
-from txrdma.cm.events import (
+from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
+from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.dispatcher import BACKLOG, Dispatcher, Listener, Managed
+from txrdma.cm.core.events import (
     AlternatePathAbandoned,
     AlternatePathLoaded,
     AlternatePathRejected,
     AlternatePathTimedOut,
     Event,
-    hearNothing,
+    ignoreEvent,
     ServiceRequested,
     ServiceResolved,
     ServiceTimedOut,
 )
-from txrdma.cm.insight import appear, leave
+from txrdma.cm.core.exchange import Patience
+from txrdma.cm.errors import PeerSilent
 from txrdma.cm.interfaces import IConnectionManager, IManagedConnection
-from txrdma.cm.messages import (
+from txrdma.cm.layouts.messages import (
     APStatus,
     checkFits,
     checkRoom,
@@ -50,7 +49,8 @@ from txrdma.cm.messages import (
     SIDRREQ,
     SIDRStatus,
 )
-from txrdma.cm.paths import pathFor
+from txrdma.cm.layouts.paths import pathFor
+from txrdma.cm.status import appear, leave
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
@@ -69,14 +69,14 @@ RESPONSE_TIMEOUT: Final = 18
 RETRIES: Final = 7
 """The number of times that a SIDR_REQ is sent again."""
 
-Heard = Callable[["CMConnection", Event], None]
+EventHandler = Callable[["CMConnection", Event], None]
 """A program's function that is called with each event of a connection."""
 
-Answered = Callable[[SIDRREQ], SIDRREP]
+SIDRHandler = Callable[[SIDRREQ], SIDRREP]
 """A program's function that answers SIDR_REQs; ids are filled in."""
 
 
-def _lookNowhere() -> None:
+def _doNothing() -> None:
     """There is no queue pair to look at."""
 
 
@@ -90,11 +90,11 @@ class CMConnection:
 
     managedBy = "txrdma"
 
-    def __init__(self, manager: ConnectionManager, managed: Managed, heard: Heard) -> None:
+    def __init__(self, manager: ConnectionManager, managed: Managed, handler: EventHandler) -> None:
         self.manager = manager
         self._managed = managed
-        self._heard = heard
-        self._look: Callable[[], None] = _lookNowhere
+        self._handler = handler
+        self._checkMigration: Callable[[], None] = _doNothing
         self._loading: Deferred[CMPath] | None = None
 
     def __repr__(self) -> str:
@@ -116,7 +116,6 @@ class CMConnection:
 
     @property
     def reply(self) -> REP | None:
-        """The REP of the connection; None before."""
         return self._core.opening.reply
 
     @property
@@ -126,21 +125,14 @@ class CMConnection:
 
     @property
     def primary(self) -> CMPath:
-        """The path in use, as this end sees it."""
         return self._core.primary
 
     @property
     def alternate(self) -> CMPath | None:
-        """The path to migrate to; None while there is none."""
         return None if self._core.alternate is None else self._core.alternate.alternate
 
-    def handTo(self, heard: Heard, look: Callable[[], None] = _lookNowhere) -> None:
-        """
-        Have events reported to another function from now on.
-
-        @param look: called before a LAP is handed over, to call C{migrated} if the queue pair has migrated.
-        """
-        self._heard, self._look = heard, look
+    def setHandler(self, handler: EventHandler, checkMigration: Callable[[], None] = _doNothing) -> None:
+        self._handler, self._checkMigration = handler, checkMigration
 
     def startingPSN(self) -> int:
         """The PSN that the peer of a passive end is to begin with: a random number."""
@@ -172,7 +164,7 @@ class CMConnection:
         """
         Answer a REQ or a REP by a REJ, or withdraw a REP.
 
-        @param information: see L{txrdma.cm.additional.informationFor}.
+        @param information: see L{txrdma.cm.layouts.rejectinfo.informationFor}.
         @raise InvalidRequest: neither waits for an answer.
         """
         self._do(lambda now: self._core.opening.reject(reason, now, information, privateData))
@@ -187,11 +179,9 @@ class CMConnection:
         self._do(lambda now: self._core.opening.delay(service, now))
 
     def communicating(self) -> None:
-        """Note that the queue pair has received data, as good as an RTU that may be lost."""
         self._do(self._core.communicating)
 
     def disconnect(self, privateData: bytes = b"") -> None:
-        """End the connection, whatever its state, or answer the peer that has ended it."""
         self._do(lambda now: self._core.disconnect(now, privateData))
 
     def loadAlternatePath(self, path: IBPath | CMPath, privateData: bytes = b"") -> Deferred[CMPath]:
@@ -251,7 +241,7 @@ class CMConnection:
         elif isinstance(event, AlternatePathAbandoned):
             self._loaded(DeviceUnavailable("the connection ended before the alternate path was loaded"))
         try:
-            self._heard(self, event)
+            self._handler(self, event)
         except Exception:
             _log.failure("{connection}: its program failed at {event}", connection=self, event=event)
             self.disconnect()
@@ -262,7 +252,7 @@ class CMConnection:
 
         What holds each other would be left to the garbage collector, with all that is of a connection.
         """
-        self._heard, self._look = hearNothing, _lookNowhere
+        self._handler, self._checkMigration = ignoreEvent, _doNothing
 
     def _loaded(self, result: CMPath | RDMAError) -> None:
         waiting, self._loading = self._loading, None
@@ -293,10 +283,10 @@ class ConnectionManager:
         self._agent: MADAgent = server.agent
         self._agents = [server.agent, *(other.agent for other in others)]
         self._reactor = self._agent.reactor
-        self._core = Manager(self.guid, lambda: int.from_bytes(urandom(4), "big"))
+        self._core = Dispatcher(self.guid, lambda: int.from_bytes(urandom(4), "big"))
         self._connections: dict[Managed, CMConnection] = {}
-        self._hearing: dict[Listener, Heard] = {}
-        self._services: dict[Listener, Answered] = {}
+        self._handlers: dict[Listener, EventHandler] = {}
+        self._services: dict[Listener, SIDRHandler] = {}
         self._resolving: dict[Managed, Deferred[SIDRREP]] = {}
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
@@ -332,35 +322,35 @@ class ConnectionManager:
     def listen(
         self,
         serviceID: int,
-        heard: Heard,
+        handler: EventHandler,
         *,
         backlog: int = BACKLOG,
         offset: int = 0,
         pattern: bytes = b"",
         mayReload: bool = False,
-        judge: Judge = acceptAny,
+        checkPath: PathCheck = acceptAnyPath,
     ) -> Callable[[], None]:
         """
-        Have REQs for a service reported to C{heard}, as all events of their connections.
+        Have REQs for a service reported to C{handler}, as all events of their connections.
 
         @param backlog: connections that may be asked for and not established yet; REQs beyond are dropped.
         @param pattern: bytes that the private data must have behind C{offset} others: listeners can share a
             service id.
-        @param mayReload: of these connections, as in L{connect}, and C{judge}.
+        @param mayReload: of these connections, as in L{connect}, and C{checkPath}.
         @return: call it to listen no more. Connections stay.
         @raise InvalidRequest: another listener takes the same.
         """
-        listener = Listener(serviceID, backlog, offset, pattern, mayReload, judge)
+        listener = Listener(serviceID, backlog, offset, pattern, mayReload, checkPath)
         self._core.listen(listener)
-        self._hearing[listener] = heard
+        self._handlers[listener] = handler
 
         def end() -> None:
             self._core.unlisten(listener)
-            self._hearing.pop(listener, None)
+            self._handlers.pop(listener, None)
 
         return end
 
-    def serve(self, serviceID: int, answered: Answered) -> Callable[[], None]:
+    def serve(self, serviceID: int, handler: SIDRHandler) -> Callable[[], None]:
         """
         Answer SIDR_REQs for a service; the same service id can't have a listener for REQs.
 
@@ -369,7 +359,7 @@ class ConnectionManager:
         """
         listener = Listener(serviceID)
         self._core.listen(listener)
-        self._services[listener] = answered
+        self._services[listener] = handler
 
         def end() -> None:
             self._core.unlisten(listener)
@@ -381,28 +371,28 @@ class ConnectionManager:
         self,
         request: REQ,
         path: IBPath,
-        heard: Heard,
+        handler: EventHandler,
         *,
         isPeerToPeer: bool = False,
         mayReload: bool = False,
-        judge: Judge = acceptAny,
+        checkPath: PathCheck = acceptAnyPath,
     ) -> CMConnection:
         """
         Send a REQ; comm id and CA GUID are filled in, and the primary path if it has none.
 
         @param path: the way of data and of messages.
-        @param heard: is called with each event of the connection.
+        @param handler: is called with each event of the connection.
         @param isPeerToPeer: the peer may ask for the same connection meanwhile; one of both REQs counts.
         @param mayReload: an alternate path can be replaced before it was migrated to.
-        @param judge: finds out why this end can't use an alternate path: a GID that is none of its own, say.
+        @param checkPath: returns why this end can't use an alternate path, such as a foreign GID; else None.
         @raise txrdma.error.ResourceExhausted: no comm id is free.
         @raise InvalidRequest: the request can't be encoded.
         """
         checkFits(request)
         if request.primary == CMPath():
             request = request.replace(primary=pathFor(path))
-        managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, judge)
-        made = self._connections[managed] = CMConnection(self, managed, heard)
+        managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, checkPath)
+        made = self._connections[managed] = CMConnection(self, managed, handler)
         self._turn()
         return made
 
@@ -445,7 +435,7 @@ class ConnectionManager:
             self._timer = None
         self._transmit()  # the last DREP, perhaps
         leave(self)
-        self._core = Manager(self.guid, self._core._random)
+        self._core = Dispatcher(self.guid, self._core._random)
         connections, self._connections = self._connections, {}
         for managed, connection in connections.items():
             connection._loaded(DeviceUnavailable("the communication manager is closed"))
@@ -466,7 +456,7 @@ class ConnectionManager:
                 with _log.failuresHandled(
                     "{connection} can't ask whether it has migrated", connection=connection
                 ):
-                    connection._look()
+                    connection._checkMigration()
         self._core.received(request.payload, request.header.transactionID, request.path, self.seconds())
         self._turn()
 
@@ -501,12 +491,12 @@ class ConnectionManager:
         else:
             connection = self._connections.get(managed)
             if connection is None:
-                heard = None if managed.listener is None else self._hearing.get(managed.listener)
-                if heard is None:  # closed meanwhile, or a listener for SIDR_REQs
+                handler = None if managed.listener is None else self._handlers.get(managed.listener)
+                if handler is None:  # closed meanwhile, or a listener for SIDR_REQs
                     managed.connection.disconnect(self.seconds())
                     self._core.turned(managed, self.seconds())
                     return
-                connection = self._connections[managed] = CMConnection(self, managed, heard)
+                connection = self._connections[managed] = CMConnection(self, managed, handler)
             connection._happened(event)
         self._release(managed)
 
@@ -530,11 +520,11 @@ class ConnectionManager:
             answer.callback(event.response)
 
     def _asked(self, managed: Managed, event: ServiceRequested) -> None:
-        answered = None if managed.listener is None else self._services.get(managed.listener)
+        handler = None if managed.listener is None else self._services.get(managed.listener)
         response = SIDRREP(status=SIDRStatus.SERVICE_ID_NOT_SUPPORTED)
-        if answered is not None:
+        if handler is not None:
             try:
-                response = answered(event.request)
+                response = handler(event.request)
                 checkFits(response)
             except Exception:
                 _log.failure("a service's program failed at {request}", request=event.request)

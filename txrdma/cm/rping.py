@@ -15,7 +15,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.protocol import MessageProtocol
-from txrdma.cm.connections.terms import Terms
+from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Segment
@@ -47,7 +47,7 @@ class Advert(Layout):
 
 ADVERT: Final = 16
 
-TERMS: Final = Terms(messageBytes=ADVERT, receives=4, sends=4, reads=1, isCounted=False)
+TERMS: Final = Terms(messageBytes=ADVERT, receives=4, sends=4, reads=1, usesCredits=False)
 """The terms of both ends: C{rping} does one read at a time, and knows of no greeting."""
 
 Tell = Callable[[str], object]
@@ -134,7 +134,6 @@ class PingClient(_Pinging):
             self._returned(bytes(self._sink.view[: self._size]))
 
     def connectionLost(self, reason: Failure) -> None:
-        """End; too early, where there are pings left."""
         self._finish(reason, bool(self._count) and self.pings == self._count)
 
     def _next(self) -> None:
@@ -195,7 +194,6 @@ class PingServer(_Pinging):
             self._read(advert)
 
     def connectionLost(self, reason: Failure) -> None:
-        """End; the client decides when."""
         self._finish(reason, bool(reason.check(ConnectionDone)))
 
     def _segment(self, length: int) -> Segment:

@@ -23,7 +23,7 @@ from txrdma.kit.strings import parseString
 from txrdma.messages import IMessageClientEndpoint, IMessageEndpointStringParser, IMessageServerEndpoint
 
 if TYPE_CHECKING:
-    from txrdma.cm.connections.terms import Terms
+    from txrdma.cm.terms import Terms
 
 
 def messageClientFromString(reactor: object, description: str) -> IMessageClientEndpoint:
@@ -95,7 +95,7 @@ class Keys:
 
     def terms(self, usual: Terms) -> Terms:
         """The terms that keys have."""
-        credits = self.take("credits", "yes" if usual.isCounted else "no")
+        credits = self.take("credits", "yes" if usual.usesCredits else "no")
         if credits not in ("yes", "no"):
             raise ValueError(f"{self._kind}: credits={credits} is none of yes, no")
         return replace(
@@ -103,8 +103,8 @@ class Keys:
             receives=self.number("receives", usual.receives, 1, 0x8000),
             messageBytes=self.number("messageBytes", usual.messageBytes, 1, 1 << 30),
             reads=self.number("reads", usual.reads, 0, 255),
-            isCounted=credits == "yes",
-            keepalive=self.number("keepalive", 0, 0, 1 << 20) or None,
+            usesCredits=credits == "yes",
+            keepalive=self.number("keepalive", int(usual.keepalive or 0), 0, 1 << 20) or None,
         )
 
     def end(self) -> None:
@@ -145,8 +145,8 @@ class IBStringParser:
 
     def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
         """Make the endpoint of a server."""
-        from txrdma.cm._manager import BACKLOG
         from txrdma.cm.connections.endpoints import IBServerEndpoint, USUAL
+        from txrdma.cm.core.dispatcher import BACKLOG
         from txrdma.verbs.devices import prepareDevice
 
         keys = Keys("ib", ("service",), args, kwargs)
@@ -171,7 +171,7 @@ class RDMAStringParser:
 
     def parseMessageClient(self, reactor: Any, *args: str, **kwargs: str) -> IMessageClientEndpoint:
         """Make the endpoint of a client."""
-        from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint
+        from txrdma.cm.connections.endpoints import RDMAClientEndpoint, UNCOUNTED_TERMS
         from txrdma.ports.softdevices import softDeviceAt
         from txrdma.verbs.devices import prepareDevice
 
@@ -181,15 +181,15 @@ class RDMAStringParser:
             raise ValueError("rdma: host= is missing")
         source = keys.take("bindAddress")
         device = keys.take("device") or (softDeviceAt(source) if source else None)
-        terms, privateData = keys.terms(PLAIN), keys.take("privateData").encode()
+        terms, privateData = keys.terms(UNCOUNTED_TERMS), keys.take("privateData").encode()
         keys.end()
         prepareDevice(device or "soft")
         return RDMAClientEndpoint(reactor, host, port, device, terms, privateData)
 
     def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
         """Make the endpoint of a server."""
-        from txrdma.cm._manager import BACKLOG
         from txrdma.cm.connections.endpoints import RDMAServerEndpoint, USUAL
+        from txrdma.cm.core.dispatcher import BACKLOG
         from txrdma.ports.softdevices import softDeviceAt
         from txrdma.verbs.devices import prepareDevice
 

@@ -134,7 +134,7 @@ def result(host: str, size: int, times: list[float]) -> dict[str, Any]:
     }
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma btl-ping}: be the server or the client."""
     await (_serve if options["server"] else _ping)(reactor, options)
 

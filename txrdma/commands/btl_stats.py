@@ -69,7 +69,7 @@ def countersTable(found: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """C{txrdma btl-stats}: once, or again and again."""
 
     async def ask() -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ class CommandOptions(ThresholdOptions):
     ]
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma check}: sweep, print the findings, exit with 1 if there are any."""
 
     def cables(fabric: Fabric) -> list[Finding]:

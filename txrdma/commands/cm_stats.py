@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TYPE_CHECKING
 
-from txrdma.cm.insight import NAMESPACE
+from txrdma.cm.status import NAMESPACE
 from txrdma.commands.common.counted import askedOfAll, number, thenRates, withSums
 from txrdma.commands.common.tables import lines, makeTable
 from txrdma.commands.common.watching import watch, WatchingOptions
@@ -67,7 +67,7 @@ def countersTable(found: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """C{txrdma cm-stats}: once, or again and again."""
 
     async def ask() -> list[dict[str, Any]]:

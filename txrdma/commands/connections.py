@@ -108,7 +108,7 @@ def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False
     return table
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma connections}, once or again and again."""
 
     async def ask() -> list[dict[str, Any]]:

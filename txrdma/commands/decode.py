@@ -70,7 +70,7 @@ class CommandOptions(options.CommandOptions):
             raise usage.UsageError(f"--level {self['level']}: there are 1, 2 and 3")
 
 
-async def carryOut(reactor: object, options: CommandOptions) -> None:
+async def run(reactor: object, options: CommandOptions) -> None:
     """Carry out C{txrdma decode}: print what each datagram and conversation means."""
     tuple(attributesOf(None))  # all are known from here on
     if (clc := _clcIn(options["arguments"])) is not None:

@@ -1,4 +1,4 @@
-"""C{txrdma demo-fabric}: the fabric monitor with its page, on a simulated fabric with weather."""
+"""C{txrdma demo-fabric}: the fabric monitor with its page, on a simulated fabric with faults."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from txrdma.commands.common.values import count
 from txrdma.monitor.config import DEFAULT_LISTEN, MonitorConfig, parseConfig
 from txrdma.monitor.listening import isLoopback
 from txrdma.sim.fabric.fabric import SimulatedFabric
+from txrdma.sim.faultgenerator import FaultGenerator
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
-from txrdma.sim.weather import Weather
 from txrdma.tap.monitor import MonitorService
 
 RADIX: Final = 16
@@ -98,7 +98,7 @@ def urlOf(address: object) -> str:
     return str(address)
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma demo-fabric}: serve the page until the command is interrupted."""
     if options["verbose"]:
         globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stdout)], redirectStandardIO=False)
@@ -107,9 +107,9 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
         fabric.correct()  # HDR has no links without
         config = parseConfig(_CONFIG.format(history=os.path.join(folder, "history.db")))
         service = makeService(reactor, replace(config, listen=options["listen"]), fabric)
-        weather = Weather(fabric, options["seed"])
+        faults = FaultGenerator(fabric, options["seed"])
         service.startService()
-        weather.start(hasFaults=not options["calm"])
+        faults.start(hasFaults=not options["calm"])
         ended: Deferred[None] = Deferred()
         reactor.addSystemEventTrigger("before", "shutdown", lambda: ended)  # a thread has to end before
         try:
@@ -119,7 +119,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
         except CancelledError:
             pass
         finally:
-            weather.stop()
+            faults.stop()
             await service.stopService()
             fabric.close()
             ended.callback(None)

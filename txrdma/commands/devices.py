@@ -42,7 +42,7 @@ class CommandOptions(TellingOptions):
         return super().showsTables and not self["for"]
 
 
-async def carryOut(reactor: object, options: CommandOptions) -> None:
+async def run(reactor: object, options: CommandOptions) -> None:
     """Carry out C{txrdma devices}; JSON always has all values."""
     if options["for"]:
         outlook = outlookFor(options["for"])

@@ -39,7 +39,7 @@ class CommandOptions(SweepOptions):
         self["before"], self["after"] = before, after
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma diff}: print the differences, exit with 1 if there are any."""
     try:
         before = loaded(options["before"])

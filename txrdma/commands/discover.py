@@ -35,7 +35,7 @@ def _slurm(fabric: Fabric, names: NodeNames) -> Iterable[str]:
 
 def _net(fabric: Fabric, names: NodeNames) -> Iterable[str]:
     """Lines of a net file, from which simulators make the same fabric."""
-    from txrdma.sim.nets.netfabrics import netOf  # seldom needed
+    from txrdma.sim.netfabrics import netOf  # seldom needed
 
     return netOf(fabric, names).text().splitlines()
 
@@ -74,7 +74,7 @@ class CommandOptions(SweepOptions):
             raise usage.UsageError(f"--format {self['format']}: there are {', '.join(FORMATS)}")
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma discover}: print the fabric in the chosen format."""
     fabric, names = await fabricOf(reactor, options)
     form = options["format"]

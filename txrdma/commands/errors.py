@@ -73,7 +73,7 @@ class CommandOptions(ThresholdOptions, PartOptions):
     ]
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma errors}: read, print and clear counters, exit with 1 if there are errors."""
     thresholds = options.thresholds()
     clear = " ".join(word for word, flag in (("errors", "clear"), ("data", "clear-data")) if options[flag])

@@ -81,7 +81,7 @@ def groupsTable(entries: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma linkgroups}, once or again and again."""
 
     async def ask() -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ class CommandOptions(PartOptions):
     ]
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma links}: print each link once, or each port."""
     fabric, names = await fabricOf(reactor, options)
     if options["line"]:

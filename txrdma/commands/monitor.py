@@ -13,10 +13,10 @@ from txrdma.commands.common.session import FabricOptions, opened
 from txrdma.commands.common.values import count, seconds
 from txrdma.error import ResourceExhausted
 from txrdma.fabric.advice import Severity
-from txrdma.monitor.judging import ErrorJudge, MOST_BIT_ERRORS
-from txrdma.monitor.loads import busiest
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.linkload import busiest
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, MOST_BIT_ERRORS
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -25,12 +25,11 @@ _STYLES: Final = {Severity.INFO: "cyan", Severity.WARNING: "yellow", Severity.CR
 
 
 class CommandOptions(FabricOptions):
-    """Options of C{txrdma monitor}: how often to look, and how much to show."""
+    """Options of C{txrdma monitor}: how often to poll, and how much to show."""
 
     longdesc = (
-        "Watch a fabric until Ctrl-C: findings as they come and go, and the links with the most traffic. It "
-        "is what twistd fabric-monitor does, without history, pages, and news for others. With --json a line "
-        "for each round."
+        "Watch a fabric until Ctrl-C: findings as they come and go, and the links with the most traffic. "
+        "It is twistd fabric-monitor without history, pages and alerts. With --json a line for each round."
     )
     optParameters = [
         ["interval", "i", 10.0, "Seconds between readings of the counters.", seconds],
@@ -51,7 +50,7 @@ def prepare(options: CommandOptions) -> None:
         needTables()
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma monitor}: poll, and show each round."""
     ended: Deferred[None] = Deferred()
     with opened(reactor, options) as session:
@@ -70,15 +69,15 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
             if options["rounds"] and poller.statistics.turns >= options["rounds"]:
                 ended.callback(None)
 
-        judge = ErrorJudge(mostBitErrors=MOST_BIT_ERRORS)
-        poller = FabricPoller(reactor, session.agent, settings, judge=judge, onRound=isDone)
+        thresholds = ErrorThresholds(mostBitErrors=MOST_BIT_ERRORS)
+        poller = FabricPoller(reactor, session.agent, settings, thresholds=thresholds, onRound=isDone)
         try:
             poller.start()
         except ResourceExhausted:  # another program gets the notices: look by turns alone
             settings = PollerSettings(
                 intervalSeconds=interval, settleSeconds=settings.settleSeconds, wantsNotices=False
             )
-            poller = FabricPoller(reactor, session.agent, settings, judge=judge, onRound=isDone)
+            poller = FabricPoller(reactor, session.agent, settings, thresholds=thresholds, onRound=isDone)
             poller.start()
         try:
             await ended
@@ -103,7 +102,7 @@ def _toldAsJSON(poller: FabricPoller) -> None:
     loads = [] if poller.fabric is None else busiest(poller.fabric, poller.meters, 10)
     told = {
         "statistics": asdict(poller.statistics),
-        "findings": [entry.toDict() for entry in poller.ledger.open.values()],
+        "findings": [entry.toDict() for entry in poller.findingLog.open.values()],
         "busiest": [load.toDict() for load in loads],
     }
     print(json.dumps(told), flush=True)
@@ -135,7 +134,7 @@ def screenOf(poller: FabricPoller, links: int) -> Group:
     from rich.text import Text
 
     findings = Table("Severity", "Finding", "Where", "What", box=None, expand=True)
-    entries = sorted(poller.ledger.open.values(), key=lambda entry: (-entry.severity, entry.firstSeen))
+    entries = sorted(poller.findingLog.open.values(), key=lambda entry: (-entry.severity, entry.firstSeen))
     for entry in entries:
         found = entry.finding
         cells = (entry.severity.name.lower(), found.kind, found.where, found.text)

@@ -41,7 +41,7 @@ class CommandOptions(PartOptions):
     ]
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma nodes}: print a row for each node."""
     fabric, names = await fabricOf(reactor, options, withLinks=False)
     nodes = chosen(fabric, options)

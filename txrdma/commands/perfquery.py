@@ -194,7 +194,7 @@ def sampledCodes(text: str) -> list[int]:
     return codes
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma perfquery}: print, watch, sample or clear counters."""
     kind = KINDS[options["kind"]]
     with opened(reactor, options) as session:

@@ -88,7 +88,7 @@ class Pings:
         )
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma ping}, as client or as server."""
     if options["server"]:
         await served(reactor, options, servePing)

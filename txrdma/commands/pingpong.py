@@ -225,7 +225,7 @@ def deviceAt(address: object) -> str:
     return softDeviceAt(str(mapped or ip))
 
 
-async def carryOut(reactor: IPingPongReactor, options: CommandOptions) -> None:
+async def run(reactor: IPingPongReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma pingpong}, as client or as server; exit with 130 after Ctrl-C."""
     async with _Interruption(reactor) as interruption:
         if options["compatible"]:

@@ -46,7 +46,7 @@ class CommandOptions(commandOptions.CommandOptions):
         self["network"], self["members"] = (rest[0], rest[1:]) if rest else ("", ())
 
 
-async def carryOut(reactor: object, options: CommandOptions) -> None:
+async def run(reactor: object, options: CommandOptions) -> None:
     """Carry out C{txrdma pnet}: change or print the table."""
     path = Path(options["file"]) if options["file"] else tableFile()
     try:

@@ -102,7 +102,7 @@ class CommandOptions(FabricOptions):
         self["changes"] = [] if isQuery else changes
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma portstate}: print or change the state of ports, exit with 1 after an error."""
     with opened(reactor, options) as session:
         if options["everywhere"]:

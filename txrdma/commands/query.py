@@ -64,7 +64,7 @@ class CommandOptions(FabricOptions):
         self["fields"] = [field(each) for each in rest[isTarget:]]
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma query}: make the call, print the answer."""
     rpc = rpcNamed(options["rpc"])
     kind = _kind(options, rpc)

@@ -8,14 +8,14 @@ from typing import Any
 
 from twisted.python import usage
 
-from txrdma.cm._exchange import Patience
 from txrdma.cm.connections.adapter import adapterOf
+from txrdma.cm.connections.datagrams import DatagramClientEndpoint, DatagramProtocol
 from txrdma.cm.connections.endpoints import LIFE_TIME
-from txrdma.cm.connections.names import addressesOf
-from txrdma.cm.connections.terms import Terms
-from txrdma.cm.datagrams import DatagramClientEndpoint, DatagramProtocol
-from txrdma.cm.ipcm import portOf, PortSpace, serviceIDOf
-from txrdma.cm.paths import pathFor
+from txrdma.cm.connections.hostnames import addressesOf
+from txrdma.cm.core.exchange import Patience
+from txrdma.cm.layouts.ipcm import portOf, PortSpace, serviceIDOf
+from txrdma.cm.layouts.paths import pathFor
+from txrdma.cm.terms import Terms
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.options import IReactor
 from txrdma.commands.common.rows import tellJSON
@@ -87,7 +87,7 @@ async def resolved(reactor: Any, options: CommandOptions) -> dict[str, Any]:
     release = adapter.hold()
     try:
         source = adapter.usualGID()
-        port, index = adapter.placeFrom(source)
+        port, index = adapter.requireGID(source)
         mtu = int(adapter.mtuOf(port).bytes)
     finally:
         release()
@@ -148,7 +148,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     return told
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma resolve}: explain a service id, or the way to a host."""
     if not options["port"]:
         service = serviceDict(options["number"])

@@ -111,7 +111,7 @@ class CommandOptions(SweepOptions):
             raise usage.UsageError("--over and --balance are about unicast")
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma routes}: print forwarding tables, or the use of links."""
     isUse = options["balance"] or options["over"] is not None
     owners: dict[int, str] = {}

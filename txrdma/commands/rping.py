@@ -14,9 +14,9 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import MessagePeer
 from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.rping import LARGEST, PingClient, PingServer, PORT, TERMS
+from txrdma.cm.terms import MessagePeer
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.options import IReactor
 from txrdma.messages import IMessageProtocolFactory
@@ -74,7 +74,7 @@ class CommandOptions(BaseOptions):
             print(line, file=sys.stderr, flush=True)
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma rping}: be the server or the client."""
     await (serve if options["server"] else ping)(reactor, options)
 

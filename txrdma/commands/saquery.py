@@ -233,7 +233,7 @@ def _pairs(kind: RecordKind, text: str) -> Iterable[Pair]:
     return [(name, value) for name, value in zip(names, values, strict=False) if value]
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma saquery}: ask the SA, print its records."""
     kind: RecordKind = options["kind"]
     columns = (options["columns"].split(",") if options["columns"] else kind.columns.split()) or []

@@ -71,7 +71,7 @@ class CommandOptions(commandOptions.CommandOptions):
             raise usage.UsageError(f"--group {self['group']}: there is no such group") from None
 
 
-async def carryOut(reactor: object, options: CommandOptions) -> None:
+async def run(reactor: object, options: CommandOptions) -> None:
     """Carry out C{txrdma smc-option}; each action ends with printing what is installed then."""
     pins = Path(options["pins"])
     if options["action"] == _INSTALL:

@@ -98,7 +98,7 @@ def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma smc-stats}, once or again and again."""
 
     async def ask() -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ class CommandOptions(FabricOptions):
             raise usage.UsageError(f"--control {self['control']}: there are {', '.join(CONTROLS)}")
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma sminfo}: print an SM's SMInfo, after a Set with C{--control}."""
     with opened(reactor, options) as session:
         path = await _path(session)

@@ -267,7 +267,7 @@ class CommandOptions(FabricOptions):
             raise usage.UsageError(f"port {port}: there are 255 at most")
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma smpquery}: get the attribute, or all blocks of a table, and print it."""
     kind: AttributeKind | None = options["kind"]
     if kind is None:

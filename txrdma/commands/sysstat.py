@@ -40,7 +40,7 @@ class CommandOptions(FabricOptions):
             raise usage.UsageError("say TARGET, or --server")
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma sysstat}, as client or as server."""
     if options["server"]:
         await served(reactor, options, serveSysstat)

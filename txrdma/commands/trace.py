@@ -55,7 +55,7 @@ class CommandOptions(FabricOptions):
             raise usage.UsageError("say [FROM [TO]]" if isMulticast else "say [FROM] TO")
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma trace}: print the path hop by hop, exit with 1 where it does not reach its end."""
     isMulticast = options["multicast"] is not None
     with opened(reactor, options) as session:

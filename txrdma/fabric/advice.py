@@ -10,7 +10,7 @@ from typing import Final
 
 
 class Severity(IntEnum):
-    """Severity of a finding: how soon somebody has to look at it."""
+    """Severity of a finding: how soon it needs attention."""
 
     INFO = 0
     WARNING = 1

@@ -114,7 +114,7 @@ def _sum(lanes: tuple[int, ...]) -> int:
     return _FULL if _FULL in lanes else min(_FULL, sum(lanes))
 
 
-# One look at all ports.
+# One query of all ports.
 
 
 async def correctionFindings(
@@ -146,7 +146,7 @@ async def correctionFindings(
                     found.append(Finding("fec-uncorrectable", str(port), text, node.guid, port.number))
         except DeviceUnavailable:
             raise
-        except MADFailure:  # the attribute is optional, and who is silent is a finding by other counters
+        except MADFailure:  # the attribute is optional; a silent node is reported for its other counters
             return
 
     several = ((node, list(correctingPorts(node))) for node in fabric.nodes.values())

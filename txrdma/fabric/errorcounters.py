@@ -64,7 +64,7 @@ L{txrdma.fabric.errorcorrection}.
 """
 
 COMMON: Final = ("portRcvSwitchRelayErrors",)
-"""Counters that grow in healthy fabrics, too: multicast packets that return to the port they came from."""
+"""Counters that also grow in healthy fabrics, by multicast packets that return to their source port."""
 
 _ERROR_BITS: Final = 0x0FFF
 _DATA_BITS: Final = 0xF000
@@ -335,7 +335,7 @@ class CounterSurvey:
                 if counted.errors or self._dataAlone:
                     found.append(counted)
                 await self._clear(port.number, where, able)
-            except MADError as error:  # others may tell all the same; who is silent would be silent again
+            except MADError as error:  # other attributes may still be readable, unlike those of a silent node
                 report.silent.append((node, f"port {port.number}: {error}"))
 
     async def _ofPort(self, node: Node, number: int, path: IBPath, able: Abilities) -> Counted:

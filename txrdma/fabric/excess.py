@@ -29,10 +29,10 @@ MOST_PROBLEMS: Final = 10_000
 """Most problems that a sweep lists; more of them are counted."""
 
 LEFT_OUT: Final = "left-out"
-"""Kind of the problem that a sweep has which came to its bounds."""
+"""Kind of the problem that a sweep reports when it reaches its bounds."""
 
 _MOST_CUTS: Final = 4
-"""Most branches that a sweep leaves out: who has more of them sweeps too much for nothing."""
+"""Most branches that a sweep leaves out; it ends after that many."""
 
 _FEWEST_HOPS: Final = 2
 """Fewest hops to a branch: all of a fabric is behind our own port."""

@@ -105,7 +105,7 @@ class LIDSweep:
     def _end(self, lid: LID, number: int) -> Port | None:
         node = self._ends.get(lid)
         if node is None:
-            return None  # who did not answer is a problem already
+            return None  # a silent node has been reported
         if not 0 < number <= node.numPorts:
             self._problem("contradiction", lid, f"there is a link of port {number} of {node.numPorts}")
             return None

@@ -129,7 +129,7 @@ def _hasSecond(end: bytes) -> bool:
     return bool(_capabilities(end) & _MASK2 and _capabilities2(end) & HAS_XDR)
 
 
-# Who has FDR10.
+# Support of FDR10.
 
 _REMEMBERED: Final = 4096
 """Answers of L{wantsAsking} that are remembered: ports of switches often have the same PortInfo."""

@@ -322,7 +322,7 @@ class Node:
 
     @property
     def portGUIDs(self) -> dict[int, GUID]:
-        """The GUIDs of its ports that we have heard, by number; of switches by 0."""
+        """GUIDs of the node's ports that responses have shown, by port number; of a switch by 0."""
         first = 0 if self.isSwitch else localPortIn(self.raw)
         return {first: GUID(portGUIDIn(self.raw)), **(self._guids or {})}
 

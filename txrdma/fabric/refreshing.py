@@ -146,7 +146,7 @@ class Refresh:
             self._relinked(port, peer)
 
     async def _beyond(self, port: Port) -> None:
-        """Ask who is at the other end of a port's link, and enter it."""
+        """Query the node at the other end of a port's link, and store the link."""
         node = port.node
         route = node.route
         if route is None or len(route.drPath) >= MOST_HOPS or not _isWindow(node):
@@ -230,7 +230,7 @@ def _isWindow(node: Node) -> bool:
 
 
 def withoutArrival(raw: bytes) -> bytes:
-    """PortInfo without the number of the port that the question came in by, which says nothing."""
+    """PortInfo without LocalPortNum, which depends on the path of the request."""
     return raw[: _ARRIVAL.start] + raw[_ARRIVAL.stop :]
 
 

@@ -22,7 +22,7 @@ _UNEVEN: Final = 1.25
 """Share of the mean number of LIDs beyond which a link is used unevenly."""
 
 _FEW: Final = 2
-"""LIDs more or less that are nobody's fault: routing engines do not share out so exactly."""
+"""Tolerated deviation in LIDs: routing engines do not balance exactly."""
 
 _PORTS: Final = 256
 
@@ -119,7 +119,7 @@ class RouteCheck:
             self.found.append(Finding("unreachable-lid", str(end), text, end.node.guid, end.number))
 
     def _loops(self) -> None:
-        """Find a circle of links that wait: remove those that wait for nobody, again and again."""
+        """Find a cycle of dependent links, by removing links without dependencies repeatedly."""
         waits = {channel: set(after) for channel, after in self._waits.items()}
         waiting: dict[_Channel, set[_Channel]] = defaultdict(set)
         for channel, after in waits.items():

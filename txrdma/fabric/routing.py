@@ -167,7 +167,7 @@ async def traceMulticast(view: IView, mlid: int, source: int | None = None) -> l
         stop, parent, depth = waiting.popleft()
         if stop.isSwitch:
             if stop.info.nodeGUID in seen:
-                raise NoRoute(f"a packet for {mlid:#06x} comes to {_named(stop)} twice", hops)
+                raise NoRoute(f"a packet for {mlid:#06x} passes {_named(stop)} twice", hops)
             seen.add(stop.info.nodeGUID)
             exits = [port for port in await view.exitsFor(stop, mlid) if port != stop.entry]
         else:
@@ -360,7 +360,7 @@ async def multicastTable(
         info = await rpcs.SubnGet(SwitchInfo, path)
     top = info.multicastFDBTop
     groups = info.multicastFDBCap
-    if top:  # it says how far to look, 0xBFFF when there is nothing
+    if top:  # the last block in use; 0xBFFF for none
         groups = min(groups, max(0, top - FIRST_MULTICAST + 1))
     table: dict[int, list[int]] = {}
     for block in range(-(-groups // _GROUPS_IN_BLOCK)):

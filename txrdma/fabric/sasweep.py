@@ -157,7 +157,7 @@ class SASweep:
             node.switchInfo = record.switchInfo
 
 
-# What tables do not have that should: some SAs cut long ones, and tell only what one may know.
+# Missing records: some SAs truncate long tables, and return only records that the requester may read.
 
 
 def missingPorts(fabric: Fabric) -> Iterator[Problem]:

@@ -22,7 +22,7 @@ _LONGEST: Final = 63
 """Most characters of a switch's name."""
 
 _AGGREGATION: Final = "Aggregation Node"
-"""Part of the description of the node inside a switch with SHARP: it looks like a host, and is none."""
+"""Description of the aggregation node in a switch with SHARP: a channel adapter that is no host."""
 
 
 def slurmText(fabric: Fabric, names: NodeNames) -> Iterator[str]:

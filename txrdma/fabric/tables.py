@@ -81,7 +81,7 @@ class TableSurvey:
         self._tables = Tables()
 
     def run(self) -> Deferred[Tables]:
-        """Ask all nodes; fires with what they have told. Cancelling it ends the survey."""
+        """Query all nodes; fires with their tables. Cancelling it ends the survey."""
         return Deferred.fromCoroutine(self._run())
 
     async def _run(self) -> Tables:

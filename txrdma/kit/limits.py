@@ -39,6 +39,7 @@ class Limit(NamedTuple):
 
 
 _WAITS: Final = "The next one waits for its turn."
+_OLDEST: Final = "The oldest are dropped."
 _CLOSED: Final = "The next connection is closed at once."
 
 LIMITS: Final = (
@@ -233,14 +234,14 @@ LIMITS: Final = (
     Limit(
         "rdma:",
         "connections of a listener that are asked for and not established (ib: and rsocket: likewise)",
-        "txrdma.cm._manager.BACKLOG",
+        "txrdma.cm.core.dispatcher.BACKLOG",
         "The next REQ is dropped; its sender repeats it.",
         "unit.cm.test_badinput.StrangerTests.test_flood",
     ),
     Limit(
         "rdma:",
         "SIDR requests that are kept with their answers",
-        "txrdma.cm._manager.MOST_QUESTIONS",
+        "txrdma.cm.core.dispatcher.MOST_QUESTIONS",
         "The next one is dropped; its sender repeats it.",
         "unit.cm.test_badinput.StrangerTests.test_manyQuestions",
     ),
@@ -255,14 +256,14 @@ LIMITS: Final = (
     Limit(
         "mad",
         "requests of several segments that come in at a time",
-        "txrdma.mad.core.transfers.MOST_QUESTIONS",
+        "txrdma.mad.core.transfers.MOST_REQUESTS",
         "The next one is stopped (RMPP STOP).",
         "unit.mad.test_rmpp_long.EndTests.test_manyQuestions",
     ),
     Limit(
         "mad",
         "bytes of a request of several segments",
-        "txrdma.mad.core.transfers.LONGEST_QUESTION",
+        "txrdma.mad.core.transfers.LONGEST_REQUEST",
         "It is stopped (RMPP STOP).",
         "unit.mad.test_rmpp_long.EndTests.test_limits",
     ),
@@ -271,7 +272,7 @@ LIMITS: Final = (
         "bytes of an answer of several segments",
         "txrdma.mad.core.rmpp.LONGEST_MESSAGE",
         "It is stopped (RMPP STOP), and the call fails.",
-        "unit.mad.test_rmpp_agents.TableTests.test_tooLong",
+        "unit.mad.test_faults_long.LyingTests.test_endless",
     ),
     Limit(
         "mad",
@@ -362,16 +363,58 @@ LIMITS: Final = (
     Limit(
         "monitor",
         "bytes of a webhook's answer",
-        "txrdma.monitor.channels.MOST_ANSWER",
+        "txrdma.monitor.events.channels.MOST_ANSWER",
         "The connection is closed.",
         "integration.monitor.test_telling.ChannelTests.test_webhook",
     ),
     Limit(
         "monitor",
-        "news that wait for a channel",
-        "txrdma.monitor.outlets.MOST_NEWS",
+        "alerts that wait for a channel",
+        "txrdma.monitor.events.notificationqueue.MOST_ALERTS",
         "The oldest are dropped.",
         "unit.monitor.test_outlets.QueueTests.test_bounded",
+    ),
+    Limit(
+        "monitor",
+        "changes in its journal",
+        "txrdma.monitor.events.journal.MOST_CHANGES",
+        _OLDEST,
+        "unit.monitor.test_memory.BoundTests.test_changes",
+    ),
+    Limit(
+        "monitor",
+        "cleared findings",
+        "txrdma.monitor.diagnosis.findinglog.MOST_CLEARED",
+        _OLDEST,
+        "unit.monitor.test_findings.LedgerTests.test_bounded",
+    ),
+    Limit(
+        "monitor",
+        "sweeps that hosts can cause in a period",
+        "txrdma.monitor.reading.poller.MOST_UNPLANNED",
+        "The next one waits for the end of the period.",
+        "unit.monitor.test_keeping_true.EventTests.test_storm",
+    ),
+    Limit(
+        "monitor",
+        "readings that wait for the disk",
+        "txrdma.monitor.series.history.MOST_ROWS",
+        _OLDEST,
+        "unit.monitor.test_history.WriterTests.test_fullDisk",
+    ),
+    Limit(
+        "monitor",
+        "other values that wait for the disk",
+        "txrdma.monitor.series.history.MOST_VALUES",
+        _OLDEST,
+        "unit.monitor.test_history.WriterTests.test_manyValues",
+    ),
+    Limit(
+        "monitor",
+        "logged wrong passwords in a period",
+        "txrdma.monitor.web.access.MOST_LOGGED",
+        "Further ones are not logged.",
+        "unit.monitor.test_access.AccessTests.test_manyGuessers",
     ),
     # shared memory and UNIX sockets
     Limit(

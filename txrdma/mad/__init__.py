@@ -1,8 +1,16 @@
 """
 Management datagrams (MADs): the 256-byte messages by which InfiniBand fabrics are managed.
 
-Names that most programs need can be imported from here; each is loaded when it is first used. Structures
-stand in modules by class: L{smp <txrdma.mad.layouts.smp>}, L{sa <txrdma.mad.layouts.sa>} and others.
+Names that most programs need can be imported from here; each is loaded when it is first used. Attributes
+are in modules by class: L{smp <txrdma.mad.layouts.smp>}, L{sa <txrdma.mad.layouts.sa>} and others.
+
+Its parts, each of which imports only those before it:
+
+  1. L{layouts <txrdma.mad.layouts>}: attributes and frames, as bytes.
+  2. L{errors <txrdma.mad.errors>} and L{paths <txrdma.mad.paths>}.
+  3. L{core <txrdma.mad.core>}: the protocols of calls and of RMPP, without I/O.
+  4. L{ports <txrdma.mad.ports>}: what sends and receives datagrams.
+  5. The modules beside them: agents, servers and subscriptions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Agents, which make remote procedure calls by management datagrams: each returns a Deferred.
 
-Follows InfiniBand Architecture vol. 1, 13.4 (datagrams). L{txrdma.mad.core.calls} decides what becomes of a
-call; here are the port, the reactor's time and the Deferreds.
+Follows InfiniBand Architecture vol. 1, 13.4 (datagrams). L{txrdma.mad.core.calls} is the protocol; here it
+is connected to the port, the reactor's time and Deferreds.
 """
 
 from __future__ import annotations
@@ -24,19 +24,48 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
-from txrdma.mad.calls import Call
 from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
 from txrdma.mad.core.frames import Keys, NO_KEYS
+from txrdma.mad.core.transactions import Call
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, RPC, RPCS
 from txrdma.mad.layouts.sa import Query
 from txrdma.mad.paths import toSA
-from txrdma.mad.portwatch import PortListener, PortLost, PortReturned, PortWatch, Return, WATCH_SECONDS
+from txrdma.mad.portwatch import PortListener, PortLost, PortReopener, PortReturned, PortWatch, WATCH_SECONDS
 from txrdma.mad.requests import Registrations, Server, Servers
 from txrdma.mad.rpcs import CallOptions, checkedKind, RPCs
 
 _log = Logger()
 
 RETRIES: Final = 3
+
+
+class _DeferredCall(Call):
+    """A call whose Deferred fires at its end."""
+
+    __slots__ = ("_deferred",)
+
+    _deferred: Deferred[Any] | None
+
+    def awaited(self) -> Deferred[Any]:
+        """The Deferred of the call; cancelling it forgets the call."""
+        self._deferred = Deferred(self._cancelled)
+        return self._deferred
+
+    def answered(self, answer: Any) -> None:
+        """Fire the Deferred with the answer, once."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            deferred.callback(answer)
+
+    def failed(self, error: Exception) -> None:
+        """Fail the Deferred, once."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            deferred.errback(error)
+
+    def _cancelled(self, deferred: Deferred[Any]) -> None:
+        self._deferred = None
+        self.forget(self)
 
 
 @implementer(IMADAgent, IMADReceiver)
@@ -66,15 +95,14 @@ class MADAgent(RPCs):
         """
         @param port: owned by the agent from now on, and closed with it.
         @param keys: keys for calls that are made without any.
-        @param reopen: opens the port anew after it was lost, and is tried again and again while it raises
-            C{RDMAError}; without it a lost port is the agent's end.
-        @param watchSeconds: time between looks at the port for listeners of L{watch}.
+        @param reopen: opens the port again after it was lost; it is called until it succeeds. Without it the
+            agent is closed when the port is lost.
+        @param watchSeconds: seconds between polls of the port for listeners of L{watch}.
         """
         self.timeoutSeconds = timeoutSeconds
         self.retries = retries
         self.keys = keys
         self.reactor = reactor
-        self._seconds = reactor.seconds
         self._timer: IDelayedCall | None = None
         self._timerAt = inf
         self._closed = ""
@@ -82,12 +110,11 @@ class MADAgent(RPCs):
         self._servers = Servers()
         self._registrations = Registrations()
         self._watch = PortWatch(reactor, lambda: self.port, watchSeconds)
-        self._return = Return(reactor, reopen, self._returned) if reopen is not None else None
+        self._reopener = PortReopener(reactor, reopen, self._returned) if reopen is not None else None
         self._use(port)
 
     def _use(self, port: IMADPort) -> None:
         self.port = port
-        self._send = port.send
         self._core = Calls(port, urandom)
         self._core.isServing = bool(self._servers)
         port.start(self)
@@ -108,18 +135,18 @@ class MADAgent(RPCs):
         self.close()
 
     @property
-    def strangers(self) -> int:
-        """Number of answers that were dropped as they came from another port than the one asked."""
-        return self._core.strangers
+    def wrongSources(self) -> int:
+        """Number of responses that were dropped because another port sent them."""
+        return self._core.wrongSources
 
     @property
     def sent(self) -> int:
-        """Number of requests that were sent since the port was opened, repetitions included."""
+        """Number of requests sent since the port was opened, with retries."""
         return self._core.sent
 
     @property
     def late(self) -> int:
-        """Number of requests, since the port was opened, that had no answer in time."""
+        """Number of timeouts of requests since the port was opened."""
         return self._core.late
 
     # Calls.
@@ -136,14 +163,14 @@ class MADAgent(RPCs):
         if path is not None and not options and isinstance(payload, type):
             known = self._checked.get((rpc, payload))
             if known is not None:  # a tenth of a call's time is saved
-                call = Call(known, payload, b"", attributeModifier, self.keys, 0)
+                call = _DeferredCall(known, payload, b"", attributeModifier, self.keys, 0)
                 call.forget = self._forget
                 call.retriesLeft = self.retries
                 answer = call.awaited()
-                self._ask(call, path, self.timeoutSeconds)
+                self._start(call, path, self.timeoutSeconds)
                 return answer
         try:
-            call = self._made(rpc, payload, attributeModifier, options)
+            call = self._callFor(rpc, payload, attributeModifier, options)
             if path is None:
                 path = self._toSA(call.rpc)
         except WireError as error:  # a value of the caller's
@@ -152,7 +179,7 @@ class MADAgent(RPCs):
             return fail(error)
         answer = call.awaited()
         seconds = options.get("timeoutSeconds") if options else None
-        self._ask(call, path, self.timeoutSeconds if seconds is None else seconds)
+        self._start(call, path, self.timeoutSeconds if seconds is None else seconds)
         return answer
 
     def issue(
@@ -164,7 +191,7 @@ class MADAgent(RPCs):
         call.error = None  # of the last time
         call.redirections = 0
         call.retriesLeft = self.retries if retries is None else retries
-        self._ask(call, path, self.timeoutSeconds if timeoutSeconds is None else timeoutSeconds)
+        self._start(call, path, self.timeoutSeconds if timeoutSeconds is None else timeoutSeconds)
 
     def newTransactionID(self) -> int:
         """
@@ -183,17 +210,17 @@ class MADAgent(RPCs):
         """
         if self._closed:
             raise DeviceUnavailable(self._closed)
-        self._send(datagram, path)
+        self.port.send(datagram, path)
 
     def close(self) -> None:
-        """Give up all calls, and close the port. Twice is fine."""
+        """Give up all calls, and close the port."""
         self._end("the agent is closed")
         self._watch.stop()
-        if self._return is not None:
-            self._return.stop()
+        if self._reopener is not None:
+            self._reopener.stop()
         self.port.close()
 
-    def _made(self, name: str, payload: Any, modifier: int, options: CallOptions) -> Call:
+    def _callFor(self, name: str, payload: Any, modifier: int, options: CallOptions) -> _DeferredCall:
         mask, chosen, keys, retries, more = 0, 0, self.keys, self.retries, b""
         if options:
             mask, chosen = options.get("componentMask", 0), options.get("transactionID", 0)
@@ -210,7 +237,7 @@ class MADAgent(RPCs):
             keys = keys._replace(oui=kind.oui)
         elif kind is payload:
             self._checked[name, kind] = rpc
-        call = Call(rpc, kind, content, modifier, keys, mask)
+        call = _DeferredCall(rpc, kind, content, modifier, keys, mask)
         call.forget = self._forget
         call.chosenID = chosen
         call.retriesLeft = retries
@@ -225,12 +252,12 @@ class MADAgent(RPCs):
             raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
         return toSA(end)
 
-    def _ask(self, call: Call, path: IBPath, timeoutSeconds: float | None) -> None:
+    def _start(self, call: Call, path: IBPath, timeoutSeconds: float | None) -> None:
         core = self._core
         try:
             if self._closed:
                 raise DeviceUnavailable(self._closed)
-            first = core.ask(call, path, self._seconds(), timeoutSeconds)
+            first = core.ask(call, path, self.reactor.seconds(), timeoutSeconds)
         except WireError as error:
             call.failed(InvalidRequest(str(error)))
             return
@@ -240,11 +267,11 @@ class MADAgent(RPCs):
         try:
             if first is None:
                 for packet in core.outgoing():
-                    self._send(*packet)
+                    self.port.send(*packet)
             elif call.rpc.answer is not None:
-                self._send(first, path, call.timeoutSeconds)
+                self.port.send(first, path, call.timeoutSeconds)
             else:
-                self._send(first, path)
+                self.port.send(first, path)
                 if self._closed:  # the port was lost by sending
                     raise DeviceUnavailable(self._closed)
                 call.answered(None)
@@ -293,24 +320,24 @@ class MADAgent(RPCs):
         """
         if self._closed:
             return
-        self._core.answer(datagram, path, message, self._seconds())
+        self._core.answer(datagram, path, message, self.reactor.seconds())
         for packet, way, _seconds in self._core.outgoing():
-            self._send(packet, way)
+            self.port.send(packet, way)
         self._reschedule()
 
     # IMADReceiver
 
     def received(self, datagram: bytes, envelope: object) -> None:
-        """Take a datagram that has come. Whatever that is, this comes back, and the call concerned ends."""
-        call = self._core.received(datagram, envelope, self._seconds())
-        if isinstance(call, Call):
+        """Process a received datagram: see L{Calls.received}."""
+        call = self._core.received(datagram, envelope, self.reactor.seconds())
+        if call is not None:
             call.answered(call.answer)
         else:
             self._turn()
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        """Take back a datagram that could not be delivered: see L{IMADReceiver.undeliverable}."""
-        self._core.undeliverable(datagram, reason, self._seconds())
+        """Handle a datagram that could not be delivered: see L{IMADReceiver.undeliverable}."""
+        self._core.undeliverable(datagram, reason, self.reactor.seconds())
         self._turn()
 
     def portLost(self, reason: str) -> None:
@@ -318,40 +345,39 @@ class MADAgent(RPCs):
         if self._closed:
             return
         self._end(reason)
-        self._watch.tell(PortLost(reason))
-        if self._return is not None:
-            self._return.start()
+        self._watch.notify(PortLost(reason))
+        if self._reopener is not None:
+            self._reopener.start()
 
     def portChanged(self, wantsRegistration: bool) -> None:
         """Notify the listeners of the port that it has changed."""
         self._watch.changed(wantsRegistration)
 
-    def watch(self, listener: PortListener, isLooking: bool = True) -> Callable[[], None]:
+    def watch(self, listener: PortListener, isPolled: bool = True) -> Callable[[], None]:
         """
         Notify a listener of the port's loss, return and changes; the returned function ends it.
 
-        @param isLooking: look at the port regularly, for changes that it does not report by itself.
+        @param isPolled: poll the port regularly for changes that it does not report by itself.
         """
-        return self._watch.add(listener, isLooking)
+        return self._watch.add(listener, isPolled)
 
     def _returned(self, port: IMADPort) -> None:
         """Resume after the port was opened again."""
         self._closed = ""
         self._use(port)
         self._registrations.renew(port)
-        self._watch.tell(PortReturned(port.endPort))
+        self._watch.notify(PortReturned(port.endPort))
 
     def _end(self, reason: str) -> None:
         if self._closed:
             return
         self._closed = reason
-        self._rest()
+        self._stopTimer()
         for call in self._core.clear():
-            if isinstance(call, Call):
-                call.failed(DeviceUnavailable(reason))
+            call.failed(DeviceUnavailable(reason))
         self._servers.ended()
 
-    # Turns.
+    # Driving the core.
 
     def _turn(self) -> None:
         """Send the packets of the core, then handle its events."""
@@ -359,20 +385,20 @@ class MADAgent(RPCs):
         packets = core.outgoing()
         for datagram, path, seconds in packets:
             try:
-                self._send(datagram, path, seconds)
+                self.port.send(datagram, path, seconds)
             except Exception as error:
-                self._notSent(datagram, path, seconds, error)
+                self._sendFailed(datagram, path, seconds, error)
         events = core.events()
         for event in events:
             try:
-                self._tell(event)
+                self._handleEvent(event)
             except Exception:
-                _log.failure("while {port} took a datagram", port=self.port.name)
+                _log.failure("while {port} processed a datagram", port=self.port.name)
         if packets or not events:  # else something has ended, and the deadline is no earlier
             self._reschedule()
 
-    def _notSent(self, datagram: bytes, path: IBPath, seconds: float, error: Exception) -> None:
-        """A request that cannot be sent again has failed; another datagram is as though lost."""
+    def _sendFailed(self, datagram: bytes, path: IBPath, seconds: float, error: Exception) -> None:
+        """Fail the call of a request that cannot be sent; other datagrams count as lost."""
         if not isinstance(error, RDMAError):
             _log.failure("while {port} sent a datagram", port=self.port.name)
         if seconds:
@@ -380,7 +406,7 @@ class MADAgent(RPCs):
         else:
             _log.debug("{path}: {error}", path=path, error=error)
 
-    def _tell(self, event: Event) -> None:
+    def _handleEvent(self, event: Event) -> None:
         if isinstance(event, Call):
             if event.error is None:
                 event.answered(event.answer)
@@ -394,24 +420,24 @@ class MADAgent(RPCs):
             log("{port}: {reason}", port=self.port.name, reason=event.reason)
         else:
             failure = Failure(event.error)
-            _log.failure("while {port} took a datagram", failure, port=self.port.name)
+            _log.failure("while {port} processed a datagram", failure, port=self.port.name)
 
     def _reschedule(self) -> None:
         """Set the timer no later than the core's deadline; one that fires early is set again."""
         deadline = None if self._closed else self._core.deadline()
         if deadline is None or self._timerAt <= deadline:
             return
-        self._rest()
+        self._stopTimer()
         self._timerAt = deadline
-        self._timer = self.reactor.callLater(max(0.0, deadline - self._seconds()), self._expired)
+        self._timer = self.reactor.callLater(max(0.0, deadline - self.reactor.seconds()), self._expired)
 
-    def _rest(self) -> None:
+    def _stopTimer(self) -> None:
         timer, self._timer, self._timerAt = self._timer, None, inf
-        if timer is not None and timer.active():  # somebody may have cancelled all calls, and told nobody
+        if timer is not None and timer.active():  # unless a test has cancelled all delayed calls
             timer.cancel()
 
     def _expired(self) -> None:
         self._timer, self._timerAt = None, inf
-        self._core.expired(self._seconds())
+        self._core.expired(self.reactor.seconds())
         self._turn()
         self._reschedule()

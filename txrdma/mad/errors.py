@@ -5,7 +5,6 @@ from __future__ import annotations
 from txrdma.error import RDMAError, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import DEFAULT_PKEY
-from txrdma.mad.core.rmpp import WORDS
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, RPC
 from txrdma.mad.layouts.dump import dumped
 from txrdma.mad.layouts.messages import MADStatus, RMPPStatus
@@ -49,7 +48,7 @@ class MADTimeoutError(MADFailure):
     """The peer did not answer in time, after all retries."""
 
 
-def silence(rpc: RPC, path: IBPath, mkey: int) -> str:
+def silenceHint(rpc: RPC, path: IBPath, mkey: int) -> str:
     """
     Reason other than absence why a node may be silent (IBA 14.2.4, 10.9), as the end of a message; C{""} for
     none.
@@ -74,10 +73,9 @@ class MADTransferError(MADFailure):
     """
 
     def __init__(self, status: RMPPStatus, byPeer: bool, rpc: RPC, path: IBPath, request: bytes) -> None:
-        words = WORDS.get(status, "for a reason of its own")
-        who = "the peer" if byPeer else "we"
-        said = f"{rpc.name}: {who} gave up the RMPP transfer: {words} ({status.name})"
-        super().__init__(said, rpc, path, request)
+        end = "the peer" if byPeer else "this end"
+        message = f"{rpc.name}: {end} aborted the RMPP transfer: {status.meaning} ({status.name})"
+        super().__init__(message, rpc, path, request)
         self.status = status
         self.byPeer = byPeer
 

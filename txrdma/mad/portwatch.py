@@ -16,7 +16,7 @@ from txrdma.interfaces import IMADPort
 _log = Logger()
 
 WATCH_SECONDS: Final = 5.0
-"""Seconds between looks at a port that is watched: most ports do not report their changes."""
+"""Seconds between polls of a watched port: most ports do not report their changes."""
 
 RETURN_SECONDS: Final = 5.0
 """Seconds between attempts to open a lost port again."""
@@ -32,8 +32,7 @@ class PortLost:
 @dataclass(frozen=True)
 class PortReturned:
     """
-    The port was lost, and is open again; what other nodes kept for it, subscriptions for example, may be
-    gone.
+    The port was lost, and is open again. State of other nodes about it, such as subscriptions, may be lost.
     """
 
     endPort: MADEndPort
@@ -63,59 +62,59 @@ class PortWatch:
         self._port = port
         self._watchSeconds = watchSeconds
         self._listeners: dict[object, PortListener] = {}
-        self._looking: set[object] = set()
+        self._polling: set[object] = set()
         self._timer: IDelayedCall | None = None
         self._known: MADEndPort | None = None
 
-    def add(self, listener: PortListener, isLooking: bool) -> Callable[[], None]:
+    def add(self, listener: PortListener, isPolled: bool) -> Callable[[], None]:
         """Notify this listener of events from now on; the returned function ends it."""
         key = object()
         self._listeners[key] = listener
-        if isLooking:
-            self._looking.add(key)
+        if isPolled:
+            self._polling.add(key)
             if self._timer is None:
                 self._known = self._port().endPort
-                self._timer = self._reactor.callLater(self._watchSeconds, self._look)
+                self._timer = self._reactor.callLater(self._watchSeconds, self._poll)
 
         def end() -> None:
             self._listeners.pop(key, None)
-            self._looking.discard(key)
-            if not self._looking:
-                self._rest()
+            self._polling.discard(key)
+            if not self._polling:
+                self._stopTimer()
 
         return end
 
-    def tell(self, event: PortEvent) -> None:
+    def notify(self, event: PortEvent) -> None:
         """Notify all listeners; one that raises is logged."""
         if isinstance(event, PortLost):
-            self._rest()
+            self._stopTimer()
         else:
             self._known = event.endPort
-            if self._looking and self._timer is None:
-                self._timer = self._reactor.callLater(self._watchSeconds, self._look)
+            if self._polling and self._timer is None:
+                self._timer = self._reactor.callLater(self._watchSeconds, self._poll)
         for listener in tuple(self._listeners.values()):
             try:
                 listener(event)
             except Exception:
-                _log.failure("while {listener!r} heard of {event!r}", listener=listener, event=event)
+                _log.failure("while {listener!r} handled {event!r}", listener=listener, event=event)
 
     def changed(self, wantsRegistration: bool) -> None:
         """Notify all listeners of a change of the port."""
-        self.tell(PortChanged(self._port().endPort, wantsRegistration))
+        self.notify(PortChanged(self._port().endPort, wantsRegistration))
 
     def stop(self) -> None:
-        """Remove all listeners, and end looking at the port."""
+        """Remove all listeners, and stop polling the port."""
         self._listeners.clear()
-        self._looking.clear()
-        self._rest()
+        self._polling.clear()
+        self._stopTimer()
 
-    def _rest(self) -> None:
+    def _stopTimer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
-        self._timer = self._reactor.callLater(self._watchSeconds, self._look)
+    def _poll(self) -> None:
+        self._timer = self._reactor.callLater(self._watchSeconds, self._poll)
         port = self._port()
         try:
             found = port.refresh()
@@ -123,10 +122,10 @@ class PortWatch:
             _log.debug("{port}: {error}", port=port.name, error=error)
             return
         if found != self._known:
-            self.tell(PortChanged(found))
+            self.notify(PortChanged(found))
 
 
-class Return:
+class PortReopener:
     """Repeated attempts to open a lost port again."""
 
     def __init__(
@@ -139,11 +138,11 @@ class Return:
         self._isLogged = False
 
     def start(self) -> None:
-        """Try in a while, and again until the port is open."""
+        """Try after L{RETURN_SECONDS}, and again until the port is open."""
         self._timer = self._reactor.callLater(RETURN_SECONDS, self._try)
 
     def stop(self) -> None:
-        """End the attempts to open the port."""
+        """Cancel further attempts."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -154,11 +153,11 @@ class Return:
         try:
             port = self._reopen()
         except RDMAError as error:
-            _log.debug("the port is still gone: {error}", error=error)
+            _log.debug("the port cannot be opened yet: {error}", error=error)
         except Exception:
             if not self._isLogged:
                 self._isLogged = True
-                _log.failure("while a lost port was opened again, which is tried again")
+                _log.failure("while a lost port was opened again; another attempt follows")
         finally:
             if port is None:
                 self.start()

@@ -7,8 +7,8 @@ Follows InfiniBand Architecture vol. 1, 13.4.5 (methods), and chapters 14 to 16 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import partial
-from typing import Any, Final, Generic, TYPE_CHECKING, TypeVar, Union
+from collections.abc import Callable
+from typing import Any, cast, Final, TypeVar, Union
 
 from typing_extensions import TypedDict, Unpack
 
@@ -16,8 +16,8 @@ from twisted.internet.defer import Deferred
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
-from txrdma.mad.calls import Call
 from txrdma.mad.core.frames import Keys
+from txrdma.mad.core.transactions import Call
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method, RPCS
 from txrdma.mad.layouts.sa import MultiPathRecord, PathRecord, Query, Record
 
@@ -77,107 +77,80 @@ class CallOptions(TypedDict, total=False):
     transactionID: int
 
 
-class _Calling(partial[Any]):
-    """A call of one agent, by name: L{RPCs.call} with its first argument, and without a frame of its own."""
-
-    __slots__ = ()
+F = TypeVar("F", bound=Callable[..., Deferred[Any]])
 
 
-class Answered(_Calling):
-    """A call with an answer of the same attribute: a type or an instance goes in, an instance comes out."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        def __call__(
-            self,
-            payload: Union[type[A], A],
-            path: IBPath,
-            attributeModifier: int = 0,
-            **options: Unpack[CallOptions],
-        ) -> Deferred[A]: ...
+def _answered(
+    self: RPCs,
+    payload: Union[type[A], A],
+    path: IBPath,
+    attributeModifier: int = 0,
+    **options: Unpack[CallOptions],
+) -> Deferred[A]:
+    """Make this call; its answer is an instance of the same attribute."""
+    raise NotImplementedError
 
 
-class Unanswered(_Calling):
-    """A call without an answer, which is done when it is sent."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        def __call__(
-            self,
-            payload: Union[type[A], A],
-            path: IBPath,
-            attributeModifier: int = 0,
-            **options: Unpack[CallOptions],
-        ) -> Deferred[None]: ...
+def _unanswered(
+    self: RPCs,
+    payload: Union[type[A], A],
+    path: IBPath,
+    attributeModifier: int = 0,
+    **options: Unpack[CallOptions],
+) -> Deferred[None]:
+    """Make this call, which has no answer: it is done when it is sent."""
+    raise NotImplementedError
 
 
-class OneRecord(_Calling):
-    """A call for the one record that a query describes."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        def __call__(
-            self,
-            payload: Union[type[R], R, Query[R]],
-            path: IBPath | None = None,
-            attributeModifier: int = 0,
-            **options: Unpack[CallOptions],
-        ) -> Deferred[R]: ...
+def _oneRecord(
+    self: RPCs,
+    payload: Union[type[R], R, Query[R]],
+    path: IBPath | None = None,
+    attributeModifier: int = 0,
+    **options: Unpack[CallOptions],
+) -> Deferred[R]:
+    """Make this call for the one record that a query describes."""
+    raise NotImplementedError
 
 
-class ManyRecords(_Calling):
-    """A call for all records that a query describes."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        def __call__(
-            self,
-            payload: Union[type[R], R, Query[R]],
-            path: IBPath | None = None,
-            attributeModifier: int = 0,
-            **options: Unpack[CallOptions],
-        ) -> Deferred[list[R]]: ...
+def _manyRecords(
+    self: RPCs,
+    payload: Union[type[R], R, Query[R]],
+    path: IBPath | None = None,
+    attributeModifier: int = 0,
+    **options: Unpack[CallOptions],
+) -> Deferred[list[R]]:
+    """Make this call for all records that a query describes."""
+    raise NotImplementedError
 
 
-class Paths(_Calling):
-    """The call for paths between several ports: its answer is of another kind than the question."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        def __call__(
-            self,
-            payload: Union[MultiPathRecord, Query[MultiPathRecord]],
-            path: IBPath | None = None,
-            attributeModifier: int = 0,
-            **options: Unpack[CallOptions],
-        ) -> Deferred[list[PathRecord]]: ...
+def _multiPath(
+    self: RPCs,
+    payload: Union[MultiPathRecord, Query[MultiPathRecord]],
+    path: IBPath | None = None,
+    attributeModifier: int = 0,
+    **options: Unpack[CallOptions],
+) -> Deferred[list[PathRecord]]:
+    """Make this call for the paths between several ports."""
+    raise NotImplementedError
 
 
-C = TypeVar("C", bound=_Calling)
+def _method(name: str, signature: F) -> F:
+    """Define the method of C{RPCs} that makes the call of this name, with the types of C{signature}."""
 
+    def method(
+        self: RPCs,
+        payload: Any,
+        path: IBPath | None = None,
+        attributeModifier: int = 0,
+        **options: Unpack[CallOptions],
+    ) -> Deferred[Any]:
+        return self.call(name, payload, path, attributeModifier, **options)
 
-class _Named(Generic[C]):
-    """Descriptor of a call, which has the name of the class attribute that it is assigned to."""
-
-    def __init__(self, kind: type[C]) -> None:
-        self._kind = kind
-        self._name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, agent: RPCs, owner: type | None = None) -> C:
-        return self._kind(agent.call, self._name)
+    method.__name__ = name
+    method.__qualname__ = f"RPCs.{name}"
+    method.__doc__ = signature.__doc__
+    return cast("F", method)
 
 
 class RPCs(ABC):
@@ -234,57 +207,57 @@ class RPCs(ABC):
         answer.addCallbacks(call.answered, lambda failure: call.failed(failure.value))
 
     # Subnet management: LID routed, or by a directed route where the path is one.
-    SubnGet = _Named(Answered)
-    SubnSet = _Named(Answered)
-    SubnTrap = _Named(Answered)
-    SubnTrapRepress = _Named(Unanswered)
+    SubnGet = _method("SubnGet", _answered)
+    SubnSet = _method("SubnSet", _answered)
+    SubnTrap = _method("SubnTrap", _answered)
+    SubnTrapRepress = _method("SubnTrapRepress", _unanswered)
 
-    SubnAdmGet = _Named(OneRecord)
-    SubnAdmSet = _Named(OneRecord)
-    SubnAdmDelete = _Named(OneRecord)
-    SubnAdmGetTable = _Named(ManyRecords)
-    SubnAdmGetTraceTable = _Named(ManyRecords)
-    SubnAdmGetMulti = _Named(Paths)
-    SubnAdmReport = _Named(Answered)
-    SubnAdmTrap = _Named(Answered)
-    SubnAdmTrapRepress = _Named(Unanswered)
+    SubnAdmGet = _method("SubnAdmGet", _oneRecord)
+    SubnAdmSet = _method("SubnAdmSet", _oneRecord)
+    SubnAdmDelete = _method("SubnAdmDelete", _oneRecord)
+    SubnAdmGetTable = _method("SubnAdmGetTable", _manyRecords)
+    SubnAdmGetTraceTable = _method("SubnAdmGetTraceTable", _manyRecords)
+    SubnAdmGetMulti = _method("SubnAdmGetMulti", _multiPath)
+    SubnAdmReport = _method("SubnAdmReport", _answered)
+    SubnAdmTrap = _method("SubnAdmTrap", _answered)
+    SubnAdmTrapRepress = _method("SubnAdmTrapRepress", _unanswered)
 
-    PerformanceGet = _Named(Answered)
-    PerformanceSet = _Named(Answered)
+    PerformanceGet = _method("PerformanceGet", _answered)
+    PerformanceSet = _method("PerformanceSet", _answered)
 
-    BMGet = _Named(Answered)
-    BMSet = _Named(Answered)
-    BMSend = _Named(Unanswered)
-    BMTrap = _Named(Answered)
-    BMTrapRepress = _Named(Unanswered)
+    BMGet = _method("BMGet", _answered)
+    BMSet = _method("BMSet", _answered)
+    BMSend = _method("BMSend", _unanswered)
+    BMTrap = _method("BMTrap", _answered)
+    BMTrapRepress = _method("BMTrapRepress", _unanswered)
 
-    DevMgtGet = _Named(Answered)
-    DevMgtSet = _Named(Answered)
-    DevMgtTrap = _Named(Answered)
-    DevMgtTrapRepress = _Named(Unanswered)
+    DevMgtGet = _method("DevMgtGet", _answered)
+    DevMgtSet = _method("DevMgtSet", _answered)
+    DevMgtTrap = _method("DevMgtTrap", _answered)
+    DevMgtTrapRepress = _method("DevMgtTrapRepress", _unanswered)
 
-    CommMgtGet = _Named(Answered)
-    CommMgtSet = _Named(Answered)
-    CommMgtSend = _Named(Unanswered)
+    CommMgtGet = _method("CommMgtGet", _answered)
+    CommMgtSet = _method("CommMgtSet", _answered)
+    CommMgtSend = _method("CommMgtSend", _unanswered)
 
-    SNMPGet = _Named(Answered)
-    SNMPSet = _Named(Answered)
-    SNMPSend = _Named(Unanswered)
+    SNMPGet = _method("SNMPGet", _answered)
+    SNMPSet = _method("SNMPSet", _answered)
+    SNMPSend = _method("SNMPSend", _unanswered)
 
-    VendGet = _Named(Answered)
-    VendSet = _Named(Answered)
-    VendSend = _Named(Unanswered)
-    VendTrap = _Named(Answered)
-    VendTrapRepress = _Named(Unanswered)
+    VendGet = _method("VendGet", _answered)
+    VendSet = _method("VendSet", _answered)
+    VendSend = _method("VendSend", _unanswered)
+    VendTrap = _method("VendTrap", _answered)
+    VendTrapRepress = _method("VendTrapRepress", _unanswered)
 
-    DevAdmGet = _Named(Answered)
-    DevAdmSet = _Named(Answered)
+    DevAdmGet = _method("DevAdmGet", _answered)
+    DevAdmSet = _method("DevAdmSet", _answered)
 
-    BISGet = _Named(Answered)
-    BISSet = _Named(Answered)
-    BISReport = _Named(Answered)
+    BISGet = _method("BISGet", _answered)
+    BISSet = _method("BISSet", _answered)
+    BISReport = _method("BISReport", _answered)
 
-    CongMgtGet = _Named(Answered)
-    CongMgtSet = _Named(Answered)
-    CongMgtTrap = _Named(Answered)
-    CongMgtTrapRepress = _Named(Unanswered)
+    CongMgtGet = _method("CongMgtGet", _answered)
+    CongMgtSet = _method("CongMgtSet", _answered)
+    CongMgtTrap = _method("CongMgtTrap", _answered)
+    CongMgtTrapRepress = _method("CongMgtTrapRepress", _unanswered)

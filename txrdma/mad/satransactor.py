@@ -159,9 +159,9 @@ class SATransactor(RPCs):
             return self._agent.call(rpc, payload, path, attributeModifier, **options)
         options.pop("componentMask", None)
         options.pop("transactionID", None)  # it takes several calls
-        return Deferred.fromCoroutine(self._asked(_Question(kind, path, attributeModifier, options, [])))
+        return Deferred.fromCoroutine(self._asked(_Translation(kind, path, attributeModifier, options, [])))
 
-    async def _asked(self, question: _Question) -> Attribute:
+    async def _asked(self, question: _Translation) -> Attribute:
         """
         Ask the SA, and once more if that has failed by what was remembered, or by another port's number.
         """
@@ -182,16 +182,16 @@ class SATransactor(RPCs):
             raise
         return await self._ask(question, other)
 
-    def _administered(self, query: Query[_R], question: _Question) -> Deferred[_R]:
+    def _administered(self, query: Query[_R], question: _Translation) -> Deferred[_R]:
         """Record of the SA for a query."""
         return self._agent.SubnAdmGet(query, **question.options)
 
-    async def _ask(self, question: _Question, query: Query[Record]) -> Attribute:
+    async def _ask(self, question: _Translation, query: Query[Record]) -> Attribute:
         record = await self._administered(query, question)
         content: Attribute = getattr(record, _RECODED[question.kind].field)
         return content
 
-    async def _queryFor(self, question: _Question) -> Query[Record]:
+    async def _queryFor(self, question: _Translation) -> Query[Record]:
         """Query for the record that has the wanted attribute."""
         recoding, modifier = _RECODED[question.kind], question.modifier
         lid = await self._lidOf(question)
@@ -205,7 +205,7 @@ class SATransactor(RPCs):
                 components |= recoding.ports(modifier)
         return recoding.record.query(lid=lid, **components)
 
-    async def _otherwise(self, question: _Question, query: Query[Record]) -> Query[Record] | None:
+    async def _otherwise(self, question: _Translation, query: Query[Record]) -> Query[Record] | None:
         """Second query, after the SA had no record for the first; None when there is nothing else to ask."""
         if question.forget():
             again = await self._queryFor(question)
@@ -221,7 +221,7 @@ class SATransactor(RPCs):
         lid = (await self._administered(sibling, question)).lid
         return _RECODED[PortInfo].record.query(endPortLID=lid, portNum=number)
 
-    async def _nodeAt(self, lid: LID, question: _Question) -> NodeInfo:
+    async def _nodeAt(self, lid: LID, question: _Translation) -> NodeInfo:
         """NodeInfo of the node at a LID, remembered or from the SA."""
         node = question.remembered(self._nodes, lid)
         if node is None:
@@ -229,7 +229,7 @@ class SATransactor(RPCs):
             node = self._nodes[lid] = record.nodeInfo
         return node
 
-    async def _lidOf(self, question: _Question) -> LID:
+    async def _lidOf(self, question: _Translation) -> LID:
         """
         LID at the end of a path (IBA 14.2.2: parts before and after a directed route may be LID routed).
         """
@@ -250,7 +250,7 @@ class SATransactor(RPCs):
         return lid
 
 
-class _Question(NamedTuple):
+class _Translation(NamedTuple):
     """
     A Get that was called for: attribute, path and modifier.
 

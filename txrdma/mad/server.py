@@ -61,7 +61,7 @@ NoticeListener = Callable[[Notice, MADRequest], None]
 _What = tuple[int, int, int]
 """Requests of one kind: class, method and OUI."""
 
-_Who = tuple[object, ...]
+_RequestKey = tuple[object, ...]
 """Identity of a request: its sender, and its transaction."""
 
 
@@ -93,13 +93,13 @@ class MADServer:
         self.agent = agent
         self._reactor = agent.reactor
         self._handlers: dict[_What, tuple[IMADHandler, ...]] = {}
-        self._pending: dict[_Who, _Pending] = {}
+        self._pending: dict[_RequestKey, _Pending] = {}
         self._listeners: dict[object, NoticeListener] = {}
-        self._notices: Recent[_Who] = Recent()
+        self._notices: Recent[_RequestKey] = Recent()
         self._leave = agent.serve(self)
 
     def stop(self) -> None:
-        """Answer nothing any more, and give up all handlers' work. Twice is fine."""
+        """Stop answering, and cancel all handlers."""
         self._leave()
         self.ended()
 
@@ -188,7 +188,7 @@ class MADServer:
             or nameOf(header.managementClass, header.method) not in request.payload.rpcs
         ):
             return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
-        who = _whoOf(request)
+        who = _requestKey(request)
         if who in self._pending:
             return 0  # it is the same one, sent again
         if len(self._pending) >= MOST_PENDING:
@@ -212,7 +212,7 @@ class MADServer:
             return 0
         return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
 
-    def _later(self, result: Any, who: _Who, answer: Deferred[Any]) -> Any:
+    def _later(self, result: Any, who: _RequestKey, answer: Deferred[Any]) -> Any:
         """Answer with the late result of a handler, unless the request was given up meanwhile."""
         pending = self._pending.get(who)
         if pending is None or pending.answer is not answer:
@@ -222,7 +222,7 @@ class MADServer:
             pending.timer.cancel()
         return result
 
-    def _tooLate(self, who: _Who) -> None:
+    def _tooLate(self, who: _RequestKey) -> None:
         request = self._pending[who].request
         _log.warn(
             "nobody answers {path} within {seconds} seconds", path=request.path, seconds=self.answerSeconds
@@ -230,7 +230,7 @@ class MADServer:
         self._giveUp(who)
         self._answer(request, None, MADStatus.BUSY)
 
-    def _giveUp(self, who: _Who) -> None:
+    def _giveUp(self, who: _RequestKey) -> None:
         """Cancel a handler's work; its result is ignored."""
         pending = self._pending.pop(who)
         if pending.timer.active():
@@ -246,7 +246,7 @@ class MADServer:
             self._giveUp(who)
 
     def _noticed(self, request: MADRequest, isLast: bool) -> bool:
-        """Hand a notice to all listeners, those of other servers, too; the last server answers it."""
+        """Pass a notice to all listeners; the last server answers it."""
         notice = request.payload
         isNotice = isinstance(notice, Notice)
         status = _unfit(request) or (0 if isNotice else MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
@@ -254,12 +254,12 @@ class MADServer:
             self._answer(request, None if status else notice, status)
         if status or not isinstance(notice, Notice):
             return isLast
-        if self._notices.isNew(_whoOf(request), notice.encode(), self._reactor.seconds()):
+        if self._notices.isNew(_requestKey(request), notice.encode(), self._reactor.seconds()):
             for listener in tuple(self._listeners.values()):
                 try:
                     listener(notice, request)
                 except Exception:
-                    _log.failure("while {listener!r} heard a notice", listener=listener)
+                    _log.failure("while {listener!r} handled a notice", listener=listener)
         return isLast
 
     # Answers.
@@ -336,7 +336,7 @@ def _unfit(request: MADRequest) -> int:
     return MADStatus.UNSUPPORTED_VERSION if (header.baseVersion, header.classVersion) != (1, version) else 0
 
 
-def _whoOf(request: MADRequest) -> _Who:
+def _requestKey(request: MADRequest) -> _RequestKey:
     header, path = request.header, request.path
     about = (header.managementClass, header.method, header.transactionID, header.attributeID)
     route = request.frame.returnPath if isinstance(request.frame, SMPFormatDirected) else b""

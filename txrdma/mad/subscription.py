@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
-from txrdma.mad.core.choices import mayBeFrom
+from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.paths import toLID
@@ -76,12 +76,12 @@ class Subscription:
         self._trapNumber = trapNumber
         self._renewalSeconds = renewalSeconds
         self._retrySeconds = retrySeconds
-        self._isTold = False
+        self._isLogged = False
         self._unlisten: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._pending: Deferred[InformInfo] | None = None
         self._timer: IDelayedCall | None = None
-        self._known: object = None
+        self._registered: object = None
 
     def start(self) -> None:
         """
@@ -90,8 +90,8 @@ class Subscription:
         @raise txrdma.error.ResourceExhausted: another program on this host gets the reports.
         """
         if self._unlisten is None:
-            self._unlisten = self._server.listen(self._heard, ManagementClass.SUBN_ADM, (Method.REPORT,))
-            self._unwatch = self._server.agent.watch(self._happened)
+            self._unlisten = self._server.listen(self._reported, ManagementClass.SUBN_ADM, (Method.REPORT,))
+            self._unwatch = self._server.agent.watch(self._portChanged)
             self._subscribe()
 
     def stop(self) -> Deferred[None]:
@@ -101,8 +101,8 @@ class Subscription:
         self._unlisten()
         self._unlisten = None
         self._unwatch()
-        self._rest()
-        return self._agent.call("SubnAdmSet", self._wish(False), self._sa).addBoth(lambda _: None)
+        self._suspend()
+        return self._agent.call("SubnAdmSet", self._informInfo(False), self._sa).addBoth(lambda _: None)
 
     def renew(self) -> None:
         """Subscribe anew at once, perhaps elsewhere; a port's return and its changes do so by themselves."""
@@ -110,23 +110,27 @@ class Subscription:
             self.isStanding = False
             self._subscribe()
 
-    def _happened(self, event: PortEvent) -> None:
+    def _portChanged(self, event: PortEvent) -> None:
         """Handle the loss, the return or a change of the port."""
         if isinstance(event, PortLost):
             _log.warn("no subscription to notices: {why}", why=event.reason)
-            self._rest()
-        elif isinstance(event, PortReturned) or event.wantsRegistration or self._look() != self._known:
+            self._suspend()
+        elif (
+            isinstance(event, PortReturned)
+            or event.wantsRegistration
+            or self._registration() != self._registered
+        ):
             self.isStanding = False
             self._subscribe()
 
     def _subscribe(self) -> None:
-        self._leave()
-        self._known = self._look()
-        self._again(self._renewalSeconds)
-        pending = self._pending = self._agent.call("SubnAdmSet", self._wish(True), self._sa)
+        self._cancelPending()
+        self._registered = self._registration()
+        self._retryIn(self._renewalSeconds)
+        pending = self._pending = self._agent.call("SubnAdmSet", self._informInfo(True), self._sa)
         pending.addCallbacks(self._accepted, self._refused, callbackArgs=(pending,), errbackArgs=(pending,))
 
-    def _again(self, seconds: float) -> None:
+    def _retryIn(self, seconds: float) -> None:
         """Subscribe again after some seconds."""
         if self._timer is not None:
             self._timer.cancel()
@@ -136,21 +140,21 @@ class Subscription:
         self._timer = None
         self._subscribe()
 
-    def _rest(self) -> None:
+    def _suspend(self) -> None:
         """End the present subscription without another attempt."""
-        self._leave()
+        self._cancelPending()
         self.isStanding = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> object:
+    def _registration(self) -> object:
         """Path to the SA, and our GIDs: a change of them needs a new subscription."""
         end = self._server.port.endPort
         where = (end.lid, end.smLID, end.smServiceLevel) if self._sa is None else None
         return where, end.gids
 
-    def _leave(self) -> None:
+    def _cancelPending(self) -> None:
         """Cancel the call that waits for an answer."""
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -160,18 +164,18 @@ class Subscription:
         if pending is self._pending:
             self._pending = None
             self.isStanding = bool(said.subscribe)
-            self._isTold = False
+            self._isLogged = False
 
     def _refused(self, failure: Failure, pending: Deferred[InformInfo]) -> None:
         if pending is self._pending:
             self._pending = None
             self.isStanding = False
-            self._again(self._retrySeconds)
-            if not self._isTold:
-                self._isTold = True
+            self._retryIn(self._retrySeconds)
+            if not self._isLogged:
+                self._isLogged = True
                 _log.warn("no subscription to notices: {why}", why=failure.getErrorMessage())
 
-    def _heard(self, notice: Notice, request: MADRequest) -> None:
+    def _reported(self, notice: Notice, request: MADRequest) -> None:
         if not self._isFromSA(request.path):
             _log.debug("a report came from {path}, which is not the SA", path=request.path)
         elif self._trapNumber in (EVERY_TRAP, notice.trapNumber):
@@ -184,7 +188,7 @@ class Subscription:
         administration = toLID(end, end.smLID) if self._sa is None else self._sa
         return mayBeFrom(administration, source.slid, source.sgid, end.lidMask)
 
-    def _wish(self, isWanted: bool) -> InformInfo:
+    def _informInfo(self, isWanted: bool) -> InformInfo:
         return InformInfo(
             lidRangeBegin=EVERY_LID,
             isGeneric=1,

@@ -16,16 +16,16 @@ from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.errorcounters import counterName, shownName
 from txrdma.fabric.excess import MOST_HOPS
 from txrdma.kit.values import frozen
-from txrdma.monitor._tallies import Limit
-from txrdma.monitor.channels import MailSettings
-from txrdma.monitor.exposition import METRICS
+from txrdma.monitor.diagnosis.findinglog import FindingRules
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS, MOST_BIT_ERRORS
+from txrdma.monitor.events.alerts import AlertRules, Silence
+from txrdma.monitor.events.channels import MailSettings
 from txrdma.monitor.files import FileSettings
-from txrdma.monitor.judging import DEFAULT_FLAPS, DEFAULT_LIMITS, MOST_BIT_ERRORS
-from txrdma.monitor.ledger import LedgerRules
 from txrdma.monitor.listening import isLoopback, mistakeIn
-from txrdma.monitor.news import Silence, TellingRules
-from txrdma.monitor.poller import DEFAULT_RULES
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.reading.poller import DEFAULT_RULES
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.series.exposition import METRICS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -72,13 +72,13 @@ class MonitorConfig:
     counters: tuple[str, ...]
     history: str
     settings: PollerSettings
-    rules: LedgerRules
+    rules: FindingRules
     limits: tuple[Limit, ...]
     flaps: Limit
     mostBitErrors: float
     surveySeconds: float
     topology: str
-    telling: TellingRules
+    telling: AlertRules
     webhooks: tuple[tuple[str, str, str, str], ...]
     mail: MailSettings | None
     log: str
@@ -345,7 +345,7 @@ class _Reader:
                 self._mistake(f"{key}.{part}", "there is no such key")
 
     def complete(self) -> None:
-        """Look for what is missing beside what is there."""
+        """Check for keys that are missing beside others."""
         if self.values.get("history.file") and self.values.get("history.url"):
             self._mistake("history.url", "there is a history.file, too: which of them is it?")
         mail = {key for key in self.values if key.startswith("telling.mail.")}
@@ -427,7 +427,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         maxHops=values.get("poll.hops", usual.maxHops),
         wantsNotices=values.get("poll.notices", usual.wantsNotices),
     )
-    rules = LedgerRules(
+    rules = FindingRules(
         DEFAULT_RULES.raiseSeconds,
         clearSeconds=values.get("findings.clear", DEFAULT_RULES.clearSeconds),
         ignored=values.get("findings.ignored", frozenset()),
@@ -467,9 +467,9 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
     )
 
 
-def _tellingRules(reader: _Reader) -> TellingRules:
-    values, usual = reader.values, TellingRules()
-    return TellingRules(
+def _tellingRules(reader: _Reader) -> AlertRules:
+    values, usual = reader.values, AlertRules()
+    return AlertRules(
         delaySeconds=values.get("telling.delay", usual.delaySeconds),
         groupSeconds=values.get("telling.group", usual.groupSeconds),
         least=values.get("telling.severity", usual.least),

@@ -8,7 +8,6 @@ finds it whole.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +22,8 @@ from txrdma.fabric.nodenames import NodeNames, nodeNamesText
 from txrdma.fabric.slurm import hostName, isHost, slurmText
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.ledger import Entry
-from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.diagnosis.findinglog import Entry
+from txrdma.monitor.reading.poller import FabricPoller
 
 _log = Logger()
 
@@ -47,26 +46,35 @@ class FileSettings:
 
 def unfitHosts(fabric: Fabric, entries: Iterable[Entry]) -> dict[str, str]:
     """
-    Hosts that jobs had better not run on, by name, and why: hosts with findings, and hosts whose switch's
-    port has some; from warnings on.
+    Hosts that should get no jobs, by name, with the reason: hosts that have findings, or whose switch port
+    has some, from warnings on.
 
-    A node says itself what its name is: a host with the name of another one says nothing about that.
+    Nodes choose their descriptions, so that a faulty host can claim the name of another one. A name is left
+    out if several hosts claim it and their descriptions are not those of different adapters of one host.
     """
     unfit: dict[str, str] = {}
-    names = Counter(node.description for node in fabric.nodes.values() if isHost(node))
+    adapters: dict[str, list[str]] = {}
+    for node in fabric.nodes.values():
+        if isHost(node):
+            adapters.setdefault(hostName(node.description), []).append(_adapter(node.description))
     for entry in entries:
         found = entry.finding
         if entry.severity < Severity.WARNING or found.kind in _FIT or found.guid is None:
             continue
-        description, most = _hostAt(fabric, found.guid, found.port), 1
-        if description is None and found.kind == "node-gone":
-            description, most = found.where.rpartition(" (")[0], 0
-        if description is None or names[description] > most:
-            continue
-        name = hostName(description)
-        if name:
+        description = _hostAt(fabric, found.guid, found.port)
+        isGone = description is None and found.kind == "node-gone"
+        if isGone:
+            description = found.where.rpartition(" (")[0]
+        name = hostName(description or "")
+        claims = [*adapters.get(name, ()), *([_adapter(description or "")] * isGone)]
+        if name and (len(claims) == 1 or ("" not in claims and len(set(claims)) == len(claims))):
             unfit.setdefault(name, f"{found.kind}: {found.text}")
     return dict(sorted(unfit.items()))
+
+
+def _adapter(description: str) -> str:
+    """Name of a host's adapter, after the host's name in its description; C{""} of none."""
+    return description.strip().partition(" ")[2]
 
 
 def _hostAt(fabric: Fabric, guid: GUID, number: int | None) -> str | None:
@@ -104,7 +112,7 @@ class KeptFiles:
         if fabric is None:
             return
         if settings.unfit:
-            unfit = unfitHosts(fabric, poller.ledger.open.values())
+            unfit = unfitHosts(fabric, poller.findingLog.open.values())
             self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
         if poller.version != self._version:
             self._version = poller.version

@@ -197,7 +197,7 @@ class Link:
             self.queuePair.modify(replace(first, access=rights & ~Access.LOCAL_WRITE))
         self.repost(range(layout.receives))
         reactor = cast(ReaderReactor, _SleepingReactor(self.reactor) if events else self.reactor)
-        self._reader = CompletionReader(reactor, channel, [queue], self._completed, looksOn=not events)
+        self._reader = CompletionReader(reactor, channel, [queue], self._completed, busyPolls=not events)
         undo.callback(self._reader.stop)
 
     @property

@@ -323,7 +323,7 @@ class SimulatedCarrier:
         """Address of a peer for L{send}; None if it is of the other IP version."""
         return None if (":" in ip) != (":" in self.address) else (ip, port)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Do nothing: the network brings datagrams when their time has come."""
 
     def close(self) -> None:

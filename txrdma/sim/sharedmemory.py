@@ -20,15 +20,15 @@ from typing import Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.iba.types import MTU, ROCE_PORT
-from txrdma.soft._route import RoutePort
+from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.rc.udp import Carrier
 from txrdma.soft.shared._layout import RING_BYTES
-from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.soft.shared.routes import SharedMemoryPort
-from txrdma.soft.shared.unixpackets import Hearer, ring
+from txrdma.soft.shared.sharedqueuepair import SharingReactor
+from txrdma.soft.shared.unixpackets import MessageReceiver, ring
 from txrdma.unix.sockets import Credentials
 
 _AT_ONCE: Final = 32
@@ -84,8 +84,8 @@ class SimulatedMemory:
         @param carrier: the UDP socket of datagrams; without one the device has reliable connections only.
         """
         self._processes += 1
-        meetings = _ProcessMeetings(self, reactor, self._processes)
-        route = SharedMemoryPort(reactor, address, ROCE_PORT, ring=ring, meetings=meetings)
+        rendezvous = _ProcessRendezvous(self, reactor, self._processes)
+        route = SharedMemoryPort(reactor, address, ROCE_PORT, ring=ring, rendezvous=rendezvous)
         routes: list[RoutePort] = [route]
         if carrier is not None:
             routes.append(RoCEPort(reactor, carrier, None, mtu or MTU.MTU_1024, route.datagrams))
@@ -103,7 +103,7 @@ class SimulatedMemory:
     # For processes.
 
     def connect(self, reactor: SharingReactor, pid: int, name: tuple[str, int]) -> _Line | None:
-        """Connect a process to whoever listens at that name."""
+        """Connect a process to the listener at this name."""
         listening = self.listening.get(name)
         if listening is None or self.random.random() < self.faults.refusal:
             self.refused += 1
@@ -147,8 +147,8 @@ class SimulatedMemory:
         return self.faults.delaySeconds * self.random.random()
 
 
-class _ProcessMeetings:
-    """Provider of L{Meetings <txrdma.soft.shared.unixpackets.Meetings>} for one process."""
+class _ProcessRendezvous:
+    """Provider of L{Rendezvous <txrdma.soft.shared.unixpackets.Rendezvous>} for one process."""
 
     def __init__(self, memory: SimulatedMemory, reactor: SharingReactor, pid: int) -> None:
         self._memory = memory
@@ -243,7 +243,7 @@ class _Listening(_Inbox):
         self._accepted(self._waiting.popleft())
 
     def close(self) -> None:
-        """Give the name back, and refuse connections not accepted yet. Twice is fine."""
+        """Release the name, and refuse connections not accepted yet."""
         if self._memory.listening.get(self._name) is self:
             del self._memory.listening[self._name]
         while self._waiting:
@@ -265,12 +265,12 @@ class _Line(_Inbox):
         self.latest = 0.0
         self.isClosed = False
         self._memory = memory
-        self._hearer: Hearer
+        self._receiver: MessageReceiver
         self._came: deque[tuple[bytes, list[int]]] = deque()
 
-    def start(self, hearer: Hearer) -> None:
-        """Start handing messages to C{hearer}."""
-        self._hearer = hearer
+    def start(self, receiver: MessageReceiver) -> None:
+        """Start handing messages to C{receiver}."""
+        self._receiver = receiver
         self.setReading(True)
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -285,7 +285,7 @@ class _Line(_Inbox):
     def setWriting(self, isWriting: bool) -> None:
         """Do nothing: the simulated system takes every message, so none is queued."""
 
-    def catchUp(self) -> None:
+    def receiveNow(self) -> None:
         """Read what has arrived, without waiting for the reactor."""
         self._read()
 
@@ -306,14 +306,14 @@ class _Line(_Inbox):
             if not message:
                 self.close("it has ended, or closed its device")
             elif descriptors and self._memory.starves():
-                self._hearer.starved(message)
+                self._receiver.descriptorsLost(message)
             else:
-                self._hearer.heard(message, descriptors)
+                self._receiver.heard(message, descriptors)
         finally:
             _closeAll(descriptors)
 
     def close(self, reason: str = "") -> None:
-        """Close this end. With a reason the hearer is told of it."""
+        """Close this end. The receiver gets the reason, if there is one."""
         if self.isClosed:
             return
         self.isClosed = True
@@ -324,7 +324,7 @@ class _Line(_Inbox):
         if not self.peer.isClosed:
             self._memory.carry(self.peer, b"", [])
         if reason:
-            self._hearer.ended(reason)
+            self._receiver.ended(reason)
 
 
 def _closeAll(descriptors: list[int]) -> None:

@@ -1,8 +1,8 @@
 """
 The software device: verbs of InfiniBand without any hardware.
 
-Puts together ports, memory, queues and queue pairs of this room, with the two ways out: UDP, and shared
-memory for peers on the same host.
+Combines ports, memory, queues and queue pairs with two routes: RoCE v2 over UDP, and shared memory for peers
+on the same host.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ from txrdma.interfaces import (
     IRestingDevice,
     IVerbsDevice,
 )
-from txrdma.soft._recent import Recent
-from txrdma.soft._route import Resting, Route, RoutePort
-from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.memory import KeyTable
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.recent import Recent
+from txrdma.soft.core.route import Route
+from txrdma.soft.core.routeport import Resting, RoutePort
+from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.domains import SoftAddressHandle, SoftProtectionDomain
 from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.limits import checkCapacity, checkRange, checkRoom, LIMITS
-from txrdma.soft.memory import KeyTable
 from txrdma.soft.opening import openPort
 from txrdma.soft.ports import PKEYS, SoftPort
-from txrdma.soft.queuepair import SoftQueuePair
 from txrdma.soft.shared.routes import SharedMemoryPort
-from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
 
 if TYPE_CHECKING:
     from txrdma.soft.rc.peers import RoutesPort
@@ -82,7 +83,7 @@ class SoftDevice:
         interfaces: HostInterfaces | None = None,
     ) -> None:
         """
-        @param ports: are the device's from now on, and closed with it.
+        @param ports: are owned by the device, and closed with it.
         @param closed: called at the end of C{close}.
         @param interfaces: of the host, to be followed.
         """
@@ -102,8 +103,8 @@ class SoftDevice:
         for number, port in enumerate(self.ports, 1):
             port.adopt(number, self.notify)
         if self.portCount > 1:
-            _acquaint(self.ports)
-        # What was made from it.
+            _linkSiblings(self.ports)
+        # Objects of the device.
         self.domains: dict[SoftProtectionDomain, None] = {}
         self.addressHandles: dict[SoftAddressHandle, None] = {}
         self.sharedReceiveQueues: dict[SoftSharedReceiveQueue, None] = {}
@@ -115,9 +116,9 @@ class SoftDevice:
         self._reactor = reactor
         self._listeners: dict[object, Callable[[AsyncEvent], None]] = {}
         self._events: list[AsyncEvent] = []
-        self._telling: IDelayedCall | None = None
+        self._eventCall: IDelayedCall | None = None
         self._closed = False
-        self._tellClosed = closed
+        self._onClosed = closed
         self._interfaces = interfaces
         self._resting: list[Resting] = []
         resting = [port.resting for port in self.ports]
@@ -130,7 +131,7 @@ class SoftDevice:
     def __repr__(self) -> str:
         return f"<SoftDevice {self.name} {', '.join(f'{p.address} port {p.udpPort}' for p in self.ports)}>"
 
-    # What it is.
+    # Attributes.
 
     def gids(self, port: int) -> Sequence[GID]:
         """The GID table: the IP address, as RoCE v2 writes it."""
@@ -153,28 +154,28 @@ class SoftDevice:
         """
         Take a port down, or up again.
 
-        While it is down nothing goes out of it and nothing comes in.
+        While it is down RoCE neither sends nor receives there; shared memory needs no port, and goes on.
         """
         self._checkOpen()
         self._port(port).setEnabled(isEnabled)
 
     def look(self) -> None:
-        """See what the host has made of its interfaces, and tell."""
+        """Read the state of the host's interfaces, and raise events for changes."""
         for port in self.ports:
             port.look()
 
     def drive(self) -> bool:
-        """Take in what has come, though the reactor has ended, as L{IDrivenDevice} asks."""
+        """Do the work of the reactor once, after it has ended, as L{IDrivenDevice} asks."""
         return True in [route.drive() for port in self.ports for route in port.routes]
 
     def rest(self) -> None:
-        """See L{IRestingDevice}, which a device provides whose connections all go by shared memory."""
+        """Leave the reactor, as L{IRestingDevice} asks: provided if all connections use shared memory."""
         for route in self._resting:
             route.rest()
         if self._interfaces is not None:
             self._interfaces.rest()
-        if self._telling is not None and self._telling.active():
-            self._telling.cancel()
+        if self._eventCall is not None and self._eventCall.active():
+            self._eventCall.cancel()
             self._tell()
 
     def wake(self) -> None:
@@ -206,7 +207,7 @@ class SoftDevice:
         """The routes of the first port."""
         return self.ports[0].routes
 
-    # What is made from it.
+    # Objects.
 
     def createProtectionDomain(self) -> IProtectionDomain:
         """A new set of memory and queue pairs."""
@@ -235,7 +236,7 @@ class SoftDevice:
         return queue
 
     def subscribe(self, listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
-        """Hear asynchronous events; the answer ends it."""
+        """Subscribe to asynchronous events; call the result to unsubscribe."""
         key = object()
         self._listeners[key] = listener
 
@@ -245,7 +246,7 @@ class SoftDevice:
         return unsubscribe
 
     def close(self) -> None:
-        """Let go of the device, and before that of everything that was made from it."""
+        """Close everything that was made from the device, then the device."""
         if self._closed:
             return
         self._closed = True
@@ -258,13 +259,13 @@ class SoftDevice:
         for port in self.ports:
             port.close()
         self._listeners.clear()
-        if self._telling is not None:
-            if self._telling.active():
-                self._telling.cancel()
-            self._telling = None
-        self._tellClosed()
+        if self._eventCall is not None:
+            if self._eventCall.active():
+                self._eventCall.cancel()
+            self._eventCall = None
+        self._onClosed()
 
-    # What queue pairs ask for: see txrdma.soft.queuepair.Host.
+    # txrdma.soft.core.queuepair.Host
 
     def connect(self, queuePair: SoftQueuePair) -> Route:
         """
@@ -282,7 +283,7 @@ class SoftDevice:
             raise ResourceExhausted(f"queue pair 1 of port {attributes.port} of {self.name} is taken")
         for port in self._port(attributes.port or 1).routes:
             if attributes.alternateAddress is not None and isinstance(port, SharedMemoryPort):
-                continue  # memory has no other path
+                continue  # shared memory has no alternate path
             route = port.connect(queuePair)
             if route is not None:
                 _log.debug(
@@ -298,19 +299,19 @@ class SoftDevice:
 
     def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
         """
-        Look whether the device has what is named.
+        Check attributes against the device.
 
-        @raise InvalidRequest: it has not.
+        @raise InvalidRequest: the device does not have what they name.
         """
         port = current.port if asked.port is None else asked.port
         if asked.port is not None:
             self._port(asked.port)
         for vector in (asked.address, asked.alternateAddress):
             if vector is not None:
-                self._port(vector.port).checkWay(vector)
+                self._port(vector.port).checkPath(vector)
         address = asked.address or current.address
         if address is not None and port not in (None, address.port):
-            raise InvalidRequest(f"the queue pair is on port {port}, its way begins at {address.port}")
+            raise InvalidRequest(f"the queue pair is on port {port}, its address is of port {address.port}")
         for index in (asked.pkeyIndex, asked.alternatePKeyIndex):
             if index is not None and not 0 <= index < len(PKEYS):
                 raise InvalidRequest(f"the port has no P_Key {index}")
@@ -325,11 +326,11 @@ class SoftDevice:
                 raise InvalidRequest(f"{mtu!r} is more than the active MTU of the alternate path's port")
 
     def notify(self, event: AsyncEvent) -> None:
-        """Tell those who listen, in a turn of the reactor of its own."""
+        """Deliver an event to listeners, in the next reactor iteration."""
         if self._listeners and not self._closed:
             self._events.append(event)
-            if self._telling is None or not self._telling.active():
-                self._telling = self._reactor.callLater(0, self._tell)
+            if self._eventCall is None or not self._eventCall.active():
+                self._eventCall = self._reactor.callLater(0, self._tell)
 
     def forget(self, queuePair: SoftQueuePair) -> None:
         """Forget a queue pair that has been closed."""
@@ -379,7 +380,7 @@ class SoftDevice:
         return queuePair
 
     def _tell(self) -> None:
-        self._telling = None
+        self._eventCall = None
         events, self._events = self._events, []
         for event in events:
             for key, listener in tuple(self._listeners.items()):
@@ -388,7 +389,9 @@ class SoftDevice:
                         listener(event)
                     except Exception:
                         _log.failure(
-                            "An error where {listener!r} heard that {event}", listener=listener, event=event
+                            "Unexpected error: {listener!r} failed to handle {event}",
+                            listener=listener,
+                            event=event,
                         )
 
     def _checkOpen(self) -> None:
@@ -401,8 +404,8 @@ class SoftDevice:
         return self.ports[number - 1]
 
 
-def _acquaint(ports: Sequence[SoftPort]) -> None:
-    """Let the RoCE ports of a device know each other: paths migrate from one to another."""
+def _linkSiblings(ports: Sequence[SoftPort]) -> None:
+    """Link the RoCE ports of a device, because paths migrate from one to another."""
     from txrdma.soft.rc.roce import RoCEPort  # not at the top: see L{openPort}
 
     siblings: dict[int, RoutesPort] = {}
@@ -426,22 +429,26 @@ def openSoftDevice(
     Open a software device at one or more IP addresses of this host: each is a port of its own.
 
     @param port: its UDP port, 0 for any; without it that of RoCE v2, or any other when that one is taken.
-    @param route: one of L{ROUTES <txrdma.soft.opening.ROUTES>}: which ways its connections may take.
-    @param pcap: the name of a file that records all packets.
+    @param route: one of L{ROUTES <txrdma.soft.opening.ROUTES>}: the routes of its connections.
+    @param pcap: the name of a file that records all packets; the route is C{rocev2} then.
     @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
-    @param runtime: the directory in which processes of other network namespaces are met, to share memory.
+    @param runtime: a directory in which processes of other network namespaces are found, to share memory.
     @raise DeviceUnavailable: there is no such address, the port is taken, or the file can't be written.
     """
     if isinstance(addresses, str):
         addresses = (addresses,)
+    if pcap is not None:
+        if route == "shared-memory":
+            raise ValueError("only the packets of route=rocev2 can be recorded")
+        route = "rocev2"
     try:
         file = None if pcap is None else open(pcap, "wb")
     except OSError as error:
-        raise DeviceUnavailable(f"no packets can be recorded: {error}") from error
+        raise DeviceUnavailable(f"the capture file can't be written: {error}") from error
     with ExitStack() as undo:
         capture = None
         if file is not None:
-            from txrdma.iba.pcap import RoCECapture  # few record, and all would wait for it
+            from txrdma.iba.pcap import RoCECapture  # rarely used, and slow to import
 
             undo.callback(file.close)
             capture = RoCECapture(file)
@@ -451,6 +458,8 @@ def openSoftDevice(
         for address in addresses:
             ports.append(openPort(reactor, interfaces.known, address, port, route, capture, mtu, runtime))
             undo.callback(ports[-1].close)
-        closing = undo.pop_all()
-    name = "soft" if addresses == ("127.0.0.1",) else "soft:" + ",".join(addresses).replace(":", r"\:")
-    return SoftDevice(IReactorTime(reactor), ports, name, closing.close, interfaces)
+        name = "soft" if addresses == ("127.0.0.1",) else "soft:" + ",".join(addresses).replace(":", r"\:")
+        closing = ExitStack()
+        device = SoftDevice(IReactorTime(reactor), ports, name, closing.close, interfaces)
+        closing.push(undo.pop_all())
+    return device

@@ -22,36 +22,36 @@ from txrdma.interfaces import (
     IQueuePair,
     ISharedReceiveQueue,
 )
+from txrdma.soft.core.memory import Domain, KeyTable
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.limits import checkRange, checkRoom
-from txrdma.soft.memory import Domain, KeyTable
-from txrdma.soft.queuepair import SoftQueuePair
-from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
 
 
 @implementer(IAddressHandle)
 class SoftAddressHandle:
-    """The way to a port, for datagrams."""
+    """The address of a port, for datagrams."""
 
     def __init__(
         self, domain: Domain, address: AddressVector, closed: Callable[[SoftAddressHandle], None]
     ) -> None:
         self.domain = domain
         self.address = address
-        self._tellClosed = closed
+        self._onClosed = closed
 
     def __repr__(self) -> str:
         return f"<SoftAddressHandle {self.address}>"
 
     def close(self) -> None:
-        """Make room for another. Datagrams that are posted already go where it said."""
-        self._tellClosed(self)
+        """Destroy the handle; posted datagrams are still sent."""
+        self._onClosed(self)
 
 
 class DomainsDevice(Protocol):
     """
-    The software device, as its protection domains see it.
+    The interface of the software device for its protection domains, which it makes.
 
-    @ivar domains: all that are open, as C{addressHandles} and C{sharedReceiveQueues} are in all of them.
+    @ivar domains: open domains; C{addressHandles} and C{sharedReceiveQueues} are those of all domains.
     """
 
     keys: KeyTable
@@ -79,12 +79,12 @@ class DomainsDevice(Protocol):
         capacity: Capacity,
         shared: SoftSharedReceiveQueue | None,
     ) -> SoftQueuePair:
-        """Make a queue pair of a domain, which has seen to it that C{shared} is its own."""
+        """Make a queue pair of a domain, which has checked C{shared}."""
 
 
 @implementer(IProtectionDomain)
 class SoftProtectionDomain(Domain):
-    """Memory and queue pairs that may reach each other."""
+    """A protection domain: memory and queue pairs that may access each other."""
 
     def __init__(self, device: DomainsDevice) -> None:
         self.device = device
@@ -104,7 +104,7 @@ class SoftProtectionDomain(Domain):
         return self.device.keys.register(self, buffer, access)
 
     def createAddressHandle(self, address: AddressVector) -> IAddressHandle:
-        """The way to a port, for datagrams."""
+        """The address of a port, for datagrams."""
         self._checkOpen()
         handles, limits = self.device.addressHandles, self.device.limits
         checkRoom(handles, limits.maxAddressHandles, "address handles")
@@ -149,7 +149,7 @@ class SoftProtectionDomain(Domain):
         self._queuePairs.pop(queuePair, None)
 
     def close(self) -> None:
-        """Let go of it: of its queue pairs first, then of what they took from, then of its memory."""
+        """Close the domain: queue pairs first, then receive queues and handles, then memory."""
         if self._closed:
             return
         self._closed = True

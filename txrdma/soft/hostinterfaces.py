@@ -32,20 +32,20 @@ _UNKNOWN: Final = 0xFFFFFFFF
 
 
 class Interfaces(Protocol):
-    """The network interfaces of a host, as a port of a software device asks for them."""
+    """Reads the network interfaces of a host."""
 
     def interfaceOf(self, address: str) -> NetworkInterface | None:
-        """The one that has this IP address at present, ready to be used."""
+        """The interface that has this IP address, usable; None without one."""
 
     def rate(self, name: str) -> int:
-        """The rate of an interface's link, in bits per second; 0 where nobody knows."""
+        """The rate of an interface's link, in bits per second; 0 if unknown."""
 
 
 class HostInterfaces:
     """
     The network interfaces in the network namespace of the thread that made this object.
 
-    Where the system does not tell (it is not Linux), nothing is known and nothing changes.
+    On systems other than Linux nothing is known and nothing changes.
     """
 
     def __init__(self) -> None:
@@ -57,23 +57,23 @@ class HostInterfaces:
             try:
                 network = HostNetwork.open()
                 undo.callback(network.close)
-                network.interfaces()  # it may be forbidden
+                network.interfaces()  # may not be permitted
                 self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             except (DeviceUnavailable, OSError) as error:
-                _log.debug("nothing is known of this host's network interfaces: {error}", error=error)
+                _log.debug("the network interfaces of this host can't be read: {error}", error=error)
             else:
                 self._network = network
                 undo.pop_all()
 
     @property
     def known(self) -> HostInterfaces | None:
-        """The object itself, or None if the system tells nothing of its interfaces."""
+        """The object itself; None if interfaces can't be read."""
         return None if self._network is None else self
 
     def interfaceOf(self, address: str) -> NetworkInterface | None:
-        """The one that has this IP address at present, ready to be used."""
+        """The interface that has this IP address, usable; None without one."""
         if self._network is None:
-            raise DeviceUnavailable("the system does not tell its interfaces")
+            raise DeviceUnavailable("the network interfaces can't be read")
         found = self._network.interfaceOf(address)
         if found is not None:
             ip = address.partition("%")[0]
@@ -83,7 +83,7 @@ class HostInterfaces:
         return found
 
     def rate(self, name: str) -> int:
-        """The rate of an interface's link, in bits per second; 0 where nobody knows."""
+        """The rate of an interface's link, in bits per second; 0 if unknown."""
         if self._socket is None or sys.platform != "linux":
             return 0
         settings = array.array("B", _SETTINGS.pack(_GET_SETTINGS, 0, 0))
@@ -104,23 +104,23 @@ class HostInterfaces:
             self.wake()
 
     def rest(self) -> None:
-        """Watch no more, until C{wake}."""
+        """Stop watching until L{wake}."""
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
             unwatch()
 
     def wake(self) -> None:
-        """Watch the interfaces for changes, again or still."""
+        """Watch the interfaces for changes. Idempotent."""
         if self._unwatch is not None and self._network is not None:
             self._network.addReaders()
         elif self._watching is not None:
             try:
                 self._unwatch = self._watching()
             except DeviceUnavailable as error:
-                _log.warn("changes of network interfaces go unnoticed: {error}", error=error)
+                _log.warn("network interfaces can't be watched: {error}", error=error)
 
     def close(self) -> None:
-        """Stop watching, and close the sockets. Twice is fine."""
+        """Stop watching, and close the sockets. Idempotent."""
         self._watching = None
         asking, self._socket = self._socket, None
         if asking is not None:

@@ -33,7 +33,7 @@ LIMITS: Final = DeviceLimits(
 
 def checkRoom(there: Sized, most: int, what: str) -> None:
     """
-    Look whether one more may be made.
+    Check that one more may be made.
 
     @raise ResourceExhausted: there are as many as there may be.
     """
@@ -43,7 +43,7 @@ def checkRoom(there: Sized, most: int, what: str) -> None:
 
 def checkRange(name: str, value: int, least: int, most: int) -> None:
     """
-    Look whether a size is one that the device has.
+    Check a size against the device.
 
     @raise InvalidRequest: it is not.
     """
@@ -53,7 +53,7 @@ def checkRange(name: str, value: int, least: int, most: int) -> None:
 
 def checkCapacity(capacity: Capacity, limits: DeviceLimits) -> None:
     """
-    Look whether a queue pair may be that large.
+    Check the capacity of a queue pair against the device.
 
     @raise InvalidRequest: it may not.
     """

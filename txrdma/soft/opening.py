@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import cast, Final, TYPE_CHECKING
 
 from twisted.internet.interfaces import IReactorFDSet, IReactorTime
@@ -14,14 +15,16 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import QPKind
-from txrdma.soft._netdev import activeMTU
-from txrdma.soft._route import Owner, Route, RoutePort
+from txrdma.soft.core.netdev import activeMTU
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.route import Route
+from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.hostinterfaces import Interfaces
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.udp import UDPCarrier
-from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.soft.shared.routes import SharedMemoryPort
-from txrdma.soft.shared.unixpackets import DirectoryMeetings
+from txrdma.soft.shared.sharedqueuepair import SharingReactor
+from txrdma.soft.shared.unixpackets import DirectoryRendezvous
 from txrdma.unix.sockets import Reactor
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ _ATTEMPTS: Final = 4
 
 
 class _DatagramsOnly:
-    """A port for the datagrams of a device whose connections may not use it; most never have any."""
+    """A RoCE port for datagrams only, of a device whose connections use shared memory; made on first use."""
 
     def __init__(self, carrier: UDPCarrier, makePort: Callable[[], RoutePort]) -> None:
         """
@@ -49,7 +52,7 @@ class _DatagramsOnly:
 
     @property
     def resting(self) -> _DatagramsOnly:
-        """Datagrams may be lost at any time."""
+        """The port itself: datagrams may be lost."""
         return self
 
     def rest(self) -> None:
@@ -58,7 +61,7 @@ class _DatagramsOnly:
     def wake(self) -> None:
         self._carrier.setReading(True)
 
-    def connect(self, owner: Owner) -> Route | None:
+    def connect(self, owner: SoftQueuePair) -> Route | None:
         if owner.kind is not QPKind.UD:
             return None
         if self._port is None:
@@ -67,7 +70,7 @@ class _DatagramsOnly:
         return self._port.connect(owner)
 
     def drive(self) -> bool:
-        """Do nothing: datagrams may be lost at any time."""
+        """Do nothing: datagrams may be lost."""
         return False
 
     def setEnabled(self, isEnabled: bool) -> None:
@@ -99,12 +102,10 @@ def openPort(
     """
     interface = None if interfaces is None else interfaces.interfaceOf(address)
     if interface is None:
-        interfaces = (
-            None  # an address can be ours though no interface has it: then there is nothing to follow
-        )
+        interfaces = None  # a local address without an interface: nothing to watch
     longest = activeMTU(None if interface is None else interface.mtu, ":" in address, mtu)
-    # Somebody else may have our name for shared memory at a UDP port that is free (a process that is just
-    # closing, or none of ours): then any other port will do.
+    # The rendezvous name of a free UDP port may be taken, by a process that is closing or of another user:
+    # then another port is tried.
     left = _ATTEMPTS if not port and route != "rocev2" else 1
     while True:
         left -= 1
@@ -113,43 +114,52 @@ def openPort(
         try:
             if route != "rocev2":
                 needed = route == "shared-memory" or left > 0
-                shared = _sharedMemory(reactor, address, carrier.port, capture, needed, runtime)
+                shared = _sharedMemory(reactor, address, carrier.port, needed, runtime)
             break
         except DeviceUnavailable:
             carrier.close()
             if left == 0:
                 raise
             port = 0
+        except BaseException:
+            carrier.close()
+            raise
 
     def makeRoCE() -> RoCEPort:
-        # Not at the top: connections through shared memory alone would wait 15 ms for what they never use.
+        # Not at the top: the import takes 15 ms, and shared memory does not need it.
         from txrdma.soft.rc.roce import RoCEPort
 
         lanes = None if shared is None else shared.datagrams
         return RoCEPort(IReactorTime(reactor), carrier, capture, longest, lanes)
 
-    routes: list[RoutePort] = [] if shared is None else [shared]
-    routes.append(_DatagramsOnly(carrier, makeRoCE) if route == "shared-memory" else makeRoCE())
-    return SoftPort(address, carrier.port, routes, mtu, interfaces)
+    with ExitStack() as undo:
+        undo.callback(carrier.close)
+        routes: list[RoutePort] = [] if shared is None else [shared]
+        if shared is not None:
+            undo.callback(shared.close)
+        routes.append(_DatagramsOnly(carrier, makeRoCE) if route == "shared-memory" else makeRoCE())
+        undo.callback(routes[-1].close)
+        made = SoftPort(address, carrier.port, routes, mtu, interfaces)
+        undo.pop_all()
+    return made
 
 
 def _sharedMemory(
     reactor: object,
     address: str,
     port: int,
-    capture: RoCECapture | None,
     isNeeded: bool,
     runtime: str | None,
 ) -> SharedMemoryPort | None:
-    """The way to other processes of this host, if the system has it."""
+    """The shared memory route, if the system has it."""
     try:
         if sys.platform != "linux":
             raise DeviceUnavailable("the shared memory route needs Linux")
-        meetings = None if runtime is None else DirectoryMeetings(cast(Reactor, reactor), runtime)
+        rendezvous = None if runtime is None else DirectoryRendezvous(cast(Reactor, reactor), runtime)
         sharing = cast(SharingReactor, reactor)
-        return SharedMemoryPort(sharing, address, port, capture, meetings=meetings)
+        return SharedMemoryPort(sharing, address, port, rendezvous=rendezvous)
     except DeviceUnavailable as error:
         if isNeeded:
             raise
-        _log.warn("{address} goes without shared memory: {error}", address=address, error=error)
+        _log.warn("no shared memory at {address}: {error}", address=address, error=error)
         return None

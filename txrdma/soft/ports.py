@@ -27,8 +27,8 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import NetworkInterface
-from txrdma.soft._netdev import activeMTU, laneCount, softMAC
-from txrdma.soft._route import Resting, RoutePort
+from txrdma.soft.core.netdev import activeMTU, laneCount, softMAC
+from txrdma.soft.core.routeport import Resting, RoutePort
 from txrdma.soft.hostinterfaces import Interfaces
 
 _log = Logger()
@@ -42,9 +42,9 @@ class SoftPort:
     A port of a software device.
 
     @ivar number: from 1, given by the device.
-    @ivar routes: where routes begin, in the order in which they are tried.
+    @ivar routes: the kinds of routes, in the order in which they are tried.
     @ivar mac: locally administered; its last two bytes are the UDP port.
-    @ivar isEnabled: False from C{setEnabled(False)} on: taken down by command.
+    @ivar isEnabled: False while the port is taken down by command.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class SoftPort:
         interfaces: Interfaces | None = None,
     ) -> None:
         """
-        @param routes: are the port's from now on, and closed with it.
+        @param routes: are owned by the port, and closed with it.
         @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
-        @param interfaces: where to look up what carries the address; without it, it is there and up for ever.
+        @param interfaces: looks up the interface of the address; without it, the port is always up.
         """
         self.number = 0
         self.address = address
@@ -88,16 +88,16 @@ class SoftPort:
         self.number = number
         self._notify = notify
 
-    # What it is.
+    # Attributes.
 
     @property
-    def isThere(self) -> bool:
-        """Whether the host had the address when we last looked."""
+    def hasAddress(self) -> bool:
+        """Whether the host had the address at the last refresh."""
         return self._interfaces is None or self._interface is not None
 
     @property
     def isActive(self) -> bool:
-        """Whether it could carry traffic when we last looked."""
+        """Whether the port could carry traffic at the last refresh."""
         if self._closed or not self.isEnabled:
             return False
         return self._interfaces is None or (self._interface is not None and self._interface.isRunning)
@@ -107,9 +107,9 @@ class SoftPort:
         return "" if self._interface is None else self._interface.name
 
     def gidTable(self) -> Sequence[GIDEntry]:
-        """The IP address, as RoCE v2 writes it; nothing in its place while the host does not have it."""
+        """The IP address as a GID of RoCE v2; zeros while the host does not have it."""
         self.look()
-        return (GIDEntry(self._gid if self.isThere else NO_GID, GIDType.ROCE_V2, self._netdev),)
+        return (GIDEntry(self._gid if self.hasAddress else NO_GID, GIDType.ROCE_V2, self._netdev),)
 
     def attributes(self) -> PortAttributes:
         """The port's present attributes: state, MTU and rate are those of its network interface."""
@@ -137,55 +137,55 @@ class SoftPort:
 
     @property
     def activeMTU(self) -> MTU:
-        """The largest payload that the interface allowed when we last looked."""
+        """The largest payload that the interface allowed at the last refresh."""
         mtu = None if self._interface is None else self._interface.mtu
         return activeMTU(mtu, ":" in self.address, self._mtu)
 
-    def checkWay(self, vector: AddressVector) -> None:
+    def checkPath(self, vector: AddressVector) -> None:
         """
-        Look whether a way can begin here.
+        Check an address vector of this port.
 
-        @raise InvalidRequest: the port has no such GID, or the way leads nowhere.
+        @raise InvalidRequest: the port has no such GID, or the destination is no IP address.
         """
-        if vector.sgidIndex != 0 or not self.isThere:
+        if vector.sgidIndex != 0 or not self.hasAddress:
             raise InvalidRequest(f"port {self.number} has no GID {vector.sgidIndex} at present")
         if vector.dgid.ip is None:
-            raise InvalidRequest(f"{vector.dgid} leads nowhere")
+            raise InvalidRequest(f"{vector.dgid} is no IP address")
 
-    # What becomes of it.
+    # Changes.
 
     def look(self) -> None:
-        """See what the host has made of its interfaces, and tell."""
+        """Read the state of the host's interfaces, and raise events for changes."""
         if self._interfaces is None or self._closed:
             return
-        wasThere, wasActive = self.isThere, self.isActive
+        hadAddress, wasActive = self.hasAddress, self.isActive
         try:
             self._interface = self._interfaces.interfaceOf(self.address)
         except (DeviceUnavailable, WireError) as error:
             _log.debug(
-                "whether this host still has the address {address} can't be found out: {error}",
+                "the interface of {address} can't be read: {error}",
                 address=self.address,
                 error=error,
             )
-        self._compare(wasThere, wasActive)
+        self._compare(hadAddress, wasActive)
 
     def setEnabled(self, isEnabled: bool) -> None:
-        """Take it down, or up again: nothing goes out while it is down, and nothing comes in."""
+        """Take the port down, or up again, by command."""
         if isEnabled == self.isEnabled:
             return
         wasActive = self.isActive
         self.isEnabled = isEnabled
         for route in self.routes:
             route.setEnabled(isEnabled)
-        self._compare(self.isThere, wasActive)
+        self._compare(self.hasAddress, wasActive)
 
-    def _compare(self, wasThere: bool, wasActive: bool) -> None:
-        isThere, isActive = self.isThere, self.isActive
-        if self.number and (wasActive, wasThere) != (isActive, isThere):
-            self._log(isThere, isActive)
+    def _compare(self, hadAddress: bool, wasActive: bool) -> None:
+        hasAddress, isActive = self.hasAddress, self.isActive
+        if self.number and (wasActive, hadAddress) != (isActive, hasAddress):
+            self._log(hasAddress, isActive)
         if wasActive and not isActive:
             self._tell(AsyncEventKind.PORT_ERROR)
-        if wasThere != isThere:
+        if hadAddress != hasAddress:
             self._tell(AsyncEventKind.GID_CHANGE)
         if isActive and not wasActive:
             self._tell(AsyncEventKind.PORT_ACTIVE)
@@ -193,16 +193,16 @@ class SoftPort:
     def _tell(self, kind: AsyncEventKind) -> None:
         self._notify(AsyncEvent(kind, port=self.number))
 
-    def _log(self, isThere: bool, isActive: bool) -> None:
-        """Say what has become of it; when it is opened that is no news."""
+    def _log(self, hasAddress: bool, isActive: bool) -> None:
+        """Log a change of the state."""
         if isActive:
-            text = "software RDMA by {address} works: its interface is up"
+            text = "software RDMA at {address}: the interface is up"
         elif not self.isEnabled:
-            text = "software RDMA by {address} stands still: its port was taken down"
-        elif isThere:
-            text = "software RDMA by {address} stands still: its interface is down"
+            text = "software RDMA at {address}: the port was taken down"
+        elif hasAddress:
+            text = "software RDMA at {address}: the interface is down"
         else:
-            text = "software RDMA by {address} stands still: this host does not have the address any more"
+            text = "software RDMA at {address}: the host has lost the address"
         _log.info(text, address=self.address)
 
     def close(self) -> None:

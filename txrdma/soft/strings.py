@@ -56,9 +56,9 @@ class SoftDeviceStringParser:
 
     C{ADDRESS} is an IP address of this host; each is a port of the device. C{port} is a UDP port, or 0 for
     any that is free; without it that is 4791, or any other one when 4791 is taken. C{route} is C{auto},
-    C{rocev2} or C{shared-memory}. C{pcap} names a file that records all packets. C{mtu} is the largest
-    payload of a packet: 256, 512, 1024, 2048 or 4096. C{runtime} is a directory in which processes that share
-    memory meet, across network namespaces.
+    C{rocev2} or C{shared-memory}. C{pcap} names a file that records all packets; it implies C{route=rocev2}.
+    C{mtu} is the largest payload of a packet: 256, 512, 1024, 2048 or 4096. C{runtime} is a directory in
+    which processes that share memory meet, across network namespaces.
     """
 
     prefix = "soft"
@@ -84,8 +84,8 @@ class SoftDeviceStringParser:
         if kwargs.get("route") != "shared-memory":
             import_module("txrdma.soft.rc.roce")
             import_module("txrdma.soft.rc.peers")
-        if kwargs.get("pcap"):
-            import_module("txrdma.soft.shared.capture")
+            if kwargs.get("pcap"):
+                import_module("txrdma.iba.pcap")
 
     def canonical(self, *args: str, **kwargs: str) -> SoftDeviceOptions:
         """The options that a device string asks for: equal for strings that mean the same."""
@@ -109,6 +109,10 @@ class SoftDeviceStringParser:
         pcap = kwargs.get("pcap")
         if pcap == "":
             raise ValueError("soft: pcap= names no file")
+        if pcap is not None:
+            if route == "shared-memory":
+                raise ValueError(f"soft: pcap={pcap} records RoCE packets, which route=shared-memory has not")
+            route = "rocev2"
         runtime = kwargs.get("runtime")
         if runtime is not None and (not runtime.startswith("/") or route == "rocev2"):
             raise ValueError(f"soft: runtime={runtime} is no directory in which memory can be shared")

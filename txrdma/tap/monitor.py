@@ -29,20 +29,20 @@ from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
-from txrdma.monitor.channels import Channel, LineChannel, MailChannel, WebhookChannel
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
+from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, fabricFindings
+from txrdma.monitor.events.channels import Channel, LineChannel, MailChannel, WebhookChannel
+from txrdma.monitor.events.memory import MonitorMemory, secondsToFind
+from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.files import KeptFiles
-from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.historystore import HistoryStore
-from txrdma.monitor.judging import ErrorJudge, fabricFindings
-from txrdma.monitor.ledger import LedgerEvent, Raised, Resumed
 from txrdma.monitor.listening import isLoopback
-from txrdma.monitor.memory import MonitorMemory, secondsToFind
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.rows import correctionRowOf, Row, rowOf
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.surveyor import Surveyor
+from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.rows import correctionRowOf, Row, rowOf
 from txrdma.monitor.supervisor import Supervisor
-from txrdma.monitor.surveyor import Surveyor
-from txrdma.monitor.telling import Teller
 from txrdma.monitor.web.access import readAccess
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
@@ -66,7 +66,7 @@ _FIXED: Final = ("port", "listen", "counters", "history")
 """Parts of the configuration that are followed at the start alone."""
 
 
-def tell(event: LedgerEvent) -> None:
+def tell(event: FindingEvent) -> None:
     """Log a finding that was raised or cleared; not one that a former process has logged."""
     entry = event.entry
     if isinstance(event, Resumed):
@@ -161,8 +161,8 @@ def channelsOf(reactor: Any, config: MonitorConfig) -> list[Channel]:
 def statusOf(poller: FabricPoller) -> str:
     """Line about a fabric, as C{systemctl status} shows it."""
     nodes = 0 if poller.fabric is None else len(poller.fabric.nodes)
-    worst = poller.ledger.worst()
-    said = "all is well" if worst is None else f"{len(poller.ledger.open)} findings, {worst.name.lower()}"
+    worst = poller.findingLog.worst()
+    said = "all is well" if worst is None else f"{len(poller.findingLog.open)} findings, {worst.name.lower()}"
     return f"{nodes} nodes: {said}"
 
 
@@ -222,20 +222,20 @@ class MonitorService(MultiService):
         if self._writer is not None:
             supervisor.add(self._writer.loop)
         self._notifier = SystemNotifier(reactor, os.environ, supervisor.isAlive)
-        judge = self._judge = ErrorJudge(config.limits, config.flaps, config.mostBitErrors)
+        thresholds = self._thresholds = ErrorThresholds(config.limits, config.flaps, config.mostBitErrors)
         self.poller = FabricPoller(
-            *(reactor, self._agent, config.settings, config.rules, judge, self._tell, self._read, check),
+            *(reactor, self._agent, config.settings, config.rules, thresholds, self._tell, self._read, check),
             supervisor,
         )
         watch = Watch(self.poller, self._agent, self._writer, reactor.seconds)
         self._updating: IDelayedCall | None = None
         self._memory = None
         if store is not None and self._writer is not None:
-            known = (self.poller.ledger, self.poller.presence, watch.journal)
+            known = (self.poller.findingLog, self.poller.presence, watch.journal)
             self._memory = MonitorMemory(store, self._writer, *known)
             self._restore(self._memory, store)
-        self._teller = Teller(reactor, config.telling, channels, self._writer, supervisor)
-        self._teller.expect(self.poller.ledger.open)
+        self._alerts = Notifier(reactor, config.telling, channels, self._writer, supervisor)
+        self._alerts.expect(self.poller.findingLog.open)
         self._files = KeptFiles(config.files)
         self._surveyor = Surveyor(reactor, self._agent, self.poller, config.surveySeconds)
         self.site = MonitorSite(reactor, watch, config.counters, access)
@@ -251,7 +251,7 @@ class MonitorService(MultiService):
         interval = self.config.settings.intervalSeconds
 
         def heldUntil(kind: str) -> float:
-            return began + secondsToFind(kind, self._judge, interval)
+            return began + secondsToFind(kind, self._thresholds, interval)
 
         if store.isOpen:
             try:
@@ -261,8 +261,8 @@ class MonitorService(MultiService):
                 _log.warn("what a former process has found is not known: {why}", why=str(error))
         memory.skip(began)
 
-    def _tell(self, event: LedgerEvent) -> None:
-        for receive in (tell, self._teller.heard, self.site.told):
+    def _tell(self, event: FindingEvent) -> None:
+        for receive in (tell, self._alerts.findingChanged, self.site.told):
             with _log.failuresHandled("while {event!r} was reported", event=event):
                 receive(event)
         if self._memory is not None and self._updating is None:  # once for all events of a turn
@@ -289,7 +289,7 @@ class MonitorService(MultiService):
             self._files.update(self.poller)
         with step("checking the clock"):
             self.poller.report("clock", self._clockFindings())
-        self.poller.report("telling", self._teller.findings() + self._files.findings())
+        self.poller.report("telling", self._alerts.findings() + self._files.findings())
         with step("updating pages"):
             self.site.looked()
         with step("remembering"):
@@ -343,11 +343,11 @@ class MonitorService(MultiService):
         if not self._access.change(access):
             _log.warn("tokens and users came or went, which takes a restart")
         self.config = config
-        self._judge.change(config.limits, config.flaps, config.mostBitErrors)
+        self._thresholds.change(config.limits, config.flaps, config.mostBitErrors)
         self.poller.change(config.settings, config.rules, check)
         self._surveyor.change(config.surveySeconds)
         self._files.change(config.files)
-        self._teller.change(config.telling, channels)
+        self._alerts.change(config.telling, channels)
         _log.info("the configuration was read again")
         return True
 
@@ -396,7 +396,7 @@ class MonitorService(MultiService):
         if self._reload is not None:
             signal.signal(signal.SIGHUP, self._hung)
         self._notifier.start()
-        self._teller.start()
+        self._alerts.start()
         self.poller.start()
         self._surveyor.start()
         self.site.start()
@@ -413,7 +413,7 @@ class MonitorService(MultiService):
         await MultiService.stopService(self)
         self._surveyor.stop()
         await self.poller.stop()
-        await self._teller.stop()
+        await self._alerts.stop()
         self._update()
         if self._writer is not None:
             await self._writer.stop()

@@ -29,9 +29,9 @@ from twisted.internet.task import deferLater
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
 from txrdma.error import ResourceExhausted
 from txrdma.interfaces import IProtectionDomain, IQueuePair, IVerbsDevice
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.domains import SoftProtectionDomain
-from txrdma.soft.queuepair import SoftQueuePair
 from txrdma.testing.bystanders import Application, callbacks
 from txrdma.testing.messagebystanders import MessageApplication
 from txrdma.verbs import devices
@@ -254,7 +254,13 @@ class EndpointCase:
 
 
 class FailingCallContract(EndpointCase):
-    """Promises of endpoints about calls that fail."""
+    """
+    Promises of endpoints about calls that fail.
+
+    @cvar STEP: only each call with a number that is a multiple of this fails.
+    """
+
+    STEP = 1
 
     async def check(self: Any, calls: FailingCalls) -> None:
         """Play with each call failing."""
@@ -270,7 +276,7 @@ class FailingCallContract(EndpointCase):
         before = await self.settled()
         number, isReached = 0, True
         while isReached:
-            number += 1
+            number += self.STEP
             what = f"call {number}"
             calls.begin(number)
             await self.play(what)

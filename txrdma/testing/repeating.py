@@ -29,14 +29,14 @@ MOST_BYTES: Final = 2 * 1024 * 1024
 """Growth of resident memory over all of them, which is noise of the allocator: 2 KiB each."""
 
 MOST_OBJECTS: Final = TIMES // 2
-"""Growth of the number of objects with references to others: less than one each; cancelled timers vary by a hundred."""
+"""Growth of the number of collectable objects: less than one each. Cancelled timers vary by a hundred."""
 
 
 class RepeatedUseContract(EndpointCase):
     """
     Promises about what a process holds after it has opened and closed everything a thousand times.
 
-    Each time a listener accepts one connection, both ends send, and all is closed, with the link group and devices.
+    Each time a listener accepts one connection, both ends send, and everything is closed, devices included.
     """
 
     async def once(self: Any, what: str) -> None:

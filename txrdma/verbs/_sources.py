@@ -1,8 +1,8 @@
 """
-The sources that a reader of completions looks at, and who takes what comes from each.
+The sources that a reader of completions polls, and their handlers.
 
-Every look passes here, those that find nothing included, so this is compiled with the cores. Nothing here
-reads a clock or a descriptor; see L{txrdma.verbs.completions} for when it is looked.
+Every poll passes here, so this is compiled with the cores. Nothing here reads a clock or a descriptor; see
+L{txrdma.verbs.completions} for the timing.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence, Sized
 from typing import Any, Final
 
 Poll = Callable[[int], Sequence[Any]]
-"""Take at most so many things from a source, oldest first."""
+"""Takes at most so many items from a source, oldest first."""
 
 Taker = Callable[[Sequence[Any]], None]
-"""Handle a batch of them, which is not empty."""
+"""Handles a batch of items, which is not empty."""
 
 _BATCH: Final = 64
 
 
 class Sources:
     """
-    The sources of one reader, in the order in which they are looked at.
+    The sources of one reader, in polling order.
 
     @ivar isRunning: the reader reads; a handler may end that.
     @ivar isArmed: queues are armed, and the first batch disarms them.
@@ -29,7 +29,7 @@ class Sources:
 
     def __init__(self, failed: Callable[[], None]) -> None:
         """
-        @param failed: is called where a source, or who takes from it, raises.
+        @param failed: called when a source or a handler raises.
         """
         self.isRunning = self.isArmed = False
         self._failed = failed
@@ -40,23 +40,23 @@ class Sources:
         self._disarms: list[Callable[[], None]] = []
 
     def add(self, poll: Poll, taker: Taker) -> None:
-        """Look there from now on, before all others."""
+        """Poll this source from now on, before all others."""
         self._pairs = ((poll, taker), *self._pairs)
 
     def addFirst(self, poll: Poll, taker: Taker, unread: Sized) -> None:
         """
-        Look there from now on, and at all others only when there is nothing, and something here is C{unread}.
+        Poll this source first; poll all others only when it is empty and C{unread} is not.
         """
         self._takeFirst = taker
         self._unread = unread
         self._first = poll
 
     def disarmBy(self, disarm: Callable[[], None]) -> None:
-        """Have this called when something has come while C{isArmed}."""
+        """Call this when something was found while C{isArmed}."""
         self._disarms.append(disarm)
 
     def poll(self) -> bool:
-        """Hand over what has completed; tell whether there was anything."""
+        """Hand completions to the handlers; return whether there were any."""
         found = False
         wasRunning = self.isRunning
         try:
@@ -85,7 +85,7 @@ class Sources:
         return found
 
     def _disarm(self, wasRunning: bool) -> None:
-        """Arm queues no more, unless a handler has ended the reader meanwhile."""
+        """Disarm the queues, unless a handler has stopped the reader."""
         if self.isRunning or not wasRunning:
             self.isArmed = False
             for disarm in self._disarms:

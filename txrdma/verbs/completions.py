@@ -1,7 +1,7 @@
 """
-Completions on a reactor: what wakes up, looks, and hands over what has ended.
+Completions on a reactor: wakes, polls, and hands them to a handler.
 
-Follows InfiniBand Architecture vol. 1, 11.4.2: who waits arms a queue first, then polls until it is empty.
+Follows InfiniBand Architecture vol. 1, 11.4.2: a reader arms a queue first, then polls until it is empty.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txrdma.interfaces import (
     IPollable,
     IReactorPolling,
 )
-from txrdma.verbs._lookout import Allowance, Lookout
+from txrdma.verbs._busypoll import BusyPoll, SpinBudget
 from txrdma.verbs._sources import Poll, Sources, Taker
 
 _log = Logger()
@@ -37,8 +37,8 @@ _SLICE_SECONDS: Final = 40e-6
 _LOOKS: Final = range(8)
 _BUDGET: Final = 16
 
-_allowance: Final = Allowance()
-"""Of this process, for all of its readers."""
+_budget: Final = SpinBudget()
+"""The budget of this process, for all of its readers."""
 
 
 def _unknown() -> float | None:
@@ -54,15 +54,15 @@ class CompletionReader:
     """
     Hands the completions of a channel's queues to a handler, batch by batch.
 
-    After some batches the others on the reactor get their turn. What raises, a queue or the handler, stops
-    the reader: it is logged, and C{failed} is called.
+    After some batches the reactor runs others. An exception of a queue or the handler stops the reader: it is
+    logged, and C{failed} is called.
 
-    Where the reactor does not look at queues by itself, and looking is enough, as in shared memory and for
-    datagrams of the software device, the reader looks on for a while before it has itself woken again: as
-    long as L{Lookout} says, and in slices, between which others on the reactor have their turn.
+    Where the reactor does not poll queues itself, and polling finds everything, as in shared memory and for
+    datagrams of the software device, the reader busy-polls for a while before it arms: as long as
+    L{BusyPoll} says, and in slices, between which the reactor runs others.
 
-    @ivar poll: L{Sources.poll <txrdma.verbs._sources.Sources.poll>} itself: hands over what has completed,
-        and tells whether there was anything.
+    @ivar poll: L{Sources.poll <txrdma.verbs._sources.Sources.poll>} itself: hands over completions, and
+        returns whether there were any.
     """
 
     def __init__(
@@ -72,16 +72,15 @@ class CompletionReader:
         queues: Sequence[ICompletionQueue],
         handler: Callable[[Sequence[Completion]], None],
         failed: Callable[[Failure], None] = lambda failure: None,
-        lookout: Lookout | None = None,
-        looksOn: bool = True,
+        busyPoll: BusyPoll | None = None,
+        busyPolls: bool = True,
     ) -> None:
         """
         @param queues: those of the channel that are to be read.
-        @param handler: is called with a batch of completions of one queue, oldest first.
-        @param failed: is called when the reader has stopped by an error, once.
-        @param lookout: tells how long to look on; without it, one of the reader's own, with a share in what
-            the process may spend on that.
-        @param looksOn: whether to look on at all.
+        @param handler: called with a batch of completions of one queue, oldest first.
+        @param failed: called once, when an error has stopped the reader.
+        @param busyPoll: determines how long to busy-poll; without it, one with the budget of the process.
+        @param busyPolls: whether to busy-poll at all.
         """
         self._reactor = reactor
         self._channel = channel
@@ -92,28 +91,28 @@ class CompletionReader:
         self.poll: Callable[[], bool] = sources.poll
         self._handler = handler
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None)
-        self._lookout = lookout or Lookout(_allowance)
-        self._looksOn = looksOn and self._polling is None
-        self._isLooking = False
-        # Twisted's own reactors can say how long they would sleep; no interface has it.
+        self._busyPoll = busyPoll or BusyPoll(_budget)
+        self._busyPolls = busyPolls and self._polling is None
+        self._isBusyPolling = False
+        # Twisted's own reactors report how long they would sleep; no interface has it.
         self._sleep: Callable[[], float | None] = getattr(reactor, "timeout", _unknown)
-        # Nor has one whether it has just been told to stop: sockets are read at most once after that.
+        # Nor is there one for whether the reactor is stopping: sockets are read at most once after that.
         self._isEnding: Callable[[], bool] = partial(getattr, reactor, "_justStopped", False)
         self._failed = failed
         found = [ILiveCompletionQueue(queue, None) for queue in queues]
         self._live = [queue for queue in found if queue is not None]
         if self._polling is not None:
             for live in self._live:
-                sources.disarmBy(live.disarm)  # the reactor looks anyway: this saves their bells
+                sources.disarmBy(live.disarm)  # the reactor polls anyway: peers need not ring
         self._again: IDelayedCall | None = None
         self._isAttended = False
 
-    def lookAt(self, poll: Poll, handler: Taker, unread: Sized | None = None) -> None:
+    def addSource(self, poll: Poll, handler: Taker, unread: Sized | None = None) -> None:
         """
-        Look there, too, from now on, and before the queues: see L{txrdma.interfaces.IDirectLane}.
+        Poll another source, before the queues: see L{txrdma.interfaces.IDirectLane}.
 
-        @param unread: what has come into the queues: as long as it is empty nobody need look at these.
-            Without it they are looked at always.
+        @param unread: the completions in the queues, which are polled only when there are any; without it,
+            they are always polled.
         """
         if unread is None:
             self._sources.add(poll, handler)
@@ -121,10 +120,10 @@ class CompletionReader:
             self._sources.addFirst(poll, handler, unread)
 
     def start(self) -> None:
-        """Read from now on. Twice is fine."""
+        """Start reading. Idempotent."""
         again = self._again
         if self._sources.isRunning:
-            # Somebody may have removed all readers and delayed calls, and told nobody.
+            # Somebody may have removed all readers and delayed calls.
             self._reactor.addReader(self)
             if again is not None and not again.active():
                 self._again = self._reactor.callLater(0, self._turn)
@@ -137,7 +136,7 @@ class CompletionReader:
             self._polling.addPollable(self)
 
     def stop(self) -> None:
-        """Leave the reactor; the channel can be closed then. Twice is fine."""
+        """Leave the reactor; the channel can be closed then. Idempotent."""
         if not self._sources.isRunning:
             return
         self._sources.isRunning = False
@@ -160,16 +159,16 @@ class CompletionReader:
         return "txrdma.verbs.completions"
 
     def doRead(self) -> None:
-        """A queue that was armed has something, or its events are not taken since we look on."""
+        """Read, because an armed queue has a completion, or its events are not taken yet."""
         if self._polling is not None:
             self._channel.takeEvents()
-            self._polling.addPollable(self)  # it may have been quiet for so long that it was only armed
-            self.poll()  # the reactor asks for more by itself
+            self._polling.addPollable(self)  # a quiet reader is only armed
+            self.poll()  # the reactor polls for more
         elif self._again is None:
             self._turn(isReadable=True)
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor reads no more: because it ends, or because C{doRead} has raised."""
+        """Stop: the reactor ends, or C{doRead} has raised."""
         if self._sources.isRunning:
             self.stop()
             if not reason.check(ConnectionLost, ConnectionDone):
@@ -177,7 +176,7 @@ class CompletionReader:
 
     def _turn(self, isReadable: bool = False) -> None:
         """
-        Poll until empty, look on, arm, and look once more: what completes after that raises the event again.
+        Poll until empty, busy-poll, arm, and poll once more: later completions raise the event again.
 
         A delayed turn that has found something arms in the next one: readers are called after delayed calls,
         and what the handler has delayed by no time is to run before it is called again, as between two reads
@@ -189,7 +188,7 @@ class CompletionReader:
         self._again = None
         isDelayed = not isReadable
         isEmpty = self._drain(isDelayed)
-        isLooking = isEmpty and isReadable and self._looksOn and self._lookOn()
+        isLooking = isEmpty and isReadable and self._busyPolls and self._pollOn()
         self._look(isLooking)
         if isEmpty and not isLooking and self._sources.isRunning:
             if isReadable:
@@ -203,16 +202,16 @@ class CompletionReader:
 
     def _drain(self, isDelayed: bool) -> bool:
         """
-        Poll until empty; False when it is not in the end, or when a delayed turn has found something.
+        Poll until empty; False when more is left, or when a delayed turn has found something.
 
-        What has not been taken when the reactor is told to stop waits for its next turn, if there is one.
+        When the reactor is stopped, the rest waits for its next run, if there is one.
         """
         if self._isEnding():
             return False
         began = perf_counter()
         if not self.poll():
             return True
-        self._lookout.came(began)
+        self._busyPoll.came(began)
         for _ in range(_BUDGET - 1):
             if self._isEnding():
                 return False
@@ -220,21 +219,21 @@ class CompletionReader:
                 return not isDelayed
         return False
 
-    def _lookOn(self) -> bool:
-        """Look for a slice of time whether there is more; False when it is time to sleep."""
+    def _pollOn(self) -> bool:
+        """Busy-poll for a slice of time; False when it is time to sleep."""
         if not self._sources.isRunning or not any(queue.isLive for queue in self._live):
             return False
-        lookout = self._lookout
+        busyPoll = self._busyPoll
         began = now = perf_counter()
-        until = lookout.waits(now)
-        # With others who look, each looks once in a turn of the reactor.
-        end = now + _SLICE_SECONDS if _allowance.lookers <= self._isLooking else now
+        until = busyPoll.waits(now)
+        # With several pollers, each polls once per reactor iteration.
+        end = now + _SLICE_SECONDS if _budget.pollers <= self._isBusyPolling else now
         while now < end and now < until and self._sleep() != 0:
             for _ in _LOOKS:
                 if self.poll():
-                    lookout.came(now)
+                    busyPoll.came(now)
                     now = perf_counter()
-                    until = lookout.waits(now)
+                    until = busyPoll.waits(now)
                     end = now + _SLICE_SECONDS
                     break
             else:
@@ -247,22 +246,22 @@ class CompletionReader:
         sched_yield()
         later = perf_counter()
         if not self.poll():
-            lookout.yielded(now, later)
+            busyPoll.yielded(now, later)
         else:
-            lookout.came(now)
+            busyPoll.came(now)
         return self._sources.isRunning
 
     def _look(self, isLooking: bool) -> None:
-        """Count among those who look, or do so no more."""
-        if isLooking is not self._isLooking:
-            self._isLooking = isLooking
-            _allowance.lookers += 1 if isLooking else -1
+        """Add the reader to the pollers of the budget, or remove it."""
+        if isLooking is not self._isBusyPolling:
+            self._isBusyPolling = isLooking
+            _budget.pollers += 1 if isLooking else -1
 
     def attend(self) -> None:
         """
-        Hand over what has completed while the reader is not on the reactor.
+        Hand over completions while the reader is not on the reactor.
 
-        What completes from now on makes the descriptor readable, for who watches it.
+        Later completions make the descriptor readable.
         """
         self._isAttended = True
         try:
@@ -275,12 +274,12 @@ class CompletionReader:
             self._isAttended = False
 
     def _fail(self) -> None:
-        """A queue, or who takes completions, has raised: reading on would be guessing."""
+        """Stop reading after a queue or the handler raised an exception."""
         if not (self._sources.isRunning or self._isAttended):
-            return  # what is read no more is being closed
+            return  # the reader has stopped: its queues are being closed
         failure = Failure()
         _log.failure(
-            "Completions of an RDMA device are read no more, for {handler!r}, because of an error",
+            "Unexpected error: completions of an RDMA device are not read any more, for {handler!r}",
             failure,
             handler=self._handler,
         )
@@ -290,7 +289,7 @@ class CompletionReader:
     # IPollable
 
     def arm(self) -> None:
-        """Wake the descriptor from now on."""
+        """Arm the queues, so that the descriptor becomes readable."""
         self._sources.isArmed = True
         try:
             for queue in self._queues:

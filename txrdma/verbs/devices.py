@@ -36,7 +36,7 @@ from txrdma.interfaces import (
 from txrdma.kit.strings import parseString
 
 DevicePlace = Union[str, IVerbsDevice]
-"""A device, or the string that names one."""
+"""A device, or its device string."""
 
 _Key = tuple[object, str, Hashable]
 _ThingT = TypeVar("_ThingT")
@@ -44,7 +44,7 @@ _ThingT = TypeVar("_ThingT")
 
 def openDevice(reactor: object, description: str) -> IVerbsDevice:
     """
-    Open the device of this name; who opens it closes it.
+    Open the device of this name; the caller closes it.
 
     @raise ValueError: there is no sense in the string.
     @raise txrdma.error.DeviceUnavailable: there is, but the device is not to be had.
@@ -72,7 +72,7 @@ def prepareDevice(description: str) -> None:
 
 def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
     """
-    The one device of this process for this string: opened by the first who asks, closed by the last.
+    The device of this process for this string, which all callers share; the last one closes it.
 
     Strings that mean the same are one, where their parser knows it: it has a method C{canonical} then, with
     the parameters of C{parseDevice}, that answers something to compare.
@@ -100,7 +100,7 @@ def oneOf(
     make: Callable[[IVerbsDevice, Callable[[], None]], _ThingT],
 ) -> _ThingT:
     """
-    The one thing of a device on a reactor: made for the first who asks, and forgotten when it is closed.
+    The single object of a kind for a device and a reactor, made on first use until it is closed.
 
     @param things: all that there are, by reactor and device.
     @param place: the string of a device, which is opened and closed, or an open device, which isn't closed.
@@ -148,17 +148,17 @@ def _collectingLater() -> Iterator[None]:
 
 
 def availableDevices() -> list[str]:
-    """Strings of devices that could be opened now."""
+    """Device strings that could be opened now."""
     return [name for parser in _parsers() for name in parser.available()]
 
 
 def deviceKinds() -> list[str]:
-    """The first words of device strings that are known here, such as C{soft} and C{pyverbs}."""
+    """The known prefixes of device strings, such as C{soft} and C{pyverbs}."""
     return sorted(parser.prefix for parser in _parsers())
 
 
 class _Holding:
-    """A shared device, how many hold it, and how many of these need it to be awake."""
+    """A shared device, with counts of its holders, and of those that need it on the reactor."""
 
     def __init__(self, device: IVerbsDevice, key: _Key) -> None:
         self.device = device
@@ -175,7 +175,7 @@ _held: dict[_Key, _Holding] = {}
 
 @implementer(IVerbsDevice)
 class _Share:
-    """A shared device, in the hands of one holder."""
+    """A shared device, for one holder."""
 
     def __init__(self, holding: _Holding) -> None:
         self._holding: _Holding | None = holding
@@ -259,7 +259,7 @@ class _Share:
 
     @property
     def _attended(self) -> IAttendedDevice | None:
-        """The device, while it rests, and somebody has to watch its events."""
+        """The device, while it is off the reactor and its events must be watched elsewhere."""
         holding = self._holding
         return None if holding is None or holding.awake else holding.attended
 
@@ -294,7 +294,7 @@ def _understood(description: str) -> tuple[IVerbsDeviceStringParser, list[str], 
     """
     args, kwargs = parseString(description)
     prefix, *args = args
-    for parser in chain(_ours(), _parsers()):  # to look at all plugins of a machine takes 10 ms
+    for parser in chain(_ours(), _parsers()):  # scanning all plugins takes 10 ms
         if parser.prefix == prefix:
             return parser, args, kwargs
     raise ValueError(f"device {description!r}: there is no kind {prefix!r}, only {', '.join(deviceKinds())}")

@@ -1,13 +1,12 @@
 """
-A reactor that looks at completion queues for a while before it sleeps.
+A reactor that busy-polls completion queues before it sleeps.
 
-To be woken takes tens of microseconds, what passes through shared memory takes one. So while messages come
-quickly this reactor does not sleep, but spins over what was added by C{addPollable}, for a bounded time. When
-spinning does not pay it does less and less of it, with a full try now and then; an idle process sleeps as on
-any other reactor.
+A wakeup takes tens of microseconds, shared memory takes one. So while messages come quickly this reactor
+does not sleep, but spins over the pollables for a bounded time. When spinning finds nothing it spins less and
+less, with a full try at intervals; an idle process sleeps as on any other reactor.
 
-What has had nothing for a while is armed, and looked at no more until its descriptor wakes: of a thousand
-link groups only those are looked at where something happens.
+A pollable without results for a while is armed, and not polled until its descriptor wakes: of a thousand link
+groups only the active ones are polled.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _LEAST_SHIFT: Final = 5
 _PROBE: Final = 16
 _STRIDE: Final = range(16)
 _ROUNDS: Final = 128
-"""Spins, and parts of long ones, after which what has had nothing meanwhile is looked at no more."""
+"""Spins (long ones count several times) after which pollables without results are only armed."""
 
 _Poll = Callable[[], bool]
 
@@ -43,13 +42,13 @@ class PollingReactor(EPollReactor):
     """
     A reactor on epoll(7) that spins for a while before it sleeps.
 
-    @ivar spinSeconds: how long to spin, at most, since something was found.
-    @ivar spins: how often it has spun; C{paid}: how often it found something by that.
+    @ivar spinSeconds: most seconds to spin since the last result.
+    @ivar spins: number of spins; C{paid}: of those with a result.
     """
 
     def __init__(self) -> None:
         self._pollables: dict[IPollable, None] = {}
-        # Those that are looked at; the others are armed.
+        # Pollables that are polled; the others are armed.
         self._live: dict[_Poll, IPollable] = {}
         self._polls: tuple[_Poll, ...] = ()
         self._hits: set[_Poll] = set()
@@ -61,7 +60,7 @@ class PollingReactor(EPollReactor):
         super().__init__()  # type: ignore[no-untyped-call]  # Twisted's
 
     def addPollable(self, pollable: IPollable) -> None:
-        """Look at it, until it is removed, or had nothing for long: who is woken then adds it again."""
+        """Poll it until it is removed, or has no results for long; a woken reader adds itself again."""
         self._pollables[pollable] = None
         self._hits.add(pollable.poll)
         if pollable.poll not in self._live:
@@ -69,14 +68,14 @@ class PollingReactor(EPollReactor):
             self._polls = tuple(self._live)
 
     def removePollable(self, pollable: IPollable) -> None:
-        """Don't look any more. Unknown ones are ignored."""
+        """Stop polling it. Unknown ones are ignored."""
         self._pollables.pop(pollable, None)
         self._hits.discard(pollable.poll)
         if self._live.pop(pollable.poll, None) is not None:
             self._polls = tuple(self._live)
 
     def doPoll(self, timeout: float | None) -> None:
-        """Spin, and if nothing calls us away, sleep."""
+        """Spin, then sleep unless the main loop has something to do."""
         self._rounds += 1
         if self._rounds > _ROUNDS:
             self._sweep()
@@ -99,7 +98,7 @@ class PollingReactor(EPollReactor):
         super().doPoll(timeout)  # type: ignore[no-untyped-call]  # Twisted's
 
     def _spin(self, timeout: float | None) -> bool:
-        """Look until nothing was found for a while; True when there is something else to do."""
+        """Poll until nothing was found for a while; True when the main loop has something to do."""
         now = perf_counter()
         until = now + self._window()
         due = float("inf") if timeout is None else now + timeout
@@ -146,14 +145,14 @@ class PollingReactor(EPollReactor):
                 self._misses += 1
 
     def _window(self) -> float:
-        """How long to look for the first thing: less, the more often it was in vain."""
+        """Seconds to spin without a result: less, the more spins had none."""
         misses = self._misses
         if misses < _PATIENCE or misses % _PROBE == 0:
             return self.spinSeconds
         return self.spinSeconds / (1 << min(misses - _PATIENCE + 1, _LEAST_SHIFT))
 
     def _look(self) -> bool:
-        """Poll each once; tell whether there was anything."""
+        """Poll each once; return whether there was a result."""
         found = False
         for poll in self._polls:
             try:
@@ -165,7 +164,7 @@ class PollingReactor(EPollReactor):
         return found
 
     def _arm(self, polls: Iterable[_Poll]) -> None:
-        """Let the descriptors of what is polled by these wake the reactor."""
+        """Arm the pollables of these, so that their descriptors wake the reactor."""
         for poll in polls:
             pollable = self._live.get(poll)
             if pollable is not None:
@@ -175,7 +174,7 @@ class PollingReactor(EPollReactor):
                     self._drop(poll)
 
     def _sweep(self) -> None:
-        """Look no more where nothing was found since the last time, and nothing is once that is armed."""
+        """Arm pollables without results since the last sweep, and stop polling them if still empty."""
         quiet = [poll for poll in self._polls if poll not in self._hits]
         self._hits.clear()
         self._rounds = 0
@@ -189,8 +188,8 @@ class PollingReactor(EPollReactor):
             self._polls = tuple(self._live)
 
     def _drop(self, poll: _Poll) -> None:
-        """Poll no more what has failed, since it would fail at every look; the failure is logged."""
-        _log.failure("The reactor does not look any more at what has failed: {poll!r}", poll=poll)
+        """Remove a pollable that has raised, and log the failure."""
+        _log.failure("Unexpected error: the reactor stops polling {poll!r}", poll=poll)
         for pollable in [each for each in self._pollables if each.poll == poll]:
             self.removePollable(pollable)
 
@@ -203,5 +202,5 @@ class PollingReactor(EPollReactor):
 
 
 def install() -> None:
-    """Make it the process's reactor."""
+    """Install it as the process's reactor."""
     installReactor(PollingReactor())

@@ -35,9 +35,9 @@ class PyverbsDeviceStringParser:
                 raise ValueError(f"pyverbs: {key}={value} has no meaning; the only key is name")
         names = [*args, *kwargs.values()]
         if not names or not names[0]:
-            raise ValueError("pyverbs: which device? Say pyverbs:NAME, as ibv_devices lists them")
+            raise ValueError("pyverbs: name a device, as pyverbs:NAME; ibv_devices lists them")
         if len(names) > 1:
-            raise ValueError(f"pyverbs: {names[1]!r} is too much: there is {names[0]!r} already")
+            raise ValueError(f"pyverbs: {names[1]!r} is one too many after {names[0]!r}")
         if "/" in names[0]:
             raise ValueError(f"pyverbs: {names[0]!r} is no name of a device")
         return openPyverbsDevice(reactor, names[0])

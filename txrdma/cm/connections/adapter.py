@@ -1,8 +1,8 @@
 """
-Adapters: a device's manager of connections, its protection domain, its completion queues.
+Adapters: a device with its connection manager, protection domain and completion queues.
 
-An adapter is shared by all who ask for the same device on the same reactor. It is closed with the last of its
-holders: listeners, attempts to connect, and connections until both ends know of their end.
+An adapter is shared by all endpoints of the same device on the same reactor. It is closed when its last user
+releases it: listeners, attempts to connect, and connections until both ends know that they have ended.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections.receives import ReceiveMemory
 from txrdma.cm.interfaces import IConnectionManager
+from txrdma.cm.layouts.messages import APStatus, CMPath
 from txrdma.cm.manager import ConnectionManager
-from txrdma.cm.messages import APStatus, CMPath
 from txrdma.cm.rdmacm.manager import isManaged, isOfKernel, KernelManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MTU, PKey, QPN
 from txrdma.iba.verbs import AsyncEventKind, CM_SUPPORTED, Completion, GIDEntry, GIDType, usualGID
 from txrdma.interfaces import AsyncEvent, IMADPort, IQueuePair, IVerbsDevice
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.core.choices import partitionIndex
+from txrdma.mad.core.addressing import partitionIndex
 from txrdma.mad.ports.umad import UmadPort
 from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.server import MADServer
@@ -36,42 +36,43 @@ from txrdma.verbs.devices import DevicePlace, oneOf
 
 _log = Logger()
 
-SHELF: Final = 8192
-"""Completions that a queue holds for several connections: more connections have another queue."""
+QUEUE_DEPTH: Final = 8192
+"""Entries of a shared completion queue; further connections use another queue."""
 
 
 RXE: Final = "/sys/module/rdma_rxe"
-"""The directory that is there where the kernel's own RoCE over UDP is."""
+"""Directory that exists while the kernel's software RoCE driver is loaded."""
 
-LOOK_SECONDS: Final = 0.1
-"""Age of what is known of ports until the device is asked again: the software device asks the system."""
+REFRESH_SECONDS: Final = 0.1
+"""Lifetime of cached port attributes: a query of the software device takes several system calls."""
 
 
-class Taker(Protocol):
-    """A connection's part that takes its completions and events."""
+class CompletionHandler(Protocol):
+    """A user of a shared completion queue: a message connection or a datagram service."""
 
     def arrived(self, completion: Completion) -> None:
-        """Keep a completion for C{process}, which is called after the batch."""
+        """Queue a completion for C{process}, which is called once per batch."""
 
     def process(self) -> None:
-        """Act on the completions that are kept, in order."""
+        """Handle the queued completions, in order."""
 
     def pathChanged(self) -> None:
-        """Look whether the queue pair has migrated: its device says so."""
+        """Handle the device's event that the queue pair has migrated."""
 
     def broken(self, failure: Failure) -> None:
-        """End: completions can't be acted on, or are read no more."""
+        """End: handling completions failed, or the queue is not polled any more."""
 
 
-class Shelf:
+class SharedCompletionQueue:
     """
-    A completion queue for some connections, with its reader.
+    A completion queue of several queue pairs, with its reader.
 
-    @ivar takers: connections by the numbers of their queue pairs.
+    @ivar handlers: by queue pair number.
+    @ivar free: entries that no connection has reserved.
     """
 
     def __init__(self, reactor: Any, device: IVerbsDevice, depth: int) -> None:
-        self.takers: dict[QPN, Taker] = {}
+        self.handlers: dict[QPN, CompletionHandler] = {}
         self.free = depth
         with ExitStack() as undo:
             channel = device.createChannel()
@@ -85,67 +86,67 @@ class Shelf:
 
     @property
     def reader(self) -> CompletionReader:
-        """The reader of the queue, which is part of the reactor."""
+        """The reader that the reactor polls."""
         return self._reader
 
-    def look(self) -> None:
-        """Take all that has completed so far."""
+    def poll(self) -> None:
+        """Handle all completions so far."""
         while self._reader.poll():
             pass
 
     def close(self) -> None:
-        """Leave the reactor, and close the queue."""
+        """Remove the reader from the reactor, and close the queue."""
         self._closing.close()
 
     def _completed(self, batch: Sequence[Completion]) -> None:
-        touched: dict[Taker, None] = {}
+        touched: dict[CompletionHandler, None] = {}
         for completion in batch:
-            taker = self.takers.get(completion.qpn)
-            if taker is not None:
-                taker.arrived(completion)
-                touched[taker] = None
-        for taker in touched:
+            handler = self.handlers.get(completion.qpn)
+            if handler is not None:
+                handler.arrived(completion)
+                touched[handler] = None
+        for handler in touched:
             try:
-                taker.process()
+                handler.process()
             except Exception:
                 failure = Failure()
-                _log.failure("{taker} ends by an error in its completions", failure, taker=taker)
-                self._break(taker, failure)
+                _log.failure("{handler} ends by an error in its completions", failure, handler=handler)
+                self._break(handler, failure)
 
     def fail(self, failure: Failure) -> None:
-        """End all connections, with a reason."""
-        for taker in tuple(self.takers.values()):
-            self._break(taker, failure)
+        """End all connections with this reason."""
+        for handler in tuple(self.handlers.values()):
+            self._break(handler, failure)
 
-    def _break(self, taker: Taker, failure: Failure) -> None:
-        with _log.failuresHandled("{taker} could not be ended in order", taker=taker):
-            taker.broken(failure)
+    def _break(self, handler: CompletionHandler, failure: Failure) -> None:
+        with _log.failuresHandled("{handler} could not be ended in order", handler=handler):
+            handler.broken(failure)
 
 
 class Adapter:
     """
-    A device with a manager of connections: our own, on management datagrams of each port, or the kernel's.
+    A device with a connection manager: our own, by management datagrams of each port, or the kernel's.
 
-    @ivar device: belongs to whoever opened it.
+    @ivar device: closed by the caller that opened it.
     @ivar domain: the protection domain of all connections.
-    @ivar receives: memory of that domain that messages are received in.
+    @ivar receives: registered memory for received messages.
     """
 
     def __init__(self, reactor: Any, device: IVerbsDevice, closed: Callable[[], None] = lambda: None) -> None:
         """
-        @param closed: called when the last holder has gone, and all is closed.
-        @raise InvalidRequest: the device gives no queue pair 1, and is none of the kernel's.
-        @raise txrdma.error.ResourceExhausted: somebody has queue pair 1 of one of its ports, or the class.
+        @param closed: called after the adapter has closed.
+        @raise InvalidRequest: the device has no queue pair 1, and is not one of the kernel's.
+        @raise txrdma.error.ResourceExhausted: queue pair 1 of a port, or the CM class, is in use.
         """
         self.reactor = reactor
         self.device = device
         self._holders = 0
-        self._shelves: list[Shelf] = []
-        self._pairs: dict[IQueuePair, Taker] = {}
+        self._queues: list[SharedCompletionQueue] = []
+        self._pairs: dict[IQueuePair, CompletionHandler] = {}
         self._tables: list[Sequence[GIDEntry]] = []
         self._places: dict[GID, tuple[int, int]] = {}
         self._mtus: list[MTU] = []
-        self._lookedAt = 0.0
+        self._refreshedAt = 0.0
         self._ports: list[IReadDescriptor] = []
         with ExitStack() as undo:
             undo.callback(closed)
@@ -159,11 +160,11 @@ class Adapter:
             undo.callback(self.domain.close)
             self.receives = ReceiveMemory(self.domain)
             undo.callback(self.receives.close)
-            undo.callback(device.subscribe(self._told))
+            undo.callback(device.subscribe(self._handleEvent))
             self._closing = undo.pop_all()
 
     def _ownManager(self, reactor: Any, device: IVerbsDevice, undo: ExitStack) -> ConnectionManager:
-        """Our own manager, on queue pair 1 of each port, or on umad where the kernel keeps that."""
+        """Make our own manager, on queue pair 1 of each port, or on umad where the kernel owns that."""
         servers = []
         for number in range(1, device.portCount + 1):
             port: IMADPort
@@ -186,14 +187,14 @@ class Adapter:
         """
         The manager, which is our own.
 
-        @raise InvalidRequest: it is the kernel's, which has no services of datagrams for us.
+        @raise InvalidRequest: the kernel's manager is used, which offers no datagram services.
         """
         if not isinstance(self.manager, ConnectionManager):
             raise InvalidRequest(f"{self.device.name} has the kernel's manager, without datagram services")
         return self.manager
 
     def hold(self) -> Callable[[], None]:
-        """Keep the adapter open; call the answer to let go of it. Twice is fine."""
+        """Keep the adapter open until the returned function is called. That may be called twice."""
         self._holders += 1
         isHeld = True
 
@@ -209,24 +210,24 @@ class Adapter:
 
     @property
     def isAbandoned(self) -> bool:
-        """True if somebody has removed all readers from the reactor, as trial does after a failed test."""
+        """Whether the readers were removed from the reactor, as trial does after a failed test."""
         present = self.reactor.getReaders()
-        return any(each not in present for each in (*self._ports, *(each.reader for each in self._shelves)))
+        return any(each not in present for each in (*self._ports, *(each.reader for each in self._queues)))
 
     def abandon(self) -> None:
-        """End all connections without a word to their peers, and close all that the holders would close."""
+        """End all connections without notifying their peers, and close the adapter."""
         self.manager.close()
-        failure = Failure(DeviceUnavailable("somebody has removed all readers from the reactor"))
-        for shelf in tuple(self._shelves):
-            shelf.fail(failure)
+        failure = Failure(DeviceUnavailable("all readers were removed from the reactor"))
+        for shared in tuple(self._queues):
+            shared.fail(failure)
         self._closing.close()
 
     # Its ports
 
-    def _look(self) -> None:
-        """Look at the ports, unless that was a moment ago: many connections come at once."""
+    def _refresh(self) -> None:
+        """Query the ports, unless the cached attributes are recent: many connections may open at once."""
         now = self.reactor.seconds()
-        if not self._tables or not 0 <= now - self._lookedAt < LOOK_SECONDS:
+        if not self._tables or not 0 <= now - self._refreshedAt < REFRESH_SECONDS:
             numbers = range(1, self.device.portCount + 1)
             self._tables = [tuple(self.device.gidTable(number)) for number in numbers]
             self._mtus = [self.device.portAttributes(number).activeMTU for number in numbers]
@@ -235,118 +236,120 @@ class Adapter:
                 for index, entry in enumerate(table):
                     if entry.type is not GIDType.ROCE_V1:
                         self._places.setdefault(entry.gid, (number, index))
-            self._lookedAt = now
+            self._refreshedAt = now
 
     def mtuOf(self, number: int) -> MTU:
         """The largest payload of packets of a port."""
-        self._look()
+        self._refresh()
         return self._mtus[number - 1]
 
-    def placeOf(self, gid: GID) -> tuple[int, int] | None:
-        """The port that has a GID, and the index in its table, not of RoCE v1; None where none has."""
-        self._look()
+    def findGID(self, gid: GID) -> tuple[int, int] | None:
+        """The port and the table index of a GID, RoCE v1 excluded; None if no port has it."""
+        self._refresh()
         return self._places.get(gid)
 
     def _addresses(self) -> list[str]:
-        """The IP addresses of all ports, but those that mean another host on each link."""
-        self._look()
+        """The IP addresses of all ports, without link-local ones."""
+        self._refresh()
         gids = dict.fromkeys(entry.gid for table in self._tables for entry in table)
         return [gid.ip for gid in gids if gid.ip is not None and not gid.isLinkLocal]
 
-    def placeFrom(self, gid: GID) -> tuple[int, int]:
+    def requireGID(self, gid: GID) -> tuple[int, int]:
         """
-        The port that has a GID, and the index in its table.
+        The port and the table index of a GID.
 
-        @raise InvalidRequest: none of the device's ports has it.
+        @raise InvalidRequest: no port of the device has it.
         """
-        place = self.placeOf(gid)
+        place = self.findGID(gid)
         if place is None:
             raise InvalidRequest(f"{self.device.name} has no GID {gid.ip}")
         return place
 
-    def partitionOf(self, port: int, pkey: int) -> int | None:
-        """The index in a port's table of its P_Key for a partition; None where the port is not in it."""
+    def findPKey(self, port: int, pkey: int) -> int | None:
+        """The table index of a port's P_Key for a partition; None if the port is not a member."""
         return partitionIndex(self.device.pkeys(port), PKey(pkey))
 
-    def partitionFrom(self, port: int, pkey: int) -> int:
+    def requirePKey(self, port: int, pkey: int) -> int:
         """
-        The index of a P_Key, as L{partitionOf} finds it.
+        The table index of a P_Key.
 
-        @raise InvalidRequest: the port is in no such partition.
+        @raise InvalidRequest: the port is not a member of the partition.
         """
-        index = self.partitionOf(port, pkey)
+        index = self.findPKey(port, pkey)
         if index is None:
             raise InvalidRequest(f"{self.device.name} is not in partition {pkey:#06x} by its port {port}")
         return index
 
     def usualGID(self) -> GID:
         """The GID of port 1 that most peers can reach."""
-        self._look()
+        self._refresh()
         return self._tables[0][usualGID(self._tables[0])].gid
 
-    def judge(self, path: CMPath, pkey: int) -> tuple[APStatus, bytes] | None:
+    def checkPath(self, path: CMPath, pkey: int) -> tuple[APStatus, bytes] | None:
         """
-        Find out why an alternate path can't be used: its own GID is none of the device's, or is that of a
-        port that is not in the connection's partition.
+        Find out why an alternate path can't be used: the device does not have its local GID, or the port is
+        not a member of the connection's partition.
         """
-        place = self.placeOf(path.localGID)
+        place = self.findGID(path.localGID)
         if place is None:
             return APStatus.GID_REJECTED, self.usualGID().raw
         port, _index = place
-        return (APStatus.REJECTED, b"") if self.partitionOf(port, pkey) is None else None
+        return (APStatus.REJECTED, b"") if self.findPKey(port, pkey) is None else None
 
     # Its connections
 
-    def join(self, depth: int) -> Shelf:
-        """A completion queue with room for so many completions, which are taken until L{leave}."""
-        for shelf in self._shelves:
-            if shelf.free >= depth:
+    def reserve(self, depth: int) -> SharedCompletionQueue:
+        """Reserve C{depth} entries of a completion queue, until L{detach}."""
+        for shared in self._queues:
+            if shared.free >= depth:
                 break
         else:
-            shelf = Shelf(self.reactor, self.device, max(depth, SHELF))
-            self._shelves.append(shelf)
-        shelf.free -= depth
-        return shelf
+            shared = SharedCompletionQueue(self.reactor, self.device, max(depth, QUEUE_DEPTH))
+            self._queues.append(shared)
+        shared.free -= depth
+        return shared
 
-    def enter(self, shelf: Shelf, queuePair: IQueuePair, taker: Taker) -> None:
-        """Have completions and events of a queue pair brought to a connection."""
-        shelf.takers[queuePair.number] = taker
-        self._pairs[queuePair] = taker
+    def attach(
+        self, shared: SharedCompletionQueue, queuePair: IQueuePair, handler: CompletionHandler
+    ) -> None:
+        """Dispatch completions and events of a queue pair to a handler."""
+        shared.handlers[queuePair.number] = handler
+        self._pairs[queuePair] = handler
 
-    def leave(self, shelf: Shelf, queuePair: IQueuePair | None, depth: int) -> None:
-        """Forget a queue pair, which is closed already, and give back its room."""
+    def detach(self, shared: SharedCompletionQueue, queuePair: IQueuePair | None, depth: int) -> None:
+        """Remove a closed queue pair, and release its entries."""
         if queuePair is not None and self._pairs.pop(queuePair, None) is not None:
-            del shelf.takers[queuePair.number]
-        shelf.free += depth
-        if not shelf.takers and shelf in self._shelves:
-            self._shelves.remove(shelf)
-            shelf.close()
+            del shared.handlers[queuePair.number]
+        shared.free += depth
+        if not shared.handlers and shared in self._queues:
+            self._queues.remove(shared)
+            shared.close()
 
-    def _told(self, event: AsyncEvent) -> None:
+    def _handleEvent(self, event: AsyncEvent) -> None:
         if event.kind is AsyncEventKind.PATH_MIGRATED and event.queuePair is not None:
-            taker = self._pairs.get(event.queuePair)
-            if taker is not None:
-                taker.pathChanged()
+            handler = self._pairs.get(event.queuePair)
+            if handler is not None:
+                handler.pathChanged()
 
 
 def _checkIsFound(device: IVerbsDevice, number: int) -> None:
     """
-    Look whether peers look for queue pair 1 where this port has it.
+    Check that peers reach queue pair 1 of this port by its address.
 
-    @raise ResourceExhausted: another one has the place at the port's address.
+    @raise ResourceExhausted: another device of the host receives the packets of the port's address.
     """
     if device.portAttributes(number).capabilities & CM_SUPPORTED:
         return
     address = device.gids(number)[0].ip
-    said = f"queue pair 1 of {address} belongs to another software device, of whichever program"
+    reason = f"queue pair 1 of {address} belongs to another software device"
     if os.path.exists(RXE):
-        said += ", or to the kernel's rdma_rxe, which takes that of all addresses: use its own device"
+        reason += ", or to the kernel's rdma_rxe, which takes that of all addresses: use its own device"
     else:
-        said += (
+        reason += (
             ": take an address of your own, by interface= of a server, bindAddress= of a client; within one "
             "host any of 127.0.0.0/8 will do"
         )
-    raise ResourceExhausted(said)
+    raise ResourceExhausted(reason)
 
 
 _adapters: dict[tuple[object, DevicePlace], Adapter] = {}
@@ -354,11 +357,11 @@ _adapters: dict[tuple[object, DevicePlace], Adapter] = {}
 
 def adapterOf(reactor: Any, place: DevicePlace) -> Adapter:
     """
-    The one adapter of a device on a reactor; to be held. One that was abandoned has a successor.
+    The adapter of a device on a reactor; call L{Adapter.hold}. An abandoned adapter is replaced.
 
-    @param place: the string of a device, which is opened and closed, or an open device, which isn't closed.
-    @raise ValueError: the string has no meaning.
-    @raise txrdma.error.RDMAError: there is no such device, or it has no queue pair 1 for us.
+    @param place: a device string, whose device is opened and closed, or an open device, which is not closed.
+    @raise ValueError: the string is invalid.
+    @raise txrdma.error.RDMAError: there is no such device, or its queue pair 1 is not available.
     """
     known = _adapters.get((reactor, place))
     if known is not None and known.isAbandoned:

@@ -18,14 +18,14 @@ from twisted.internet.defer import Deferred, execute, fail
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
-from txrdma.cm._manager import BACKLOG
 from txrdma.cm.connections.adapter import Adapter, adapterOf
-from txrdma.cm.connections.names import addressesOf, isAddress
-from txrdma.cm.connections.opening import Attempt, Listening, Naming
-from txrdma.cm.connections.terms import MessageAddress, Terms
+from txrdma.cm.connections.hostnames import addressesOf, isAddress
+from txrdma.cm.connections.opening import AddressScheme, Attempt, Listening
+from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
-from txrdma.cm.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
-from txrdma.cm.messages import REQ
+from txrdma.cm.layouts.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
+from txrdma.cm.layouts.messages import REQ
+from txrdma.cm.terms import MessageAddress, Terms
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
@@ -45,11 +45,11 @@ _HEADER: Final = len(IPCMHeader().encode())
 USUAL: Final = Terms()
 """The terms of endpoints by service ids, unless they are given others."""
 
-PLAIN: Final = Terms(isCounted=False)
+UNCOUNTED_TERMS: Final = Terms(usesCredits=False)
 """The terms of endpoints by IP address: without a greeting, which programs of others do not know."""
 
 
-class ServiceNaming(Naming):
+class ServiceIDScheme(AddressScheme):
     """Service ids of one's own: private data have nothing before those of a program."""
 
     def prefix(self, path: IBPath) -> bytes:
@@ -57,15 +57,13 @@ class ServiceNaming(Naming):
         return b""
 
     def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
-        """The address that listens to a service id."""
         return MessageAddress(gid, serviceID)
 
     def peerOf(self, request: REQ) -> tuple[MessageAddress, bytes]:
-        """The address of an active end, and its private data."""
         return MessageAddress(request.primary.localGID, request.serviceID), request.privateData
 
 
-class IPNaming(Naming):
+class IPScheme(AddressScheme):
     """The IP CM service: ports in service ids, and addresses before the private data of a REQ."""
 
     def __init__(self, sourcePort: int = 0) -> None:
@@ -112,7 +110,7 @@ class _Client:
 
     def _connect(
         self,
-        naming: Naming,
+        naming: AddressScheme,
         serviceID: int,
         path: IBPath,
         factory: IMessageProtocolFactory,
@@ -168,8 +166,9 @@ class IBClientEndpoint(_Client):
         self._serviceID, self._path, self._alternate = serviceID, path, alternate
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        """Connect, and make a protocol: see L{IMessageClientEndpoint}."""
-        return self._connect(ServiceNaming(), self._serviceID, self._path, factory, alternate=self._alternate)
+        return self._connect(
+            ServiceIDScheme(), self._serviceID, self._path, factory, alternate=self._alternate
+        )
 
 
 @implementer(IMessageClientEndpoint)
@@ -182,7 +181,7 @@ class RDMAClientEndpoint(_Client):
         host: str,
         port: int,
         device: DevicePlace | None = None,
-        terms: Terms = PLAIN,
+        terms: Terms = UNCOUNTED_TERMS,
         privateData: PrivateData = b"",
         space: PortSpace = PortSpace.TCP,
     ) -> None:
@@ -195,7 +194,6 @@ class RDMAClientEndpoint(_Client):
         self._host, self._serviceID, self._isChosen = host, serviceIDOf(space, port), device is not None
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        """Connect, and make a protocol: see L{IMessageClientEndpoint}."""
         if isAddress(self._host):
             return self._connectTo(self._host, factory)
         return Deferred.fromCoroutine(self._connectByName(factory))
@@ -211,7 +209,7 @@ class RDMAClientEndpoint(_Client):
         return await self._connectTo(addresses[-1], factory)
 
     def _connectTo(self, address: str, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        naming = IPNaming(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
+        naming = IPScheme(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
         try:
             device = self._device if self._isChosen else softDeviceTo(address)
         except InvalidRequest:
@@ -226,12 +224,12 @@ class _Server:
         self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
 
     def _listen(
-        self, naming: Naming, serviceID: Callable[[], int], factory: IMessageProtocolFactory
+        self, naming: AddressScheme, serviceID: Callable[[], int], factory: IMessageProtocolFactory
     ) -> Deferred[IListeningPort]:
         return execute(self._begin, naming, serviceID, factory)
 
     def _begin(
-        self, naming: Naming, serviceID: Callable[[], int], factory: IMessageProtocolFactory
+        self, naming: AddressScheme, serviceID: Callable[[], int], factory: IMessageProtocolFactory
     ) -> IListeningPort:
         adapter: Adapter = adapterOf(self._reactor, self._device)
         release = adapter.hold()
@@ -262,8 +260,7 @@ class IBServerEndpoint(_Server):
         self._serviceID = serviceID
 
     def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
-        """Listen, with a protocol for each connection: see L{IMessageServerEndpoint}."""
-        return self._listen(ServiceNaming(), lambda: self._serviceID, factory)
+        return self._listen(ServiceIDScheme(), lambda: self._serviceID, factory)
 
 
 @implementer(IMessageServerEndpoint)
@@ -291,9 +288,8 @@ class RDMAServerEndpoint(_Server):
         self._port, self._space = port, space
 
     def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
-        """Listen, with a protocol for each connection: see L{IMessageServerEndpoint}."""
 
         def number() -> int:
             return serviceIDOf(self._space, self._port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
 
-        return self._listen(IPNaming(), number, factory)
+        return self._listen(IPScheme(), number, factory)

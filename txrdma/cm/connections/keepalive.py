@@ -1,5 +1,5 @@
 """
-Probes of idle peers: a peer that is gone without a word is noticed, though nobody sends anything.
+Keepalive probes: how a peer that vanished is detected while neither end sends anything.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ _log = Logger()
 
 
 class Keepalive:
-    """Calls a function in even pauses, until it is stopped."""
+    """Calls a function at regular intervals until it is stopped."""
 
     def __init__(self, reactor: IReactorTime, seconds: float | None, probe: Callable[[], None]) -> None:
         """
-        @param seconds: the length of a pause; None is for ever.
+        @param seconds: the interval; None disables the probes.
         """
         self._reactor, self._seconds, self._probe = reactor, seconds, probe
         self._call: IDelayedCall | None = None
         self._wait()
 
     def stop(self) -> None:
-        """Probe no more. Twice is fine."""
+        """Stop probing. May be called twice."""
         self._seconds = None
         call, self._call = self._call, None
-        if call is not None and call.active():  # somebody may have cancelled all calls, and told nobody
+        if call is not None and call.active():  # trial cancels all calls after a failed test
             call.cancel()
 
     def _wait(self) -> None:

@@ -1,8 +1,8 @@
 """
-Attempts to connect, and listeners: from a REQ to a protocol with its transport.
+Attempts to connect, and listeners: from a REQ to a connected protocol.
 
-Follows InfiniBand Architecture vol. 1, 12.9.7. An attempt that ends, in whatever way, leaves no queue pair,
-and an id of the communication manager only until the peer can't answer any more.
+Follows InfiniBand Architecture vol. 1, 12.9.7. However an attempt ends, its queue pair is closed. Its
+communication ID stays allocated until timewait is over.
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm.additional import informationFor, informationOf
 from txrdma.cm.connections.adapter import Adapter
-from txrdma.cm.connections.terms import agree, MessageAddress, MessagePeer, Terms, understood
 from txrdma.cm.connections.transport import MessageTransport
-from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.events import (
+from txrdma.cm.core.events import (
     ConnectionEstablished,
     ConnectionRejected,
     ConnectionReplied,
@@ -32,11 +29,14 @@ from txrdma.cm.events import (
     ConnectionTimedOut,
     Disconnected,
     Event,
-    hearNothing,
+    ignoreEvent,
 )
+from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
-from txrdma.cm.messages import CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
-from txrdma.cm.paths import areSame, isPath, NO_PATH, pathFor, reversedPath
+from txrdma.cm.layouts.messages import CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
+from txrdma.cm.layouts.paths import areSame, isPath, NO_PATH, pathFor, reversedPath
+from txrdma.cm.layouts.rejectinfo import informationFor, informationOf
+from txrdma.cm.terms import MessageAddress, MessagePeer, negotiate, splitGreeting, Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
@@ -54,20 +54,20 @@ REPLY_ROOM: Final = 196
 _PSNS: Final = 1 << 24
 
 
-class Naming(Protocol):
-    """The use that a kind of endpoints makes of service ids and private data."""
+class AddressScheme(Protocol):
+    """How a kind of endpoint uses service IDs and private data."""
 
     def prefix(self, path: IBPath) -> bytes:
-        """The bytes before all other private data of a REQ."""
+        """The header of the private data of a REQ."""
 
     def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
-        """The address that listens to a service id."""
+        """The address of a listener for a service ID."""
 
     def peerOf(self, request: REQ) -> tuple[MessageAddress, bytes]:
         """
-        The address of an active end, and its private data behind what comes first.
+        The address of an active end, and its private data without the header.
 
-        @raise WireError: there is not what has to come first.
+        @raise WireError: the header is missing or invalid.
         """
 
 
@@ -75,15 +75,15 @@ class Attempt:
     """
     An attempt to connect to a service of a peer.
 
-    A peer that wants a smaller path MTU, and says which, is asked again.
+    If the peer rejects the path MTU and names a smaller one, the REQ is repeated with that.
 
-    @ivar answer: fires with the protocol; to cancel it is to withdraw the REQ, or to reject the REP.
+    @ivar answer: fires with the protocol. Cancelling it withdraws the REQ, or rejects the REP.
     """
 
     def __init__(
         self,
         adapter: Adapter,
-        naming: Naming,
+        naming: AddressScheme,
         serviceID: int,
         path: IBPath,
         factory: IMessageProtocolFactory,
@@ -93,28 +93,28 @@ class Attempt:
     ) -> None:
         """
         @param alternate: a path to migrate to from the beginning, if the peer accepts it.
-        @param privateData: of the REQ, or what makes them by the transport, whose memory can be allocated.
-        @raise RDMAError: the device can't make it, or has no such paths.
+        @param privateData: of the REQ, or a function that makes it and may allocate memory of the transport.
+        @raise RDMAError: the device has too few resources, or no such paths.
         @raise ValueError: there is too much private data.
         """
         self._adapter, self._naming, self._factory = adapter, naming, factory
         self._path = path
-        assert path.sgid is not None  # endpoints see to that
-        port, _index = adapter.placeFrom(path.sgid)
+        assert path.sgid is not None  # set by endpoints
+        port, _index = adapter.requireGID(path.sgid)
         if alternate is not None:
-            assert alternate.sgid is not None  # endpoints see to that, too
-            adapter.placeFrom(alternate.sgid)
+            assert alternate.sgid is not None  # set by endpoints
+            adapter.requireGID(alternate.sgid)
         self._terms = terms = terms.within(adapter.device.limits)
         prefix = naming.prefix(path)
         room = REQUEST_ROOM - len(prefix)
         if isinstance(privateData, bytes):
-            terms.greet(privateData, room)  # before anything is made for too much of it
+            terms.withGreeting(privateData, room)  # raise before any resource is allocated
         mtu = adapter.mtuOf(port)
         self._transport = transport = MessageTransport(adapter, terms, port, path.pkey)
         self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(transport))
         transport.failed = self._failed
         try:
-            said = privateData if isinstance(privateData, bytes) else privateData(transport)
+            userData = privateData if isinstance(privateData, bytes) else privateData(transport)
             request = REQ(
                 serviceID=serviceID,
                 localQPN=transport.qpn,
@@ -130,47 +130,49 @@ class Attempt:
                 remoteCMResponseTimeout=terms.responseTimeout,
                 primary=pathFor(path),
                 alternate=NO_PATH if alternate is None else pathFor(alternate),
-                privateData=prefix + terms.greet(said, room),
+                privateData=prefix + terms.withGreeting(userData, room),
             )
             self._ask(request)
         except BaseException:
-            _withdraw(transport)  # nobody has the answer
+            _withdraw(transport)  # the caller has no Deferred to cancel
             raise
 
     def _ask(self, request: REQ) -> None:
         adapter, transport = self._adapter, self._transport
-        connection = adapter.manager.connect(request, self._path, self._heard, judge=adapter.judge)
+        connection = adapter.manager.connect(
+            request, self._path, self._handleEvent, checkPath=adapter.checkPath
+        )
         transport.connection = connection
-        connection.handTo(self._heard, transport.pathChanged)
+        connection.setHandler(self._handleEvent, transport.pathChanged)
 
-    def _heard(self, connection: IManagedConnection, event: Event) -> None:
+    def _handleEvent(self, connection: IManagedConnection, event: Event) -> None:
         transport = self._transport
         if isinstance(event, ConnectionReplied):
             self._replied(connection, event.reply)
         elif isinstance(event, ConnectionEstablished):
             self._established(connection)
         elif transport.protocol is None and isinstance(event, ConnectionRejected):
-            if self._askedForLess(connection, event.rejection):
+            if self._retryWithMTU(connection, event.rejection):
                 return
             self._failed(Failure(Rejected(event.rejection)))
         elif transport.protocol is None and isinstance(event, ConnectionTimedOut):
             self._failed(Failure(PeerSilent("the peer does not answer the request for a connection")))
         elif transport.protocol is None and isinstance(event, Disconnected):
             self._failed(Failure(DeviceUnavailable("the peer ended the connection before it was ready")))
-        transport.heard(connection, event)
+        transport.handleEvent(connection, event)
 
-    def _askedForLess(self, connection: IManagedConnection, rejection: REJ) -> bool:
+    def _retryWithMTU(self, connection: IManagedConnection, rejection: REJ) -> bool:
         """
-        Ask again with the path MTU that a rejection names, if it names a smaller one.
+        Repeat the REQ with the path MTU that a rejection names, if that is smaller.
 
-        @return: whether it was so; else the attempt has failed.
+        @return: whether the REQ was repeated.
         """
         if self.answer.called or rejection.reason != RejectReason.INVALID_PATH_MTU:
             return False
         wanted, request = informationOf(rejection), connection.request
         if not isinstance(wanted, int) or not PathMTU.MTU_256 <= wanted < request.pathMTU:
             return False
-        connection.handTo(hearNothing)
+        connection.setHandler(ignoreEvent)
         try:
             self._ask(request.replace(pathMTU=PathMTU(wanted)))
         except RDMAError:
@@ -178,8 +180,8 @@ class Attempt:
         return True
 
     def _replied(self, connection: IManagedConnection, reply: REP) -> None:
-        greeting, self._said = understood(reply.privateData, self._terms)
-        agreed = agree(self._terms, greeting, connection.request, reply, True)
+        greeting, self._said = splitGreeting(reply.privateData, self._terms)
+        agreed = negotiate(self._terms, greeting, connection.request, reply, True)
         try:
             self._transport.ready(connection.request, reply, True, agreed)
         except RDMAError:
@@ -202,14 +204,14 @@ class Attempt:
             self._failed(Failure())
             return
         if self.answer.called:
-            return  # the factory has given up the attempt, and its protocol never begins
+            return  # the factory cancelled the attempt
         self._transport.failed = _ignore
         self._transport.established(protocol, host, peer)
-        if not self.answer.called:  # by a protocol that has given up the attempt as it began
+        if not self.answer.called:  # cancelled by connectionMade
             self.answer.callback(protocol)
 
     def _failed(self, failure: Failure) -> None:
-        """The end without a protocol; whoever waits hears of it once."""
+        """Fail the attempt; later failures are ignored."""
         self._transport.failed = _ignore
         self._transport.abortConnection()
         if not self.answer.called:
@@ -217,30 +219,30 @@ class Attempt:
 
 
 def _withdraw(transport: MessageTransport) -> None:
-    """End an attempt of which nobody wants to hear."""
+    """End an attempt without reporting it."""
     transport.failed = _ignore
     transport.abortConnection()
 
 
 def _ignore(failure: Failure) -> None:
-    """Whoever asked has had the answer."""
+    """Ignore a failure: the outcome of the attempt was reported."""
 
 
 @implementer(IListeningPort)
 class Listening:
-    """A listener: a service id of an adapter, with a factory for connections that come to it."""
+    """A listener for a service ID of an adapter, with a factory of protocols."""
 
     def __init__(
         self,
         adapter: Adapter,
-        naming: Naming,
+        naming: AddressScheme,
         serviceID: Callable[[], int],
         factory: IMessageProtocolFactory,
         terms: Terms,
         backlog: int,
     ) -> None:
         """
-        @param serviceID: the number to listen to, or the next one to try.
+        @param serviceID: returns the service ID to listen to, which may be a random one.
         """
         self._adapter, self._naming, self._factory = adapter, naming, factory
         self._serviceIDs = serviceID
@@ -255,23 +257,25 @@ class Listening:
 
     def startListening(self) -> None:
         """
-        Listen to the service from now on.
+        Start listening.
 
-        @raise InvalidRequest: somebody listens to the service already.
+        @raise InvalidRequest: the service ID has a listener already.
         """
         self.serviceID = self._serviceIDs()
-        manager, judge = self._adapter.manager, self._adapter.judge
-        self._end = manager.listen(self.serviceID, self._requested, backlog=self._backlog, judge=judge)
+        manager, checkPath = self._adapter.manager, self._adapter.checkPath
+        self._end = manager.listen(
+            self.serviceID, self._requested, backlog=self._backlog, checkPath=checkPath
+        )
         self._release = self._adapter.hold()
 
     def stopListening(self) -> Deferred[None]:
-        """Listen no more; connections stay. Twice is fine."""
+        """Stop listening; connections stay. May be called twice."""
         self._end()
         self._release()
         return succeed(None)
 
     def getHost(self) -> MessageAddress:
-        """The address that is listened to."""
+        """The address of the listener."""
         return self._naming.addressOf(self.serviceID, self._adapter.usualGID())
 
     def _requested(self, connection: IManagedConnection, event: Event) -> None:
@@ -285,23 +289,23 @@ class Listening:
             _log.warn("{listener} can't accept a connection: {error}", listener=self, error=error)
             connection.reject(RejectReason.NO_RESOURCES)
         except Exception:
-            _log.failure("{listener}: its program failed", listener=self)
+            _log.failure("{listener}: buildProtocol failed", listener=self)
             connection.reject(RejectReason.NO_RESOURCES)
 
     def _accept(self, connection: IManagedConnection, request: REQ) -> None:
         """
-        Answer a REQ by a REP.
+        Answer a REQ with a REP.
 
-        @raise Rejection: it is to be rejected.
+        @raise Rejection: the REQ is to be rejected.
         """
         if request.transport != CMTransport.RC:
             raise Rejection(RejectReason.INVALID_TRANSPORT_TYPE)
-        place = self._adapter.placeOf(connection.primary.localGID)
+        place = self._adapter.findGID(connection.primary.localGID)
         if place is None:
             raise Rejection(RejectReason.PRIMARY_GID_REJECTED, b"", self._adapter.usualGID().raw)
         port, _index = place
-        if self._adapter.partitionOf(port, request.pkey) is None:
-            raise Rejection(RejectReason.UNSUPPORTED_REQUEST)  # no reason is for that
+        if self._adapter.findPKey(port, request.pkey) is None:
+            raise Rejection(RejectReason.UNSUPPORTED_REQUEST)  # IBA has no reason code for partitions
         mtu = self._adapter.mtuOf(port)
         most = PathMTU(int(mtu if self._terms.mtu is None else min(mtu, self._terms.mtu)))
         if not request.pathMTU.known or request.pathMTU > most:
@@ -311,24 +315,24 @@ class Listening:
             address, said = self._naming.peerOf(request)
         except WireError:
             raise Rejection(RejectReason.UNSUPPORTED_REQUEST) from None
-        greeting, privateData = understood(said, self._terms)
+        greeting, privateData = splitGreeting(said, self._terms)
         peer = MessagePeer(replace(address, gid=connection.primary.remoteGID), request.localQPN, privateData)
         protocol = self._factory.buildProtocol(peer)
         if protocol is None:
             raise Rejection
-        terms = replace(self._terms, isCounted=greeting is not None)
-        Answer(self._adapter, connection, terms, port).accept(
+        terms = replace(self._terms, usesCredits=greeting is not None)
+        Acceptance(self._adapter, connection, terms, port).accept(
             protocol, peer, self._naming.addressOf(request.serviceID, connection.primary.localGID), said
         )
 
 
-class Answer:
-    """The accepting of one connection at the passive end, until it is established."""
+class Acceptance:
+    """The passive end of a connection, until it is established."""
 
     def __init__(self, adapter: Adapter, connection: IManagedConnection, terms: Terms, port: int) -> None:
         """
-        @param terms: count, where the peer does so.
-        @raise RDMAError: the device has no room for another connection.
+        @param terms: with credits, if the peer uses them.
+        @raise RDMAError: the device has too few resources.
         """
         self._connection, self._terms = connection, terms
         self._transport = MessageTransport(adapter, terms, port, connection.request.pkey)
@@ -336,15 +340,18 @@ class Answer:
 
     def accept(self, protocol: IRDMAProtocol, peer: MessagePeer, host: MessageAddress, said: bytes) -> None:
         """
-        Accept by a REP, with a queue pair that is ready.
+        Make the queue pair ready, and send a REP.
 
         @param said: private data of the REQ, with the greeting.
-        @raise RDMAError: the device does not take what the peer asks for.
+        @raise RDMAError: the device refuses the attributes that the peer asks for.
         """
         self._protocol, self._peer, self._host = protocol, peer, host
         connection, terms, transport = self._connection, self._terms, self._transport
         request = connection.request
         prepared = IPreparedProtocol(protocol, None)
+        if prepared is not None:
+            memoryLost = prepared.memoryLost
+            transport.failed = lambda _: memoryLost()
         try:
             answer = protocol.answer if prepared is None else prepared.prepare(transport)
             reply = REP(
@@ -353,28 +360,28 @@ class Answer:
                 responderResources=min(terms.reads, request.initiatorDepth),
                 initiatorDepth=min(terms.reads, request.responderResources),
                 rnrRetryCount=terms.rnrRetryCount,
-                privateData=terms.greet(answer, REPLY_ROOM),
+                privateData=terms.withGreeting(answer, REPLY_ROOM),
             )
-            greeting, _ = understood(said, terms)
-            transport.ready(request, reply, False, agree(terms, greeting, request, reply, False))
-            connection.handTo(self._heard, transport.pathChanged)
+            greeting, _ = splitGreeting(said, terms)
+            transport.ready(request, reply, False, negotiate(terms, greeting, request, reply, False))
+            connection.setHandler(self._handleEvent, transport.pathChanged)
             connection.accept(reply.replace(failoverAccepted=self._failover(request)))
         except BaseException:
-            transport.connection = None  # to be rejected by who has called this
+            transport.connection = None  # the caller rejects it
             transport.abortConnection()
             raise
 
     def _failover(self, request: REQ) -> FailoverAccepted:
-        """Find out whether the queue pair, ready to send, can migrate to the alternate path of a REQ."""
+        """Whether the queue pair can migrate to the alternate path of a REQ."""
         if not isPath(request.alternate):
             return FailoverAccepted.ACCEPTED
         if self._transport.isShared:
             return FailoverAccepted.NOT_SUPPORTED
         isSame = areSame(request.alternate, request.primary)
-        refusal = self._transport.adapter.judge(reversedPath(request.alternate), request.pkey)
+        refusal = self._transport.adapter.checkPath(reversedPath(request.alternate), request.pkey)
         return FailoverAccepted.REJECTED if isSame or refusal else FailoverAccepted.ACCEPTED
 
-    def _heard(self, connection: IManagedConnection, event: Event) -> None:
+    def _handleEvent(self, connection: IManagedConnection, event: Event) -> None:
         if isinstance(event, ConnectionEstablished):
             self._transport.established(self._protocol, self._host, self._peer)
-        self._transport.heard(connection, event)
+        self._transport.handleEvent(connection, event)

@@ -10,9 +10,9 @@ from zope.interface import implementer
 
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.terms import MessagePeer
 from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
-from txrdma.cm.messages import CMPath
+from txrdma.cm.layouts.messages import CMPath
+from txrdma.cm.terms import MessagePeer
 from txrdma.messages import IMessageProtocolFactory
 
 

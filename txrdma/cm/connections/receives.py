@@ -63,7 +63,7 @@ class Part:
 class _Region:
     """A region with its parts; those that no connection has are C{free}."""
 
-    def __init__(self, memory: IMemoryRegion, parts: int, slots: int, slotBytes: int, whole: _Shelf) -> None:
+    def __init__(self, memory: IMemoryRegion, parts: int, slots: int, slotBytes: int, whole: _Pool) -> None:
         self.memory, self._parts, self._whole = memory, parts, whole
         self.free = [Part(self, index * slots * slotBytes, slots, slotBytes) for index in range(parts)]
 
@@ -89,7 +89,7 @@ class _Region:
         self.memory.close()
 
 
-class _Shelf:
+class _Pool:
     """The regions whose parts have one size; C{free} are those that have a part to give."""
 
     def __init__(self, slots: int, slotBytes: int, allocate: Callable[[int], IMemoryRegion]) -> None:
@@ -143,7 +143,7 @@ class ReceiveMemory:
 
     def __init__(self, domain: IProtectionDomain) -> None:
         self._domain = domain
-        self._shelves: dict[tuple[int, int], _Shelf] = {}
+        self._pools: dict[tuple[int, int], _Pool] = {}
 
     def take(self, slots: int, slotBytes: int) -> Part:
         """
@@ -151,22 +151,22 @@ class ReceiveMemory:
 
         @raise txrdma.error.RDMAError: the device gives none.
         """
-        shelf = self._shelves.get((slots, slotBytes))
-        if shelf is None:
-            shelf = self._shelves[slots, slotBytes] = _Shelf(slots, slotBytes, self._allocate)
-        return shelf.take()
+        pool = self._pools.get((slots, slotBytes))
+        if pool is None:
+            pool = self._pools[slots, slotBytes] = _Pool(slots, slotBytes, self._allocate)
+        return pool.take()
 
     def close(self) -> None:
         """Deregister all memory; all connections have given theirs back."""
-        for shelf in self._shelves.values():
-            shelf.close()
-        self._shelves.clear()
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
 
     def _allocate(self, length: int) -> IMemoryRegion:
         """Allocate registered memory; if there is too little, close the regions that nobody uses first."""
         try:
             return self._domain.allocateMemory(length, Access.LOCAL_WRITE)
         except ResourceExhausted:
-            for shelf in self._shelves.values():
-                shelf.trim()
+            for pool in self._pools.values():
+                pool.trim()
             return self._domain.allocateMemory(length, Access.LOCAL_WRITE)

@@ -1,8 +1,8 @@
 """
-The send queue of a connection: requests that wait for places, for credits, or for their completion.
+The send queue of a connection: requests that wait for an entry of the queue, for credits, or for completion.
 
-Follows InfiniBand Architecture vol. 1, 10.8.2. Requests are posted in the order in which they were made; what
-the connection itself has to say, credits and what arms a path, has places of its own.
+Follows InfiniBand Architecture vol. 1, 10.8.2. Requests are posted in order. Entries are reserved for those
+of the connection itself: credit returns, keepalive probes, and writes that arm an alternate path.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ from typing import Final
 from twisted.internet.defer import Deferred
 
 from txrdma.cm.connections._credits import Credits
+from txrdma.error import ResourceExhausted
 from txrdma.iba.verbs import Access, Operation, Segment, SendRequest
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain, IQueuePair
 
 FIRST: Final = 1 << 32
-"""The first identifier of requests for the send queue; below are slots of receives."""
+"""The first identifier of send requests; smaller ones are slots of receives."""
 
 OVERHEAD: Final = 4
-"""Places in the send queue beside those of requests: for credits, and for what arms a path."""
-
+"""Entries of the send queue for requests of the connection itself."""
 
 _EVERYTHING: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
 
 class Regions:
-    """Memory of one connection that its peer may read and write while there is the connection."""
+    """Memory of one connection that its peer may read and write until the connection ends."""
 
     def __init__(self, domain: IProtectionDomain) -> None:
         self._domain = domain
         self._regions: list[IMemoryRegion] = []
 
     def allocate(self, length: int) -> IMemoryRegion:
-        """Allocate memory of so many bytes, zeros, and keep it until C{free} or C{close}."""
+        """Allocate zeroed memory, which stays registered until C{free} or C{close}."""
         region = self._domain.allocateMemory(length, _EVERYTHING)
         self._regions.append(region)
         return region
 
     def free(self, region: IMemoryRegion) -> None:
-        """Let go of memory before the connection ends."""
+        """Deregister memory before the connection ends."""
         if region in self._regions:
             self._regions.remove(region)
             region.close()
 
     def close(self) -> None:
-        """Let go of all memory."""
+        """Deregister all memory."""
         for region in self._regions:
             region.close()
         self._regions.clear()
@@ -55,9 +55,9 @@ class Regions:
 
 class Request:
     """
-    A request of the program, from when it is made until it has completed.
+    A request of the program until its completion.
 
-    @ivar isCredited: it takes a receive of the peer.
+    @ivar isCredited: whether it consumes a receive of the peer.
     @ivar data: the bytes of a message until it is posted; None of a read or a write.
     @ivar done: fires with the completion of a read.
     """
@@ -77,15 +77,16 @@ class Request:
 
 class SendQueue:
     """
-    The requests of one connection, and the slots of memory that its messages are sent from.
+    The requests of one connection, and the memory slots from which its messages are sent.
 
-    @ivar waiting: requests that are not posted yet; C{posted} those that have not completed.
+    @ivar waiting: requests that are not posted yet.
+    @ivar posted: requests that have not completed, by identifier.
     """
 
     def __init__(self, places: int, allocate: Callable[[int], IMemoryRegion]) -> None:
         """
-        @param places: requests of the program that may be posted at the same time.
-        @param allocate: allocates so many bytes of registered memory.
+        @param places: entries of the queue for requests of the program.
+        @param allocate: allocates registered memory of a length in bytes.
         """
         self.waiting: deque[Request] = deque()
         self.posted: dict[int, Request] = {}
@@ -98,21 +99,21 @@ class SendQueue:
 
     @property
     def isIdle(self) -> bool:
-        """True if all requests of the program have completed."""
+        """Whether all requests of the program have completed."""
         return not (self.waiting or self.posted)
 
     @property
     def isQuiet(self) -> bool:
-        """True if nothing is posted, so that no completion tells whether the peer is there."""
+        """Whether nothing is posted, so that no completion would report a dead peer."""
         return not (self.posted or self._overhead)
 
     @property
     def isFull(self) -> bool:
-        """True if so many requests wait that the program should pause."""
+        """Whether producers should pause."""
         return len(self.waiting) >= self._places
 
     def ask(self, asked: Request) -> int:
-        """Append a request; its identifier."""
+        """Append a request, and return its identifier."""
         self._next += 1
         asked.request.identifier = self._next
         self.waiting.append(asked)
@@ -120,7 +121,7 @@ class SendQueue:
 
     def post(self, pair: IQueuePair, credits: Credits, slotBytes: int) -> None:
         """
-        Post what has a place, and a credit if it needs one; give back credits that are due.
+        Post waiting requests while entries, slots and credits last; return credits that are due.
 
         @param slotBytes: the length of the longest message.
         @raise txrdma.error.RDMAError: the queue pair takes no more requests.
@@ -128,6 +129,8 @@ class SendQueue:
         ready: list[SendRequest] = []
         while self.waiting and len(self.posted) < self._places:
             first = self.waiting[0]
+            if first.data is not None and not self._hasSlot(slotBytes):
+                break  # until a message completes
             if first.isCredited:
                 if not credits.mayPost:
                     break
@@ -141,12 +144,12 @@ class SendQueue:
             pair.postSend(ready)
         due = credits.due()
         if due:
-            giving = SendRequest(0, Operation.RDMA_WRITE_WITH_IMMEDIATE, immediate=due)
-            if self.postOverhead(pair, giving):
-                credits.told(due)
+            returning = SendRequest(0, Operation.RDMA_WRITE_WITH_IMMEDIATE, immediate=due)
+            if self.postOverhead(pair, returning):
+                credits.sentBack(due)
 
     def postOverhead(self, pair: IQueuePair, request: SendRequest) -> int:
-        """Post a request of the connection's own; its identifier, or 0 while these have no place."""
+        """Post a request of the connection itself; its identifier, or 0 if no entry is free."""
         if len(self._overhead) >= OVERHEAD:
             return 0
         self._next += 1
@@ -156,7 +159,7 @@ class SendQueue:
         return self._next
 
     def completed(self, identifier: int) -> Request | None:
-        """Take a request that has completed well; None for one of the connection's own."""
+        """Remove a request that succeeded; None for one of the connection itself."""
         self._overhead.discard(identifier)
         request = self.posted.pop(identifier, None)
         if request is not None and request.slot is not None:
@@ -164,16 +167,32 @@ class SendQueue:
         return request
 
     def takeAll(self) -> list[Request]:
-        """Take all requests that have not completed, in order: the connection is over."""
+        """Remove all requests that have not completed, in order, when the connection ends."""
         taken = [*self.posted.values(), *self.waiting]
         self.posted.clear()
         self.waiting.clear()
         return taken
 
+    def _hasSlot(self, slotBytes: int) -> bool:
+        """
+        Find out whether a slot is free. The first call allocates one for each place, or as many as fit.
+
+        @raise ResourceExhausted: there is no memory for a single slot.
+        """
+        slots = self._places
+        while self._memory is None:
+            try:
+                self._memory = self._allocate(slots * slotBytes)
+            except ResourceExhausted:
+                if slots == 1:
+                    raise
+                slots //= 2
+                self._free = list(range(slots))
+        return bool(self._free)
+
     def _fill(self, asked: Request, data: bytes, slotBytes: int) -> None:
-        """Put a message into a slot, which there is for each place."""
-        if self._memory is None:
-            self._memory = self._allocate(self._places * slotBytes)
+        """Copy a message into a free slot."""
+        assert self._memory is not None  # allocated by _hasSlot
         asked.slot = self._free.pop()
         begin = asked.slot * slotBytes
         self._memory.view[begin : begin + len(data)] = data

@@ -22,25 +22,25 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections._credits import Credits, SPARE
 from txrdma.cm.connections._life import Kind, Life
-from txrdma.cm.connections.adapter import Adapter, Shelf
+from txrdma.cm.connections.adapter import Adapter, SharedCompletionQueue
 from txrdma.cm.connections.keepalive import Keepalive
-from txrdma.cm.connections.migrating import Migrating
+from txrdma.cm.connections.migration import PathMigration
+from txrdma.cm.connections.queuepairs import toInit, toReceive, toSend
 from txrdma.cm.connections.receives import Part
 from txrdma.cm.connections.sendqueue import FIRST, OVERHEAD, Regions, Request, SendQueue
-from txrdma.cm.connections.terms import Agreed, MessageAddress, MessagePeer, Terms
-from txrdma.cm.events import (
+from txrdma.cm.core.events import (
     AlternatePathRequested,
     ConnectionRejected,
     ConnectionTimedOut,
     Disconnected,
     Event,
-    hearNothing,
+    ignoreEvent,
     PathMigrated,
     QPArmed,
 )
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
-from txrdma.cm.messages import APStatus, checkRoom, CMPath, DISCONNECT_ROOM, REP, REQ
-from txrdma.cm.queuepairs import toInit, toReceive, toSend
+from txrdma.cm.layouts.messages import APStatus, checkRoom, CMPath, DISCONNECT_ROOM, REP, REQ
+from txrdma.cm.terms import Agreed, MessageAddress, MessagePeer, Terms
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN, RKey
@@ -99,20 +99,20 @@ class MessageTransport:
         self._isProcessing = self._isProducerPaused = False
         self._farewell = b""
         self._keepalive: Keepalive | None = None
-        self._migrating = Migrating(adapter, pkey, self._sends)
+        self._migration = PathMigration(adapter, pkey, self._sends)
         self._stopping: Stopping | None = None
         self._producer: IPushProducer | None = None
         self._release = adapter.hold()
-        self._shelf: Shelf | None = None
+        self._shared: SharedCompletionQueue | None = None
         self._pair: IQueuePair | None = None
         self._memory: Part | None = None
         try:
-            shelf = self._shelf = adapter.join(self._depth)
+            shared = self._shared = adapter.reserve(self._depth)
             capacity = Capacity(terms.sends + OVERHEAD, self._receives, 1, 1)
-            self._pair = adapter.domain.createQueuePair(QPKind.RC, shelf.queue, shelf.queue, capacity)
-            adapter.enter(shelf, self._pair, self)
+            self._pair = adapter.domain.createQueuePair(QPKind.RC, shared.queue, shared.queue, capacity)
+            adapter.attach(shared, self._pair, self)
             self._memory = adapter.receives.take(self._receives, terms.messageBytes)
-            self._pair.modify(toInit(port, terms.reads, adapter.partitionFrom(port, pkey)))
+            self._pair.modify(toInit(port, terms.reads, adapter.requirePKey(port, pkey)))
             self._pair.postReceive(self._memory.requests)
         except BaseException:
             self._close()
@@ -129,7 +129,6 @@ class MessageTransport:
 
     @property
     def device(self) -> IVerbsDevice:
-        """The device of the connection."""
         return self.adapter.device
 
     @property
@@ -145,12 +144,10 @@ class MessageTransport:
 
     @property
     def path(self) -> CMPath:
-        """The path in use, as this end sees it."""
         return self._cm.primary
 
     @property
     def alternate(self) -> CMPath | None:
-        """The path to migrate to; None while there is none."""
         return self._cm.alternate
 
     @property
@@ -164,7 +161,6 @@ class MessageTransport:
         return self.connection
 
     def getHost(self) -> MessageAddress:
-        """The address of this end."""
         return self._host
 
     def getPeer(self) -> MessagePeer:
@@ -192,7 +188,7 @@ class MessageTransport:
         """
         operation = Operation.RDMA_WRITE
         if immediate is not None:
-            if not segment.length and self._credits.isCounted:
+            if not segment.length and self._credits.usesCredits:
                 raise InvalidRequest("a write of no bytes has no immediate data: credits are given by these")
             operation = Operation.RDMA_WRITE_WITH_IMMEDIATE
         segments = (segment,) if segment.length else ()
@@ -225,7 +221,6 @@ class MessageTransport:
         return done
 
     def allocateMemory(self, length: int) -> IMemoryRegion:
-        """Allocate memory that the peer may read and write while there is the connection, and no longer."""
         return self._regions.allocate(length)
 
     def freeMemory(self, region: IMemoryRegion) -> None:
@@ -246,7 +241,6 @@ class MessageTransport:
             self._producer, self._isProducerPaused = producer, False
 
     def unregisterProducer(self) -> None:
-        """Forget the producer; a connection that was waiting for it ends."""
         self._producer = None
         self._turn()
 
@@ -281,7 +275,6 @@ class MessageTransport:
         self.loseConnection()
 
     def abortConnection(self) -> None:
-        """End the connection now, whatever waits."""
         self._lose(ConnectionAborted())
 
     def loadAlternatePath(self, path: IBPath | CMPath) -> Deferred[CMPath]:
@@ -293,7 +286,7 @@ class MessageTransport:
         if self._pair is not None and self._pair.route == "shared-memory":
             raise InvalidRequest("shared memory has no alternate path: route=rocev2 of a software device has")
         self.pathChanged()
-        loading = self._cm.loadAlternatePath(path).addCallback(self._migrating.whenArmed)
+        loading = self._cm.loadAlternatePath(path).addCallback(self._migration.whenArmed)
         loaded: Deferred[CMPath] = Deferred(lambda _: loading.cancel())
         loading.addCallbacks(loaded.callback, loaded.errback)
         return loaded
@@ -309,7 +302,7 @@ class MessageTransport:
         assert self._pair is not None and self.connection is not None
         self.agreed = agreed
         self._credits = Credits(self.terms.receives, agreed.receives)
-        port, index = self.adapter.placeFrom(self.connection.primary.localGID)
+        port, index = self.adapter.requireGID(self.connection.primary.localGID)
         self._pair.modify(toReceive(request, reply, isActive, port, index, _RNR_TIMER))
         self._pair.modify(toSend(request, reply, isActive))
 
@@ -329,7 +322,7 @@ class MessageTransport:
         self._call(protocol.makeConnection, self)
         self.process()
 
-    def heard(self, connection: IManagedConnection, event: Event) -> None:
+    def handleEvent(self, connection: IManagedConnection, event: Event) -> None:
         """Act on an event of the established connection, or of one that failed before."""
         if isinstance(event, Disconnected):
             self._disconnected()
@@ -351,12 +344,14 @@ class MessageTransport:
         if self._life.isClosed and (self.connection is None or self.connection.state in _OVER):
             self._release()
             if self.connection is not None:
-                self.connection.handTo(hearNothing)  # ids rest for a while, and hold nothing but themselves
+                self.connection.setHandler(
+                    ignoreEvent
+                )  # ids rest for a while, and hold nothing but themselves
 
     def _disconnected(self) -> None:
         """The end by a DREQ: what the peer has sent before is there already, and comes first."""
-        if self._shelf is not None and self._life.mayPost:
-            self._shelf.look()
+        if self._shared is not None and self._life.mayPost:
+            self._shared.poll()
         self._life.peerClosed()
         self._cm.disconnect()  # from now on the peer's queue pair may go
         if self.protocol is None:
@@ -373,12 +368,12 @@ class MessageTransport:
 
     def pathChanged(self) -> None:
         """Look whether the queue pair has migrated, and report it."""
-        if self._pair is not None and self._life.mayPost and self._migrating.hasMigrated(self._pair):
+        if self._pair is not None and self._life.mayPost and self._migration.hasMigrated(self._pair):
             self._cm.migrated()
 
     def _arm(self, path: CMPath) -> None:
         if self._pair is not None and self._life.mayPost:
-            self._migrating.arm(self._pair, path)
+            self._migration.arm(self._pair, path)
 
     def _probeIdle(self) -> None:
         """Write no bytes, which the peer's device acknowledges, unless a request waits for that already."""
@@ -389,7 +384,7 @@ class MessageTransport:
                 self._broke(str(error))
                 self._turn()
 
-    # Completions: see L{txrdma.cm.connections.adapter.Taker}
+    # Completions: see L{txrdma.cm.connections.adapter.CompletionHandler}
 
     def arrived(self, completion: Completion) -> None:
         """Keep a completion for L{process}."""
@@ -398,7 +393,7 @@ class MessageTransport:
         elif completion.status is not Status.SUCCESS:
             kind = Kind.FAILURE
         elif (
-            self._credits.isCounted
+            self._credits.usesCredits
             and completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
             and not completion.length
         ):
@@ -441,7 +436,7 @@ class MessageTransport:
     def _takeCredits(self, completion: Completion) -> None:
         """Take credits that the peer gives back."""
         self._post(completion.identifier)  # before the peer can cause the next one
-        if not self._credits.given(completion.immediate or 0):
+        if not self._credits.returned(completion.immediate or 0):
             self._lose(ConnectionLost("the peer gives back credits that nobody has used"))
 
     def _received(self, completion: Completion) -> None:
@@ -460,7 +455,7 @@ class MessageTransport:
         if completion.status is not Status.SUCCESS:
             self._broke(f"a request has failed: {Status(completion.status).name}")
             return
-        self._migrating.completed(completion.identifier, self._cm.primary)
+        self._migration.completed(completion.identifier, self._cm.primary)
         request = self._sends.completed(completion.identifier)
         if request is None:
             return
@@ -491,7 +486,7 @@ class MessageTransport:
 
     def _advance(self) -> None:
         assert self._pair is not None
-        if self._sends.waiting or self._credits.isCounted:
+        if self._sends.waiting or self._credits.usesCredits:
             try:
                 self._sends.post(self._pair, self._credits, self.agreed.messageBytes)
             except RDMAError as error:
@@ -565,7 +560,7 @@ class MessageTransport:
             done, request.done = request.done, None
             if done is not None:
                 done.errback(failure)
-        self._migrating.end()
+        self._migration.end()
         self._dismissProducer()
         protocol, self.protocol = self.protocol, None
         if protocol is not None:
@@ -585,9 +580,9 @@ class MessageTransport:
         pair, self._pair = self._pair, None
         if pair is not None:
             pair.close()
-        if self._shelf is not None:
-            shelf, self._shelf = self._shelf, None
-            self.adapter.leave(shelf, pair, self._depth)
+        if self._shared is not None:
+            shared, self._shared = self._shared, None
+            self.adapter.detach(shared, pair, self._depth)
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.giveBack()

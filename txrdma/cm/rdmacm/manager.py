@@ -2,7 +2,7 @@
 The communication manager of a kernel's device, by librdmacm: what L{txrdma.cm.manager} is for our own.
 
 Where the kernel's manager is loaded it owns the management class, and nobody else's messages are taken. So
-its connections are asked for through librdmacm, whose events are heard on the reactor; queue pairs are ours.
+its connections are asked for through librdmacm, whose events are read on the reactor; queue pairs are ours.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from twisted.internet.interfaces import IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm._alternate import acceptAny, Judge
-from txrdma.cm._manager import BACKLOG
-from txrdma.cm.events import (
+from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
+from txrdma.cm.core.dispatcher import BACKLOG
+from txrdma.cm.core.events import (
     ConnectionEstablished,
     ConnectionRejected,
     ConnectionReplied,
@@ -31,13 +31,13 @@ from txrdma.cm.events import (
     Event,
     TimewaitOver,
 )
-from txrdma.cm.insight import appear, leave
 from txrdma.cm.interfaces import IConnectionManager, IManagedConnection
-from txrdma.cm.ipcm import IPAddresses, portOf, PortSpace
-from txrdma.cm.messages import APStatus, CMPath, DREQ, MessageKind, REJ, RejectReason, REP, REQ
-from txrdma.cm.paths import reversedPath
+from txrdma.cm.layouts.ipcm import IPAddresses, portOf, PortSpace
+from txrdma.cm.layouts.messages import APStatus, CMPath, DREQ, MessageKind, REJ, RejectReason, REP, REQ
+from txrdma.cm.layouts.paths import reversedPath
 from txrdma.cm.rdmacm.library import Channel, DESCRIPTOR, EventKind, Happened, Parameters
 from txrdma.cm.rdmacm.messages import HEADER, replyOf, requestOf, requestSent
+from txrdma.cm.status import appear, leave
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IVerbsDevice
@@ -52,7 +52,7 @@ _MOST_REJECTED: Final = 148
 _SPACES: Final = (PortSpace.TCP, PortSpace.IB)
 _NO_ALTERNATES: Final = "the kernel's communication manager has no alternate paths"
 
-Heard = Callable[["KernelConnection", Event], None]
+EventHandler = Callable[["KernelConnection", Event], None]
 """A program's function that is called with each event of a connection."""
 
 
@@ -79,25 +79,24 @@ class KernelConnection:
     alternate: CMPath | None = None
 
     def __init__(
-        self, manager: KernelManager, identifier: int, request: REQ, isActive: bool, heard: Heard
+        self, manager: KernelManager, identifier: int, request: REQ, isActive: bool, handler: EventHandler
     ) -> None:
         self.manager, self.request, self.isActive = manager, request, isActive
         self.reply: REP | None = None
         self.state = "REQ_SENT" if isActive else "REQ_RCVD"
         self.identifier = identifier
-        self._heard = heard
+        self._handler = handler
 
     def __repr__(self) -> str:
         return f"<KernelConnection {self.manager.device.name} {self.state}>"
 
     @property
     def primary(self) -> CMPath:
-        """The path in use, as this end sees it."""
         return self.request.primary if self.isActive else reversedPath(self.request.primary)
 
-    def handTo(self, heard: Heard, look: Callable[[], None] = lambda: None) -> None:
-        """Have events reported to another function from now on; there are no migrations to look for."""
-        self._heard = heard
+    def setHandler(self, handler: EventHandler, checkMigration: Callable[[], None] = lambda: None) -> None:
+        """Set the event handler; C{checkMigration} is not called, as there are no alternate paths."""
+        self._handler = handler
 
     def startingPSN(self) -> int:
         """The PSN that the peer is to begin with: the kernel has chosen it."""
@@ -165,7 +164,6 @@ class KernelConnection:
             self._forget()  # the kernel tells a peer that waits
 
     def communicating(self) -> None:
-        """Note that the queue pair has received data, as good as an RTU that may be lost."""
         if self.state != "REP_SENT":
             return
         try:
@@ -270,7 +268,7 @@ class KernelConnection:
 
     def _happened(self, event: Event) -> None:
         try:
-            self._heard(self, event)
+            self._handler(self, event)
         except Exception:
             _log.failure("{connection}: its program failed at {event}", connection=self, event=event)
             self.disconnect()
@@ -279,7 +277,7 @@ class KernelConnection:
 @implementer(IConnectionManager, IReadDescriptor)
 class KernelManager:
     """
-    The kernel's manager of connections of one device, heard on the reactor.
+    The kernel's manager of connections of one device, whose event channel the reactor reads.
 
     @ivar counters: messages that librdmacm was asked to send, or has told of, by direction and kind.
     """
@@ -294,7 +292,7 @@ class KernelManager:
         self.channel = Channel()
         self._reactor, self._addresses = reactor, addresses
         self._connections: dict[int, KernelConnection] = {}
-        self._hearing: dict[int, tuple[int, Heard]] = {}
+        self._handlers: dict[int, tuple[int, EventHandler]] = {}
         reactor.addReader(self)
         appear(reactor, self)
 
@@ -309,23 +307,27 @@ class KernelManager:
     @property
     def listeners(self) -> int:
         """The number of ids that listen: one for each address of a listener."""
-        return len(self._hearing)
+        return len(self._handlers)
 
     def close(self) -> None:
-        """Forget all connections: the kernel ends those that are left. Twice is fine."""
         self._reactor.removeReader(self)
         leave(self)
         self._connections.clear()
-        self._hearing.clear()
+        self._handlers.clear()
         self.channel.close()
 
     def listen(
-        self, serviceID: int, heard: Heard, *, backlog: int = BACKLOG, judge: Judge = acceptAny
+        self,
+        serviceID: int,
+        handler: EventHandler,
+        *,
+        backlog: int = BACKLOG,
+        checkPath: PathCheck = acceptAnyPath,
     ) -> Callable[[], None]:
         """
         Have REQs for a port reported, at all IP addresses that the device has now.
 
-        @param judge: is never asked: there are no alternate paths.
+        @param checkPath: is never asked: there are no alternate paths.
         @return: call it to listen no more. Connections stay.
         @raise InvalidRequest: the service id is not one of a port, somebody listens to the port already, or
             the device has no IP address.
@@ -338,14 +340,14 @@ class KernelManager:
 
         def end() -> None:
             for identifier in made:
-                if self._hearing.pop(identifier, None) is not None:
+                if self._handlers.pop(identifier, None) is not None:
                     self.channel.destroy(identifier)
 
         try:
             for address in addresses:
                 identifier = self.channel.create(space)
                 made.append(identifier)
-                self._hearing[identifier] = serviceID, heard
+                self._handlers[identifier] = serviceID, handler
                 self.channel.listen(identifier, address, port, min(backlog, 0x7FFFFFFF))
         except RDMAError:
             end()
@@ -353,7 +355,7 @@ class KernelManager:
         return end
 
     def connect(
-        self, request: REQ, path: IBPath, heard: Heard, *, judge: Judge = acceptAny
+        self, request: REQ, path: IBPath, handler: EventHandler, *, checkPath: PathCheck = acceptAnyPath
     ) -> KernelConnection:
         """
         Ask for a connection to the port of a REQ's service id, between the addresses in its private data.
@@ -363,7 +365,7 @@ class KernelManager:
         space, port = self._portOf(request.serviceID)
         addresses = IPAddresses.fromPrivateData(request.privateData)
         identifier = self.channel.create(space)
-        made = self._connections[identifier] = KernelConnection(self, identifier, request, True, heard)
+        made = self._connections[identifier] = KernelConnection(self, identifier, request, True, handler)
         try:
             self.channel.resolveAddress(
                 identifier, addresses.source, addresses.destination, port, RESOLVE_SECONDS
@@ -389,11 +391,9 @@ class KernelManager:
     # IReadDescriptor
 
     def fileno(self) -> int:
-        """The descriptor of the event channel."""
         return self.channel.fileno()
 
     def logPrefix(self) -> str:
-        """The name of this reader in logs."""
         return "librdmacm"
 
     def doRead(self) -> None:
@@ -409,7 +409,7 @@ class KernelManager:
                 continue
             connection = self._connections.get(event.identifier)
             if connection is None:
-                if event.identifier in self._hearing:
+                if event.identifier in self._handlers:
                     _log.warn("{manager}: a listener hears {kind}", manager=self, kind=event.kind.name)
                 continue
             try:
@@ -418,17 +418,18 @@ class KernelManager:
                 connection.failed(error)
 
     def connectionLost(self, reason: Failure) -> None:
-        """End all connections: nothing is heard of them any more."""
         for connection in tuple(self._connections.values()):
-            connection.failed(DeviceUnavailable("the kernel's communication manager is heard no more"))
+            connection.failed(
+                DeviceUnavailable("events of the kernel's communication manager are not received any more")
+            )
 
     def _asked(self, event: Happened) -> None:
-        listener, identifier = self._hearing.get(event.listener), event.identifier
+        listener, identifier = self._handlers.get(event.listener), event.identifier
         if listener is None:
             self.channel.destroy(identifier)
             return
         self.counters["received REQ"] += 1
-        serviceID, heard = listener
+        serviceID, handler = listener
         try:
             prepared, ends = self.channel.prepared(identifier), self.channel.ends(identifier)
         except RDMAError as error:
@@ -436,5 +437,5 @@ class KernelManager:
             self.channel.destroy(identifier)
             return
         request = requestOf(serviceID, ends, event.parameters, prepared)
-        made = self._connections[identifier] = KernelConnection(self, identifier, request, False, heard)
+        made = self._connections[identifier] = KernelConnection(self, identifier, request, False, handler)
         made._happened(ConnectionRequested(request))

@@ -1,17 +1,17 @@
 """
-REQs and REPs that say what the kernel's manager has told: the rest of connections is made of these.
+REQs and REPs for connections of the kernel's manager, which does not report the messages themselves.
 
-The kernel keeps the messages themselves. It tells addresses, a few parameters, and attributes for the queue
-pair; a REQ and a REP are made of them that lead to the same attributes (see L{txrdma.cm.queuepairs}).
+The kernel reports addresses, a few parameters, and attributes of the queue pair. The REQ and the REP made of
+them lead to the same attributes (see L{txrdma.cm.connections.queuepairs}).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from txrdma.cm.ipcm import IPAddresses
-from txrdma.cm.messages import CMPath, REP, REQ
-from txrdma.cm.paths import reversedPath
+from txrdma.cm.layouts.ipcm import IPAddresses
+from txrdma.cm.layouts.messages import CMPath, REP, REQ
+from txrdma.cm.layouts.paths import reversedPath
 from txrdma.cm.rdmacm.library import Ends, Parameters, Prepared
 from txrdma.iba.path import PERMISSIVE_LID
 from txrdma.iba.types import DEFAULT_PKEY, LID

@@ -26,15 +26,15 @@ from twisted.internet.interfaces import (
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm._manager import BACKLOG
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
-from txrdma.cm.connections.terms import MessageAddress, MessagePeer, Terms
+from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IRDMAProtocol
-from txrdma.cm.messages import RejectReason
+from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket._core import CONTROLS, Sizes
 from txrdma.cm.rsocket.stream import addressOf, RSocketEnd
-from txrdma.cm.rsocket.transport import KEEPALIVE, RSocketTransport
+from txrdma.cm.rsocket.transport import RSocketTransport
+from txrdma.cm.terms import KEEPALIVE, MessageAddress, MessagePeer, Terms
 from txrdma.error import RDMAError, WireError
 from txrdma.kit.values import frozen
 from txrdma.messages import IMessageProtocolFactory
@@ -68,7 +68,14 @@ class Options:
         """The terms of the connection beneath, with receives for control messages, which need no credits."""
         sizes = self.sizes
         receives = sizes.receives + 2 * CONTROLS
-        return Terms(messageBytes=1, receives=receives, sends=sizes.sends, reads=0, isCounted=False)
+        return Terms(
+            messageBytes=1,
+            receives=receives,
+            sends=sizes.sends,
+            reads=0,
+            usesCredits=False,
+            keepalive=None,  # RSocketEnd sends its own probes
+        )
 
 
 USUAL: Final = Options()
@@ -123,6 +130,10 @@ class _Connecting(Connecting):
 
     def _dress(self, end: RSocketEnd) -> RSocketTransport:
         return RSocketTransport(end, self.protocol)
+
+    def failed(self, failure: Failure) -> Failure:
+        self.end.memoryLost()
+        return super().failed(failure)
 
     def known(self, error: BaseException) -> BaseException | None:
         if isinstance(error, Rejected) and error.status in _REFUSED:

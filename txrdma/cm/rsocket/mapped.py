@@ -37,7 +37,6 @@ class MappedMemory:
         return f"<MappedMemory {self.length} bytes at {self.offset} {state}>"
 
     def close(self) -> None:
-        """Map the memory no more, and tell the peer. Twice is fine."""
         mappings, self._mappings = self._mappings, None
         if mappings is not None:
             mappings.unmap(self._index, self._region)
@@ -105,7 +104,7 @@ class EndMappings:
         self._look()
         return waiting
 
-    def heard(self, events: list[Event]) -> None:
+    def handleEvents(self, events: list[Event]) -> None:
         """Act on what the core has reported."""
         for event in events:
             if isinstance(event, PeerMapped):

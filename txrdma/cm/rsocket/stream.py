@@ -11,17 +11,17 @@ from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
-from txrdma.cm.connections.terms import MessageAddress
+from txrdma.cm.connections.keepalive import Keepalive
 from txrdma.cm.interfaces import IPreparedProtocol, IRDMATransport
-from txrdma.cm.messages import CMPath
+from txrdma.cm.layouts.messages import CMPath
 from txrdma.cm.rsocket._core import PINNED_SHARE, RSocket, Sizes, understood
 from txrdma.cm.rsocket._receiving import Violation
 from txrdma.cm.rsocket.mapped import EndMappings, MappedMemory, over
 from txrdma.cm.rsocket.messages import ConnectionData
+from txrdma.cm.terms import MessageAddress
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion
@@ -64,7 +64,7 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         self._own = ConnectionData()
         self._peerData = ConnectionData()
         self._local: IMemoryRegion | None = None
-        self._probing: IDelayedCall | None = None
+        self._probing: Keepalive | None = None
         self._mapped: EndMappings | None = None
 
     def __repr__(self) -> str:
@@ -133,19 +133,15 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         """Do nothing: C{makeConnection} has begun."""
 
     def setKeepAlive(self, seconds: float | None) -> None:
-        """Probe an idle peer so often, or never."""
+        """Probe an idle peer at this interval; None disables the probes."""
         self.keepalive = seconds
-        probing, self._probing = self._probing, None
-        if probing is not None and probing.active():  # somebody may have cancelled all calls, and told nobody
-            probing.cancel()
-        if seconds is not None and not self._isGone:
-            self._probing = self._reactor.callLater(seconds, self._probe)
+        if self._probing is not None:
+            self._probing.stop()
+        self._probing = None if self._isGone else Keepalive(self._reactor, seconds, self._probe)
 
     def _probe(self) -> None:
-        self._probing = None
         if self._core is not None and not self._isLeaving:
             self._core.probe()
-        self.setKeepAlive(self.keepalive)
         self._turn()
 
     # Mapped memory: see IMappingTransport
@@ -196,7 +192,7 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         events = list(core.events)
         core.events.clear()
         if self._mapped is not None:
-            callWithContext(self.context, self._mapped.heard, events)
+            callWithContext(self.context, self._mapped.handleEvents, events)
 
     # What the connection brings: see IRDMAProtocol
 
@@ -230,11 +226,12 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         """Go on: where packets go is no concern of a stream."""
 
     def memoryLost(self) -> None:
-        """Keep what has come and is not read."""
+        """Copy the bytes that were received and not read; release the memory of a failed attempt."""
         self._keepRest()
+        if self._transport is None:  # connectionLost is not called, and tracebacks may refer to this end
+            self._core = self._local = None
 
     def connectionLost(self, reason: Failure) -> None:
-        """End, by what the connection beneath says and by what the peer has said before."""
         self._lost(reason)
         self.setKeepAlive(None)
         mapped, self._mapped = self._mapped, None

@@ -30,7 +30,7 @@ def _options(keys: Keys) -> Options:
     from txrdma.cm.rsocket._core import Sizes
     from txrdma.cm.rsocket.endpoints import Options
     from txrdma.cm.rsocket.messages import MOST_MAPPINGS
-    from txrdma.cm.rsocket.transport import KEEPALIVE
+    from txrdma.cm.terms import KEEPALIVE
 
     usual = Sizes()
     sizes = Sizes(
@@ -61,7 +61,6 @@ class RSocketClientParser:
     def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint:
-        """Parse C{rsocket:host:port}, as L{IStreamClientEndpointStringParserWithReactor} asks."""
         from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint
         from txrdma.ports.softdevices import softDeviceAt, softDeviceTo
         from txrdma.verbs.devices import prepareDevice
@@ -90,8 +89,7 @@ class RSocketServerParser:
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamServerEndpoint:
-        """Parse C{rsocket:port}, as L{IStreamServerEndpointStringParser} asks."""
-        from txrdma.cm._manager import BACKLOG
+        from txrdma.cm.core.dispatcher import BACKLOG
         from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
         from txrdma.ports.softdevices import softDeviceAt
         from txrdma.verbs.devices import prepareDevice

@@ -4,8 +4,6 @@ The transport of an rsocket stream: for protocols it is as Twisted's TCP transpo
 
 from __future__ import annotations
 
-from typing import Final
-
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
@@ -15,10 +13,8 @@ from txrdma.cm.interfaces import IRDMATransport
 from txrdma.cm.rsocket.interfaces import IMappingTransport
 from txrdma.cm.rsocket.mapped import MappedMemory
 from txrdma.cm.rsocket.stream import RSocketEnd
+from txrdma.cm.terms import KEEPALIVE
 from txrdma.streams.transport import StreamTransport
-
-KEEPALIVE: Final = 15.0
-"""Seconds between probes of a peer that says nothing."""
 
 
 @implementer(ITCPTransport, ITLSTransport, IMappingTransport)
@@ -45,7 +41,6 @@ class RSocketTransport(StreamTransport[RSocketEnd]):
 
     @property
     def peerMappings(self) -> list[range]:
-        """The offsets that the peer has mapped."""
         return self.stream.peerMappings
 
     def mapMemory(self, length: int, offset: int = 0) -> MappedMemory:
@@ -57,11 +52,9 @@ class RSocketTransport(StreamTransport[RSocketEnd]):
         return self.stream.mapMemory(length, offset)
 
     def writeMapped(self, offset: int, data: bytes) -> Deferred[None]:
-        """Write to memory that the peer has mapped: see L{IMappingTransport}."""
         return self.stream.writeMapped(offset, data)
 
     def whenMapped(self, offset: int, length: int = 1) -> Deferred[None]:
-        """Wait until the peer has mapped memory: see L{IMappingTransport}."""
         return self.stream.whenMapped(offset, length)
 
     # ITCPTransport

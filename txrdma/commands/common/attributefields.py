@@ -57,7 +57,7 @@ def attributeNamed(name: str, rpc: RPC | None = None) -> type[Attribute]:
 
 def attributesOf(rpc: RPC | None) -> Iterator[type[Attribute]]:
     """All attributes that a call carries; all known attributes without a call."""
-    import txrdma.cm.messages
+    import txrdma.cm.layouts.messages
     import txrdma.mad.layouts.baseboard
     import txrdma.mad.layouts.congestion
     import txrdma.mad.layouts.devices

@@ -3,7 +3,7 @@ Registry of the commands of C{txrdma}: each is a module of this room, imported w
 
 A new command is one line in L{COMMANDS} and a module of its name (a dash is written C{_}), which has
 C{CommandOptions}, a subclass of L{txrdma.commands.common.options.CommandOptions}, and
-C{async def carryOut(reactor, options) -> None}. It may have C{prepare(options)}, too, which is called before
+C{async def run(reactor, options) -> None}. It may have C{prepare(options)}, too, which is called before
 there is a reactor.
 """
 
@@ -32,7 +32,7 @@ class CommandModule(Protocol):
     CommandOptions: type[CommandOptions]
 
     @staticmethod
-    def carryOut(reactor: Any, options: Any) -> Coroutine[Deferred[Any], Any, None]:
+    def run(reactor: Any, options: Any) -> Coroutine[Deferred[Any], Any, None]:
         """
         Carry out the command; an L{txrdma.error.RDMAError} is printed without a traceback.
 

@@ -220,7 +220,7 @@ def loaded(path: str) -> Fabric:
         text = Path(path).read_text(encoding="utf-8")
         if text.lstrip().startswith(("{", "[")):
             return load(json.loads(text))
-        from txrdma.sim.nets.netfabrics import readFabric  # seldom needed
+        from txrdma.sim.netfabrics import readFabric  # seldom needed
 
         return readFabric(text, path)
     except (OSError, ValueError) as error:

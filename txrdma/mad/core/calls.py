@@ -11,36 +11,38 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 from struct import Struct
-from typing import Any, Final, NamedTuple, Protocol, Union
+from typing import Any, Final, NamedTuple, TYPE_CHECKING, Union
 
 from txrdma.error import InvalidRequest, RDMAError, WireError
-from txrdma.iba.path import IBPath, MADEndPort
+from txrdma.iba.path import IBPath
 from txrdma.mad.core.answers import answerOf, check, HEADER, OFFSETS, Records, redirected, TABLES, whole
-from txrdma.mad.core.asked import Asked
 from txrdma.mad.core.datagrams import datagramOf
 from txrdma.mad.core.timeouts import Timeouts
-from txrdma.mad.core.transactions import Due, Transactions
+from txrdma.mad.core.transactions import Call, Due, Transactions
 from txrdma.mad.core.transfers import Failed, isRMPP, Received, RMPP_CLASSES, RMPPTransfers
-from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silence
+from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silenceHint
 from txrdma.mad.layouts.attributes import ManagementClass, Method, RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo, MAD_LENGTH, MADStatus
 from txrdma.mad.layouts.sa import PathRecord
 from txrdma.mad.paths import pathOf, toSA
 
+if TYPE_CHECKING:
+    from txrdma.interfaces import IMADPort
+
 MOST_REDIRECTIONS: Final = 4
 
-LONG_PATIENCE_SECONDS: Final = 10.0
-"""Shortest time to wait for the next segment of an answer: Linux sends one again after 2 seconds."""
+NEXT_SEGMENT_SECONDS: Final = 10.0
+"""Shortest time to wait for the next segment of a response: Linux sends one again after 2 seconds."""
 
 SLICE: Final = 4096
-"""Records of a table that are decoded at once, in some milliseconds: between slices others have a turn."""
+"""Records of a table that are decoded per reactor iteration, in some milliseconds."""
 
 _unpack: Final = HEADER.unpack_from
 _words: Final = Struct(">IH2xQH2xI").unpack_from
 _PLAIN: Final = {0x01810181: 0x8000, 0x01010181: 0, 0x01040181: 0}
 """
 Heads and status of good answers to Get and Set, by directed routes, by LID, and of performance management:
-nearly all that come. Such a datagram is compared with its call at once, which saves a tenth of a call's time.
+nearly all responses. L{Calls.received} handles them first, which saves a tenth of a call's time.
 """
 
 _PLAIN_OFFSET: Final = OFFSETS[ManagementClass.PERFORMANCE]
@@ -55,28 +57,9 @@ _GET_RESP: Final = Method.GET_RESP
 _TABLES: Final = frozenset(map(int, TABLES))
 
 
-class Terms(Protocol):
-    """
-    Port of the calls, as the core needs it: all of this returns without I/O.
-
-    @ivar transactionIDBits: number of low bits of a transaction ID that return as they were sent.
-    @ivar doesRMPP: True if the port itself segments and reassembles RMPP transfers.
-    """
-
-    endPort: MADEndPort
-    transactionIDBits: int
-    doesRMPP: bool
-
-    def pathOf(self, envelope: object) -> IBPath:
-        """Path that a datagram took, from its envelope."""
-
-    def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """True if a datagram can be an answer from the end of a path."""
-
-
 class Requested(NamedTuple):
     """
-    A request, or another datagram that is no answer, has come.
+    A request, or another datagram that is no response, was received.
 
     @ivar datagram: the datagram, or the first one of an RMPP transfer.
     @ivar message: bytes of the attribute.
@@ -90,33 +73,33 @@ class Requested(NamedTuple):
 
 class Dropped(NamedTuple):
     """
-    A datagram that came was dropped.
+    A received datagram was dropped.
 
-    @ivar breaksRules: True if its sender does not keep to the specification.
+    @ivar breaksRules: True if the sender violates the specification.
     """
 
     reason: str
     breaksRules: bool = False
 
 
-class Stumbled(NamedTuple):
-    """An exception in our own code about a datagram; the call concerned has failed with it."""
+class InternalError(NamedTuple):
+    """An exception in our own code while a datagram was processed; its call has failed."""
 
     error: Exception
 
 
-Event = Union[Asked, Requested, Dropped, Stumbled]
-"""A call that has ended, itself, as these are too many for an object each; or one of the other events."""
+Event = Union[Call, Requested, Dropped, InternalError]
+"""A call that has ended (without an event object around it, to save time), or another event."""
 
 Packet = tuple[bytes, IBPath, float]
 """A datagram to send, its path, and the seconds in which an answer is awaited; 0 for none."""
 
 
-class _Waiting(NamedTuple):
-    """A call that waits for the SA's path to the GID that it was redirected to."""
+class _RedirectedCall(NamedTuple):
+    """A call that was redirected to a GID, while the SA is asked for the path."""
 
-    call: Asked
-    way: IBPath
+    call: Call
+    target: IBPath
     status: int
     reply: bytes
 
@@ -125,27 +108,21 @@ class Calls:
     """
     Calls that go out by one port, and the RMPP transfers of both directions.
 
-    @ivar strangers: number of answers that were dropped as they came from another port than the one asked.
+    @ivar wrongSources: number of answers that were dropped as they came from another port than the one asked.
     @ivar isServing: True if requests of others are wanted.
     """
 
-    def __init__(self, port: Terms, random: Callable[[int], bytes]) -> None:
+    def __init__(self, port: IMADPort, random: Callable[[int], bytes]) -> None:
         """@param random: returns that many unforeseeable bytes."""
-        self.strangers = 0
+        self.wrongSources = 0
         self.isServing = False
         self._port = port
-
-        self._isFrom = port.isFrom
-        self._transactions: Transactions[Asked] = Transactions(port.transactionIDBits, random)
-        self._begin = self._transactions.begin
-        self._find = self._transactions.find
+        self._transactions: Transactions = Transactions(port.transactionIDBits, random)
         self._open, self._mask = self._transactions.open, self._transactions.mask
-        self._close = self._transactions.end
-        self.newIdentifier = self._transactions.newIdentifier
         self._timeouts = Timeouts()
         self._long = RMPPTransfers(port.transactionIDBits)
-        self._tables: dict[Asked, tuple[bytes, Records]] = {}
-        self._ways: dict[Asked, _Waiting] = {}
+        self._tables: dict[Call, tuple[bytes, Records]] = {}
+        self._redirected: dict[Call, _RedirectedCall] = {}
         self._packets: list[Packet] = []
         self._events: list[Event] = []
 
@@ -162,22 +139,26 @@ class Calls:
         """Times that no answer to a request came in time."""
         return self._transactions.late
 
-    # Orders.
+    def newIdentifier(self) -> int:
+        """Draw a transaction ID: see L{Transactions.newIdentifier}."""
+        return self._transactions.newIdentifier()
 
-    def ask(self, call: Asked, path: IBPath, now: float, timeoutSeconds: float | None = None) -> bytes | None:
+    # Requests.
+
+    def ask(self, call: Call, path: IBPath, now: float, timeoutSeconds: float | None = None) -> bytes | None:
         """
-        Begin a call; its end is an event, unless calls of this name have no answer.
+        Begin a call. Its end is an event, unless calls of this name have no response.
 
         @param timeoutSeconds: time to wait for an answer; by default as long as path and peer take.
-        @return: the datagram to send, which takes no turn by L{outgoing} (a twentieth of a call's time); None
-            when the request is an RMPP transfer.
+        @return: the datagram to send, which bypasses L{outgoing} (a twentieth of a call's time); None if the
+            request is an RMPP transfer.
         @raise RDMAError: the call cannot be sent, and gets no event.
-        @raise WireError: a value of it does not fit.
+        @raise WireError: a value does not fit into its field.
         """
         rpc = call.rpc
         identifier = call.chosenID
         if not identifier:
-            identifier = self.newIdentifier()
+            identifier = self._transactions.newIdentifier()
         elif rpc.answer is not None:
             self._transactions.check(identifier)
         call.identifier = identifier
@@ -189,7 +170,7 @@ class Calls:
         call.timeoutSeconds = timeoutSeconds
         if rpc.answer is None:
             return datagram
-        self._begin(call, now)
+        self._transactions.begin(call, now)
         if rpc.method is not _GET_MULTI:
             return datagram
         if self._port.doesRMPP:
@@ -212,43 +193,43 @@ class Calls:
             self._long.send(datagram, message, path, now)
             self._flush()
 
-    def forget(self, call: Asked) -> None:
-        """Give up a call without any event for it: its Deferred was cancelled."""
-        self._close(call)
+    def forget(self, call: Call) -> None:
+        """Give up a call without an event: its Deferred was cancelled."""
+        self._transactions.end(call)
         if self._tables:
             self._tables.pop(call, None)
-        if self._ways:
-            for question in [each for each, waiting in self._ways.items() if waiting.call is call]:
-                del self._ways[question]
-                self.forget(question)
+        if self._redirected:
+            for query in [each for each, waiting in self._redirected.items() if waiting.call is call]:
+                del self._redirected[query]
+                self.forget(query)
         if call.rpc.managementClass in RMPP_CLASSES:
             self._long.forget(call.datagram)
             self._flush()
 
-    def clear(self) -> list[Asked]:
-        """Give up all calls, and return those that are left to be ended."""
+    def clear(self) -> list[Call]:
+        """Give up all calls, and return them: the caller ends them."""
         left = [
             *self._transactions.clear(),
             *self._tables,
-            *(waiting.call for waiting in self._ways.values()),
+            *(waiting.call for waiting in self._redirected.values()),
         ]
-        calls = [call for call in left if call not in self._ways]
+        calls = [call for call in left if call not in self._redirected]
         self._tables.clear()
-        self._ways.clear()
+        self._redirected.clear()
         self._packets.clear()
         self._long = RMPPTransfers(self._port.transactionIDBits)
         return calls
 
-    # What comes.
+    # Received datagrams.
 
-    def received(self, datagram: bytes, envelope: object, now: float) -> Asked | None:
+    def received(self, datagram: bytes, envelope: object, now: float) -> Call | None:
         """
-        Take a datagram that has come. Whatever that is, this comes back, and the call concerned ends.
+        Process a received datagram. Never raises; on malformed input the matching call fails.
 
-        @return: the call that has its answer by this one datagram, as nearly all have: it is no event, and
-            nothing else has happened (a tenth of a call's time).
+        @return: the call that this datagram completes, in the usual case of a response in one datagram:
+            there is no event then (a tenth of a call's time). Otherwise None.
         """
-        call: Asked | None = None
+        call: Call | None = None
         try:
             if len(datagram) == MAD_LENGTH:
                 head, status, identifier, attributeID, modifier = _words(datagram)
@@ -260,17 +241,17 @@ class Calls:
                     and modifier == call.modifier
                     and call.rpc.answer is _GET_RESP
                     and call.datagram[1] == datagram[1]
-                    and (status or self._isFrom(envelope, call.path))
+                    and (status or self._port.isFrom(envelope, call.path))
                 ):
                     answer: Any = kind.decode(datagram, kind.dataOffset or _PLAIN_OFFSET)
-                    self._close(call)
-                    if kind is not ClassPortInfo and not self._ways:
+                    self._transactions.end(call)
+                    if kind is not ClassPortInfo and not self._redirected:
                         call.answer = answer
                         return call
-                    self._told(call, answer, now)
+                    self._succeed(call, answer, now)
                     return None
             elif not (self._port.doesRMPP and isRMPP(datagram)):
-                self._misshapen(datagram, envelope)
+                self._badLength(datagram, envelope)
                 return None
             call = None
             _, managementClass, _, method, _, identifier, _, _ = _unpack(datagram)
@@ -279,19 +260,23 @@ class Calls:
                 return None
             call = self._open.get(identifier & self._mask)
             if call is not None and managementClass != call.datagram[1]:
-                call = None  # another's: it only has the same transaction
-            if call is not None and managementClass != _DIRECTED and not self._isFrom(envelope, call.path):
-                self._estranged(call)
+                call = None  # of another class, with the same transaction ID by chance
+            if (
+                call is not None
+                and managementClass != _DIRECTED
+                and not self._port.isFrom(envelope, call.path)
+            ):
+                self._wrongSource(call)
             elif managementClass in RMPP_CLASSES and isRMPP(datagram) and not self._port.doesRMPP:
-                self._longAnswer(call, datagram, envelope, now)
-            elif call is not None:  # else it is late, or not ours
+                self._responseSegment(call, datagram, envelope, now)
+            elif call is not None:  # otherwise the response is late
                 self._answered(call, datagram, now)
         except Exception as error:
-            self._stumbled(call, datagram, error)
+            self._failedBy(call, datagram, error)
         return None
 
-    def _answered(self, call: Asked, datagram: bytes, now: float) -> None:
-        """Take an answer of whatever kind, as a whole or refused; L{received} itself takes most of them."""
+    def _answered(self, call: Call, datagram: bytes, now: float) -> None:
+        """Process a response that L{received} does not handle itself."""
         _, managementClass, _, method, status, _, _, _ = _unpack(datagram)
         if managementClass == _DIRECTED:
             status &= _NO_DIRECTION
@@ -301,34 +286,38 @@ class Calls:
         kind = call.kind
         check(call.rpc, kind, call.datagram, datagram)
         offset = kind.dataOffset or OFFSETS[managementClass]
-        if method in _TABLES:  # a port that joins RMPP transfers brings them whole
+        if method in _TABLES:  # from a port that reassembles transfers
             if not isRMPP(datagram):
                 raise WireError(kind.__name__, 24, "the table is no RMPP transfer")
-            self._message(call, datagram, answerOf(call.rpc, kind, datagram, datagram[offset:]), now)
+            self._messageReceived(call, datagram, answerOf(call.rpc, kind, datagram, datagram[offset:]), now)
             return
         answer = kind.decode(datagram, offset)
-        self._close(call)
-        self._told(call, answer, now)
+        self._transactions.end(call)
+        self._succeed(call, answer, now)
 
-    def _told(self, call: Asked, answer: Any, now: float) -> None:
-        """End a call that was closed by its answer; remember the time that a peer says it takes to answer."""
+    def _succeed(self, call: Call, answer: Any, now: float) -> None:
+        """Complete a call; remember the response time in a ClassPortInfo."""
         if call.kind is ClassPortInfo:
             self._timeouts.learn(call.path, call.datagram[1], answer.responseTimeValue)
         self._end(call, answer, now)
 
     def undeliverable(self, datagram: bytes, reason: str, now: float) -> None:
-        """Take back a request that could not be delivered, or at least its first 24 bytes."""
-        call = self._find(_IDENTIFIER.unpack_from(datagram)[0]) if len(datagram) >= 16 else None
+        """
+        Handle a request that the system could not deliver.
+
+        @param datagram: at least its first 24 bytes.
+        """
+        call = self._transactions.find(_IDENTIFIER.unpack_from(datagram)[0]) if len(datagram) >= 16 else None
         if call is not None:
-            self._goOn(self._transactions.undeliverable(call, now), reason, now)
+            self._resend(self._transactions.undeliverable(call, now), reason, now)
 
     def unsent(self, datagram: bytes, error: Exception) -> None:
-        """Take back a request that could not be sent at all: the call ends by the error."""
+        """Fail the call of a request that could not be sent."""
         call = self._callOf(datagram)
         if call is not None:
             self._fail(call, error)
 
-    # Time.
+    # Timers.
 
     def deadline(self) -> float | None:
         """Time at which to call L{expired}; None for never."""
@@ -339,16 +328,16 @@ class Calls:
         return long if first is None else first if long is None else min(first, long)
 
     def expired(self, now: float) -> None:
-        """Go on at the time of L{deadline}: ask again or give up, resend segments, decode more of a table."""
+        """Retry or give up calls, resend segments, decode more of a table; called at L{deadline}."""
         for call, (first, records) in tuple(self._tables.items()):
             self._read(call, first, records, now)
-        self._goOn(self._transactions.expired(now), "no answer", now)
+        self._resend(self._transactions.expired(now), "no answer", now)
         deadline = self._long.deadline()
         if deadline is not None and deadline <= now:
             self._long.expired(now)
             self._turn(now)
 
-    # What is taken.
+    # Output.
 
     def outgoing(self) -> Iterable[Packet]:
         """Take the packets that are to be sent."""
@@ -364,68 +353,68 @@ class Calls:
             self._events = []
         return events
 
-    # The end of a call.
+    # Ends of calls.
 
-    def _end(self, call: Asked, answer: object, now: float) -> None:
-        if self._ways and (waiting := self._ways.pop(call, None)) is not None:
-            self._found(waiting, answer, now)
+    def _end(self, call: Call, answer: object, now: float) -> None:
+        if self._redirected and (waiting := self._redirected.pop(call, None)) is not None:
+            self._redirectResolved(waiting, answer, now)
             return
         call.answer = answer
         self._events.append(call)
 
-    def _fail(self, call: Asked, error: Exception) -> None:
+    def _fail(self, call: Call, error: Exception) -> None:
         self.forget(call)
-        if self._ways and (waiting := self._ways.pop(call, None)) is not None:
-            self._lost(waiting, error)
+        if self._redirected and (waiting := self._redirected.pop(call, None)) is not None:
+            self._redirectFailed(waiting, error)
             return
         call.error = error
         self._events.append(call)
 
-    def _stumbled(self, call: Asked | None, datagram: bytes, error: Exception) -> None:
-        """End a call after an answer without a meaning, or an error of our own in handling it."""
+    def _failedBy(self, call: Call | None, datagram: bytes, error: Exception) -> None:
+        """Fail a call after a malformed response, or an exception in our own code."""
         if not isinstance(error, WireError):
-            self._events.append(Stumbled(error))
+            self._events.append(InternalError(error))
         if call is not None:
             self._fail(call, MADClassError(str(error), call.rpc, call.path, call.datagram, datagram))
 
-    def _estranged(self, call: Asked) -> None:
-        """Drop an answer that came from another port than the one that was asked."""
-        self.strangers += 1
-        self._events.append(Dropped(f"{call.rpc.name} by {call.path} is answered by somebody else"))
+    def _wrongSource(self, call: Call) -> None:
+        """Drop a response from another port than the one that was asked."""
+        self.wrongSources += 1
+        self._events.append(Dropped(f"{call.rpc.name} by {call.path} is answered from another port"))
 
-    def _misshapen(self, datagram: bytes, envelope: object) -> None:
+    def _badLength(self, datagram: bytes, envelope: object) -> None:
         """Drop a datagram of a wrong length (IBA 13.4.2); the call that it answers fails."""
         call = self._callOf(datagram) if len(datagram) >= 16 and datagram[3] & _RESPONSE else None
         if call is None:
-            self._events.append(Dropped(f"something of {len(datagram)} bytes is no datagram"))
-        elif datagram[1] != _DIRECTED and not self._isFrom(envelope, call.path):
-            self._estranged(call)
+            self._events.append(Dropped(f"a datagram has {len(datagram)} bytes instead of {MAD_LENGTH}"))
+        elif datagram[1] != _DIRECTED and not self._port.isFrom(envelope, call.path):
+            self._wrongSource(call)
         else:
             said = f"{call.rpc.name}: the answer has {len(datagram)} bytes instead of {MAD_LENGTH}"
             self._fail(call, MADClassError(said, call.rpc, call.path, call.datagram, datagram))
 
-    def _callOf(self, datagram: bytes) -> Asked | None:
+    def _callOf(self, datagram: bytes) -> Call | None:
         """Open call of this transaction ID and class; None without one."""
-        call = self._find(_IDENTIFIER.unpack_from(datagram)[0])
+        call = self._transactions.find(_IDENTIFIER.unpack_from(datagram)[0])
         return call if call is not None and call.datagram[1] == datagram[1] else None
 
-    def _goOn(self, due: Due[Asked], why: str, now: float) -> None:
+    def _resend(self, due: Due, why: str, now: float) -> None:
         for call in due.again:
             if call.rpc.managementClass in RMPP_CLASSES and self._hasBegun(call):
-                self.forget(call)  # it cannot be begun again by the same name
-                self._askAgain(call, call.path, now)
+                self.forget(call)  # the peer still knows its transaction ID
+                self._restart(call, call.path, now)
             else:
                 self._packets.append((call.datagram, call.path, call.timeoutSeconds))
         for call in due.late:
-            said = f"{call.rpc.name}: {why}{silence(call.rpc, call.path, call.keys.mkey)}"
+            said = f"{call.rpc.name}: {why}{silenceHint(call.rpc, call.path, call.keys.mkey)}"
             self._fail(call, MADTimeoutError(said, call.rpc, call.path, call.datagram))
 
-    def _hasBegun(self, call: Asked) -> bool:
+    def _hasBegun(self, call: Call) -> bool:
         """True if an RMPP transfer of the request or of the answer is on its way."""
         return call.rpc.method is _GET_MULTI or self._long.isAnswering(call.datagram)
 
-    def _askAgain(self, call: Asked, path: IBPath, now: float) -> None:
-        """Send the request again with another transaction ID, or to another node."""
+    def _restart(self, call: Call, path: IBPath, now: float) -> None:
+        """Send the request again with a new transaction ID, perhaps to another node."""
         try:
             datagram = self.ask(call, path, now, call.timeoutSeconds)
             if datagram is not None:
@@ -433,81 +422,81 @@ class Calls:
         except (RDMAError, WireError) as error:
             self._fail(call, error)
 
-    # Answers that are no.
+    # Error responses.
 
-    def _refused(self, call: Asked, status: int, datagram: bytes, now: float) -> None:
+    def _refused(self, call: Call, status: int, datagram: bytes, now: float) -> None:
         """Handle an error status: wait after BUSY, follow REDIRECT, or fail the call."""
         said = MADStatus(status)
         if said.isBusy and self._transactions.busy(call, now):
             return
         why = ""
         if said.isRedirect and call.rpc.managementClass != _SUBN:
-            way = redirected(call.path, datagram)
-            if way is not None and call.redirections < MOST_REDIRECTIONS:
+            target = redirected(call.path, datagram)
+            if target is not None and call.redirections < MOST_REDIRECTIONS:
                 self.forget(call)
                 call.redirections += 1
-                if way.dlid or not self._port.endPort.lid:
-                    self._askAgain(call, way, now)
+                if target.dlid or not self._port.endPort.lid:
+                    self._restart(call, target, now)
                 else:
-                    self._askForWay(_Waiting(call, way, status, datagram), now)
+                    self._resolveRedirect(_RedirectedCall(call, target, status, datagram), now)
                 return
-            why = " to nobody" if way is None else f" for the {call.redirections + 1}th time"
+            why = " without a target" if target is None else f" for the {call.redirections + 1}th time"
         self._fail(call, MADError(call.rpc, call.path, status, call.datagram, datagram, why))
 
-    def _askForWay(self, waiting: _Waiting, now: float) -> None:
-        """Ask the SA for the path to a GID; its redirections count like those of the call that waits."""
-        end, call, dgid = self._port.endPort, waiting.call, waiting.way.dgid
-        if not end.gids or dgid is None:  # the way is by a GID: it has no LID
-            self._lost(waiting, InvalidRequest("our own port has no GID"))
+    def _resolveRedirect(self, waiting: _RedirectedCall, now: float) -> None:
+        """Ask the SA for the path to a GID. Redirections of that query count like those of the call."""
+        end, call, dgid = self._port.endPort, waiting.call, waiting.target.dgid
+        if not end.gids or dgid is None:  # a target with a LID needs no query
+            self._redirectFailed(waiting, InvalidRequest("our own port has no GID"))
             return
-        query = PathRecord.query(dgid=dgid, sgid=end.gids[0], reversible=True, numbPath=1)
+        wanted = PathRecord.query(dgid=dgid, sgid=end.gids[0], reversible=True, numbPath=1)
         rpc = RPCS["SubnAdmGet"]
-        question = Asked(rpc, PathRecord, query.record.encode(), 0, call.keys, query.mask)
-        question.redirections = call.redirections
-        question.timeoutSeconds = call.timeoutSeconds
-        question.retriesLeft = call.retriesLeft
-        self._ways[question] = waiting
-        self._askAgain(question, toSA(end), now)
+        query = Call(rpc, PathRecord, wanted.record.encode(), 0, call.keys, wanted.mask)
+        query.redirections = call.redirections
+        query.timeoutSeconds = call.timeoutSeconds
+        query.retriesLeft = call.retriesLeft
+        self._redirected[query] = waiting
+        self._restart(query, toSA(end), now)
 
-    def _found(self, waiting: _Waiting, record: Any, now: float) -> None:
-        way = waiting.way
+    def _redirectResolved(self, waiting: _RedirectedCall, record: Any, now: float) -> None:
+        target = waiting.target
         try:
-            there = replace(pathOf(record), pkey=way.pkey, dqpn=way.dqpn, qkey=way.qkey)
+            path = replace(pathOf(record), pkey=target.pkey, dqpn=target.dqpn, qkey=target.qkey)
         except ValueError as error:
-            self._lost(waiting, error)
+            self._redirectFailed(waiting, error)
         else:
-            self._askAgain(waiting.call, there, now)
+            self._restart(waiting.call, path, now)
 
-    def _lost(self, waiting: _Waiting, error: Exception) -> None:
-        call, way, status, reply = waiting
-        why = f" to {way.dgid}, and nobody knows the way: {error}"
+    def _redirectFailed(self, waiting: _RedirectedCall, error: Exception) -> None:
+        call, target, status, reply = waiting
+        why = f" to {target.dgid}, and no path is known: {error}"
         self._fail(call, MADError(call.rpc, call.path, status, call.datagram, reply, why))
 
     # RMPP transfers.
 
     def _requested(self, datagram: bytes, envelope: object, now: float) -> None:
-        """Take a request, or a packet of an RMPP transfer that another node has begun."""
+        """Process a request, or a packet of an RMPP transfer that another node has begun."""
         if not self.isServing:
             return
         path = self._port.pathOf(envelope)
         if isRMPP(datagram) and not self._port.doesRMPP:
-            self._transferred(datagram, path, now)
+            self._segmentReceived(datagram, path, now)
         else:
             self._events.append(Requested(datagram, datagram[OFFSETS[datagram[1]] :], path))
 
-    def _longAnswer(self, call: Asked | None, datagram: bytes, envelope: object, now: float) -> None:
-        """A packet of an answer, or about a question."""
+    def _responseSegment(self, call: Call | None, datagram: bytes, envelope: object, now: float) -> None:
+        """Process an RMPP packet of a response, or an acknowledgement of a request."""
         path = self._port.pathOf(envelope)
         if call is not None or self._long.expects(datagram, path):
-            self._transferred(datagram, path, now, call)
+            self._segmentReceived(datagram, path, now, call)
 
-    def _transferred(self, datagram: bytes, path: IBPath, now: float, call: Asked | None = None) -> None:
+    def _segmentReceived(self, datagram: bytes, path: IBPath, now: float, call: Call | None = None) -> None:
         try:
             if self._long.received(datagram, path, now) and call is not None:
-                patience = max(call.timeoutSeconds, LONG_PATIENCE_SECONDS)
-                self._transactions.extend(call, now + patience)
+                seconds = max(call.timeoutSeconds, NEXT_SEGMENT_SECONDS)
+                self._transactions.extend(call, now + seconds)
         except WireError as error:
-            self._events.append(Dropped(f"{path} sends nonsense: {error}", breaksRules=True))
+            self._events.append(Dropped(f"malformed RMPP packet from {path}: {error}", breaksRules=True))
         self._turn(now, path)
 
     def _flush(self) -> None:
@@ -517,12 +506,12 @@ class Calls:
         """Send packets of RMPP transfers, and end calls whose transfers have ended."""
         for event in self._long.events():
             if isinstance(event, Received):
-                self._arrived(event, path, now)
+                self._transferReceived(event, path, now)
             elif isinstance(event, Failed):
-                self._notArrived(event)
+                self._transferFailed(event)
         self._flush()
 
-    def _arrived(self, event: Received, path: IBPath | None, now: float) -> None:
+    def _transferReceived(self, event: Received, path: IBPath | None, now: float) -> None:
         first = event.first
         if not first[3] & _RESPONSE:
             if path is not None:
@@ -537,31 +526,31 @@ class Calls:
                 self._refused(call, status, first, now)
                 return
             check(call.rpc, call.kind, call.datagram, first)
-            self._message(call, first, answerOf(call.rpc, call.kind, first, event.message), now)
+            self._messageReceived(call, first, answerOf(call.rpc, call.kind, first, event.message), now)
         except Exception as error:
-            self._stumbled(call, first, error)
+            self._failedBy(call, first, error)
 
-    def _notArrived(self, event: Failed) -> None:
-        call = self._find(event.transactionID) if event.isOurs else None
+    def _transferFailed(self, event: Failed) -> None:
+        call = self._transactions.find(event.transactionID) if event.isLocal else None
         if call is None or call.datagram[1] != event.managementClass:
             self._events.append(Dropped(f"an RMPP transfer has ended: {event.status.name}"))
             return
         self._fail(call, MADTransferError(event.status, event.byPeer, call.rpc, call.path, call.datagram))
 
-    def _message(self, call: Asked, first: bytes, answer: object, now: float) -> None:
-        """End a call whose answer has come as a whole, after a table is decoded."""
-        self._close(call)
+    def _messageReceived(self, call: Call, first: bytes, answer: object, now: float) -> None:
+        """Complete a call whose response has arrived; a table is decoded first."""
+        self._transactions.end(call)
         if isinstance(answer, Records):
             self._read(call, first, answer, now)
         else:
             self._end(call, answer, now)
 
-    def _read(self, call: Asked, first: bytes, records: Records, now: float) -> None:
+    def _read(self, call: Call, first: bytes, records: Records, now: float) -> None:
         self._tables.pop(call, None)
         try:
             isDone = records.more(SLICE)
         except Exception as error:
-            self._stumbled(call, first, error)
+            self._failedBy(call, first, error)
             return
         if isDone:
             self._end(call, records.decoded, now)

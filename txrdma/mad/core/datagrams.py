@@ -6,8 +6,8 @@ from typing import Final
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
-from txrdma.mad.core.asked import Asked
 from txrdma.mad.core.frames import frame, managementPacket, performancePacket
+from txrdma.mad.core.transactions import Call
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import RMPPHeader, RMPPType
 
@@ -16,7 +16,7 @@ _SUBN: Final = ManagementClass.SUBN_LID
 _PERFORMANCE: Final = ManagementClass.PERFORMANCE
 
 
-def datagramOf(call: Asked, path: IBPath, identifier: int) -> bytes:
+def datagramOf(call: Call, path: IBPath, identifier: int) -> bytes:
     """
     Make the datagram of a call; if the request is an RMPP transfer, the frame of its segments.
 

@@ -128,7 +128,7 @@ def frame(
                 *(attributeID, 0, modifier, payload),
             )
         except structError:
-            pass  # below it is told what does not fit
+            pass  # the layout below reports the field
     header = MADHeader(
         baseVersion=1,
         managementClass=ManagementClass(managementClass),

@@ -1,5 +1,5 @@
 """
-Memory of what has come lately, by which repetitions are known.
+Memory of recently received contents, to detect duplicates.
 
 Nothing here reads a clock or a socket.
 """
@@ -29,7 +29,7 @@ class Recent(Generic[K]):
         return len(self._known)
 
     def isNew(self, key: K, content: bytes, now: float) -> bool:
-        """Remember a content; False if it has come by this key a short while ago."""
+        """Remember a content; False for a duplicate within the time limit."""
         known = self._known.pop(key, None)
         self._known[key] = (content, now + self._seconds)
         while len(self._known) > self._most or next(iter(self._known.values()))[1] <= now:

@@ -7,12 +7,12 @@ each serve one message; L{txrdma.mad.core.transfers} has those of a port.
 Where the specification leaves a choice:
 
   - A receiver opens its window to L{WINDOW} segments with its first ACK, and acknowledges whenever half of
-    that has come, so that a sender need not stop. It keeps what comes after a gap.
+    that has arrived, so that a sender need not stop. It retains segments after a gap.
   - A segment beyond the window is dropped, as if it were lost.
-  - Before something is sent again the sender waits as long as acknowledgements took so far and the receiver
-    says that it takes, then twice as long, and so on.
+  - Before something is sent again the sender waits as long as acknowledgements took so far, plus the
+    response time in the receiver's header; then twice as long, and so on.
   - The length in the first segment is a sum of segments with or without the headers of the class: senders
-    differ. Who sends more than it can mean contradicts himself.
+    differ. More data than either sum is inconsistent.
 """
 
 from __future__ import annotations
@@ -38,26 +38,11 @@ TOTAL_SECONDS: Final = 600.0
 """Seconds until a transfer is given up that still makes progress (IBA 13.6.3.2)."""
 
 LONGEST_MESSAGE: Final = 64 * 1024 * 1024
-"""Bytes; a peer could otherwise fill our memory."""
+"""Bytes: limits the memory that a peer can occupy."""
 
 _VERSION: Final = 1
 _NO_RESPONSE_TIME: Final = 0x1F
 _FIRST_ABORT: Final = 118
-
-WORDS: Final = {
-    RMPPStatus.RESOURCES_EXHAUSTED: "there is no room for it",
-    RMPPStatus.TOTAL_TIME_TOO_LONG: "it takes too long",
-    RMPPStatus.INCONSISTENT_LENGTH: "segments contradict each other",
-    RMPPStatus.INCONSISTENT_FIRST: "a first segment is not number 1, or number 1 not the first",
-    RMPPStatus.BAD_TYPE: "there is no such type of packet",
-    RMPPStatus.WINDOW_TOO_SMALL: "a window ends before what is acknowledged",
-    RMPPStatus.SEGMENT_TOO_BIG: "a segment is acknowledged that was not sent",
-    RMPPStatus.ILLEGAL_STATUS: "a packet has a status that its type cannot have",
-    RMPPStatus.UNSUPPORTED_VERSION: "a packet is of another version of the protocol",
-    RMPPStatus.TOO_MANY_RETRIES: "nobody acknowledges, however often it is sent",
-    RMPPStatus.UNSPECIFIED: "without a reason",
-}
-"""Meanings of the codes of L{RMPPStatus} (IBA table 118)."""
 
 
 class Segment(NamedTuple):
@@ -78,7 +63,7 @@ class Ended(NamedTuple):
     byPeer: bool = False
 
 
-def misfit(header: RMPPHeader) -> Ended | None:
+def headerError(header: RMPPHeader) -> Ended | None:
     """
     Error in the header of a packet, or the end that it brings (IBA 13.6.2.2); None for DATA or ACK without an
     error.
@@ -99,7 +84,7 @@ def misfit(header: RMPPHeader) -> Ended | None:
     return None
 
 
-class Patience:
+class ResendTimeout:
     """Time to wait for an acknowledgement, adapted to the round trips so far."""
 
     def __init__(self, firstSeconds: float) -> None:
@@ -168,10 +153,10 @@ class Sender:
         self._windowEnd = max(1, window)
         self._next = 1
         self._highest = 0
-        self._patience = Patience(resendSeconds)
+        self._timeout = ResendTimeout(resendSeconds)
         self._timed: tuple[int, float] | None = None
         self._resendsLeft = RESENDS
-        self._resendAt = now + self._patience.seconds
+        self._resendAt = now + self._timeout.seconds
         self._giveUpAt = now + TOTAL_SECONDS
         self.isDone = False
 
@@ -182,7 +167,7 @@ class Sender:
             segments.append(self._segment(self._next))
             self._next += 1
         if segments:
-            self._resendAt = now + self._patience.seconds
+            self._resendAt = now + self._timeout.seconds
             sent = self._next - 1
             if self._timed is None and sent > self._highest:
                 self._timed = sent, now
@@ -191,7 +176,7 @@ class Sender:
 
     def received(self, header: RMPPHeader, now: float) -> Ended | None:
         """Take an ACK, a STOP or an ABORT; returns the failure that it means, if it is one."""
-        ended = misfit(header)
+        ended = headerError(header)
         if ended is not None:
             return ended
         if header.type is not RMPPType.ACK:
@@ -201,7 +186,7 @@ class Sender:
             return Ended(RMPPStatus.SEGMENT_TOO_BIG)
         if end < number:
             return Ended(RMPPStatus.WINDOW_TOO_SMALL)
-        self._patience.promised(header.responseTime)
+        self._timeout.promised(header.responseTime)
         if number > self.acknowledged:
             self._progressed(number, now)
         self._windowEnd = max(self._windowEnd, end)
@@ -223,9 +208,9 @@ class Sender:
         if self._resendsLeft == 0:
             return Ended(RMPPStatus.TOO_MANY_RETRIES)
         self._resendsLeft -= 1
-        self._patience.failed()
-        self._timed = None  # whatever comes now, nobody knows what it is about
-        self._resendAt = now + self._patience.seconds
+        self._timeout.failed()
+        self._timed = None  # a later ACK may be for either copy (Karn's algorithm)
+        self._resendAt = now + self._timeout.seconds
         self._next = self.acknowledged + 1
         return None
 
@@ -234,10 +219,10 @@ class Sender:
         self._next = max(self._next, number + 1)
         self._resendsLeft = RESENDS
         if self._timed is not None and number >= self._timed[0]:
-            self._patience.took(now - self._timed[1])
+            self._timeout.took(now - self._timed[1])
             self._timed = None
-        self._patience.progressed()
-        self._resendAt = now + self._patience.seconds
+        self._timeout.progressed()
+        self._resendAt = now + self._timeout.seconds
 
     def _segment(self, number: int) -> Segment:
         begin = (number - 1) * self._room
@@ -292,7 +277,7 @@ class Receiver:
         self.kept = 0
 
     def take(self) -> bytes:
-        """Take the whole message, which is not kept here afterwards."""
+        """Return the message, and release it."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
@@ -304,7 +289,7 @@ class Receiver:
         @return: the failure of the transfer, if it is one; unless the peer has ended it, L{outgoing} then has
             an ABORT or a STOP for the peer.
         """
-        ended = misfit(header)
+        ended = headerError(header)
         if ended is None and header.type is not RMPPType.DATA:
             ended = Ended(RMPPStatus.BAD_TYPE)
         number = header.data1
@@ -312,7 +297,7 @@ class Receiver:
             ended = Ended(RMPPStatus.INCONSISTENT_FIRST)
         if ended is not None:
             return self._refuse(ended)
-        if number < self._expected or self.isDone:  # it was here before: the ACK was lost
+        if number < self._expected or self.isDone:  # a duplicate: the ACK was lost
             if not self.isDone and self._isOther(number, header, data):
                 return self._refuse(Ended(RMPPStatus.INCONSISTENT_LENGTH))
             self._acknowledge()
@@ -344,9 +329,9 @@ class Receiver:
 
     def _isOther(self, number: int, header: RMPPHeader, data: bytes) -> bool:
         """
-        True if a segment that came before has other contents now.
+        True if a duplicate segment has other contents.
 
-        A peer that sends another answer to the same request does that: the two must not be mixed.
+        A peer that sends another response to the same request causes that: the two must not be mixed.
         """
         known = self._parts[number - 1]
         return (
@@ -354,7 +339,7 @@ class Receiver:
         )
 
     def _contradicts(self, number: int, isLast: bool) -> bool:
-        """True if a segment's place contradicts those of other segments (IBA 13.6.2.1)."""
+        """True if a segment number contradicts those of other segments (IBA 13.6.2.1)."""
         if isLast:
             return self._last not in (None, number) or any(early > number for early in self._early)
         if self._last is not None and number >= self._last:
@@ -383,21 +368,21 @@ class Receiver:
     def _acknowledge(self) -> None:
         last = self._acknowledged = self._expected - 1
         self._windowEnd = max(self._windowEnd, last + self._window)
-        self._answers.append(said(RMPPType.ACK, RMPPStatus.NORMAL, last, self._windowEnd))
+        self._answers.append(controlHeader(RMPPType.ACK, RMPPStatus.NORMAL, last, self._windowEnd))
 
     def _refuse(self, ended: Ended) -> Ended:
         if not ended.byPeer:
-            self._answers.append(refusal(ended.status))
+            self._answers.append(abortHeader(ended.status))
         return ended
 
 
-def refusal(status: RMPPStatus) -> RMPPHeader:
-    """The header that ends a message, in both directions: a STOP for want of room, else an ABORT."""
+def abortHeader(status: RMPPStatus) -> RMPPHeader:
+    """The header that ends a message, in both directions: a STOP for lack of resources, else an ABORT."""
     isStop = status is RMPPStatus.RESOURCES_EXHAUSTED
-    return said(RMPPType.STOP if isStop else RMPPType.ABORT, status, 0, 0)
+    return controlHeader(RMPPType.STOP if isStop else RMPPType.ABORT, status, 0, 0)
 
 
-def said(kind: RMPPType, status: RMPPStatus, data1: int, data2: int) -> RMPPHeader:
+def controlHeader(kind: RMPPType, status: RMPPStatus, data1: int, data2: int) -> RMPPHeader:
     """RMPP header of a packet without data."""
     return RMPPHeader(
         version=_VERSION,

@@ -1,5 +1,5 @@
 """
-Timeouts of requests: how long to wait for an answer, by path and by the response times that peers give.
+Timeouts of requests: how long to wait for a response, by path and by the response times of peers.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6.2 (timeouts) and 13.4.8.1 (RespTimeValue). Nothing here reads a
 clock or a socket.
@@ -13,7 +13,7 @@ from txrdma.iba.path import IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import GID, LID
 
 MOST_RESPONSE_TIME: Final = 22
-"""Longest time to answer that a peer may claim, as a code: 17 seconds. Some claim hours."""
+"""Upper bound of a peer's response time, as a code: 17 seconds. Some report hours."""
 
 _USUAL_SECONDS: Final = lifetimeSeconds(RESPONSE_TIME)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Final, Generic, TypeVar
-
-from typing_extensions import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.kit.deadlines import Notch, Wheel
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.layouts.attributes import Attribute, RPC
 
 NOTCH_SECONDS: Final = 0.01
 """Most seconds that a timeout may be late."""
@@ -35,51 +35,74 @@ _DRAWN: Final = 4096
 _draw: Final = Struct(f"{_DRAWN // 8}Q").unpack
 
 
-class Transaction:
+class Call:
     """
-    State of an open request.
+    One remote procedure call: the request, the state of its transaction, and the answer or error.
 
-    @ivar identifier: the part of the transaction ID that is ours.
+    Users that make very many calls subclass it: L{answered} or L{failed} is called once, at its end.
+
+    @ivar kind: class of the answer's payload.
+    @ivar content: the payload of the request, as bytes.
+    @ivar chosenID: the transaction ID that the caller has chosen; 0 for a drawn one.
+    @ivar redirections: number of redirections of this call, and of those that it is made for.
+    @ivar answer: the answer, when the call has succeeded.
+    @ivar error: the reason, when the call has failed; else None.
+    @ivar forget: gives the call up; set by agents.
+    @ivar identifier: the low bits of the transaction ID, which return as they were sent.
     @ivar busyTimes: number of pauses after BUSY.
-    @ivar deadline: time at which it is sent again, or given up.
+    @ivar deadline: time at which the request is sent again, or given up.
     """
 
     __slots__ = (
-        "busyTimes",
-        "datagram",
-        "deadline",
-        "identifier",
-        "notch",
-        "path",
-        "retriesLeft",
+        *("answer", "chosenID", "content", "error", "forget", "keys", "kind", "mask", "modifier"),
+        *("redirections", "rpc"),
+        *("busyTimes", "datagram", "deadline", "identifier", "notch", "path", "retriesLeft"),
         "timeoutSeconds",
     )
 
     busyTimes: int
     datagram: bytes
     deadline: float
+    forget: Callable[[Call], None]
     identifier: int
-    notch: Notch[Transaction]
+    notch: Notch[Call]
     path: IBPath
     retriesLeft: int
     timeoutSeconds: float
 
+    def __init__(
+        self, rpc: RPC, kind: type[Attribute], content: bytes, modifier: int, keys: Keys, mask: int
+    ) -> None:
+        self.rpc = rpc
+        self.kind = kind
+        self.content = content
+        self.modifier = modifier
+        self.keys = keys
+        self.mask = mask
+        self.chosenID = 0
+        self.redirections = 0
+        self.answer: Any = None
+        self.error: Exception | None = None
 
-T = TypeVar("T", bound=Transaction)
+    def answered(self, answer: Any) -> None:
+        """The call has succeeded."""
+
+    def failed(self, error: Exception) -> None:
+        """The call has failed."""
 
 
-class Due(NamedTuple, Generic[T]):
-    """Requests whose deadline has passed: those to send again, and those that are given up."""
+class Due(NamedTuple):
+    """Calls whose deadline has passed: those to send again, and those that are given up."""
 
-    again: list[T]
-    late: list[T]
+    again: list[Call]
+    late: list[Call]
 
 
-class Transactions(Generic[T]):
+class Transactions:
     """
-    The requests of one port that are on their way.
+    The open calls of one port.
 
-    @ivar open: requests by their transaction ID: its bits within C{mask}, which are ours.
+    @ivar open: requests by their transaction ID: its bits within C{mask}, which ports leave unchanged.
     @ivar begun: number of requests so far.
     @ivar late: number of times that no answer came in time: the request was sent again, or given up.
     @ivar repeated: number of requests that were sent again.
@@ -93,10 +116,10 @@ class Transactions(Generic[T]):
         self.mask = (1 << bits) - 1
         self._random = random
         self._drawn: list[int] = []
-        self.open: dict[int, T] = {}
+        self.open: dict[int, Call] = {}
         self.begun = self.late = self.repeated = 0
-        self._wheel: Wheel[T] = Wheel(NOTCH_SECONDS)
-        self._pausing: dict[int, T] = {}
+        self._wheel: Wheel[Call] = Wheel(NOTCH_SECONDS)
+        self._pausing: dict[int, Call] = {}
 
     def __len__(self) -> int:
         return len(self.open)
@@ -116,38 +139,38 @@ class Transactions(Generic[T]):
 
     def _refill(self) -> None:
         if len(self.open) >= self.mask:
-            raise ResourceExhausted(f"{len(self.open)} calls are on their way: there are no more numbers")
+            raise ResourceExhausted(f"{len(self.open)} calls are open: no transaction ID is left")
         self._drawn.extend(_draw(self._random(_DRAWN)))
 
     def check(self, identifier: int) -> None:
         """
         Check that a transaction ID chosen by a caller can be used.
 
-        @raise InvalidRequest: it has more bits than are ours, or is that of an open transaction, or 0.
+        @raise InvalidRequest: it is too large, that of an open transaction, or 0.
         """
         if not 0 < identifier <= self.mask:
             bits = self.mask.bit_length()
             raise InvalidRequest(
-                f"transaction IDs of this port have {bits} bits, and {identifier:#x} is none"
+                f"transaction IDs of this port have {bits} bits, and are not {identifier:#x}"
             )
         if identifier in self.open:
-            raise InvalidRequest(f"transaction {identifier:#x} is on its way already")
+            raise InvalidRequest(f"transaction {identifier:#x} is open already")
 
-    def begin(self, transaction: T, now: float) -> None:
+    def begin(self, transaction: Call, now: float) -> None:
         """Open a request, whose datagram, path and timeout are set."""
         identifier = transaction.identifier
         transaction.busyTimes = 0
         deadline = transaction.deadline = now + transaction.timeoutSeconds
         self.open[identifier] = transaction
         self.begun += 1
-        transaction.notch = self._wheel.add(identifier, transaction, deadline)  # type: ignore[assignment]  # its own
+        transaction.notch = self._wheel.add(identifier, transaction, deadline)
 
-    def find(self, identifier: int) -> T | None:
+    def find(self, identifier: int) -> Call | None:
         """Open request with this transaction ID; None without one."""
         return self.open.get(identifier & self.mask)
 
-    def end(self, transaction: T) -> None:
-        """Close a request: it is answered, or given up. Twice is fine."""
+    def end(self, transaction: Call) -> None:
+        """Close a request: it is answered, or given up."""
         identifier = transaction.identifier
         if self.open.get(identifier) is transaction:
             del self.open[identifier]
@@ -155,35 +178,35 @@ class Transactions(Generic[T]):
             if self._pausing:
                 self._pausing.pop(identifier, None)
 
-    def busy(self, transaction: T, now: float) -> bool:
+    def busy(self, transaction: Call, now: float) -> bool:
         """Postpone a request that was answered with BUSY; False when it has waited for long enough."""
         if transaction.identifier in self._pausing:
-            return True  # it said so already
+            return True  # a duplicate of the BUSY response
         pause = BUSY_PAUSE_SECONDS * (1 << transaction.busyTimes)
-        patience = transaction.timeoutSeconds * (transaction.retriesLeft + 1)
-        if transaction.retriesLeft == 0 or 2 * pause - BUSY_PAUSE_SECONDS > patience:
+        limit = transaction.timeoutSeconds * (transaction.retriesLeft + 1)
+        if transaction.retriesLeft == 0 or 2 * pause - BUSY_PAUSE_SECONDS > limit:
             return False
         transaction.busyTimes += 1
         self._pausing[transaction.identifier] = transaction
         self.extend(transaction, now + pause)
         return True
 
-    def extend(self, transaction: T, deadline: float) -> None:
+    def extend(self, transaction: Call, deadline: float) -> None:
         """Move the deadline of a request."""
         identifier = transaction.identifier
         transaction.notch.pop(identifier, None)
         transaction.deadline = deadline
-        transaction.notch = self._wheel.add(identifier, transaction, deadline)  # type: ignore[assignment]  # its own
+        transaction.notch = self._wheel.add(identifier, transaction, deadline)
 
-    def undeliverable(self, transaction: T, now: float) -> Due[T]:
+    def undeliverable(self, transaction: Call, now: float) -> Due:
         """End the wait for a request that could not be delivered: it is due at once."""
-        due: Due[T] = Due([], [])
+        due: Due = Due([], [])
         self._late(transaction, now, due)
         return due
 
-    def expired(self, now: float) -> Due[T]:
+    def expired(self, now: float) -> Due:
         """Requests whose deadline has passed; called at the time of L{deadline}."""
-        due: Due[T] = Due([], [])
+        due: Due = Due([], [])
         for transaction in self._wheel.expired(now):
             self.late += transaction.identifier not in self._pausing
             self._late(transaction, now, due)
@@ -193,7 +216,7 @@ class Transactions(Generic[T]):
         """Time at which to call L{expired}; None for never."""
         return self._wheel.deadline() if self.open else None
 
-    def clear(self) -> list[T]:
+    def clear(self) -> list[Call]:
         """Close all requests, and return them."""
         left = list(self.open.values())
         self.open.clear()
@@ -201,7 +224,7 @@ class Transactions(Generic[T]):
         self._wheel.clear()
         return left
 
-    def _late(self, transaction: T, now: float, due: Due[T]) -> None:
+    def _late(self, transaction: Call, now: float, due: Due) -> None:
         wasBusy = self._pausing.pop(transaction.identifier, None) is not None
         if wasBusy or transaction.retriesLeft > 0:
             transaction.retriesLeft -= not wasBusy

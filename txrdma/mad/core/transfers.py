@@ -20,14 +20,14 @@ from typing import Final, NamedTuple, Union
 from txrdma.error import ResourceExhausted
 from txrdma.iba.path import IBPath, lifetimeSeconds
 from txrdma.iba.types import GID
-from txrdma.mad.core.choices import mayBeFrom
+from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.core.rmpp import (
+    abortHeader,
+    controlHeader,
     Ended,
-    misfit,
+    headerError,
     Receiver,
-    refusal,
     RESEND_SECONDS,
-    said,
     Segment,
     Sender,
     TOTAL_SECONDS,
@@ -41,10 +41,10 @@ LINGER_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 40.0
 """Seconds without a segment after which an incoming transfer is given up."""
 
-LONGEST_QUESTION: Final = 1024 * 1024
+LONGEST_REQUEST: Final = 1024 * 1024
 """Most bytes of a message in a transfer that another node has begun."""
 
-MOST_QUESTIONS: Final = 128
+MOST_REQUESTS: Final = 128
 """Most transfers of requests that may be coming in at once."""
 
 MOST_REMEMBERED: Final = 8192
@@ -65,7 +65,7 @@ RMPP_CLASSES: Final = frozenset(number for number in range(256) if formatOf(numb
 
 class Received(NamedTuple):
     """
-    A whole message has come.
+    A message was received.
 
     @ivar first: its first segment, whose headers hold for all.
     @ivar message: the attribute data of all segments, joined.
@@ -79,25 +79,25 @@ class Delivered(NamedTuple):
     """
     All segments of an outgoing message were acknowledged.
 
-    @ivar isOurs: True if the request of the transaction is ours, and not the peer's.
+    @ivar isLocal: True if the request of the transaction was sent by this port.
     """
 
     transactionID: int
     managementClass: int
-    isOurs: bool
+    isLocal: bool
 
 
 class Failed(NamedTuple):
     """
     A transfer, in either direction, has failed.
 
-    @ivar isOurs: True if the request of the transaction is ours, and not the peer's.
+    @ivar isLocal: True if the request of the transaction was sent by this port.
     @ivar byPeer: True if the peer has ended the transfer.
     """
 
     transactionID: int
     managementClass: int
-    isOurs: bool
+    isLocal: bool
     status: RMPPStatus
     byPeer: bool
 
@@ -117,7 +117,7 @@ def isRMPP(datagram: bytes) -> bool:
     return len(datagram) >= _BODY_AT and datagram[1] in RMPP_CLASSES and datagram[_FLAGS_AT] & _ACTIVE != 0
 
 
-def _room(managementClass: int) -> tuple[int, int]:
+def _segmentSize(managementClass: int) -> tuple[int, int]:
     """Bytes of the attribute in each segment, and bytes between the RMPP header and them."""
     offset: int = formatOf(managementClass).dataOffset  # type: ignore[attr-defined]  # every frame has it
     return MAD_LENGTH - offset, offset - _BODY_AT
@@ -139,7 +139,7 @@ class _Incoming:
     def __init__(self, managementClass: int, path: IBPath, now: float, longest: int | None) -> None:
         self.path = path
         self.first = b""
-        self.receiver = Receiver(*_room(managementClass), longest=longest)
+        self.receiver = Receiver(*_segmentSize(managementClass), longest=longest)
         self.giveUpAt = now + TOTAL_SECONDS
         self.forgetAt = now + IDLE_SECONDS
         self.answerWindow = 1
@@ -156,7 +156,7 @@ class _Outgoing:
     def __init__(self, template: bytes, message: bytes, path: IBPath, now: float, window: int) -> None:
         self.path = path
         self.template = template
-        self.sender = Sender(message, *_room(template[1]), now, _resendSeconds(path), window)
+        self.sender = Sender(message, *_segmentSize(template[1]), now, _resendSeconds(path), window)
         self.forgetAt = inf
 
     @property
@@ -165,16 +165,16 @@ class _Outgoing:
         return self.forgetAt if deadline is None else deadline
 
 
-_Party = tuple[int, GID | None, int]
+_Requester = tuple[int, GID | None, int]
 
 
 class _Key(NamedTuple):
-    """Identity of a transfer: transaction, class, direction, and the requester if that is not we."""
+    """Identity of a transfer: transaction, class, direction, and the requester if that is another node."""
 
     transaction: int
     managementClass: int
     isAnswer: bool
-    party: _Party | None
+    requester: _Requester | None
 
     @property
     def opposite(self) -> _Key:
@@ -186,19 +186,19 @@ class RMPPTransfers:
     """
     RMPP transfers of one port.
 
-    An answer and a request of the same transaction are two transfers. Transaction IDs of our requests are
-    ours alone; those of others' requests are told apart by the requester.
+    A request and its response are two transfers. Transaction IDs of local requests are unique; those of
+    other nodes' requests are qualified by the requester.
     """
 
     def __init__(self, transactionIDBits: int = 64) -> None:
         """
         @param transactionIDBits: number of low bits of our transaction IDs that return as they were sent.
         """
-        self._ours = (1 << transactionIDBits) - 1
+        self._localMask = (1 << transactionIDBits) - 1
         self._incoming: dict[_Key, _Incoming] = {}
         self._outgoing: dict[_Key, _Outgoing] = {}
-        self._questions = 0
-        self._soonest = inf
+        self._requests = 0
+        self._deadline = inf
         self._packets: list[Packet] = []
         self._events: list[Event] = []
 
@@ -211,15 +211,15 @@ class RMPPTransfers:
         @param template: a whole datagram, whose headers all segments get.
         @raise ResourceExhausted: too many answers are on their way.
         """
-        key = self._keyOfOurs(template, path)
+        key = self._keyOfSent(template, path)
         if key.isAnswer:
             before = self._outgoing.get(key)
             if before is not None and before.sender.acknowledged and not before.sender.isDone:
                 return
             if before is None and len(self._outgoing) >= MOST_ANSWERS:
                 raise ResourceExhausted(f"{len(self._outgoing)} RMPP transfers are on their way")
-        question = self._incoming.get(key.opposite)
-        window = 1 if question is None else question.answerWindow
+        request = self._incoming.get(key.opposite)
+        window = 1 if request is None else request.answerWindow
         self._outgoing[key] = _Outgoing(template, message, path, now, window)
         self._advance(key, now)
 
@@ -232,13 +232,13 @@ class RMPPTransfers:
         header = RMPPHeader.decode(datagram, _HEADER_AT)
         key = self._keyOf(datagram, path)
         if header.type is RMPPType.DATA:
-            return self._data(key, datagram, header, path, now)
+            return self._dataReceived(key, datagram, header, path, now)
         if key.opposite in self._outgoing:
-            return self._about(key.opposite, header, now)
+            return self._receiverControl(key.opposite, header, now)
         if key in self._incoming:
-            self._fromSender(key, datagram, header)
-        elif key.isAnswer and (ended := misfit(header)) is not None and ended.byPeer:
-            self._events.append(_failed(key, ended))  # it gives up before it begins
+            self._senderControl(key, datagram, header)
+        elif key.isAnswer and (ended := headerError(header)) is not None and ended.byPeer:
+            self._events.append(_failed(key, ended))  # aborted before the first segment
         return False
 
     def expects(self, datagram: bytes, path: IBPath) -> bool:
@@ -250,15 +250,15 @@ class RMPPTransfers:
         return outgoing is not None and mayBeFrom(outgoing.path, path.slid, path.sgid, 0)
 
     def isAnswering(self, datagram: bytes) -> bool:
-        """True if a transfer of the answer to this request of ours has begun."""
+        """True if the transfer of the response to this local request has begun."""
         return self._keyOfAnswer(datagram) in self._incoming
 
     def forget(self, datagram: bytes) -> None:
-        """Give up the transfers of a request of ours, and send an ABORT for those on their way."""
+        """Give up the transfers of a local request, with an ABORT if they are incomplete."""
         key = self._keyOfAnswer(datagram)
         outgoing = self._outgoing.pop(key.opposite, None)
         incoming = self._incoming.pop(key, None)
-        header = refusal(RMPPStatus.UNSPECIFIED)
+        header = abortHeader(RMPPStatus.UNSPECIFIED)
         if incoming is not None and not incoming.receiver.isDone:
             answer = _controlled(incoming.first, header, flip=True)
             self._packets.append(Packet(answer, incoming.path.reverse()))
@@ -268,8 +268,8 @@ class RMPPTransfers:
     def deadline(self) -> float | None:
         """Time at which to call L{expired}, or an earlier one; None for never."""
         if not self._incoming and not self._outgoing:
-            self._soonest = inf
-        return None if self._soonest == inf else self._soonest
+            self._deadline = inf
+        return None if self._deadline == inf else self._deadline
 
     def expired(self, now: float) -> None:
         """Send segments again, and give transfers up; called at the time of L{deadline}."""
@@ -286,7 +286,7 @@ class RMPPTransfers:
             else:
                 self._end(key, ended)
         incomings, outgoings = self._incoming.values(), self._outgoing.values()
-        self._soonest = min(
+        self._deadline = min(
             min((min(incoming.forgetAt, incoming.giveUpAt) for incoming in incomings), default=inf),
             min((outgoing.deadline for outgoing in outgoings), default=inf),
         )
@@ -301,36 +301,36 @@ class RMPPTransfers:
         events, self._events = self._events, []
         return events
 
-    # Whose packets are whose.
+    # Identities of transfers.
 
     def _keyOf(self, datagram: bytes, path: IBPath) -> _Key:
         """Identity of the transfer of a received packet."""
         managementClass, method, transaction = _HEAD.unpack_from(datagram)
         if method & _RESPONSE:
-            return _Key(transaction & self._ours, managementClass, True, None)
+            return _Key(transaction & self._localMask, managementClass, True, None)
         return _Key(transaction, managementClass, False, (path.slid, path.sgid, path.sqpn))
 
-    def _keyOfOurs(self, template: bytes, path: IBPath) -> _Key:
-        """Identity of the transfer of a message that we send."""
+    def _keyOfSent(self, template: bytes, path: IBPath) -> _Key:
+        """Identity of the transfer of an outgoing message."""
         managementClass, method, transaction = _HEAD.unpack_from(template)
         if method & _RESPONSE:
             return _Key(transaction, managementClass, True, (path.dlid, path.dgid, path.dqpn))
-        return _Key(transaction & self._ours, managementClass, False, None)
+        return _Key(transaction & self._localMask, managementClass, False, None)
 
     def _keyOfAnswer(self, datagram: bytes) -> _Key:
-        """Identity of the transfer of the answer to a request of ours."""
+        """Identity of the transfer of the response to a local request."""
         managementClass, _, transaction = _HEAD.unpack_from(datagram)
-        return _Key(transaction & self._ours, managementClass, True, None)
+        return _Key(transaction & self._localMask, managementClass, True, None)
 
-    # What comes in.
+    # Incoming transfers.
 
-    def _data(self, key: _Key, datagram: bytes, header: RMPPHeader, path: IBPath, now: float) -> bool:
+    def _dataReceived(self, key: _Key, datagram: bytes, header: RMPPHeader, path: IBPath, now: float) -> bool:
         incoming = self._incoming.get(key)
         if incoming is None:
             if header.data1 != 1:
-                return False  # the rest of something that we know nothing of
-            if key.party is not None and not self._hasRoom():
-                refused = _controlled(datagram, refusal(RMPPStatus.RESOURCES_EXHAUSTED), flip=True)
+                return False  # a segment of an unknown transfer
+            if key.requester is not None and not self._hasCapacity():
+                refused = _controlled(datagram, abortHeader(RMPPStatus.RESOURCES_EXHAUSTED), flip=True)
                 self._packets.append(Packet(refused, path.reverse()))
                 return False
             incoming = self._begin(key, datagram, path, now)
@@ -345,61 +345,61 @@ class RMPPTransfers:
         elif receiver.isDone and not wasDone:
             incoming.forgetAt = now + LINGER_SECONDS
             incoming.giveUpAt = inf
-            self._soonest = min(self._soonest, incoming.forgetAt)
-            self._questions -= key.party is not None
+            self._deadline = min(self._deadline, incoming.forgetAt)
+            self._requests -= key.requester is not None
             self._events.append(Received(incoming.first, receiver.take()))
         elif receiver.kept > before:
             incoming.forgetAt = now + IDLE_SECONDS
         return receiver.kept > before
 
     def _begin(self, key: _Key, datagram: bytes, path: IBPath, now: float) -> _Incoming:
-        longest = None if key.party is None else LONGEST_QUESTION
+        longest = None if key.requester is None else LONGEST_REQUEST
         incoming = self._incoming[key] = _Incoming(datagram[1], path, now, longest)
         incoming.first = datagram
-        self._soonest = min(self._soonest, incoming.forgetAt)
-        if key.party is not None:
-            self._questions += 1
+        self._deadline = min(self._deadline, incoming.forgetAt)
+        if key.requester is not None:
+            self._requests += 1
         elif key.opposite in self._outgoing:
-            del self._outgoing[key.opposite]  # who answers has got the question
+            del self._outgoing[key.opposite]  # the response acknowledges the request
         return incoming
 
-    def _hasRoom(self) -> bool:
-        return self._questions < MOST_QUESTIONS and len(self._incoming) < MOST_REMEMBERED
+    def _hasCapacity(self) -> bool:
+        return self._requests < MOST_REQUESTS and len(self._incoming) < MOST_REMEMBERED
 
     def _drop(self, key: _Key, ended: Ended) -> None:
-        """End an incoming transfer, of which the peer knows already."""
+        """End an incoming transfer that the peer has ended, or was told to end."""
         incoming = self._incoming.pop(key)
         if not incoming.receiver.isDone:
-            self._questions -= key.party is not None
+            self._requests -= key.requester is not None
             self._events.append(_failed(key, ended))
 
-    def _fromSender(self, key: _Key, datagram: bytes, header: RMPPHeader) -> None:
+    def _senderControl(self, key: _Key, datagram: bytes, header: RMPPHeader) -> None:
         """
         Take an ACK, a STOP or an ABORT from the sender of an incoming message: an ACK gives our answer's
         first window.
         """
         incoming = self._incoming[key]
-        ended = misfit(header)
+        ended = headerError(header)
         if ended is None:
             if incoming.receiver.isDone and header.data1 == 0:
                 incoming.answerWindow = header.data2
             return
         if not ended.byPeer:
-            refused = _controlled(datagram, refusal(ended.status), flip=True)
+            refused = _controlled(datagram, abortHeader(ended.status), flip=True)
             self._packets.append(Packet(refused, incoming.path.reverse()))
         self._drop(key, ended)
 
     def _giveUp(self, key: _Key, incoming: _Incoming) -> None:
         """Give up an incoming transfer, with an ABORT if it is not complete; forget one that is."""
         if not incoming.receiver.isDone:
-            header = refusal(RMPPStatus.TOTAL_TIME_TOO_LONG)
+            header = abortHeader(RMPPStatus.TOTAL_TIME_TOO_LONG)
             refused = _controlled(incoming.first, header, flip=True)
             self._packets.append(Packet(refused, incoming.path.reverse()))
         self._drop(key, Ended(RMPPStatus.TOTAL_TIME_TOO_LONG))
 
-    # What goes out.
+    # Outgoing transfers.
 
-    def _about(self, key: _Key, header: RMPPHeader, now: float) -> bool:
+    def _receiverControl(self, key: _Key, header: RMPPHeader, now: float) -> bool:
         """
         Take an ACK, a STOP or an ABORT from the receiver of a message of ours; True if more is acknowledged
         now.
@@ -417,31 +417,31 @@ class RMPPTransfers:
                 del self._outgoing[key]
             else:  # also when it is acknowledged once more: then our ACK was lost
                 outgoing.forgetAt = now + LINGER_SECONDS
-                self._soonest = min(self._soonest, outgoing.forgetAt)
-                header = said(RMPPType.ACK, RMPPStatus.NORMAL, 0, WINDOW)
+                self._deadline = min(self._deadline, outgoing.forgetAt)
+                header = controlHeader(RMPPType.ACK, RMPPStatus.NORMAL, 0, WINDOW)
                 self._packets.append(Packet(_controlled(outgoing.template, header, False), outgoing.path))
             if not wasDone:
-                self._events.append(Delivered(key.transaction, key.managementClass, key.party is None))
+                self._events.append(Delivered(key.transaction, key.managementClass, key.requester is None))
         return sender.acknowledged > before
 
     def _advance(self, key: _Key, now: float) -> None:
         outgoing = self._outgoing[key]
         for segment in outgoing.sender.outgoing(now):
             self._packets.append(Packet(_segmented(outgoing.template, segment), outgoing.path))
-        self._soonest = min(self._soonest, outgoing.deadline)
+        self._deadline = min(self._deadline, outgoing.deadline)
 
     def _end(self, key: _Key, ended: Ended) -> None:
-        """End an outgoing transfer, and send a STOP or an ABORT if the peer does not know."""
+        """End an outgoing transfer, with a STOP or an ABORT unless the peer has ended it."""
         outgoing = self._outgoing.pop(key)
         if not ended.byPeer:
-            header = refusal(ended.status)
+            header = abortHeader(ended.status)
             self._packets.append(Packet(_controlled(outgoing.template, header, flip=False), outgoing.path))
         if ended.byPeer or not outgoing.sender.isDone:
             self._events.append(_failed(key, ended))
 
 
 def _failed(key: _Key, ended: Ended) -> Failed:
-    return Failed(key.transaction, key.managementClass, key.party is None, ended.status, ended.byPeer)
+    return Failed(key.transaction, key.managementClass, key.requester is None, ended.status, ended.byPeer)
 
 
 def _segmented(template: bytes, segment: Segment) -> bytes:

@@ -147,6 +147,26 @@ class RMPPStatus(Code):
     TOO_MANY_RETRIES = 126
     UNSPECIFIED = 127
 
+    @property
+    def meaning(self) -> str:
+        """The code in words (IBA table 118)."""
+        return _RMPP_MEANINGS.get(self, "unknown reason")
+
+
+_RMPP_MEANINGS: Final = {
+    RMPPStatus.RESOURCES_EXHAUSTED: "resources exhausted",
+    RMPPStatus.TOTAL_TIME_TOO_LONG: "total transaction time exceeded",
+    RMPPStatus.INCONSISTENT_LENGTH: "segments contradict the payload length",
+    RMPPStatus.INCONSISTENT_FIRST: "First flag and segment number contradict each other",
+    RMPPStatus.BAD_TYPE: "invalid RMPP type",
+    RMPPStatus.WINDOW_TOO_SMALL: "new window ends before the last acknowledged segment",
+    RMPPStatus.SEGMENT_TOO_BIG: "a segment that was not sent is acknowledged",
+    RMPPStatus.ILLEGAL_STATUS: "invalid status for this RMPP type",
+    RMPPStatus.UNSUPPORTED_VERSION: "unsupported RMPP version",
+    RMPPStatus.TOO_MANY_RETRIES: "no acknowledgement after all retries",
+    RMPPStatus.UNSPECIFIED: "unspecified reason",
+}
+
 
 @wire(12)
 class RMPPHeader(Layout):

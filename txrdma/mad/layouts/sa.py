@@ -1,44 +1,21 @@
 """
 Records of subnet administration (SA), and queries for them.
 
-Follows InfiniBand Architecture vol. 1, 15.2.5. The component mask of a query selects fields;
-L{Record.components} has the meaning of each bit.
+Follows InfiniBand Architecture vol. 1, 15.2.5. The component mask of a query selects fields: each has a bit,
+in their order, and so has each field of the subnet management attribute that a record contains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, cast, ClassVar, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, TypeVar
 
-from typing_extensions import NamedTuple, ParamSpec, Self, Unpack
+from typing_extensions import NamedTuple, Self
 
 from txrdma.iba.types import GID, LID
 from txrdma.kit.wire import array, bits, data, Layout, nested, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
-from txrdma.mad.layouts.components import (
-    BlockComponents,
-    GUIDInfoComponents,
-    InformInfoComponents,
-    LinkComponents,
-    LinkSpeedWidthPairsTableComponents,
-    MCMemberComponents,
-    MulticastForwardingTableComponents,
-    MultiPathComponents,
-    NodeComponents,
-    PathComponents,
-    PathQualityComponents,
-    PKeyTableComponents,
-    PortInfoComponents,
-    PortInfoExtendedComponents,
-    ServiceAssociationComponents,
-    ServiceComponents,
-    SLtoVLMappingTableComponents,
-    SMInfoComponents,
-    SwitchInfoComponents,
-    TraceComponents,
-    VLArbitrationTableComponents,
-)
 from txrdma.mad.layouts.messages import InformInfo
 from txrdma.mad.layouts.plain import text
 from txrdma.mad.layouts.smp import (
@@ -60,7 +37,6 @@ from txrdma.mad.layouts.smp import (
 from txrdma.mad.layouts.values import PathMTU, Rate, Selector
 
 R = TypeVar("R", bound="Record")
-P = ParamSpec("P")
 
 
 class Query(NamedTuple, Generic[R]):
@@ -75,88 +51,80 @@ class Query(NamedTuple, Generic[R]):
     more: bytes = b""
 
 
-class Queries(Generic[P]):
-    """
-    The method C{query} of a kind of record, with the types of the components that this kind has.
-
-    Called with values by name, it returns a L{Query} for the records that have these values; components of
-    the inner attribute are named as they are there. It raises C{TypeError} where there is no such component.
-    """
-
-    def __init__(self, components: Callable[P, object]) -> None:
-        """@param components: a C{TypedDict}: names and types of the method's arguments."""
-        self.components = components
-
-    def __get__(self, record: object, kind: type[R]) -> Callable[P, Query[R]]:
-        return cast("Callable[P, Query[R]]", partial(_queryFor, kind))
-
-
 class Record(Attribute):
     """
     A record of subnet administration (SA).
 
-    @cvar components: meaning of the bits of the component mask, from bit 0 on: names of fields, C{-} where
-        the specification reserves one, C{name*2} where a field has several.
     @cvar contentType: the subnet management attribute that the record contains; None of others.
+    @cvar unqueried: fields without bits in the component mask.
+    @cvar componentBits: number of bits of fields that have another one than usual.
     """
 
     __slots__ = ()
 
-    components: ClassVar[str] = ""
     contentType: ClassVar[type[Attribute] | None] = None
-    query: ClassVar[Queries[...]] = Queries(dict)
-    """Make a query for the records with these components: see L{Queries}."""
+    unqueried: ClassVar[Sequence[str]] = ("table",)
+    componentBits: ClassVar[Mapping[str, int]] = MappingProxyType({})
+
+    @classmethod
+    def query(cls, **values: Any) -> Query[Self]:
+        """
+        Make a query for the records with these components, by name.
+
+        Components of an inner attribute (C{NodeInfo} within C{NodeRecord}) have the names that it gives them.
+
+        @raise TypeError: there is no such component.
+        """
+        masks, owners = componentsOf(cls)
+        mask = 0
+        outer: dict[str, Any] = {}
+        inner: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            if name not in masks:
+                raise TypeError(f"{cls.__name__} has no component {name}: there are {', '.join(masks)}")
+            mask |= masks[name]
+            owner = owners[name]
+            if owner is None:
+                outer[name] = value
+            else:
+                inner.setdefault(owner, {})[name] = value
+        types = {field.name: field.type for field in cls.fields}
+        return Query(cls(**outer, **{name: types[name](**parts) for name, parts in inner.items()}), mask)
 
 
-def _queryFor(kind: type[R], /, **values: Any) -> Query[R]:
-    masks, owners = componentsOf(kind)
-    mask = 0
-    outer: dict[str, Any] = {}
-    inner: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
-        if name not in masks:
-            raise TypeError(f"{kind.__name__} has no component {name}: there are {', '.join(masks)}")
-        mask |= masks[name]
-        owner = owners[name]
-        if owner is None:
-            outer[name] = value
-        else:
-            inner.setdefault(owner, {})[name] = value
-    types = {field.name: field.type for field in kind.fields}
-    return Query(kind(**outer, **{name: types[name](**parts) for name, parts in inner.items()}), mask)
+_Components = tuple[dict[str, int], dict[str, str | None]]
+_components: dict[type[Record], _Components] = {}
 
 
-def componentsOf(record: type[Record]) -> tuple[dict[str, int], dict[str, str | None]]:
-    """
-    Bits of each component in the mask, and the inner layout that it is in, if it is in one.
-
-    @raise TypeError: a component is no field.
-    """
+def componentsOf(record: type[Record]) -> _Components:
+    """Bits of each component in the mask, and the inner attribute that it is in, if it is in one."""
     if record not in _components:
         _components[record] = _componentsOf(record)
     return _components[record]
 
 
-_components: dict[type[Record], tuple[dict[str, int], dict[str, str | None]]] = {}
-
-
-def _componentsOf(record: type[Record]) -> tuple[dict[str, int], dict[str, str | None]]:
+def _componentsOf(record: type[Record]) -> _Components:
+    masks: dict[str, int] = {}
     owners: dict[str, str | None] = {}
-    for field in record.fields:
-        owners[field.name] = None
-        if isinstance(field.type, type) and issubclass(field.type, Layout) and field.count is None:
-            for part in field.type.fields:
-                owners.setdefault(part.name, field.name)
-    masks = {}
     bit = 0
-    for word in record.components.split():
-        name, _, count = word.partition("*")
-        many = int(count or 1)
-        if name != "-":
-            if name not in owners:
-                raise TypeError(f"{record.__name__}.components: there is no field {name}")
-            masks[name] = ((1 << many) - 1) << bit
-        bit += many
+
+    def add(layout: type[Layout], owner: str | None) -> None:
+        nonlocal bit
+        for field in layout.fields:
+            name = field.name
+            if name in record.unqueried:
+                continue
+            if isinstance(field.type, type) and issubclass(field.type, Layout) and field.count is None:
+                add(field.type, name)
+                continue
+            # a reserved field has a bit, too, or several
+            number = field.count or record.componentBits.get(name, 1)
+            if not field.reserved:
+                masks[name] = ((1 << number) - 1) << bit
+                owners[name] = owner
+            bit += number
+
+    add(record, None)
     return masks, owners
 
 
@@ -166,11 +134,6 @@ class NodeRecord(Record):
     """A node, by one of its ports (IBA 15.2.5.2)."""
 
     contentType = NodeInfo
-    components = (
-        "lid - baseVersion classVersion nodeType numPorts systemImageGUID nodeGUID portGUID partitionCap "
-        "deviceID revision localPortNum vendorID nodeString"
-    )
-    query = Queries(NodeComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
     nodeInfo: NodeInfo = nested()
@@ -183,18 +146,7 @@ class PortInfoRecord(Record):
     """A port (IBA 15.2.5.3). C{options} with its highest bit asks for the extended speeds."""
 
     contentType = PortInfo
-    components = (
-        "endPortLID portNum options mkey gidPrefix lid masterSMLID capabilityMask diagCode mkeyLeasePeriod "
-        "localPortNum linkWidthEnabled linkWidthSupported linkWidthActive linkSpeedSupported portState "
-        "portPhysicalState linkDownDefaultState mkeyProtectBits - lmc linkSpeedActive linkSpeedEnabled "
-        "neighborMTU masterSMSL vlCap initType vlHighLimit vlArbitrationHighCap vlArbitrationLowCap "
-        "initTypeReply mtuCap vlStallCount hoqLife operationalVLs partitionEnforcementInbound "
-        "partitionEnforcementOutbound filterRawInbound filterRawOutbound mkeyViolations pkeyViolations "
-        "qkeyViolations guidCap clientReregister multicastPKeyTrapSuppressionEnabled subnetTimeOut - "
-        "responseTimeValue localPhyErrors overrunErrors maxCreditHint - linkRoundTripLatency "
-        "capabilityMask2 linkSpeedExtActive linkSpeedExtSupported - linkSpeedExtEnabled"
-    )
-    query = Queries(PortInfoComponents)
+    unqueried = ("linkSpeedExtActive2", "linkSpeedExtSupported2", "linkSpeedExtEnabled2")
     endPortLID: LID = bits(16)
     portNum: int = bits(8)
     options: int = key(8)
@@ -207,8 +159,6 @@ class SLtoVLMappingTableRecord(Record):
     """Virtual lanes of a port by service level (IBA 15.2.5.4)."""
 
     contentType = SLtoVLMappingTable
-    components = "lid inputPortNum outputPortNum"
-    query = Queries(SLtoVLMappingTableComponents)
     lid: LID = bits(16)
     inputPortNum: int = bits(8)
     outputPortNum: int = bits(8)
@@ -222,14 +172,7 @@ class SwitchInfoRecord(Record):
     """SwitchInfo of a switch (IBA 15.2.5.5)."""
 
     contentType = SwitchInfo
-    components = (
-        "lid - linearFDBCap randomFDBCap multicastFDBCap linearFDBTop defaultPort "
-        "defaultMulticastPrimaryPort defaultMulticastNotPrimaryPort lifeTimeValue portStateChange "
-        "optimizedSLtoVLMappingProgramming "
-        "lidsPerPort partitionEnforcementCap inboundEnforcementCap outboundEnforcementCap "
-        "filterRawInboundCap filterRawOutboundCap enhancedPort0"
-    )
-    query = Queries(SwitchInfoComponents)
+    unqueried = ("multicastFDBTop",)
     lid: LID = bits(16)
     reserved: int = bits(16)
     switchInfo: SwitchInfo = nested()
@@ -241,8 +184,6 @@ class LinearForwardingTableRecord(Record):
     """64 entries of a switch's table (IBA 15.2.5.6)."""
 
     contentType = LinearForwardingTable
-    components = "lid blockNum"
-    query = Queries(BlockComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     reserved: int = bits(32)
@@ -255,8 +196,6 @@ class RandomForwardingTableRecord(Record):
     """16 entries of a switch's table (IBA 15.2.5.7)."""
 
     contentType = RandomForwardingTable
-    components = "lid blockNum"
-    query = Queries(BlockComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     reserved: int = bits(32)
@@ -269,8 +208,6 @@ class MulticastForwardingTableRecord(Record):
     """32 multicast LIDs of a switch's table, for 16 ports (IBA 15.2.5.8)."""
 
     contentType = MulticastForwardingTable
-    components = "lid position - blockNum"
-    query = Queries(MulticastForwardingTableComponents)
     lid: LID = bits(16)
     position: int = bits(4)
     reserved: int = bits(3)
@@ -285,8 +222,6 @@ class SMInfoRecord(Record):
     """SMInfo of a subnet manager (IBA 15.2.5.10)."""
 
     contentType = SMInfo
-    components = "lid - guid smKey actCount priority smState"
-    query = Queries(SMInfoComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
     smInfo: SMInfo = nested()
@@ -298,8 +233,6 @@ class LinkSpeedWidthPairsTableRecord(Record):
     """Link widths that a port can have at each speed (IBA 15.2.5.21)."""
 
     contentType = LinkSpeedWidthPairsTable
-    components = "lid portNum"
-    query = Queries(LinkSpeedWidthPairsTableComponents)
     lid: LID = bits(16)
     portNum: int = bits(8)
     reserved: int = bits(8)
@@ -311,8 +244,6 @@ class LinkSpeedWidthPairsTableRecord(Record):
 class LinkRecord(Record):
     """A link, in one direction (IBA 15.2.5.13)."""
 
-    components = "fromLID fromPort toPort toLID"
-    query = Queries(LinkComponents)
     fromLID: LID = bits(16)
     fromPort: int = bits(8)
     toPort: int = bits(8)
@@ -325,8 +256,6 @@ class GUIDInfoRecord(Record):
     """Block of eight GUIDs of a port (IBA 15.2.5.18)."""
 
     contentType = GUIDInfo
-    components = "lid blockNum - - guids*8"
-    query = Queries(GUIDInfoComponents)
     lid: LID = bits(16)
     blockNum: int = bits(8)
     reserved: int = bits(8)
@@ -339,11 +268,6 @@ class GUIDInfoRecord(Record):
 class ServiceRecord(Record):
     """A service that somebody offers (IBA 15.2.5.14). C{serviceLease} is in seconds."""
 
-    components = (
-        "serviceID serviceGID servicePKey - serviceLease serviceKey serviceName "
-        "data8*16 data16*8 data32*4 data64*2"
-    )
-    query = Queries(ServiceComponents)
     serviceID: int = key(64)
     serviceGID: GID = data(16)
     servicePKey: int = key(16)
@@ -363,8 +287,6 @@ class PKeyTableRecord(Record):
     """Block of 32 P_Keys of a port (IBA 15.2.5.11)."""
 
     contentType = PKeyTable
-    components = "lid blockNum portNum"
-    query = Queries(PKeyTableComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     portNum: int = bits(8)
@@ -382,12 +304,7 @@ class PathRecord(Record):
     @ivar reversePathPKeyMember: membership bit of the P_Key on the way back.
     """
 
-    components = (
-        "serviceID*2 dgid sgid dlid slid rawTraffic - flowLabel hopLimit trafficClass reversible numbPath "
-        "pkey qosClass serviceLevel mtuSelector mtu rateSelector rate packetLifeTimeSelector packetLifeTime "
-        "preference reversePathPKeyMember"
-    )
-    query = Queries(PathComponents)
+    componentBits = MappingProxyType({"serviceID": 2})
     serviceID: int = key(64)
     dgid: GID = data(16)
     sgid: GID = data(16)
@@ -420,8 +337,6 @@ class VLArbitrationTableRecord(Record):
     """Half of a port's arbitration table (IBA 15.2.5.9)."""
 
     contentType = VLArbitrationTable
-    components = "lid outputPortNum blockNum"
-    query = Queries(VLArbitrationTableComponents)
     lid: LID = bits(16)
     outputPortNum: int = bits(8)
     blockNum: int = bits(8)
@@ -438,11 +353,6 @@ class MCMemberRecord(Record):
     @ivar joinState: bit 0 full member, bit 1 non-member, bit 2 send-only.
     """
 
-    components = (
-        "mgid portGID qkey mlid mtuSelector mtu trafficClass pkey rateSelector rate packetLifeTimeSelector "
-        "packetLifeTime serviceLevel flowLabel hopLimit scope joinState proxyJoin"
-    )
-    query = Queries(MCMemberComponents)
     mgid: GID = data(16)
     portGID: GID = data(16)
     qkey: int = key(32)
@@ -469,10 +379,6 @@ class MCMemberRecord(Record):
 class TraceRecord(Record):
     """A hop of a path (IBA 15.2.5.19)."""
 
-    components = (
-        "gidPrefix idGeneration - nodeType nodeID chassisID entryPortID exitPortID entryPort exitPort"
-    )
-    query = Queries(TraceComponents)
     gidPrefix: int = key(64)
     idGeneration: int = bits(16)
     reserved: int = bits(8)
@@ -495,12 +401,6 @@ class MultiPathRecord(Record):
     two parts of the service ID are its upper 8 and its lower 56 bits.
     """
 
-    components = (
-        "rawTraffic - flowLabel hopLimit trafficClass reversible numbPath pkey qosClass serviceLevel "
-        "mtuSelector mtu rateSelector rate packetLifeTimeSelector packetLifeTime serviceIDUpper "
-        "independenceSelector - sgidCount dgidCount serviceIDLower"
-    )
-    query = Queries(MultiPathComponents)
     rawTraffic: bool = bits(1)
     reserved: int = bits(3)
     flowLabel: int = bits(20)
@@ -525,9 +425,7 @@ class MultiPathRecord(Record):
     serviceIDLower: int = key(56)
 
     @classmethod
-    def between(
-        cls, sources: Sequence[GID], destinations: Sequence[GID], **values: Unpack[PathQualityComponents]
-    ) -> Query[Self]:
+    def between(cls, sources: Sequence[GID], destinations: Sequence[GID], **values: Any) -> Query[Self]:
         """
         Make a query for paths from each source to each destination, with these components.
 
@@ -543,8 +441,7 @@ class PortInfoExtendedRecord(Record):
     """A port's forward error correction (IBA 15.2.5.24)."""
 
     contentType = PortInfoExtended
-    components = "endPortLID portNum options"
-    query = Queries(PortInfoExtendedComponents)
+    unqueried = ("portInfoExtended",)
     endPortLID: LID = bits(16)
     portNum: int = bits(8)
     options: int = key(8)
@@ -556,8 +453,6 @@ class PortInfoExtendedRecord(Record):
 class ServiceAssociationRecord(Record):
     """Name of the service that a service key belongs to (IBA 15.2.5.15)."""
 
-    components = "serviceKey serviceName"
-    query = Queries(ServiceAssociationComponents)
     serviceKey: bytes = data(16)
     serviceName: bytes = data(64, shown=text)
 
@@ -567,11 +462,6 @@ class ServiceAssociationRecord(Record):
 class InformInfoRecord(Record):
     """Subscription to notices, with its subscriber's GID (IBA 15.2.5.12). In a table it has 80 bytes."""
 
-    components = (
-        "subscriberGID enum - gid lidRangeBegin lidRangeEnd - isGeneric subscribe type trapNumber qpn - "
-        "responseTimeValue - producerType"
-    )
-    query = Queries(InformInfoComponents)
     subscriberGID: GID = data(16)
     enum: int = bits(16)
     reserved: bytes = data(6)

@@ -25,7 +25,7 @@ from txrdma.iba.types import GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer, NodeType
 from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.kit.wire import bits, Code, data, Layout, wire
-from txrdma.mad.core.choices import mayBeFrom
+from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo
 from txrdma.mad.ports.batches import Batches, MOST
 
@@ -35,7 +35,7 @@ DEFAULT_NAME: Final = "sim"
 CONTROL_SECONDS: Final = 5.0
 """Seconds to wait for ibsim when a port is opened; it answers at once, if it does at all."""
 
-LOOK_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 """Seconds to wait for each answer when the port is read again: the reactor stands still meanwhile."""
 
 _MAGIC: Final = 0xDEADBEEF
@@ -128,7 +128,7 @@ class IbsimPort:
         try:
             self._attach(node, isSM)
             self.endPort = self.refresh()
-            self._control.settimeout(LOOK_SECONDS)
+            self._control.settimeout(POLL_SECONDS)
         except OSError as error:
             self.close()
             raise DeviceUnavailable(f"no ibsim answers by the name {self._base!r}: {error}") from error
@@ -211,7 +211,7 @@ class IbsimPort:
         return self.endPort
 
     def close(self) -> None:
-        """Detach from ibsim. Twice is fine."""
+        """Detach from ibsim."""
         if self._closed:
             return
         self._closed = True
@@ -274,7 +274,7 @@ class IbsimPort:
             self._reactor.removeWriter(self)
 
     def _flush(self) -> None:
-        """Send waiting datagrams; those for which ibsim's socket has no room wait on."""
+        """Send waiting datagrams; those that ibsim's socket cannot take remain queued."""
         waiting = self._waiting
         if self._closed:
             waiting.clear()

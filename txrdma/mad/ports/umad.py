@@ -25,7 +25,7 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
-from txrdma.mad.core.choices import HOPS, mayBeFrom, partitionIndex, sourceIndex
+from txrdma.mad.core.addressing import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad.core.transfers import isRMPP, RMPP_CLASSES
 from txrdma.mad.layouts.messages import formatOf
 from txrdma.mad.ports.registration import Registry
@@ -40,14 +40,14 @@ _SHORTEST: Final = 16
 
 _LONGEST_READ: Final = _HEADER + 64 * 1024
 _BATCH: Final = 64
-_SOONER: Final = 900
+_KERNEL_MILLISECONDS: Final = 900
 """Milliseconds that the kernel waits for each second that we do."""
 
 _LONGEST_WAIT: Final = 0x7FFFFFFF
 """Longest timeout in milliseconds that the kernel can count."""
 
 _GONE: Final = (errno.EIO, errno.ENODEV, errno.ENXIO, errno.EPIPE)
-"""Error numbers of a device that was taken away."""
+"""Error numbers of a device that was removed."""
 
 _RESENDS: Final = 7
 """Number of times that the kernel sends segments of an RMPP transfer again, each after 2 seconds."""
@@ -71,7 +71,7 @@ class _Agent(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """Header of the kernel in front of a datagram that came."""
+    """Header of the kernel in front of a received datagram."""
 
     sqpn: int
     qkey: int
@@ -237,7 +237,7 @@ class UmadPort:
         return self.endPort
 
     def close(self) -> None:
-        """Close the device; the kernel forgets our agents. Twice is fine."""
+        """Close the device; the kernel removes our agents."""
         if self._closed:
             return
         if self._receiver is not None:
@@ -292,16 +292,16 @@ class UmadPort:
             raise self._refused(error, "the kernel refuses the datagram") from error
 
     def _refused(self, error: OSError, what: str) -> RDMAError:
-        """Exception for an error of a system call; a port whose device is gone is lost by it."""
+        """Exception for an error of a system call; a port whose device was removed is reported as lost."""
         # Before Linux 5.6 nothing else tells that: to read blocks for ever, and EINVAL says many things.
-        if error.errno in _GONE or (error.errno == errno.EINVAL and not self._isThere()):
+        if error.errno in _GONE or (error.errno == errno.EINVAL and not self._isPresent()):
             self._lost(error)
             return DeviceUnavailable(f"{self.name} is gone: {error}")
         if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS):
             return ResourceExhausted(f"{self.name}: {what}: there is no room at present: {error}")
         return InvalidRequest(f"{self.name}: {what}: {error}")
 
-    def _isThere(self) -> bool:
+    def _isPresent(self) -> bool:
         return self._sysfs.madName == self._madName
 
     def _read(self) -> int:
@@ -357,13 +357,13 @@ class UmadPort:
         end = self.endPort
         isSMI = agent.managementClass & 0x7F == 1
         # The kernel gives up a little before us: it takes no request twice that it still waits for.
-        patience = min(int(answerWithin * _SOONER), _LONGEST_WAIT)
-        if answerWithin and not patience:
-            patience = 1  # 0 is not to wait at all
+        milliseconds = min(int(answerWithin * _KERNEL_MILLISECONDS), _LONGEST_WAIT)
+        if answerWithin and not milliseconds:
+            milliseconds = 1  # 0 is not to wait at all
         resends = _RESENDS if self.doesRMPP and isRMPP(bytes(datagram[:36])) else 0
         pkeyIndex = self._pkeyIndex(path.pkey)
         try:
-            local = _LOCAL.pack(agent.number, 0, patience, resends, len(datagram))
+            local = _LOCAL.pack(agent.number, 0, milliseconds, resends, len(datagram))
             remote = _REMOTE.pack(
                 0 if isSMI else path.dqpn or 1,
                 0 if isSMI else path.qkey or GMP_QKEY,

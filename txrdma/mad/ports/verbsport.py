@@ -46,7 +46,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort, IMADReceiver, IVerbsDevice
-from txrdma.mad.core.choices import HOPS, mayBeFrom, partitionIndex, sourceIndex
+from txrdma.mad.core.addressing import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad.layouts.messages import MAD_LENGTH
 
 _log = Logger()
@@ -86,7 +86,7 @@ class IReactor(IReactorFDSet, IReactorTime):
 
 
 class Arrival(NamedTuple):
-    """Source of a datagram that came. C{grh} is empty where it had none."""
+    """Source of a received datagram. C{grh} is empty without one."""
 
     grh: bytes
     sqpn: int
@@ -191,7 +191,7 @@ class VerbsPort:
         sgid = dgid = None
         trafficClass = flowLabel = hopLimit = 0
         if envelope.grh:
-            sgid, dgid, trafficClass, flowLabel, hopLimit = wayIn(envelope.grh)
+            sgid, dgid, trafficClass, flowLabel, hopLimit = grhFields(envelope.grh)
         return IBPath(
             slid=LID(envelope.slid),
             dlid=self.endPort.lid,
@@ -210,7 +210,7 @@ class VerbsPort:
     def isFrom(self, envelope: object, path: IBPath) -> bool:
         """True if a datagram can be an answer from the end of this path."""
         assert isinstance(envelope, Arrival)
-        sgid = wayIn(envelope.grh)[0] if envelope.grh else None
+        sgid = grhFields(envelope.grh)[0] if envelope.grh else None
         return mayBeFrom(path, envelope.slid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
@@ -237,7 +237,7 @@ class VerbsPort:
         return self.endPort
 
     def close(self) -> None:
-        """Let go of the queue pair and the device. Twice is fine."""
+        """Release the queue pair and the device."""
         if self._closed:
             return
         if self._receiver is not None:
@@ -267,7 +267,7 @@ class VerbsPort:
         self._closers.append(self._pair.close)
         self.qpn: QPN = self._pair.number
         self._channel, self._queue = channel, queue
-        self._closers.append(device.subscribe(self._told))
+        self._closers.append(device.subscribe(self._asyncEvent))
 
     def _open(self) -> None:
         """Bring the queue pair from RESET to RTS, with all receives posted."""
@@ -461,7 +461,7 @@ class VerbsPort:
             self._pair.modify(QPAttributes(state=QPState.RESET))
             self._open()
 
-    def _told(self, event: AsyncEvent) -> None:
+    def _asyncEvent(self, event: AsyncEvent) -> None:
         if event.kind is AsyncEventKind.DEVICE_FATAL:
             self._lost("the device is gone")
         elif event.kind in _CHANGES and event.port in (None, self._number):
@@ -482,7 +482,7 @@ class VerbsPort:
 
 
 @lru_cache(maxsize=256)
-def wayIn(grh: bytes) -> tuple[GID, GID, int, int, int]:
+def grhFields(grh: bytes) -> tuple[GID, GID, int, int, int]:
     """
     Source, destination, traffic class, flow label and hop limit in the GRH of a datagram.
 

@@ -22,12 +22,12 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
-from txrdma.monitor.ledger import LedgerEvent
+from txrdma.monitor.diagnosis.findinglog import FindingEvent
 from txrdma.monitor.web.rest import READING, refuseMethod, sendJSON
 from txrdma.monitor.web.routes import overview
 from txrdma.monitor.web.tables import FINDINGS
 from txrdma.monitor.web.topology import bundleName, bundles, edge
-from txrdma.monitor.web.watch import Look, Watch
+from txrdma.monitor.web.watch import PageContext, Watch
 
 _log = Logger()
 
@@ -148,21 +148,21 @@ class EventHub:
         """Event that tells a reader to ask for everything anew."""
         return encoded(self._number, "resync", {})
 
-    def told(self, event: LedgerEvent) -> None:
+    def told(self, event: FindingEvent) -> None:
         """Tell readers of a finding that was raised or cleared, or was there before this process."""
-        self.publish("finding", FINDINGS.toDict(self._watch.look(), event.entry))
+        self.publish("finding", FINDINGS.toDict(self._watch.context(), event.entry))
 
     def looked(self) -> None:
         """Tell readers of a round: whether all is well, and links whose state has changed since the last."""
         if not self.readers:
             return
-        look = self._watch.look()
-        version = look.poller.version
+        context = self._watch.context()
+        version = context.poller.version
         if version != self._version:
             self._version = version
             self.publish("fabric", {"version": version})
         if self._work is None:  # else the round before is still being told: this one waits for the next
-            self._work = self._cooperator.cooperate(self._tellRound(look))
+            self._work = self._cooperator.cooperate(self._tellRound(context))
             self._work.whenDone().addErrback(self._broke)
 
     def _broke(self, failure: Failure) -> None:
@@ -170,17 +170,17 @@ class EventHub:
         if not failure.check(SchedulerStopped):
             _log.failure("while a round was told", failure)
 
-    def _tellRound(self, look: Look) -> Iterator[None]:
+    def _tellRound(self, context: PageContext) -> Iterator[None]:
         """Tell readers of a round, with pauses: a large fabric has twenty thousand links between switches."""
         edges: dict[str, dict[str, Any]] = {}
-        for number, (ends, ports) in enumerate(bundles(look.fabric).items()):
-            edges[bundleName(ends)] = edge(look, ports)
+        for number, (ends, ports) in enumerate(bundles(context.fabric).items()):
+            edges[bundleName(ends)] = edge(context, ports)
             if number % _EDGES_AT_A_TIME == 0:
                 yield
         changed = [{"id": name, **state} for name, state in edges.items() if self._edges.get(name) != state]
         self._edges = edges
         self._work = None
-        self.publish("round", {**overview(look), "edges": changed})
+        self.publish("round", {**overview(context), "edges": changed})
 
     def alive(self) -> None:
         """Tell all readers that the monitor lives."""

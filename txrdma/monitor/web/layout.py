@@ -13,8 +13,8 @@ from twisted.web.template import Tag
 
 from txrdma.fabric.model import Node
 from txrdma.iba.types import GUID
-from txrdma.monitor.exposition import guidText
-from txrdma.monitor.web.watch import Look, printable
+from txrdma.monitor.series.exposition import guidText
+from txrdma.monitor.web.watch import PageContext, printable
 
 Part = Any
 """Part of a page: a tag, a text, a number, or a list of these; Twisted has no type for it."""
@@ -120,9 +120,9 @@ def portLink(guid: str, number: int, text: str = "") -> Tag:
     return tags.a(text or str(number), href=f"/nodes/{guid}/ports/{number}")
 
 
-def placeLink(look: Look, guid: GUID | None, number: int | None, where: str) -> Part:
+def placeLink(context: PageContext, guid: GUID | None, number: int | None, where: str) -> Part:
     """Link to the node or port that something is about; its name alone where that is gone."""
-    node = None if guid is None else look.fabric.nodes.get(guid)
+    node = None if guid is None else context.fabric.nodes.get(guid)
     if node is None:
         return printable(where)
     if number and node.known(number) is not None:
@@ -242,25 +242,25 @@ def section(heading: str, *parts: Part, name: str, isLive: bool = True) -> Tag:
     )
 
 
-def health(look: Look) -> tuple[str, str]:
+def health(context: PageContext) -> tuple[str, str]:
     """Answer to the question whether all is well, in words, and the class of its colour."""
-    if look.poller.fabric is None:
+    if context.poller.fabric is None:
         return "Looking at the fabric…", "info"
-    worst = look.poller.ledger.worst()
+    worst = context.poller.findingLog.worst()
     if worst is None:
         return "All is well", "ok"
-    count = len(look.open)
+    count = len(context.open)
     return f"{count} finding{'s' if count > 1 else ''}", worst.name.lower()
 
 
-def frame(look: Look, path: str, heading: str, parts: Part, drawing: str = "") -> Tag:
+def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: str = "") -> Tag:
     """
     Page as a whole, with its frame.
 
     @param path: path of the page in the menu.
     @param drawing: one of L{SCRIPTS}; C{""} for none.
     """
-    said, colour = health(look)
+    said, colour = health(context)
     scripts = ("monitor.js", *SCRIPTS.get(drawing, ()))
     return tags.html(
         tags.head(

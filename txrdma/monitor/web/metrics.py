@@ -11,7 +11,8 @@ from twisted.web.resource import Resource
 from twisted.web.server import Request
 
 from txrdma.fabric.advice import Severity
-from txrdma.monitor.exposition import (
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.series.exposition import (
     causeText,
     CONTENT_TYPE,
     CounterExposition,
@@ -20,9 +21,8 @@ from txrdma.monitor.exposition import (
     labels,
     METRICS,
 )
-from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.steadynames import SteadyNames
+from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.web.steadynames import SteadyNames
 
 _HEALTH: Final = (
     ("readings", "readings_total", "counter", "Ports whose counters were read"),
@@ -85,7 +85,7 @@ class Metrics(Resource):
         text = "Seconds since a loop of the monitor has last done its work"
         yield family("txrdma_monitor_loop_age_seconds", "gauge", text, ages)
         found = dict.fromkeys(Severity, 0)
-        for entry in poller.ledger.open.values():
+        for entry in poller.findingLog.open.values():
             found[entry.severity] += 1
         severities = [(labels(severity=each.name.lower()), count) for each, count in found.items()]
         yield family("txrdma_monitor_findings", "gauge", "Findings that are there", severities)

@@ -15,10 +15,10 @@ from txrdma.fabric.model import Node, Port
 from txrdma.fabric.rates import bitsEachSecond
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor._counters import Meter
-from txrdma.monitor.details import CAUSES
-from txrdma.monitor.exposition import correctionMeanings, FAMILIES, guidText
-from txrdma.monitor.journal import KINDS
+from txrdma.monitor.events.journal import KINDS
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.reading.details import CAUSES
+from txrdma.monitor.series.exposition import correctionMeanings, FAMILIES, guidText
 from txrdma.monitor.web.layout import (
     ago,
     amount,
@@ -55,7 +55,7 @@ from txrdma.monitor.web.parts import (
 from txrdma.monitor.web.routes import Missing
 from txrdma.monitor.web.tables import CHANGES, FINDINGS, GUID_TEXT, LINKS, NODES, PORTS, SEVERITIES, TEXT
 from txrdma.monitor.web.tracing import traced
-from txrdma.monitor.web.watch import Look, NODE_TYPES, printable
+from txrdma.monitor.web.watch import NODE_TYPES, PageContext, printable
 
 Values = dict[str, Any]
 Row = dict[str, Any]
@@ -78,15 +78,15 @@ class Page:
 
     path: str
     parameters: tuple[Parameter, ...]
-    make: Callable[[Look, Values], Tag | Coroutine[Any, Any, Tag]]
+    make: Callable[[PageContext, Values], Tag | Coroutine[Any, Any, Tag]]
 
 
 # Pages.
 
 
-def _overview(look: Look, values: Values) -> Tag:
-    said, colour = health(look)
-    fabric, poller = look.fabric, look.poller
+def _overview(context: PageContext, values: Values) -> Tag:
+    said, colour = health(context)
+    fabric, poller = context.fabric, context.poller
     switches = sum(node.isSwitch for node in fabric.nodes.values())
     gone = len(poller.presence.nodes) + len(poller.presence.links)
     tiles = (
@@ -96,14 +96,14 @@ def _overview(look: Look, values: Values) -> Tag:
         ("Gone", gone, "/changes"),
     )
     counts = [
-        f"{sum(entry.severity.name.lower() == severity for entry in look.open)} {severity}"
+        f"{sum(entry.severity.name.lower() == severity for entry in context.open)} {severity}"
         for severity in reversed(SEVERITIES)
     ]
     links = (one for one, _other in fabric.links())
-    busiest = LINKS.page(look, links, {"sort": "-load", "limit": _FEW, "offset": 0})["rows"]
+    busiest = LINKS.page(context, links, {"sort": "-load", "limit": _FEW, "offset": 0})["rows"]
     statistics = poller.statistics
     return frame(
-        look,
+        context,
         "/",
         "Overview",
         [
@@ -113,7 +113,7 @@ def _overview(look: Look, values: Values) -> Tag:
                     "Nothing is wrong with any node, port or link."
                     if colour == "ok"
                     else ", ".join(counts)
-                    if look.open
+                    if context.open
                     else "The first sweep is under way.",
                 ),
                 class_=f"banner {colour}",
@@ -131,9 +131,9 @@ def _overview(look: Look, values: Values) -> Tag:
             ),
             section(
                 "Findings",
-                findingTable(look, look.open[:_FEW], "No findings."),
-                tags.p(tags.a(f"All {len(look.open)} findings", href="/findings"))
-                if len(look.open) > _FEW
+                findingTable(context, context.open[:_FEW], "No findings."),
+                tags.p(tags.a(f"All {len(context.open)} findings", href="/findings"))
+                if len(context.open) > _FEW
                 else "",
                 name="findings",
             ),
@@ -145,7 +145,9 @@ def _overview(look: Look, values: Values) -> Tag:
             ),
             section(
                 "Latest changes",
-                changeTable(look, look.watch.journal.since(0)[:_FEW], "Nothing has changed since the start."),
+                changeTable(
+                    context, context.watch.journal.since(0)[:_FEW], "Nothing has changed since the start."
+                ),
                 name="changes",
             ),
             section(
@@ -182,22 +184,22 @@ def _heads(path: str, values: Values) -> list[Part]:
     return [sortable(path, values, text, column) for text, column in _SORTED[path]]
 
 
-def _nodes(look: Look, values: Values) -> Tag:
-    page = NODES.page(look, look.fabric.ordered(), values)
+def _nodes(context: PageContext, values: Values) -> Tag:
+    page = NODES.page(context, context.fabric.ordered(), values)
     rows = [
         [
             nodeLink(row["guid"], row["name"]),
             [row["type"].capitalize(), " ", badge("silent") if row["isSilent"] else ""],
             row["lid"] or "–",
             f"{row['links']} of {row['ports']}",
-            badge(look.worstAt[GUID.fromString(row["guid"])].name.lower()) if row["findings"] else "–",
+            badge(context.worstAt[GUID.fromString(row["guid"])].name.lower()) if row["findings"] else "–",
             tags.code(row["guid"]),
         ]
         for row in page["rows"]
     ]
     kinds = [("", "all"), *((kind, kind) for kind in NODE_TYPES)]
     return frame(
-        look,
+        context,
         "/nodes",
         "Nodes",
         [
@@ -212,10 +214,10 @@ def _nodes(look: Look, values: Values) -> Tag:
     )
 
 
-def _links(look: Look, values: Values) -> Tag:
-    page = LINKS.page(look, (one for one, _other in look.fabric.links()), values)
+def _links(context: PageContext, values: Values) -> Tag:
+    page = LINKS.page(context, (one for one, _other in context.fabric.links()), values)
     return frame(
-        look,
+        context,
         "/links",
         "Links",
         [
@@ -230,21 +232,21 @@ def _links(look: Look, values: Values) -> Tag:
     )
 
 
-def _nodeOf(look: Look, text: str) -> Node:
-    node = look.fabric.nodes.get(GUID.fromString(text))
+def _nodeOf(context: PageContext, text: str) -> Node:
+    node = context.fabric.nodes.get(GUID.fromString(text))
     if node is None:
         raise Missing(f"There is no node {text} at present.")
     return node
 
 
-def _node(look: Look, values: Values) -> Tag:
-    node = _nodeOf(look, values["guid"])
-    row = NODES.toDict(look, node)
-    found = [entry for entry in look.open if entry.finding.guid == node.guid]
-    ports = [PORTS.toDict(look, port) for port in node.ports.values() if port.number]
+def _node(context: PageContext, values: Values) -> Tag:
+    node = _nodeOf(context, values["guid"])
+    row = NODES.toDict(context, node)
+    found = [entry for entry in context.open if entry.finding.guid == node.guid]
+    ports = [PORTS.toDict(context, port) for port in node.ports.values() if port.number]
     path = {"from": row["guid"]} if not node.isSwitch else {}
     return frame(
-        look,
+        context,
         "/nodes",
         title(node),
         [
@@ -256,7 +258,7 @@ def _node(look: Look, values: Values) -> Tag:
                 ("Vendor and device", f"{node.vendorID:#08x}, {node.deviceID:#06x}"),
             ),
             tags.p(tags.a("Path from here", href=f"/trace?{urlencode(path)}")) if path else "",
-            section("Findings here", findingTable(look, found, "No findings."), name="findings"),
+            section("Findings here", findingTable(context, found, "No findings."), name="findings"),
             section(
                 "Ports",
                 table(
@@ -288,21 +290,21 @@ def _portCells(row: Row) -> list[Part]:
     ]
 
 
-def _port(look: Look, values: Values) -> Tag:
-    node = _nodeOf(look, values["guid"])
+def _port(context: PageContext, values: Values) -> Tag:
+    node = _nodeOf(context, values["guid"])
     port = node.known(values["port"])
     if port is None:
         raise Missing(f"{title(node)} has no port {values['port']}.")
-    row = PORTS.toDict(look, port)
-    meter = look.meter(port)
+    row = PORTS.toDict(context, port)
+    meter = context.meter(port)
     found = [
         entry
-        for entry in look.open
+        for entry in context.open
         if entry.finding.guid == node.guid and entry.finding.port in (None, port.number)
     ]
     counters = _counterRows(meter, {name: text for name, (_family, text) in FAMILIES.items()})
-    corrections = _counterRows(look.corrections(port), _CORRECTIONS)
-    causes = look.causes(port)
+    corrections = _counterRows(context.corrections(port), _CORRECTIONS)
+    causes = context.causes(port)
     reasons = [
         [shownName(name), text, amount(causes[name])]
         for named in CAUSES.values()
@@ -311,7 +313,7 @@ def _port(look: Look, values: Values) -> Tag:
     ]
     heads = ["Counter", "Meaning", "Value", "Each second", "Since the start"]
     return frame(
-        look,
+        context,
         "/nodes",
         f"{title(node)} port {port.number}",
         [
@@ -332,8 +334,8 @@ def _port(look: Look, values: Values) -> Tag:
                 ),
                 name="now",
             ),
-            section("Findings here", findingTable(look, found, "No findings."), name="findings"),
-            _charts(look, port, values),
+            section("Findings here", findingTable(context, found, "No findings."), name="findings"),
+            _charts(context, port, values),
             section(
                 "Counters",
                 table("Counters", heads, counters, "The counters were not read yet."),
@@ -371,9 +373,9 @@ def _counterRows(meter: Meter | None, meanings: Mapping[str, str]) -> list[list[
     ]
 
 
-def _charts(look: Look, port: Port, values: Values) -> Tag:
+def _charts(context: PageContext, port: Port, values: Values) -> Tag:
     guid, number = guidText(port.node.guid), port.number
-    if look.watch.history is None:
+    if context.watch.history is None:
         text = "No history is kept; history.file in the configuration says where."
         return section("Over time", tags.p(text, class_="empty"), name="charts", isLive=False)
     chosen = values["range"] or "hour"
@@ -404,16 +406,16 @@ def _charts(look: Look, port: Port, values: Values) -> Tag:
     )
 
 
-def _findings(look: Look, values: Values) -> Tag:
-    open_ = FINDINGS.select(look, look.open, values)
-    closed = FINDINGS.select(look, reversed(look.poller.ledger.closed), values)[:100]
+def _findings(context: PageContext, values: Values) -> Tag:
+    open_ = FINDINGS.select(context, context.open, values)
+    closed = FINDINGS.select(context, reversed(context.poller.findingLog.closed), values)[:100]
     severities = [("", "all"), *((severity, severity) for severity in SEVERITIES)]
     rows = [
-        [*row[:3], moment(entry.clearedAt or entry.lastSeen, look.now)]
-        for row, entry in zip(findingRows(look, closed), closed, strict=True)
+        [*row[:3], moment(entry.clearedAt or entry.lastSeen, context.now)]
+        for row, entry in zip(findingRows(context, closed), closed, strict=True)
     ]
     return frame(
-        look,
+        context,
         "/findings",
         "Findings",
         [
@@ -421,7 +423,7 @@ def _findings(look: Look, values: Values) -> Tag:
                 *("/findings", values, "Place or text"),
                 choose("severity", "Severity", values["severity"], severities),
             ),
-            section("There now", findingTable(look, open_, "No findings."), name="open"),
+            section("There now", findingTable(context, open_, "No findings."), name="open"),
             section(
                 "Cleared",
                 table(
@@ -434,27 +436,27 @@ def _findings(look: Look, values: Values) -> Tag:
     )
 
 
-def _changes(look: Look, values: Values) -> Tag:
+def _changes(context: PageContext, values: Values) -> Tag:
     since = values["since"]
     if since is None:
-        since = look.now - _DAY
-    changes = CHANGES.select(look, look.watch.journal.since(since), values)
+        since = context.now - _DAY
+    changes = CHANGES.select(context, context.watch.journal.since(since), values)
     shown = changes[values["offset"] : values["offset"] + values["limit"]]
     ranges = [
-        [tags.a(f"Last {text}", href=f"/changes?{urlencode({'since': int(look.now - seconds)})}"), " "]
+        [tags.a(f"Last {text}", href=f"/changes?{urlencode({'since': int(context.now - seconds)})}"), " "]
         for seconds, text in _RANGES
     ]
     kinds = [("", "all"), *((kind, kind.replace("-", " ")) for kind in KINDS)]
     return frame(
-        look,
+        context,
         "/changes",
         "Changes",
         [
             tags.nav(ranges, class_="choices", **{"aria-label": "Range of time"}),
             searchForm("/changes", values, "Place or text", choose("kind", "Change", values["kind"], kinds)),
             section(
-                f"Changes of the last {ago(look.now - since)}",
-                changeTable(look, shown, "Nothing has changed in this time, or since the monitor runs."),
+                f"Changes of the last {ago(context.now - since)}",
+                changeTable(context, shown, "Nothing has changed in this time, or since the monitor runs."),
                 pager("/changes", {**values, "since": int(since)}, len(changes)),
                 name="rows",
             ),
@@ -462,11 +464,11 @@ def _changes(look: Look, values: Values) -> Tag:
     )
 
 
-def _topology(look: Look, values: Values) -> Tag:
-    links = (one for one, other in look.fabric.links() if one.node.isSwitch and other.node.isSwitch)
-    page = LINKS.page(look, links, values)
+def _topology(context: PageContext, values: Values) -> Tag:
+    links = (one for one, other in context.fabric.links() if one.node.isSwitch and other.node.isSwitch)
+    page = LINKS.page(context, links, values)
     return frame(
-        look,
+        context,
         "/topology",
         "Topology",
         [
@@ -482,18 +484,18 @@ def _topology(look: Look, values: Values) -> Tag:
     )
 
 
-def _resolved(look: Look, text: str) -> tuple[Node | None, str]:
+def _resolved(context: PageContext, text: str) -> tuple[Node | None, str]:
     """Node that a text names by GUID or by name; else None, and why."""
     wanted = text.strip()
     try:
-        node = look.fabric.nodes.get(GUID.fromString(wanted))
+        node = context.fabric.nodes.get(GUID.fromString(wanted))
     except ValueError:
         node = None
     if node is not None:
         return node, ""
-    named = [node for node in look.fabric.nodes.values() if printable(node.description) == wanted]
+    named = [node for node in context.fabric.nodes.values() if printable(node.description) == wanted]
     if not named:
-        named = NODES.select(look, look.fabric.nodes.values(), {"search": wanted}) if wanted else []
+        named = NODES.select(context, context.fabric.nodes.values(), {"search": wanted}) if wanted else []
     if len(named) == 1:
         return named[0], ""
     if not named:
@@ -501,17 +503,17 @@ def _resolved(look: Look, text: str) -> tuple[Node | None, str]:
     return None, f"{len(named)} nodes are like {printable(wanted)!r}: say a GUID."
 
 
-async def _trace(look: Look, values: Values) -> Tag:
+async def _trace(context: PageContext, values: Values) -> Tag:
     begin, end = values["from"] or "", values["to"] or ""
     told: list[Part] = []
     if begin and end:
-        first, why = _resolved(look, begin)
-        last, whyLast = _resolved(look, end)
+        first, why = _resolved(context, begin)
+        last, whyLast = _resolved(context, end)
         if first is None or last is None:
             told = [tags.p(why or whyLast, class_="empty", role="alert")]
         else:
-            told = [_way(await traced(look, first, last))]
-    hosts = [node for node in look.fabric.ordered() if not node.isSwitch][:_MOST_SUGGESTED]
+            told = [_way(await traced(context, first, last))]
+    hosts = [node for node in context.fabric.ordered() if not node.isSwitch][:_MOST_SUGGESTED]
     form = tags.form(
         tags.label("From ", tags.input(name="from", list="hosts", value=begin, required="required")),
         tags.label("To ", tags.input(name="to", list="hosts", value=end, required="required")),
@@ -522,7 +524,7 @@ async def _trace(look: Look, values: Values) -> Tag:
         class_="filters",
     )
     intro = tags.p("Where the forwarding tables send packets at present. Names or GUIDs of two nodes:")
-    return frame(look, "/trace", "Path between two nodes", [intro, form, told])
+    return frame(context, "/trace", "Path between two nodes", [intro, form, told])
 
 
 def _way(told: Row) -> Tag:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from twisted.web.template import Tag
 
-from txrdma.monitor.journal import Change
-from txrdma.monitor.ledger import Entry
+from txrdma.monitor.diagnosis.findinglog import Entry
+from txrdma.monitor.events.journal import Change
 from txrdma.monitor.web.layout import (
     badge,
     errors,
@@ -22,38 +22,38 @@ from txrdma.monitor.web.layout import (
     table,
     tags,
 )
-from txrdma.monitor.web.watch import Look, printable
+from txrdma.monitor.web.watch import PageContext, printable
 
 Row = dict[str, Any]
 
 
-def findingRows(look: Look, entries: list[Entry]) -> list[list[Part]]:
+def findingRows(context: PageContext, entries: list[Entry]) -> list[list[Part]]:
     """Cells of findings: severity, place, what and what to do, and since when."""
     return [
         [
             badge(entry.severity.name.lower()),
-            placeLink(look, entry.finding.guid, entry.finding.port, entry.finding.where),
+            placeLink(context, entry.finding.guid, entry.finding.port, entry.finding.where),
             [tags.strong(printable(entry.finding.text)), tags.br(), entry.advice],
-            moment(entry.firstSeen, look.now),
+            moment(entry.firstSeen, context.now),
         ]
         for entry in entries
     ]
 
 
-def findingTable(look: Look, entries: list[Entry], empty: str, caption: str = "Findings") -> Part:
+def findingTable(context: PageContext, entries: list[Entry], empty: str, caption: str = "Findings") -> Part:
     """Table of findings that are there."""
     return table(
-        caption, ["Severity", "Where", "What, and what to do", "Since"], findingRows(look, entries), empty
+        caption, ["Severity", "Where", "What, and what to do", "Since"], findingRows(context, entries), empty
     )
 
 
-def changeTable(look: Look, changes: list[Change], empty: str) -> Part:
+def changeTable(context: PageContext, changes: list[Change], empty: str) -> Part:
     """Table of changes, with their times."""
     rows = [
         [
-            moment(change.at, look.now),
+            moment(change.at, context.now),
             change.kind.replace("-", " "),
-            placeLink(look, change.guid, change.port, change.where),
+            placeLink(context, change.guid, change.port, change.where),
             printable(change.text),
         ]
         for change in changes

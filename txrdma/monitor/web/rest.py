@@ -57,7 +57,7 @@ class API(Resource):
             return self._description
         try:
             route, values = _routed(request)
-            answer = route.answer(self._watch.look(), values)
+            answer = route.answer(self._watch.context(), values)
         except Wrong as error:
             return sendJSON(request, 400, {"error": str(error)})
         except Missing as error:

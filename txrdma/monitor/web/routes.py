@@ -11,10 +11,10 @@ from typing import Any, Final
 from txrdma.fabric.model import Node, Port
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor._counters import Meter
-from txrdma.monitor.exposition import CAUSE_FAMILIES, FAMILIES
-from txrdma.monitor.historystore import DEFAULT_LEVELS
-from txrdma.monitor.rows import KEPT
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.series.exposition import CAUSE_FAMILIES, FAMILIES
+from txrdma.monitor.series.historystore import DEFAULT_LEVELS
+from txrdma.monitor.series.rows import KEPT
 from txrdma.monitor.web.parameters import listing, Parameter, TIME
 from txrdma.monitor.web.tables import (
     CHANGES,
@@ -35,7 +35,7 @@ from txrdma.monitor.web.tables import (
 )
 from txrdma.monitor.web.topology import topology, TOPOLOGY_SCHEMA
 from txrdma.monitor.web.tracing import TRACE_SCHEMA, traced
-from txrdma.monitor.web.watch import Look
+from txrdma.monitor.web.watch import PageContext
 
 Answer = dict[str, Any]
 Values = dict[str, Any]
@@ -63,18 +63,18 @@ class Route:
     text: str
     parameters: tuple[Parameter, ...]
     schema: Schema
-    answer: Callable[[Look, Values], Answer | Coroutine[Any, Any, Answer]]
+    answer: Callable[[PageContext, Values], Answer | Coroutine[Any, Any, Answer]]
 
 
 # Answers.
 
 
-def overview(look: Look) -> Answer:
+def overview(context: PageContext) -> Answer:
     """Answer to the question whether all is well, as JSON can carry it."""
-    poller, fabric = look.poller, look.fabric
-    worst = poller.ledger.worst()
+    poller, fabric = context.poller, context.fabric
+    worst = poller.findingLog.worst()
     found = dict.fromkeys(SEVERITIES, 0)
-    for entry in look.open:
+    for entry in context.open:
         found[entry.severity.name.lower()] += 1
     return {
         "isWell": poller.fabric is not None and worst is None,
@@ -86,45 +86,47 @@ def overview(look: Look) -> Answer:
         "nodesGone": len(poller.presence.nodes),
         "linksGone": len(poller.presence.links),
         "findings": found,
-        "at": look.now,
+        "at": context.now,
         "statistics": asdict(poller.statistics),
     }
 
 
-def _nodeOf(look: Look, text: str) -> Node:
-    node = look.fabric.nodes.get(GUID.fromString(text))
+def _nodeOf(context: PageContext, text: str) -> Node:
+    node = context.fabric.nodes.get(GUID.fromString(text))
     if node is None:
         raise Missing(f"there is no node {text}")
     return node
 
 
-def _portOf(look: Look, values: Values) -> Port:
-    port = _nodeOf(look, values["guid"]).known(values["port"])
+def _portOf(context: PageContext, values: Values) -> Port:
+    port = _nodeOf(context, values["guid"]).known(values["port"])
     if port is None:
         raise Missing(f"node {values['guid']} has no port {values['port']}")
     return port
 
 
-def _node(look: Look, values: Values) -> Answer:
-    node = _nodeOf(look, values["guid"])
+def _node(context: PageContext, values: Values) -> Answer:
+    node = _nodeOf(context, values["guid"])
     return {
-        **NODES.toDict(look, node),
+        **NODES.toDict(context, node),
         "vendorId": node.vendorID,
         "deviceId": node.deviceID,
-        "portRows": [PORTS.toDict(look, port) for port in node.ports.values() if port.number],
-        "findingRows": [FINDINGS.toDict(look, one) for one in look.open if one.finding.guid == node.guid],
+        "portRows": [PORTS.toDict(context, port) for port in node.ports.values() if port.number],
+        "findingRows": [
+            FINDINGS.toDict(context, one) for one in context.open if one.finding.guid == node.guid
+        ],
     }
 
 
-def _port(look: Look, values: Values) -> Answer:
-    port = _portOf(look, values)
-    meter = look.meter(port)
+def _port(context: PageContext, values: Values) -> Answer:
+    port = _portOf(context, values)
+    meter = context.meter(port)
     known = {} if meter is None else {name: meter.value(name) for name in FAMILIES}
     rates = {} if meter is None else {name: meter.rate(name) for name in FAMILIES}
-    causes = {name: look.causes(port).get(name) for name in CAUSE_FAMILIES}
-    corrections = look.corrections(port)
+    causes = {name: context.causes(port).get(name) for name in CAUSE_FAMILIES}
+    corrections = context.corrections(port)
     return {
-        **PORTS.toDict(look, port),
+        **PORTS.toDict(context, port),
         "counters": known,
         "rates": rates,
         "causes": causes,
@@ -138,22 +140,22 @@ def _every(meter: Meter | None, take: Callable[[Meter, str], float | None]) -> A
     return {} if meter is None else {name: take(meter, name) for name in meter.layout.names}
 
 
-def _findings(look: Look, values: Values) -> Answer:
-    rows = [*look.open, *reversed(look.poller.ledger.closed)]
-    return FINDINGS.page(look, rows, values)
+def _findings(context: PageContext, values: Values) -> Answer:
+    rows = [*context.open, *reversed(context.poller.findingLog.closed)]
+    return FINDINGS.page(context, rows, values)
 
 
-def _changes(look: Look, values: Values) -> Answer:
-    return CHANGES.page(look, look.watch.journal.since(values["since"]), values)
+def _changes(context: PageContext, values: Values) -> Answer:
+    return CHANGES.page(context, context.watch.journal.since(values["since"]), values)
 
 
-async def _history(look: Look, values: Values) -> Answer:
-    if look.watch.history is None:
+async def _history(context: PageContext, values: Values) -> Answer:
+    if context.watch.history is None:
         raise Missing("no history is kept: history.file in the configuration says where")
     place = (GUID.fromString(values["guid"]), values["port"])
-    end = look.now if values["end"] is None else values["end"]
+    end = context.now if values["end"] is None else values["end"]
     begin = end - _HOUR if values["begin"] is None else values["begin"]
-    points = await look.watch.history.series(
+    points = await context.watch.history.series(
         place, values["counter"], int(begin), int(end) + 1, values["resolution"] or ""
     )
     return {
@@ -172,9 +174,9 @@ async def _history(look: Look, values: Values) -> Answer:
     }
 
 
-async def _trace(look: Look, values: Values) -> Answer:
-    begin, end = _nodeOf(look, values["from"]), _nodeOf(look, values["to"])
-    return await traced(look, begin, end)
+async def _trace(context: PageContext, values: Values) -> Answer:
+    begin, end = _nodeOf(context, values["from"]), _nodeOf(context, values["to"])
+    return await traced(context, begin, end)
 
 
 # Schemas.
@@ -238,19 +240,21 @@ _COUNTER: Final = Parameter("counter", choice(*KEPT), "Counter; data is in octet
 _FINDING_FILTERS: Final = ("severity", "kind", "guid", "port", "isOpen")
 
 ROUTES: Final = (
-    Route("/overview", "overview", "Is all well?", (), _OVERVIEW, lambda look, values: overview(look)),
+    Route("/overview", "overview", "Is all well?", (), _OVERVIEW, lambda context, values: overview(context)),
     Route(
         *("/nodes", "nodes", "Nodes: switches, then hosts, then routers"),
         listing(NODES, "type", "isSilent"),
         pageSchema("Node"),
-        lambda look, values: NODES.page(look, look.fabric.ordered(), values),
+        lambda context, values: NODES.page(context, context.fabric.ordered(), values),
     ),
     Route("/nodes/{guid}", "node", "A node with its ports and findings", (_GUID,), _NODE, _node),
     Route(
         *("/ports", "ports", "Ports of all nodes"),
         listing(PORTS, "guid", "state", "isLinked"),
         pageSchema("Port"),
-        lambda look, values: PORTS.page(look, (port for port in look.fabric.ports() if port.number), values),
+        lambda context, values: PORTS.page(
+            context, (port for port in context.fabric.ports() if port.number), values
+        ),
     ),
     Route(
         *("/ports/{guid}/{port}", "port", "A port with its counters"),
@@ -269,7 +273,7 @@ ROUTES: Final = (
         *("/links", "links", "Links, each once"),
         listing(LINKS, "state"),
         pageSchema("Link"),
-        lambda look, values: LINKS.page(look, (one for one, _other in look.fabric.links()), values),
+        lambda context, values: LINKS.page(context, (one for one, _other in context.fabric.links()), values),
     ),
     Route(
         *("/findings", "findings", "Findings: those that are there, the worst first, then those cleared"),
@@ -314,7 +318,7 @@ ROUTES: Final = (
         *("/topology", "topology", "Switches and the links between them, laid out"),
         (),
         TOPOLOGY_SCHEMA,
-        lambda look, values: topology(look),
+        lambda context, values: topology(context),
     ),
 )
 """All routes; paths are below C{/api/v1}."""

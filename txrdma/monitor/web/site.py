@@ -14,15 +14,15 @@ from twisted.web.http import HTTPChannel
 from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
-from txrdma.monitor.exposition import METRICS
-from txrdma.monitor.ledger import LedgerEvent
+from txrdma.monitor.diagnosis.findinglog import FindingEvent
+from txrdma.monitor.series.exposition import METRICS
 from txrdma.monitor.web.access import Access, isLocalName
 from txrdma.monitor.web.events import EventHub, Events
+from txrdma.monitor.web.html import HTMLPages
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.monitor.web.openapi import BASE
-from txrdma.monitor.web.packaged import Files
-from txrdma.monitor.web.people import People
 from txrdma.monitor.web.rest import API, sendJSON
+from txrdma.monitor.web.staticfiles import Files
 from txrdma.monitor.web.watch import Watch
 
 _ALIVE_SECONDS: Final = 15.0
@@ -55,11 +55,11 @@ class _Root(Resource):
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._people = _compressed(People(watch))
+        self._pages = _compressed(HTMLPages(watch))
 
     def getChild(self, name: bytes, request: Request) -> IResource:
         """The pages for people, which have all paths that nothing else has."""
-        return self._people
+        return self._pages
 
 
 class _Stranger(Resource):
@@ -184,7 +184,7 @@ class MonitorSite:
             self._timer = None
         self.hub.close()
 
-    def told(self, event: LedgerEvent) -> None:
+    def told(self, event: FindingEvent) -> None:
         """Take a finding that was raised or cleared."""
         self._watch.told(event)
         self.hub.told(event)

@@ -1,8 +1,8 @@
 """
 Tables of the monitor: which rows there are, what their columns mean, and pages of them by filter and order.
 
-Values are taken from the model when a row is shown; a filter and an order look at theirs alone, since a large
-fabric has sixty thousand ports.
+Values are taken from the model when a row is shown; filters and orders read their columns only, since
+a large fabric has sixty thousand ports.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from txrdma.fabric.model import Node, Port
 from txrdma.kit.values import frozen
-from txrdma.monitor.exposition import guidText
-from txrdma.monitor.journal import Change, KINDS
-from txrdma.monitor.ledger import Entry
-from txrdma.monitor.web.watch import Look, NODE_TYPES, nodeType, printable
+from txrdma.monitor.diagnosis.findinglog import Entry
+from txrdma.monitor.events.journal import Change, KINDS
+from txrdma.monitor.series.exposition import guidText
+from txrdma.monitor.web.watch import NODE_TYPES, nodeType, PageContext, printable
 
 Schema = dict[str, Any]
 Row = TypeVar("Row")
@@ -55,7 +55,7 @@ class Column(Generic[Row]):
     name: str
     schema: Schema
     text: str
-    value: Callable[[Look, Row], Any]
+    value: Callable[[PageContext, Row], Any]
 
 
 class Table(Generic[Row]):
@@ -83,11 +83,11 @@ class Table(Generic[Row]):
             "additionalProperties": False,
         }
 
-    def toDict(self, look: Look, row: Row) -> dict[str, Any]:
+    def toDict(self, context: PageContext, row: Row) -> dict[str, Any]:
         """Row as JSON can carry it."""
-        return {name: value(look, row) for name, value in self._values.items()}
+        return {name: value(context, row) for name, value in self._values.items()}
 
-    def select(self, look: Look, rows: Iterable[Row], wanted: Mapping[str, Any]) -> list[Row]:
+    def select(self, context: PageContext, rows: Iterable[Row], wanted: Mapping[str, Any]) -> list[Row]:
         """
         Rows that are wanted, in order.
 
@@ -98,28 +98,28 @@ class Table(Generic[Row]):
         for name, value in wanted.items():
             taken = self._values.get(name)
             if taken is not None and value is not None:
-                found = [row for row in found if taken(look, row) == value]
+                found = [row for row in found if taken(context, row) == value]
         search = (wanted.get("search") or "").lower()
         if search:
             texts = [self._values[name] for name in self.searched]
-            found = [row for row in found if any(search in str(text(look, row)).lower() for text in texts)]
+            found = [row for row in found if any(search in str(text(context, row)).lower() for text in texts)]
         order = wanted.get("sort")
         if order:
             taken = self._values[order.removeprefix("-")]
-            known = [(taken(look, row), row) for row in found]
+            known = [(taken(context, row), row) for row in found]
             known.sort(key=lambda pair: (pair[0] is not None, pair[0]), reverse=order.startswith("-"))
             found = [row for _value, row in known]
         return found
 
-    def page(self, look: Look, rows: Iterable[Row], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    def page(self, context: PageContext, rows: Iterable[Row], wanted: Mapping[str, Any]) -> dict[str, Any]:
         """
         Page of the rows that are wanted, as JSON can carry it.
 
         @param wanted: as for L{select}, with C{limit} and C{offset}.
         """
-        found = self.select(look, rows, wanted)
+        found = self.select(context, rows, wanted)
         limit, offset = wanted["limit"], wanted["offset"]
-        shown = [self.toDict(look, row) for row in found[offset : offset + limit]]
+        shown = [self.toDict(context, row) for row in found[offset : offset + limit]]
         return {"total": len(found), "offset": offset, "limit": limit, "rows": shown}
 
 
@@ -141,7 +141,7 @@ def pageSchema(name: str) -> Schema:
 # The tables.
 
 
-def _name(look: Look, node: Node) -> str:
+def _name(context: PageContext, node: Node) -> str:
     return printable(node.description)
 
 
@@ -153,47 +153,49 @@ def _description(port: Port) -> str:
     return printable(port.node.description)
 
 
-def _peer(of: Callable[[Port], Any]) -> Callable[[Look, Port], Any]:
-    return lambda look, port: None if port.peer is None else of(port.peer)
+def _peer(of: Callable[[Port], Any]) -> Callable[[PageContext, Port], Any]:
+    return lambda context, port: None if port.peer is None else of(port.peer)
 
 
-def _ofPeer(of: Callable[[Look, Port], Any]) -> Callable[[Look, Port], Any]:
-    return lambda look, port: None if port.peer is None else of(look, port.peer)
+def _ofPeer(of: Callable[[PageContext, Port], Any]) -> Callable[[PageContext, Port], Any]:
+    return lambda context, port: None if port.peer is None else of(context, port.peer)
 
 
-def linkErrors(look: Look, port: Port) -> float | None:
+def linkErrors(context: PageContext, port: Port) -> float | None:
     """Errors each second at both ends of a port's link; None if neither end's are known."""
     ends = [port] if port.peer is None else [port, port.peer]
-    known = [rate for rate in (look.errorRate(end) for end in ends) if rate is not None]
+    known = [rate for rate in (context.errorRate(end) for end in ends) if rate is not None]
     return sum(known) if known else None
 
 
 NODES: Final[Table[Node]] = Table(
     "Node",
     ("name", "guid"),
-    Column("guid", GUID_TEXT, "GUID of the node", lambda look, node: guidText(node.guid)),
+    Column("guid", GUID_TEXT, "GUID of the node", lambda context, node: guidText(node.guid)),
     Column("name", TEXT, "Node description, which anybody may set", _name),
-    Column("type", choice(*NODE_TYPES), "Type of the node", lambda look, node: nodeType(node)),
+    Column("type", choice(*NODE_TYPES), "Type of the node", lambda context, node: nodeType(node)),
     Column(
         "lid", COUNT, "LID of a switch, or of a host's first port; 0 for none", lambda _, node: int(node.lid)
     ),
-    Column("ports", COUNT, "Number of ports", lambda look, node: node.numPorts),
-    Column("links", COUNT, "Number of ports with a link", lambda look, node: len(node.linked())),
-    Column("isSilent", TRUTH, "It did not answer when asked last", lambda look, node: look.isSilent(node)),
-    Column("findings", COUNT, "Findings at the node now", lambda look, node: look.findingsAt(node)),
+    Column("ports", COUNT, "Number of ports", lambda context, node: node.numPorts),
+    Column("links", COUNT, "Number of ports with a link", lambda context, node: len(node.linked())),
+    Column(
+        "isSilent", TRUTH, "It did not answer when asked last", lambda context, node: context.isSilent(node)
+    ),
+    Column("findings", COUNT, "Findings at the node now", lambda context, node: context.findingsAt(node)),
 )
 
 PORTS: Final[Table[Port]] = Table(
     "Port",
     ("name", "guid", "peerName", "peerGuid"),
-    Column("guid", GUID_TEXT, "GUID of the node", lambda look, port: guidText(port.node.guid)),
-    Column("name", TEXT, "Node description", lambda look, port: _name(look, port.node)),
-    Column("port", COUNT, "Number of the port", lambda look, port: port.number),
-    Column("state", TEXT, "State: DOWN, INIT, ARMED, ACTIVE", lambda look, port: port.state.name),
-    Column("physicalState", TEXT, "Physical state", lambda look, port: port.physicalState.name),
-    Column("isLinked", TRUTH, "It has a link", lambda look, port: port.peer is not None),
-    Column("width", COUNT, "Lanes in use; 0 if unknown", lambda look, port: port.width),
-    Column("speed", TEXT, "Active speed of a lane by name: HDR", lambda look, port: port.speed),
+    Column("guid", GUID_TEXT, "GUID of the node", lambda context, port: guidText(port.node.guid)),
+    Column("name", TEXT, "Node description", lambda context, port: _name(context, port.node)),
+    Column("port", COUNT, "Number of the port", lambda context, port: port.number),
+    Column("state", TEXT, "State: DOWN, INIT, ARMED, ACTIVE", lambda context, port: port.state.name),
+    Column("physicalState", TEXT, "Physical state", lambda context, port: port.physicalState.name),
+    Column("isLinked", TRUTH, "It has a link", lambda context, port: port.peer is not None),
+    Column("width", COUNT, "Lanes in use; 0 if unknown", lambda context, port: port.width),
+    Column("speed", TEXT, "Active speed of a lane by name: HDR", lambda context, port: port.speed),
     Column(
         "peerGuid",
         orNull(GUID_TEXT),
@@ -209,14 +211,16 @@ PORTS: Final[Table[Port]] = Table(
     Column("peerPort", orNull(COUNT), "Port linked to", _peer(lambda peer: peer.number)),
     Column(
         *("transmitRate", orNull(NUMBER), "Octets of data sent each second"),
-        lambda look, port: look.rate(port, "portXmitData"),
+        lambda context, port: context.rate(port, "portXmitData"),
     ),
     Column(
         *("receiveRate", orNull(NUMBER), "Octets of data received each second"),
-        lambda look, port: look.rate(port, "portRcvData"),
+        lambda context, port: context.rate(port, "portRcvData"),
     ),
-    Column("load", orNull(NUMBER), "Share of the link sent at, 0 to 1", lambda look, port: look.load(port)),
-    Column("errorRate", orNull(NUMBER), "Errors each second", lambda look, port: look.errorRate(port)),
+    Column(
+        "load", orNull(NUMBER), "Share of the link sent at, 0 to 1", lambda context, port: context.load(port)
+    ),
+    Column("errorRate", orNull(NUMBER), "Errors each second", lambda context, port: context.errorRate(port)),
 )
 
 LINKS: Final[Table[Port]] = Table(
@@ -229,9 +233,12 @@ LINKS: Final[Table[Port]] = Table(
         in ("guid", "name", "port", "peerGuid", "peerName", "peerPort", "state", "width", "speed")
     ),
     Column(
-        "load", orNull(NUMBER), "Share of the link used there, 0 to 1", lambda look, port: look.load(port)
+        "load",
+        orNull(NUMBER),
+        "Share of the link used there, 0 to 1",
+        lambda context, port: context.load(port),
     ),
-    Column("peerLoad", orNull(NUMBER), "Share used back", _ofPeer(lambda look, peer: look.load(peer))),
+    Column("peerLoad", orNull(NUMBER), "Share used back", _ofPeer(lambda context, peer: context.load(peer))),
     Column("errorRate", orNull(NUMBER), "Errors each second at both ends", linkErrors),
 )
 

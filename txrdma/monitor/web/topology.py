@@ -16,7 +16,7 @@ from typing import Any, Final
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PortState
-from txrdma.monitor.exposition import guidText
+from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.tables import (
     choice,
     COUNT,
@@ -29,7 +29,7 @@ from txrdma.monitor.web.tables import (
     TEXT,
     TRUTH,
 )
-from txrdma.monitor.web.watch import Look, printable
+from txrdma.monitor.web.watch import PageContext, printable
 
 _DIGITS: Final = re.compile(r"(\d+)")
 
@@ -151,11 +151,11 @@ def places(fabric: Fabric, level: dict[GUID, int], joined: Iterable[tuple[GUID, 
     return found
 
 
-def edge(look: Look, ports: list[Port]) -> dict[str, Any]:
+def edge(context: PageContext, ports: list[Port]) -> dict[str, Any]:
     """State of the links between two switches, as JSON can carry it: what changes while they are there."""
     ends = [end for port in ports for end in (port, port.peer) if end is not None]
-    loads = [load for load in map(look.load, ends) if load is not None]
-    errors = [rate for rate in (linkErrors(look, port) for port in ports) if rate is not None]
+    loads = [load for load in map(context.load, ends) if load is not None]
+    errors = [rate for rate in (linkErrors(context, port) for port in ports) if rate is not None]
     return {
         "links": len(ports),
         "down": sum(port.state is not PortState.ACTIVE for port in ports),
@@ -164,9 +164,9 @@ def edge(look: Look, ports: list[Port]) -> dict[str, Any]:
     }
 
 
-def topology(look: Look) -> dict[str, Any]:
+def topology(context: PageContext) -> dict[str, Any]:
     """Switches, their hosts and their links, as JSON can carry it."""
-    fabric = look.fabric
+    fabric = context.fabric
     found = bundles(fabric)
     level = levels(fabric, found)
     place = {} if level is None else places(fabric, level, found)
@@ -177,9 +177,9 @@ def topology(look: Look) -> dict[str, Any]:
             "level": None if level is None else level[node.guid],
             "place": place.get(node.guid),
             "hosts": len(_hosts(node)),
-            "isSilent": look.isSilent(node),
-            "worst": _worst(look, [node]),
-            "hostsWorst": _worst(look, _hosts(node)),
+            "isSilent": context.isSilent(node),
+            "worst": _worst(context, [node]),
+            "hostsWorst": _worst(context, _hosts(node)),
         }
         for node in sorted(fabric.switches(), key=_natural)
     ]
@@ -188,18 +188,18 @@ def topology(look: Look) -> dict[str, Any]:
             "id": bundleName(ends),
             "from": guidText(ends[0]),
             "to": guidText(ends[1]),
-            **edge(look, ports),
+            **edge(context, ports),
         }
         for ends, ports in found.items()
     ]
     return {
-        "version": look.poller.version,
+        "version": context.poller.version,
         "shape": "free" if level is None else "levels",
         "nodes": nodes,
         "edges": edges,
     }
 
 
-def _worst(look: Look, nodes: Iterable[Node]) -> str | None:
-    known = [look.worstAt[node.guid] for node in nodes if node.guid in look.worstAt]
+def _worst(context: PageContext, nodes: Iterable[Node]) -> str | None:
+    known = [context.worstAt[node.guid] for node in nodes if node.guid in context.worstAt]
     return max(known).name.lower() if known else None

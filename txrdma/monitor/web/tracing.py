@@ -9,9 +9,9 @@ from typing import Any, Final
 from txrdma.error import RDMAError
 from txrdma.fabric.model import Node
 from txrdma.fabric.routing import DirectView, Hop, NoRoute, trace
-from txrdma.monitor.exposition import guidText
+from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.tables import COUNT, GUID_TEXT, NUMBER, orNull, Schema, TEXT, TRUTH
-from txrdma.monitor.web.watch import Look, printable
+from txrdma.monitor.web.watch import PageContext, printable
 
 TRACE_SCHEMA: Final[Schema] = {
     "type": "object",
@@ -44,7 +44,7 @@ TRACE_SCHEMA: Final[Schema] = {
 """JSON schema of a path."""
 
 
-async def traced(look: Look, begin: Node, end: Node) -> dict[str, Any]:
+async def traced(context: PageContext, begin: Node, end: Node) -> dict[str, Any]:
     """Path from one node to another by the forwarding tables of the switches, as JSON can carry it."""
     reason = ""
     hops: list[Hop] = []
@@ -52,18 +52,18 @@ async def traced(look: Look, begin: Node, end: Node) -> dict[str, Any]:
         reason = f"{printable(str(end if begin.lid else begin))} has no LID"
     else:
         try:
-            hops = await trace(DirectView(look.watch.rpcs), end.lid, begin.lid)
+            hops = await trace(DirectView(context.watch.rpcs), end.lid, begin.lid)
         except NoRoute as error:
             hops, reason = error.hops, printable(str(error))
         except RDMAError as error:
             reason = printable(str(error))
-    return {"isReached": not reason, "reason": reason, "hops": [_hop(look, hop) for hop in hops]}
+    return {"isReached": not reason, "reason": reason, "hops": [_hop(context, hop) for hop in hops]}
 
 
-def _hop(look: Look, hop: Hop) -> dict[str, Any]:
+def _hop(context: PageContext, hop: Hop) -> dict[str, Any]:
     stop = hop.stop
     guid = stop.info.nodeGUID
-    node = look.fabric.nodes.get(guid)
+    node = context.fabric.nodes.get(guid)
     port = node.known(hop.exit) if node is not None and hop.exit else None
     return {
         "guid": guidText(guid),
@@ -72,7 +72,7 @@ def _hop(look: Look, hop: Hop) -> dict[str, Any]:
         "lid": int(stop.lid),
         "entry": stop.entry if hop.depth else None,
         "exit": hop.exit or None,
-        "rate": None if port is None else look.rate(port, "portXmitData"),
-        "load": None if port is None else look.load(port),
-        "errorRate": None if port is None else look.errorRate(port),
+        "rate": None if port is None else context.rate(port, "portXmitData"),
+        "load": None if port is None else context.load(port),
+        "errorRate": None if port is None else context.errorRate(port),
     }

@@ -1,5 +1,5 @@
 """
-Watch over one fabric: what all pages look at, and what a single request sees of it.
+Watch over one fabric: state shared by all pages, and the context of one request.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.rpcs import RPCs
-from txrdma.monitor._counters import Meter
-from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.journal import Journal
-from txrdma.monitor.judging import DEFAULT_FLAPS, DEFAULT_LIMITS
-from txrdma.monitor.ledger import Entry, LedgerEvent
-from txrdma.monitor.loads import shareOf
-from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.diagnosis.findinglog import Entry, FindingEvent
+from txrdma.monitor.diagnosis.linkload import shareOf
+from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS
+from txrdma.monitor.events.journal import Journal
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.series.history import HistoryWriter
 
 _ERRORS: Final = tuple({limit.counter for limit in (*DEFAULT_LIMITS, DEFAULT_FLAPS)})
 _TYPES: Final = {NodeType.SWITCH: "switch", NodeType.CHANNEL_ADAPTER: "host", NodeType.ROUTER: "router"}
@@ -63,7 +63,7 @@ class Watch:
         self.journal = Journal()
         self._version = -1
 
-    def told(self, event: LedgerEvent) -> None:
+    def told(self, event: FindingEvent) -> None:
         """Take a finding that was raised or cleared, after the change that it is of."""
         self.looked()
         self.journal.told(event, self.seconds())
@@ -75,14 +75,14 @@ class Watch:
             self._version = version
             self.journal.observe(fabric, self.seconds())
 
-    def look(self) -> Look:
-        """Look at what is known at present, for one request."""
-        return Look(self)
+    def context(self) -> PageContext:
+        """Return the context of one request."""
+        return PageContext(self)
 
 
-class Look:
+class PageContext:
     """
-    Look at a fabric at one moment; it is not kept.
+    What pages read while one request is answered.
 
     @ivar fabric: the fabric as it is known; empty before the first sweep.
     """
@@ -96,7 +96,7 @@ class Look:
     @cached_property
     def open(self) -> list[Entry]:
         """Findings that are there, the worst first, then the latest."""
-        entries = self.poller.ledger.open.values()
+        entries = self.poller.findingLog.open.values()
         return sorted(entries, key=lambda entry: (-entry.severity, -entry.firstSeen))
 
     @cached_property

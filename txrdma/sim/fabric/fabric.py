@@ -134,7 +134,7 @@ class SimulatedFabric:
         node = self.node(name)
         if number is None:
             ends = tuple(endPorts(node))
-            return next((port for port in ends if port.way is not None), ends[0])
+            return next((port for port in ends if port.neighbor is not None), ends[0])
         if not (0 if node.isSwitch else 1) <= number <= node.numPorts:
             raise ValueError(f"{name!r} has no port {number}")
         return node.ports[number]
@@ -182,7 +182,7 @@ class SimulatedFabric:
         hosts = [
             node.identifier
             for node in self.nodes.values()
-            if not node.isSwitch and any(port.way is not None for port in node.external)
+            if not node.isSwitch and any(port.neighbor is not None for port in node.external)
         ]
         return hosts[-1] if hosts else next(iter(self.nodes))
 
@@ -221,7 +221,7 @@ class SimulatedFabric:
         self.sma.managers.clear()
 
     def sweep(self) -> None:
-        """Let the master SM sweep now; ports that came or went are reported by the SA (traps 64 and 65)."""
+        """Let the master SM sweep now; the SA reports added and removed ports (traps 64 and 65)."""
         if self._resweep is not None and self._resweep.active():
             self._resweep.cancel()
         self._resweep = None
@@ -258,7 +258,7 @@ class SimulatedFabric:
         for end in (port, port.peer):
             if end is not None:
                 end.isCut = True
-        if port.way is not None:
+        if port.neighbor is not None:
             bringDown(port)
             self._changed(port)
 
@@ -317,11 +317,11 @@ class SimulatedFabric:
         """Let all links of these nodes, by default of all, run at FDR10 (ExtendedPortInfo of Mellanox)."""
         for node in map(self.node, names) if names else self.nodes.values():
             for port in node.external:
-                for end in (port, port.way):
+                for end in (port, port.neighbor):
                     if end is not None:
                         learnFDR10(end)
-                if port.way is not None:
-                    negotiate(port, port.way)
+                if port.neighbor is not None:
+                    negotiate(port, port.neighbor)
 
     def correct(self, *names: str, mode: FECMode = FECMode.RS_FEC) -> None:
         """
@@ -372,7 +372,7 @@ class SimulatedFabric:
         random = Random(0)
         for node in self.nodes.values():
             for port in node.external:
-                peer = port.way
+                peer = port.neighbor
                 if peer is None or (peer.node.identifier, peer.number) < (node.identifier, port.number):
                     continue
                 share, back = random.random() * 2, random.random() * 2
@@ -393,7 +393,7 @@ class SimulatedFabric:
         random = Random(1)
         for node in self.nodes.values():
             for port in node.external:
-                if port.way is not None:
+                if port.neighbor is not None:
                     port.count().grow(now, symbolErrorCounter=perSecond * random.random() * 2)
 
     # What happens by itself.

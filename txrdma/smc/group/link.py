@@ -190,7 +190,7 @@ class Link:
         if lane is not None:
             unread = lane.openLane(CDC_LENGTH, CDC_START, unpackFrom)
             self._queue.openLane(lane)
-            self._reader.lookAt(lane.takeMessages, self._taken, unread)
+            self._reader.addSource(lane.takeMessages, self._taken, unread)
 
     def retain(self) -> None:
         """Retain posted bytes from now on, since the group is about to have another link."""

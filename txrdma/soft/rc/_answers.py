@@ -18,7 +18,7 @@ from txrdma.iba.verbs import Access
 from txrdma.soft.rc._packets import Outgoing, PSN_MASK
 
 if TYPE_CHECKING:
-    from txrdma.soft.memory import Domain, KeyTable
+    from txrdma.soft.core.memory import Domain, KeyTable
 
 RETH: Final = Struct(">QII")
 ATOMIC_ETH: Final = Struct(">QIQQ")

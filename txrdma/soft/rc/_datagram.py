@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final, NamedTuple, Protocol, TYPE_CHECKING
+from typing import Final, NamedTuple, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
 from txrdma.iba.headers import Opcode
@@ -41,9 +41,10 @@ from txrdma.soft.rc._packets import (
     Retired,
     scatter,
 )
+from txrdma.soft.shared.datagramlane import DatagramLane
 
 if TYPE_CHECKING:
-    from txrdma.soft.memory import Domain, KeyTable
+    from txrdma.soft.core.memory import Domain, KeyTable
 
 GRH_LENGTH: Final = 40
 
@@ -62,28 +63,6 @@ _WORD: Final = Struct(">I")
 
 _CONTROLLED: Final = 0x80000000
 """A Q_Key with this bit, in a request, stands for the queue pair's own (IBA 10.2.5)."""
-
-
-class Lane(Protocol):
-    """
-    The way of datagrams to a peer with which memory is shared.
-
-    @ivar isUp: whether datagrams can go this way.
-    @ivar isOver: whether they never can any more.
-    """
-
-    isUp: bool
-    isOver: bool
-
-    def put(self, pieces: Sequence[Buffer], length: int) -> bool:
-        """
-        Write a packet of that length, which ends with a few bytes that say nothing; False: it is lost.
-
-        @param pieces: the bytes before these, one behind the other.
-        """
-
-    def announce(self) -> None:
-        """Wake the peer for what was written, if it sleeps."""
 
 
 Inbox = Callable[[bytes, int, Buffer, bool], bool]
@@ -153,7 +132,7 @@ class Datagrams:
         if psn is not None and psn != self._begin:
             self._begin = self._psn = psn
 
-    # The verbs of a core.
+    # Interface of the core.
 
     def post(self, requests: Sequence[SendRequest], now: float) -> None:
         """Send these after those before; each has an address."""
@@ -174,7 +153,7 @@ class Datagrams:
             )
 
     def write(
-        self, requests: Sequence[SendRequest], laneTo: Callable[[AddressVector], Lane | None]
+        self, requests: Sequence[SendRequest], laneTo: Callable[[AddressVector], DatagramLane | None]
     ) -> tuple[int, int]:
         """
         Write the first of these requests at once, as far as they are plain, and there are lanes for them.
@@ -187,7 +166,7 @@ class Datagrams:
         if self._posted or self._stopped:
             return 0, 0
         latest: AddressVector | None = None
-        lane: Lane | None = None
+        lane: DatagramLane | None = None
         domain, local, mtu, number = self._domain, self._keys.local, self._mtu, self._number
         done = size = head = 0
         there = -1
@@ -235,7 +214,7 @@ class Datagrams:
             lane.announce()
         return done, size
 
-    def put(self, lane: Lane, there: int, qkey: int, head: Buffer, body: Buffer) -> int:
+    def put(self, lane: DatagramLane, there: int, qkey: int, head: Buffer, body: Buffer) -> int:
         """
         Write one datagram at once, behind all that was posted, without a request.
 
@@ -338,26 +317,26 @@ class Datagrams:
         return datagrams
 
     def events(self) -> list[Event]:
-        """Take the events since the last call, each of them once."""
+        """Take the events since the last call."""
         events = self._events
         if events:
             self._events = []
         return events
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop; what is not completed, oldest first."""
+        """Stop, and return uncompleted requests, oldest first."""
         self._stopped = True
         left = [(posted.identifier, CompletionOpcode.SEND) for posted in self._posted]
         self._posted.clear()
         return left
 
-    # Inside.
+    # Internals.
 
     def _payload(self, posted: _Posted) -> Bytes:
         if posted.inline is not None:
             return posted.inline
         segments = posted.segments
-        if len(segments) == 1:  # as nearly always
+        if len(segments) == 1:  # common case
             return self._keys.local(self._domain, segments[0], False)
         pieces = [self._keys.local(self._domain, segment, False) for segment in segments]
         return gathered(pieces, 0, sum(map(len, pieces))) if pieces else b""
@@ -429,7 +408,7 @@ class Datagrams:
         receive = self._receives[0]
         segments = receive.segments
         try:
-            if len(segments) == 1:  # as nearly always
+            if len(segments) == 1:  # common case
                 pieces = [self._keys.local(self._domain, segments[0], True)]
                 room = len(pieces[0])
             else:

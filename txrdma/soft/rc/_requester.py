@@ -11,8 +11,9 @@ Where the specification leaves a choice:
     same when it is asked for again. The responder sees several READs; nobody has to swallow all in one burst.
   - READs and atomics are outstanding together up to C{maxRDAtomic}, each request of a long READ counted.
   - How much is in the air at once is bounded by a L{Window <txrdma.soft.rc._window.Window>}.
-  - When to send again, and when to give up, is decided by L{Patience <txrdma.soft._patience.Patience>}. After
-    a silence the oldest packet goes out again, alone: the answer tells what else the peer misses.
+  - When to send again, and when to give up, is decided by
+    L{RetryTimer <txrdma.soft.core.roundtrip.RetryTimer>}. After a silence the oldest packet goes out again,
+    alone: the answer tells what else the peer misses.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from txrdma.iba.headers import NAKCode, Opcode
 from txrdma.iba.times import rnrTimerSeconds
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, SendRequest, Status
-from txrdma.soft._patience import Patience
+from txrdma.soft.core.roundtrip import RetryTimer
 from txrdma.soft.rc._entries import Entry
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
@@ -46,7 +47,7 @@ from txrdma.soft.rc._packets import (
 from txrdma.soft.rc._window import Window
 
 if TYPE_CHECKING:
-    from txrdma.soft.memory import Domain, KeyTable
+    from txrdma.soft.core.memory import Domain, KeyTable
 
 READ_CHUNK: Final = 64 * 1024
 
@@ -77,7 +78,7 @@ class Requester:
     """
     The sending half of an RC queue pair.
 
-    @ivar window: how much may be in the air.
+    @ivar window: limit of packets in flight.
     @ivar alternate: whether there is another path, to which what has no try left on this one can go.
     @ivar pathFailed: that has happened: nothing goes out before L{moved} is called, or L{abandoned}.
     @ivar sent: one above the highest sequence number that ever went out.
@@ -110,14 +111,14 @@ class Requester:
         self._batch = batch
         self._chunk = max(1, READ_CHUNK // mtu)
         self.window = Window(mtu)
-        self._held = False  # whether the window keeps something from going
+        self._held = False  # whether the window limits sending
         self._entries: deque[Entry] = deque()
         self._cursor = 0  # the entry that _next is in
         self._oldest = self._next = self._end = self.sent = psn
         self._asked = psn  # the latest that an acknowledgement was asked for
         self._reads: deque[int] = deque()  # where each outstanding READ or atomic request ends
-        self._limit = psn  # what is in the air stays below
-        self._patience = Patience(timeout, retryCount)
+        self._limit = psn  # PSN limit of packets in flight
+        self._patience = RetryTimer(timeout, retryCount)
         self._pausedUntil: float | None = None
         self._recovering = False  # gone back for a NAK; a second one says the same
         self._askAgainAt = -math.inf  # before that no answer can be here to a READ that was asked for again
@@ -136,7 +137,7 @@ class Requester:
         self._maxRDAtomic = maxRDAtomic
 
     def moved(self, now: float) -> None:
-        """Everything goes by another path from now on, with all tries (IBA 17.2.8)."""
+        """Restart on another path, with all retries left (IBA 17.2.8)."""
         self._patience.moved(now)
         self._rnrLeft = self._rnrRetry
         self._recovering = self._probing = False
@@ -146,15 +147,15 @@ class Requester:
             self._rewind()
 
     def abandoned(self) -> None:
-        """The other path can't be had."""
+        """Give up: there is no alternate path."""
         if self.pathFailed:
             self.pathFailed = False
             self._fail(Status.RETRY_EXC_ERR)
 
-    # The verbs of a core.
+    # Interface of the core.
 
     def post(self, requests: Sequence[SendRequest], now: float) -> None:
-        """Carry these out after those before."""
+        """Queue requests behind earlier ones."""
         entries, mtu, end = self._entries, self._mtu, self._end
         for request in requests:
             entry = Entry(request, end, mtu)
@@ -172,7 +173,7 @@ class Requester:
             self._acknowledgements(run, now)
         elif _RESPONSE_FIRST <= run.opcode <= _ATOMIC_ACKNOWLEDGE:
             self._responses(run, now)
-        elif self._oldest < self.sent:  # nothing that we asked for
+        elif self._oldest < self.sent:  # unexpected
             self._fail(Status.BAD_RESP_ERR)
 
     def expired(self, now: float) -> None:
@@ -183,7 +184,7 @@ class Requester:
         if self._pausedUntil is not None:
             self._pausedUntil = None
             self._patience.begin(now)
-        elif self._patience.isOver(now):
+        elif self._patience.isExpired(now):
             self._exhausted()
         else:
             self._patience.tried()
@@ -201,7 +202,7 @@ class Requester:
         return None if deadline == math.inf else deadline
 
     def outgoing(self, now: float) -> list[Outgoing]:
-        """Take the packets to send; they must leave before anything else is asked of this core."""
+        """Packets to send; emit them before the next call of this core."""
         runs: list[Outgoing] = []
         if self._pausedUntil is not None or self._stopped or self.pathFailed:
             return runs
@@ -210,7 +211,7 @@ class Requester:
             if self._oldest == self.sent:
                 self._patience.begin(now)
             else:
-                self._patience.sentAgain(now)
+                self._patience.resent(now)
         self._limit = self._oldest + (1 if self._probing else self.window.size)
         self._held = False
         while self._cursor < len(entries):
@@ -242,14 +243,14 @@ class Requester:
         return runs
 
     def events(self) -> list[Event]:
-        """Take the events since the last call, each of them once."""
+        """Take the events since the last call."""
         events = self._events
         if events:
             self._events = []
         return events
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop; what is not completed, oldest first."""
+        """Stop, and return uncompleted requests, oldest first."""
         left = [(entry.identifier, entry.kind) for entry in self._entries]
         self._stop()
         self._entries.clear()
@@ -258,7 +259,7 @@ class Requester:
     # Sending.
 
     def _send(self, entry: Entry, room: int, runs: list[Outgoing]) -> None:
-        """Send what the window takes of a SEND or a WRITE, from C{_next} on."""
+        """Send as much of a SEND or WRITE as the window allows, from C{_next} on."""
         mtu = self._mtu
         next = self._next
         stop = min(entry.end, next + room)
@@ -270,7 +271,7 @@ class Requester:
         else:
             local, domain = self._keys.local, self._domain
             segments = entry.segments
-            if len(segments) == 1:  # as nearly always
+            if len(segments) == 1:  # common case
                 payload = local(domain, segments[0], False)[offset : offset + length]
             else:
                 pieces = [local(domain, segment, False) for segment in segments]
@@ -344,11 +345,11 @@ class Requester:
                 return
             psn = nearest(word & PSN_MASK, self._oldest)
             if psn >= self.sent or run.stride != FRAME + _AETH_LENGTH:
-                continue  # a ghost: of a connection before this one
+                continue  # of an earlier connection
             syndrome = run.data[number * run.stride + BTH_LENGTH]
             kind, value = syndrome >> 5, syndrome & 31
             if psn < self._oldest:
-                self._patience.roundTrip.heardTwice()
+                self._patience.roundTrip.duplicateAcknowledged()
             elif kind == 0:
                 if not self._advance(psn + 1, now):
                     self._implied()
@@ -369,7 +370,7 @@ class Requester:
     def _notReady(self, timer: int, now: float) -> None:
         """An RNR NAK for the oldest packet (IBA 9.7.5.2.8)."""
         if self._pausedUntil is not None or self._oldest == self._next:
-            return  # it came twice
+            return  # a duplicate
         if self._rnrRetry != _RNR_FOR_EVER:
             if self._rnrLeft == 0:
                 self._fail(Status.RNR_RETRY_EXC_ERR)
@@ -388,8 +389,8 @@ class Requester:
         while number < run.packets and not self._stopped:
             psn = nearest(words[number] & PSN_MASK, self._oldest)
             if psn < self._oldest or psn >= self.sent:
-                self._patience.roundTrip.heardTwice()
-                number += 1  # a second answer, or a ghost
+                self._patience.roundTrip.duplicateAcknowledged()
+                number += 1  # a duplicate, or of an earlier connection
                 continue
             if psn > self._oldest and not self._advance(psn, now):
                 self._missed(now)
@@ -416,7 +417,7 @@ class Requester:
     def _answer(
         self, entry: Entry, run: Incoming, number: int, count: int, length: int, extension: int
     ) -> bool:
-        """Put the payloads of packets, which are the next ones, where they belong."""
+        """Copy payloads of the next packets into the segments of the READ."""
         offset = (self._oldest - entry.first) * self._mtu
         if length != min(self._mtu, entry.length - offset):
             self._fail(Status.BAD_RESP_ERR)
@@ -430,7 +431,7 @@ class Requester:
         entry.take(pieces, offset, run, number, count, extension)
         return True
 
-    # What is known of the peer.
+    # Acknowledgements.
 
     def _advance(self, to: int, now: float) -> bool:
         """
@@ -459,7 +460,7 @@ class Requester:
         return whole
 
     def _progress(self, oldest: int, now: float) -> None:
-        """The peer has more than before: all counters begin anew (IBA 9.9.2.1.1)."""
+        """Reset the retry counters after progress (IBA 9.9.2.1.1)."""
         if self._probing:
             self._probing = False
             self._patience.roundTrip.answered()
@@ -482,7 +483,7 @@ class Requester:
                 self._cursor += 1
 
     def _retire(self, count: int) -> None:
-        """The oldest entries are done."""
+        """Remove finished entries."""
         popleft = self._entries.popleft
         events = self._events
         for _ in range(count):
@@ -495,7 +496,7 @@ class Requester:
         events.append(Retired(count))
 
     def _implied(self) -> None:
-        """Something was lost on the way: go back, once until something new arrives or the timer ends."""
+        """Go back after a loss, once until progress or the timer."""
         if self._recovering or self._pausedUntil is not None or self.pathFailed:
             return
         if self._patience.retryCount == 0:
@@ -533,7 +534,7 @@ class Requester:
         self._patience.roundTrip.rewound()
 
     def _fail(self, status: Status) -> None:
-        """The oldest request has failed, and with it the connection."""
+        """Fail the oldest request, and the connection."""
         if self._stopped:
             return
         entry = self._entries.popleft()

@@ -47,10 +47,10 @@ from txrdma.soft.rc._packets import (
 )
 
 if TYPE_CHECKING:
-    from txrdma.soft.memory import Domain, KeyTable
+    from txrdma.soft.core.memory import Domain, KeyTable
 
 MOST_AT_ONCE: Final = 64
-"""Packets of READ answers in one L{Responder.outgoing}: other queue pairs want their turn."""
+"""Most packets of READ answers per L{Responder.outgoing}, for fairness."""
 
 _SEND_FIRST: Final = int(Opcode.RC_SEND_FIRST)
 _SEND_ONLY_WITH_IMMEDIATE: Final = int(Opcode.RC_SEND_ONLY_WITH_IMMEDIATE)
@@ -145,7 +145,7 @@ class Responder:
         self._nak: int | None = None
         self._asked = False  # a NAK went out, and what it asked for has not come yet
         self._stopped = False
-        self._parting: list[Event] = []  # told when the NAK that ends everything is out
+        self._parting: list[Event] = []  # delivered when the final NAK is sent
         # The message that is arriving: SEND or WRITE by the opcode of its FIRST.
         self._message: int | None = None
         self._offset = 0
@@ -161,7 +161,7 @@ class Responder:
         self._answers.keep(maxDestRDAtomic)
         self._minRNRTimer = minRNRTimer
 
-    # The verbs of a core.
+    # Interface of the core.
 
     def received(self, run: Incoming, now: float) -> None:
         """Execute requests that have come from the peer, and note how to answer them."""
@@ -186,10 +186,10 @@ class Responder:
                 return
 
     def expired(self, now: float) -> None:
-        """A responder waits for nothing."""
+        """Do nothing: the responder has no timer."""
 
     def deadline(self) -> float | None:
-        """None at all times: the responder waits for nothing."""
+        """None: the responder has no timer."""
         return None
 
     @property
@@ -207,7 +207,7 @@ class Responder:
         self._acknowledge = not self._stopped
 
     def outgoing(self, now: float) -> list[Outgoing]:
-        """Answers to send, in order; they must leave before anything else is asked of this core."""
+        """Answers to send, in order; emit them before the next call of this core."""
         runs: list[Outgoing] = []
         room = MOST_AT_ONCE
         waiting = self._answers.waiting
@@ -234,14 +234,14 @@ class Responder:
         return runs
 
     def events(self) -> list[Event]:
-        """Take the events since the last call, each of them once."""
+        """Take the events since the last call."""
         events = self._events
         if events:
             self._events = []
         return events
 
     def flush(self) -> None:
-        """Stop; a receive that is half filled fails: it is ours, even if the receive queue is not."""
+        """Stop; a partly filled receive is flushed, even one of a shared receive queue."""
         self._stopped = True
         self._answers.waiting.clear()
         self._acknowledge = False
@@ -372,7 +372,7 @@ class Responder:
         return pieces
 
     def _spoil(self, status: Status) -> None:
-        """The receive that is being filled fails; its completion tells, no event is needed."""
+        """Fail the receive that is being filled."""
         assert self._receive is not None
         completion = Completion(self._receive.identifier, status, CompletionOpcode.RECEIVE, self._number)
         self._parting = [Received(completion, True)]
@@ -394,7 +394,7 @@ class Responder:
         self._message = None
 
     def _refuse(self, refused: _Refused) -> None:
-        """Nothing more can be done here, once the NAK is out."""
+        """Stop receiving, once the NAK is sent."""
         self._nak = refused.syndrome
         self._parting.append(Failed(refused.kind))
         self._stopped = True
@@ -476,7 +476,7 @@ class Responder:
             else:
                 answer = self._answers.known(psn, run.opcode, self._atomicHeader(run, number))
         except _Refused:
-            return  # the peer will find that it gets no answer
+            return  # the peer's timer will notice
         if answer is not None and answer.end <= self._expected:
             self._answers.repeat(answer, self._mostAnswers)
 

@@ -1,7 +1,8 @@
 """
-Whom a RoCE port exchanges datagrams with, and what the port and the routes on it ask of each other.
+The peers of a RoCE port, and the interfaces between the port and its routes.
 
-Here is what of the ICRC depends on the two ends only (annex A17 of the InfiniBand Architecture vol. 1).
+A peer has the parts of the ICRC that depend on the two addresses only (annex A17 of the InfiniBand
+Architecture vol. 1).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from txrdma.iba.internet import checksummed, ipHeaders, packedIP, UDP
 from txrdma.iba.roce import Flow, IDENTIFICATION_CHANGES
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AddressVector
-from txrdma.soft.rc._datagram import GRH_LENGTH, Lane
+from txrdma.soft.rc._datagram import GRH_LENGTH
 from txrdma.soft.rc._packets import Incoming, Outgoing
 from txrdma.soft.rc.udp import ipAndPort, RawAddress
+from txrdma.soft.shared.datagramlane import DatagramLane
 
 _NO_CHANGES: Final = (0,) * len(IDENTIFICATION_CHANGES)
 _LENGTHS: Final = 64
@@ -24,11 +26,11 @@ _LENGTHS: Final = 64
 
 class RoutesPort(Protocol):
     """
-    The RoCE port, as the routes on it see it.
+    The interface of L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>} for its routes, which it makes.
 
     @ivar siblings: this and the other ports of the device, by their numbers.
-    @ivar isEnabled: while it is not, nothing goes out and nothing comes in.
-    @ivar isLive: whether L{look} finds what has come this moment.
+    @ivar isEnabled: False while the port is down: nothing is sent or received.
+    @ivar isLive: whether L{poll} finds packets without the reactor.
     """
 
     address: str
@@ -46,44 +48,44 @@ class RoutesPort(Protocol):
     def seconds(self) -> float:
         """The time by the port's clock, in seconds."""
 
-    def look(self) -> None:
-        """Take the packets that have come, before the reactor finds them."""
+    def poll(self) -> None:
+        """Receive pending packets now, without the reactor."""
 
     def arm(self) -> None:
-        """Have the reactor woken by what comes from now on; look once more after this."""
+        """Have packets in shared memory wake the reactor; poll once after this."""
 
     def register(self, route: PortRoute) -> None:
-        """Packets for the route's queue pair number belong to the route from now on."""
+        """Hand packets for the route's queue pair number to the route."""
 
     def forget(self, route: PortRoute) -> None:
         """Forget a route that is closed: no packet reaches it any more."""
 
     def release(self, route: PortRoute) -> None:
-        """The route sends by another port from now on, but still listens here."""
+        """Stop sending for a route that sends by another port now, but still receives here."""
 
     def peerAt(self, address: AddressVector) -> Peer | None:
         """The peer at the end of that path; None where the IP family differs."""
 
     def turn(self, route: PortRoute) -> None:
-        """Send what the route has to send, deliver its events, look after its deadline: soon."""
+        """Serve the route now, or at the end of the current batch of packets."""
 
     def serve(self, route: PortRoute, now: float) -> None:
-        """Send what the route has to send, deliver its events, look after its deadline: at once."""
+        """Transmit, deliver events, and schedule the deadline of the route."""
 
     def emit(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Send packets, within a turn."""
+        """Add packets to the frame that L{serve} sends."""
 
     def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Send one packet that may be lost, within a turn: by shared memory, where that is shared."""
+        """Send a datagram, by shared memory where possible, else with the frame."""
 
-    def quickLaneTo(self, address: AddressVector) -> Lane | None:
-        """The lane to the end of that way, where what is written there concerns nobody but its taker."""
+    def directLaneTo(self, address: AddressVector) -> DatagramLane | None:
+        """The lane of shared memory to that address, if it is up."""
 
     def wrote(self, packets: int, size: int) -> None:
-        """Count packets that went by a lane: together they have C{size} bytes."""
+        """Count packets sent by a lane, of C{size} bytes together."""
 
-    def emitAlone(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Send packets outside of a turn, when a route ends."""
+    def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
+        """Send packets immediately, when a route ends."""
 
     def grhFor(self, peer: Peer, length: int) -> bytes:
         """The 40 bytes before a datagram of so many bytes (GRH, or an IPv4 header in its latter half)."""
@@ -91,43 +93,43 @@ class RoutesPort(Protocol):
 
 class PortRoute(Protocol):
     """
-    A route, as the RoCE port that it is on sees it.
+    The interface of routes for the RoCE port.
 
-    @ivar port: the one that it sends by.
+    @ivar port: the port by which it sends.
     """
 
     number: QPN
     port: RoutesPort
 
     def received(self, run: Incoming, peer: Peer, now: float) -> bool:
-        """Packets for this queue pair; False when they are none of its business."""
+        """Process packets for this queue pair; False when they are not from its peer."""
 
     def transmit(self, now: float) -> bool:
-        """Hand what is to be sent to the port; True when there is more for the next turn."""
+        """Emit pending packets; True when more are left for the next iteration."""
 
     def deliver(self) -> None:
-        """Tell the queue pair what has happened."""
+        """Deliver events to the queue pair."""
 
     def deadline(self) -> float | None:
-        """The time at which C{expired} is to be called."""
+        """The time at which to call L{expired}; None without one."""
 
     def expired(self, now: float) -> None:
-        """Act on the deadline, whose time has come."""
+        """Handle the deadline."""
 
     def fail(self) -> None:
-        """Log what has raised: the queue pair is of no more use."""
+        """Log the current exception, and fail the queue pair."""
 
 
 class Peer:
     """
-    A peer that we exchange datagrams with: an address and a UDP port, as seen from a port of ours.
+    An address and a UDP port that a local port exchanges datagrams with.
 
-    @ivar at: that port of ours.
+    @ivar at: the local port.
     @ivar source: its IP address as the bytes of a header.
-    @ivar grh: the bytes before the last datagram that came, which had C{grhLength} bytes.
-    @ivar lane: by which datagrams go to the peer, where it is on this host; sought from C{seekAt} on.
-    @ivar guess: the IPv4 identification that the next datagram may have, where we can't see it.
-    @ivar most: identifications below this are believed. Ours are small; those of strangers are anything,
+    @ivar grh: the bytes before the last received datagram, which had C{grhLength} bytes.
+    @ivar lane: shared memory for datagrams, where the peer is on this host; requested again at C{seekAt}.
+    @ivar guess: expected IPv4 identification of the next datagram, which the socket does not report.
+    @ivar most: identifications below this are accepted. Software devices send small ones; other senders any,
         which leaves 16 bits of the check.
     """
 
@@ -162,7 +164,7 @@ class Peer:
         self.sending = Flow(here, herePort, ip, port).states
         self.changes = _NO_CHANGES if ":" in ip else IDENTIFICATION_CHANGES
         self.guess = 0
-        self.lane: Lane | None = None
+        self.lane: DatagramLane | None = None
         self.seekAt = -inf
         self.grh, self.grhLength = b"", -1
         self.most = 65536
@@ -178,14 +180,14 @@ class Peer:
         return self.grh
 
     def sendingStates(self, length: int) -> list[int]:
-        """For datagrams of this length that are sent at once, what their ICRC starts from."""
+        """Initial ICRC states of a batch of datagrams of this length that are sent."""
         states = self._sendingRuns.get(length)
         if states is None:
             states = self._sendingRuns[length] = [self.sending[length] ^ change for change in self.changes]
         return states
 
     def takingStates(self, length: int) -> list[int]:
-        """For datagrams of this length that come at once, what their ICRC starts from."""
+        """Initial ICRC states of a batch of received datagrams of this length."""
         states = self._takingRuns.get(length)
         if states is None:
             if len(self._takingRuns) >= _LENGTHS:

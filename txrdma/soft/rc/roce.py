@@ -18,9 +18,9 @@ from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
 from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
 from txrdma.iba.verbs import AddressVector, QPKind
-from txrdma.soft._netdev import softMAC, udpPort
-from txrdma.soft._route import Owner, Route
-from txrdma.soft.rc._datagram import Lane
+from txrdma.soft.core.netdev import softMAC, udpPort
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.route import Route
 from txrdma.soft.rc._packets import (
     ACKNOWLEDGE,
     BTH_LENGTH,
@@ -32,10 +32,12 @@ from txrdma.soft.rc._packets import (
     PSN_MASK,
 )
 from txrdma.soft.rc.counters import RoCECounters
-from txrdma.soft.rc.neighbours import Neighbours, SharedLanes
+from txrdma.soft.rc.localpeers import LocalPeers
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
 from txrdma.soft.rc.udp import Carrier, RawAddress
+from txrdma.soft.shared.datagramlane import DatagramLane
+from txrdma.soft.shared.datagrams import SharedDatagrams
 
 _HEAD: Final = Struct(">Q")
 _HEAD_AND_WORD: Final = Struct(">QI")
@@ -48,12 +50,12 @@ _PEERS: Final = 4096
 
 class RoCEPort:
     """
-    The local end of RoCE routes of one port of a device: one UDP port.
+    The RoCE v2 routes of one port of a device: one UDP port.
 
-    @ivar counters: what came and went.
+    @ivar counters: packets and bytes sent, received and dropped.
     @ivar siblings: this and the other ports of the device, by their numbers.
-    @ivar isEnabled: while it is not, nothing goes out and nothing comes in.
-    @ivar isLive: whether L{look} finds what has come this moment.
+    @ivar isEnabled: False while the port is down: nothing is sent or received.
+    @ivar isLive: whether L{poll} finds packets without the reactor.
     """
 
     def __init__(
@@ -62,13 +64,13 @@ class RoCEPort:
         carrier: Carrier,
         capture: RoCECapture | None = None,
         mtu: MTU = MTU.MTU_4096,
-        lanes: SharedLanes | None = None,
+        lanes: SharedDatagrams | None = None,
     ) -> None:
         """
-        @param carrier: is the port's from now on, and closed with it.
+        @param carrier: is owned by the port, and closed with it.
         @param capture: gets every packet; its owner closes its file.
-        @param mtu: of the port; connections say their own.
-        @param lanes: by which datagrams go to devices that share memory with ours.
+        @param mtu: of the port; connections have their own.
+        @param lanes: shared memory for datagrams to devices of this host.
         """
         self.counters = RoCECounters()
         self.address, self.port = carrier.address, carrier.port
@@ -85,7 +87,7 @@ class RoCEPort:
         self._latestPeer: Peer | None = None
         self._touched: dict[PortRoute, None] = {}
         self._inTurn = self._closed = False
-        # What waits for room in the carrier.
+        # Datagrams that wait for room in the carrier.
         self._unsent: deque[tuple[bytes, int, RawAddress]] = deque()
         # The frame: datagrams that go out in one piece.
         self._buffer = bytearray(LARGEST)
@@ -98,18 +100,18 @@ class RoCEPort:
         self._timerAt = 0.0
         self._more: dict[PortRoute, None] = {}
         self._moreCall: IDelayedCall | None = None
-        self._neighbours: Neighbours | None = None
+        self._localPeers: LocalPeers | None = None
         carrier.start(self)
         if lanes is not None:
-            self._neighbours = Neighbours(self, lanes, self._routes, capture is None)
-            lanes.start(self._neighbours)
+            self._localPeers = LocalPeers(self, lanes, self._routes)
+            lanes.start(self._localPeers.datagramsReceived, self.turnEnded)
 
     def __repr__(self) -> str:
         return f"<RoCEPort {self.address} port {self.port}>"
 
     # RoutePort
 
-    def connect(self, owner: Owner) -> Route | None:
+    def connect(self, owner: SoftQueuePair) -> Route | None:
         """The route for a queue pair that goes to RTR; None to a destination of the other IP family."""
         if self._closed:
             raise DeviceUnavailable(f"{self!r} is closed")
@@ -121,10 +123,10 @@ class RoCEPort:
 
     @property
     def resting(self) -> None:
-        """Peers that nobody acknowledges give up."""
+        """None: peers need acknowledgements in time."""
 
     def setEnabled(self, isEnabled: bool) -> None:
-        """The port was taken down, or up again: what waits for room is lost, like all that comes later."""
+        """Take the port down or up; datagrams queued for the socket are dropped."""
         self.isEnabled = isEnabled and not self._closed
         if not isEnabled:
             self._unsent.clear()
@@ -160,17 +162,17 @@ class RoCEPort:
         """The time in seconds, by the port's clock."""
         return self._clock.seconds()
 
-    def look(self) -> None:
-        """Take the packets that have come, for all routes, before the reactor finds them."""
-        neighbours = self._neighbours
-        if neighbours is None or neighbours.isSocketDue():
-            self._carrier.look()
-        if neighbours is not None:
-            neighbours.look()
+    def poll(self) -> None:
+        """Receive pending packets for all routes, without the reactor."""
+        localPeers = self._localPeers
+        if localPeers is None or localPeers.shouldPollSocket():
+            self._carrier.poll()
+        if localPeers is not None:
+            localPeers.poll()
 
     def drive(self) -> bool:
-        """Do what the reactor would have had done, which has ended; see L{IDrivenDevice}."""
-        self._carrier.look()
+        """Receive, send and run the timer after the reactor has ended; see L{IDrivenDevice}."""
+        self._carrier.poll()
         self.writable()
         if self._timer is not None and self._timerAt <= self._clock.seconds():
             self._timer.cancel()
@@ -178,12 +180,12 @@ class RoCEPort:
         return bool(self._deadlines)
 
     def arm(self) -> None:
-        """Have the reactor woken by packets that come from now on, those in shared memory, too."""
-        if self._neighbours is not None:
-            self._neighbours.arm()
+        """Have packets in shared memory wake the reactor; the socket always does."""
+        if self._localPeers is not None:
+            self._localPeers.arm()
 
     def register(self, route: PortRoute) -> None:
-        """Packets for its number are its, now."""
+        """Hand packets for the route's queue pair number to the route."""
         self._routes[route.number] = route
 
     def forget(self, route: PortRoute) -> None:
@@ -195,13 +197,13 @@ class RoCEPort:
         self._touched.pop(route, None)
 
     def release(self, route: PortRoute) -> None:
-        """Stop sending for a route that goes by another port now, but still listens here."""
+        """Stop sending for a route that sends by another port now, but still receives here."""
         self._deadlines.pop(route, None)
         self._more.pop(route, None)
 
     def peerAt(self, address: AddressVector) -> Peer | None:
-        """The peer at the end of that way, if there is one for us."""
-        if address is self._latestWay:  # datagrams mostly go where the last one went
+        """The peer at that address; None where the IP family differs."""
+        if address is self._latestWay:  # most datagrams have the same destination as the last
             return self._latestPeer
         ip = address.dgid.ip
         if ip is None:
@@ -218,9 +220,9 @@ class RoCEPort:
 
     def turn(self, route: PortRoute) -> None:
         """
-        Send what it has to send, tell its queue pair what has happened, look after its deadline.
+        Serve the route.
 
-        While packets come in this is put off, so that all get one answer.
+        While a batch of packets is received this is deferred, so that one answer acknowledges all.
         """
         if self._inTurn:
             self._touched[route] = None
@@ -228,14 +230,14 @@ class RoCEPort:
             self.serve(route, self._clock.seconds())
 
     def serve(self, route: PortRoute, now: float) -> None:
-        """Do for a route what is to be done, now; if that raises, the route has failed."""
+        """Transmit, deliver events, and schedule the deadline of the route, which fails if that raises."""
         try:
             self._serve(route, now)
         except Exception:
             self.fail(route)
 
     def fail(self, route: PortRoute) -> None:
-        """End a route on whose behalf something has raised, which costs nobody else anything."""
+        """Fail a route for which an exception was raised; other routes go on."""
         self.release(route)
         route.fail()
 
@@ -245,8 +247,8 @@ class RoCEPort:
                 self._later(route)
             if self._fill:
                 self._flush()
-            if self._neighbours is not None:
-                self._neighbours.announce()
+            if self._localPeers is not None:
+                self._localPeers.announce()
         else:
             self._more[route] = None
         route.deliver()
@@ -261,10 +263,10 @@ class RoCEPort:
     def _later(self, route: PortRoute) -> None:
         self._more[route] = None
         if self._moreCall is None:
-            self._moreCall = self._clock.callLater(0, self._goOn)
+            self._moreCall = self._clock.callLater(0, self._continueLater)
 
-    def _goOn(self) -> None:
-        """Another turn for those that had more to send than one turn allows."""
+    def _continueLater(self) -> None:
+        """Serve routes that had more to send than fits into one iteration."""
         self._moreCall = None
         self._continue()
 
@@ -277,13 +279,15 @@ class RoCEPort:
     # Time.
 
     def _schedule(self, deadline: float, now: float) -> None:
-        if self._timer is not None and self._timer.active():  # somebody may have cancelled all calls
+        if (
+            self._timer is not None and self._timer.active()
+        ):  # somebody else may have cancelled all delayed calls
             self._timer.cancel()
         self._timerAt = deadline
         self._timer = self._clock.callLater(max(0.0, deadline - now), self._due)
 
     def _due(self) -> None:
-        """A busy reactor runs late calls before it reads: what has come meanwhile is heard first."""
+        """Let the reactor read first: a busy one runs late calls before it reads."""
         self._timer = self._clock.callLater(0, self._expired)
 
     def _expired(self) -> None:
@@ -345,32 +349,30 @@ class RoCEPort:
             self._flush()  # a shorter one must be the last
 
     def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Send one packet, by shared memory where that is shared: then it counts as sent, even when lost."""
-        neighbours = self._neighbours
-        lane = None if neighbours is None else neighbours.laneTo(peer)
-        if neighbours is None or lane is None:
+        """Send one datagram, by shared memory where possible; it counts as sent even if lost there."""
+        localPeers = self._localPeers
+        lane = None if localPeers is None else localPeers.laneTo(peer)
+        if localPeers is None or lane is None:
             self.emit(peer, heading, run)
         elif self.isEnabled:
-            packet = neighbours.write(lane, heading, run)
-            if self._capture is not None:
-                self._record(packet, len(packet), peer, True)
+            localPeers.write(lane, heading, run)
 
-    def quickLaneTo(self, address: AddressVector) -> Lane | None:
-        """The lane to the end of that way, where what is written there concerns nobody but its taker."""
-        neighbours = self._neighbours
-        if neighbours is None or self._capture is not None or not self.isEnabled:
+    def directLaneTo(self, address: AddressVector) -> DatagramLane | None:
+        """The lane of shared memory to that address, if it is up."""
+        localPeers = self._localPeers
+        if localPeers is None or not self.isEnabled:
             return None
         peer = self.peerAt(address)
-        return None if peer is None else neighbours.laneTo(peer)
+        return None if peer is None else localPeers.laneTo(peer)
 
     def wrote(self, packets: int, size: int) -> None:
-        """Count packets that went by a lane: together they have C{size} bytes."""
+        """Count packets sent by a lane, of C{size} bytes together."""
         self.counters.packetsSent += packets
         self.counters.bytesSent += size
         self.counters.writes += 1
 
-    def emitAlone(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Send packets outside of a turn, when a route ends."""
+    def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
+        """Send packets immediately, when a route ends."""
         self.emit(peer, heading, run)
         if self._fill:
             self._flush()
@@ -418,14 +420,14 @@ class RoCEPort:
             counters.bytesSent += self._fill
             counters.writes += 1
             if self._capture is not None:
-                self._record(data, segment, peer, True)
+                self._record(self._capture, data, segment, peer, True)
             if self._unsent or not self._carrier.send(data, segment, peer.raw):
                 self._unsent.append((bytes(data), segment, peer.raw))
         self._fill = self._inFrame = self._segment = 0
         self._framePeer = None
 
     def writable(self) -> None:
-        """The carrier has room again."""
+        """Send queued datagrams, because the carrier has room again."""
         unsent = self._unsent
         while unsent:
             data, segment, raw = unsent[0]
@@ -437,20 +439,20 @@ class RoCEPort:
     # In.
 
     def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
-        """Take datagrams from the carrier: check them, and hand them to the routes that they are for."""
+        """Check received datagrams, and dispatch them to their routes."""
         if not self.isEnabled:
             return
-        if self._neighbours is not None:
-            self._neighbours.cameByUDP()
+        if self._localPeers is not None:
+            self._localPeers.socketReceived()
         peer = self._peers.get(source) or self._peer(source)
         if self._capture is not None:
-            self._record(data, segment, peer, False)
+            self._record(self._capture, data, segment, peer, False)
         now = self._clock.seconds()
         self._inTurn = True
         self.counters.reads += 1
         size = len(data)
         if size <= segment and self._carrier.merges and size >= FRAME and not size & 3:
-            if crc32(data, peer.taking[size]) == RESIDUE:  # what came alone, quickly
+            if crc32(data, peer.taking[size]) == RESIDUE:  # fast path: a single datagram
                 (head,) = _HEAD.unpack_from(data)
                 self._dispatch(head, data, size, 1, peer, now)
                 return
@@ -463,8 +465,8 @@ class RoCEPort:
         else:
             self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
 
-    def neighbourCame(self, source: tuple[str, int]) -> Peer | None:
-        """The device of this host from which packets are here; None where they are not to be taken."""
+    def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
+        """The peer on this host that sent packets by shared memory; None where they are dropped."""
         if not self.isEnabled:
             return None
         raw = source if source in self._peers else self._carrier.rawAddress(*source)  # IPv4's are the same
@@ -474,14 +476,12 @@ class RoCEPort:
         self.counters.reads += 1
         return self._peers.get(raw) or self._peer(raw)
 
-    def packetCame(self, packet: memoryview, peer: Peer, now: float) -> None:
-        """Take one packet of a device of this host, of whatever sort."""
+    def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
+        """Process one packet from shared memory, of any kind."""
         size = len(packet)
         if size < FRAME or size & 3:
             self.counters.malformed += 1
             return
-        if self._capture is not None:
-            self._record(packet, size, peer, False)
         (head,) = _HEAD.unpack_from(packet)
         self._dispatch(head, packet, size, 1, peer, now)
 
@@ -542,7 +542,7 @@ class RoCEPort:
             peer.guess = index
 
     def _dispatch(self, head: int, data: memoryview, stride: int, count: int, peer: Peer, now: float) -> None:
-        """A run of packets whose BTHs begin with the same eight bytes."""
+        """Hand a run of packets with equal first eight bytes of the BTH to its route."""
         counters = self.counters
         flags = head >> 48
         pad = flags >> 4 & 3
@@ -564,7 +564,7 @@ class RoCEPort:
         self._touched[route] = None
 
     def turnEnded(self) -> None:
-        """Everything that came together is here: answer."""
+        """Serve the routes that received packets, at the end of a batch."""
         self._inTurn = False
         if self._touched:
             touched, self._touched = self._touched, {}
@@ -579,7 +579,7 @@ class RoCEPort:
         peer = self._peers.get(raw)
         if peer is None:
             if len(self._peers) >= _PEERS:
-                self._peers.clear()  # routes keep theirs
+                self._peers.clear()  # routes hold their own references
                 self._latestWay = None
             peer = self._peers[raw] = Peer(raw, self)
         return peer
@@ -588,13 +588,13 @@ class RoCEPort:
         """The 40 bytes before a datagram of so many bytes."""
         return peer.grh if peer.grhLength == length else peer.makeGRH(length)
 
-    def _record(self, data: memoryview, segment: int, peer: Peer, ours: bool) -> None:
-        capture = self._capture
-        assert capture is not None
+    def _record(
+        self, capture: RoCECapture, data: memoryview, segment: int, peer: Peer, isOutgoing: bool
+    ) -> None:
         here = self.address, self.port, softMAC(self.address, self.port)
         there = peer.ip, peer.port, softMAC(peer.ip, peer.port)
         now = self._clock.seconds()
         for offset in range(0, len(data), segment):
             packet = bytes(data[offset : offset + segment][:-ICRC_LENGTH])
             if len(packet) >= BTH_LENGTH:
-                capture.packet(*((here, there) if ours else (there, here)), packet, now)
+                capture.packet(*((here, there) if isOutgoing else (there, here)), packet, now)

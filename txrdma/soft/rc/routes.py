@@ -1,7 +1,7 @@
 """
 The routes on a RoCE port: RC connections, and datagrams.
 
-Each drives the cores of one queue pair; what they share is in L{txrdma.soft.rc.roce}.
+Each drives the cores of one queue pair; L{txrdma.soft.rc.roce} has the shared socket and timer.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from txrdma.iba.verbs import (
     QPState,
     SendRequest,
 )
-from txrdma.soft._direct import DirectDatagrams
-from txrdma.soft._route import Owner
+from txrdma.soft.core.directdatagrams import DirectDatagrams
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.rc._datagram import Datagrams
 from txrdma.soft.rc._migration import Migration
 from txrdma.soft.rc._packets import Event, heading, Incoming, Received, Retired
@@ -40,7 +40,7 @@ _LAST_ANSWER: Final = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
 _LAST_OF_RC: Final = 0x1F
 
 
-def _tell(owner: Owner, events: Sequence[Event]) -> None:
+def _tell(owner: SoftQueuePair, events: Sequence[Event]) -> None:
     """Hand the events of a core to its queue pair."""
     for event in events:
         if isinstance(event, Completion):
@@ -53,21 +53,21 @@ def _tell(owner: Owner, events: Sequence[Event]) -> None:
             owner.failed(event.kind)
 
 
-def _fail(route: PortRoute, owner: Owner) -> None:
-    """Log what has just raised, and end the queue pair."""
+def _fail(route: PortRoute, owner: SoftQueuePair) -> None:
+    """Log the current exception, and fail the queue pair."""
     _log.failure(
-        "A queue pair of the software RDMA device at {address} fails by an error ({route!r})",
+        "Unexpected error: a queue pair of the software RDMA device at {address} fails ({route!r})",
         address=route.port.address,
         route=route,
     )
     try:
         owner.failed(AsyncEventKind.QP_FATAL)
     except Exception:
-        _log.failure("It could not even let go of what it had to do ({route!r})", route=route)
+        _log.failure("Unexpected error while a queue pair was failed ({route!r})", route=route)
 
 
-def _said(value: int | None) -> int:
-    """An attribute that the state machine of queue pairs insists on."""
+def _required(value: int | None) -> int:
+    """An attribute that is set in this state."""
     assert value is not None
     return value
 
@@ -83,33 +83,33 @@ class RoCERoute:
     polled = False
     placing = direct = None
 
-    def __init__(self, port: RoutesPort, owner: Owner, peer: Peer) -> None:
+    def __init__(self, port: RoutesPort, owner: SoftQueuePair, peer: Peer) -> None:
         attributes = owner.attributes
         self.number = owner.number
         self.port = port
         self._owner = owner
         self._address = attributes.address
         self._peer = peer
-        # Where packets may come from, too: the alternate path, and the one from which we migrated.
+        # Packets are also accepted by the alternate path, and by the one from which we migrated.
         self._alternate: Peer | None = None
         self._former: Peer | None = None
         self._migration = Migration()
-        self._isArming = False  # anything but MIGRATED
+        self._isArming = False  # the migration state is not MIGRATED
         self._refusalTold = False
         self._ports = {port}
-        self._destination = QPN(_said(attributes.destinationQPN))
+        self._destination = QPN(_required(attributes.destinationQPN))
         self._heading = heading(self._destination)
-        self._mtu = MTU(_said(attributes.pathMTU)).bytes
+        self._mtu = MTU(_required(attributes.pathMTU)).bytes
         self.responder = Responder(
             owner.number,
             owner.keys,
             owner.domain,
             owner.receives,
             mtu=self._mtu,
-            psn=_said(attributes.rqPSN),
+            psn=_required(attributes.rqPSN),
             access=int(attributes.access or Access.NONE),
-            maxDestRDAtomic=_said(attributes.maxDestRDAtomic),
-            minRNRTimer=_said(attributes.minRNRTimer),
+            maxDestRDAtomic=_required(attributes.maxDestRDAtomic),
+            minRNRTimer=_required(attributes.minRNRTimer),
             batch=port.batch,
         )
         self.requester: Requester | None = None
@@ -123,22 +123,22 @@ class RoCERoute:
     # Route
 
     def post(self, requests: Sequence[SendRequest]) -> None:
-        """Carry these out, in order, after those before."""
+        """Queue requests, and send as far as possible."""
         assert self.requester is not None
         self.requester.post(requests, self.port.seconds())
         self.port.turn(self)
 
     def receivesPosted(self) -> None:
-        """A peer that was told to wait comes again by itself."""
+        """Do nothing: the peer retries after an RNR NAK."""
 
     def poll(self) -> None:
-        """Do nothing: the reactor brings all packets of this route."""
+        """Do nothing: the reactor receives all packets of this route."""
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
-        """The reactor wakes by itself."""
+        """Do nothing: packets always wake the reactor."""
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop; what is not completed, oldest first. What was is told before."""
+        """Stop, and return uncompleted requests, oldest first. Known completions are reported first."""
         left = self._stop()
         self.deliver()
         return left
@@ -148,8 +148,8 @@ class RoCERoute:
         attributes = self._owner.attributes
         self.responder.retune(
             int(attributes.access or Access.NONE),
-            _said(attributes.maxDestRDAtomic),
-            _said(attributes.minRNRTimer),
+            _required(attributes.maxDestRDAtomic),
+            _required(attributes.minRNRTimer),
         )
         if self.requester is not None:
             self.requester.retune(*self._patience())
@@ -160,7 +160,7 @@ class RoCERoute:
                 self._owner.keys,
                 self._owner.domain,
                 mtu=self._mtu,
-                psn=_said(attributes.sqPSN),
+                psn=_required(attributes.sqPSN),
                 timeout=timeout,
                 retryCount=retryCount,
                 rnrRetry=rnrRetry,
@@ -173,7 +173,7 @@ class RoCERoute:
             self._rearm()
 
     def migrate(self) -> None:
-        """Take the alternate path now; an acknowledgement on it tells the peer."""
+        """Migrate to the alternate path now; an acknowledgement on it informs the peer."""
         if self._migrate(self.port.seconds()):
             self.responder.remind()
             self.port.turn(self)
@@ -194,25 +194,25 @@ class RoCERoute:
         """
         Send the acknowledgement that is still owed, so that the peer does not wait for one that never comes.
 
-        Behind answers to READs, which are not given any more, it would tell too much.
+        With READs unanswered it would acknowledge too much, so it is left out.
         """
         if not self.responder.pending:
             for run in self.responder.outgoing(self.port.seconds()):
-                self.port.emitAlone(self._peer, self._heading, run)
+                self.port.emitNow(self._peer, self._heading, run)
 
     def _patience(self) -> tuple[int, int, int, int]:
         attributes = self._owner.attributes
         return (
-            _said(attributes.timeout),
-            _said(attributes.retryCount),
-            _said(attributes.rnrRetry),
-            _said(attributes.maxRDAtomic),
+            _required(attributes.timeout),
+            _required(attributes.retryCount),
+            _required(attributes.rnrRetry),
+            _required(attributes.maxRDAtomic),
         )
 
     # Paths (IBA 17.2.8).
 
     def _peerAt(self, address: AddressVector) -> Peer | None:
-        """The peer at the end of that way, which begins at any of the device's ports."""
+        """The peer at that address, from any port of the device."""
         port = self.port.siblings.get(address.port, self.port)
         peer = port.peerAt(address)
         if peer is not None:
@@ -221,7 +221,7 @@ class RoCERoute:
         return peer
 
     def _take(self, peer: Peer) -> None:
-        """Send to there from now on."""
+        """Send to this peer from now on."""
         self._former, self._peer = self._peer, peer
         if peer.at is not self.port:
             self.port.release(self)
@@ -242,7 +242,7 @@ class RoCERoute:
             self.requester.alternate = state is MigrationState.ARMED
 
     def _rearm(self) -> None:
-        """Make the alternate path ready; an acknowledgement tells the peer."""
+        """Arm the alternate path; an acknowledgement informs the peer."""
         address = self._owner.attributes.alternateAddress
         self._alternate = None if address is None else self._peerAt(address)
         self._refusalTold = False
@@ -254,7 +254,7 @@ class RoCERoute:
         self.port.turn(self)
 
     def _migrate(self, now: float) -> bool:
-        """Take the alternate path, if it can be had."""
+        """Migrate to the alternate path; False if it is unusable."""
         alternate = self._alternate
         if alternate is None or not alternate.at.isEnabled:
             self._refuse()
@@ -270,21 +270,21 @@ class RoCERoute:
         return True
 
     def _refuse(self) -> None:
-        """Tell that the alternate path can't be had, once for each time that it was loaded."""
+        """Raise PATH_MIGRATION_FAILED, once per loaded alternate path."""
         if not self._refusalTold:
             self._refusalTold = True
-            self._owner.told(AsyncEventKind.PATH_MIGRATION_FAILED)
+            self._owner.raiseEvent(AsyncEventKind.PATH_MIGRATION_FAILED)
 
     def _admits(self, peer: Peer, migrationRequest: bool) -> bool:
-        """Whether it is our peer, from another port of its or by another path."""
+        """Whether packets come from our peer: from another UDP port, or by another path."""
         if _isSame(peer, self._peer) or _isSame(peer, self._alternate) or _isSame(peer, self._former):
             return True
         if self._isArming and migrationRequest and not self._stopped:
-            self._refuse()  # it migrates to where we don't know it
+            self._refuse()  # it migrates to an unknown path
         return False
 
-    def _hear(self, peer: Peer, migrationRequest: bool, now: float) -> None:
-        """Where the peer is with its alternate path."""
+    def _trackMigration(self, peer: Peer, migrationRequest: bool, now: float) -> None:
+        """Update the migration state by the MigReq bit of a received packet."""
         state = self._migration.heard(
             migrationRequest, _isSame(peer, self._peer), _isSame(peer, self._alternate)
         )
@@ -298,7 +298,7 @@ class RoCERoute:
     # PortRoute
 
     def received(self, run: Incoming, peer: Peer, now: float) -> bool:
-        """Packets for this queue pair, from wherever its peer sends them."""
+        """Process packets of the peer, by any of its paths."""
         if peer is not self._peer and not self._admits(peer, run.migrationRequest):
             return False
         opcode = run.opcode
@@ -307,7 +307,7 @@ class RoCERoute:
         if self._stopped:
             return True
         if self._isArming:
-            self._hear(peer, run.migrationRequest, now)
+            self._trackMigration(peer, run.migrationRequest, now)
         requester = self.requester
         if _FIRST_ANSWER <= opcode <= _LAST_ANSWER:
             if requester is not None:
@@ -318,11 +318,11 @@ class RoCERoute:
         self.responder.received(run, now)
         if requester is None and not self._establishedTold and self.responder.isEstablished:
             self._establishedTold = True
-            self._owner.told(AsyncEventKind.COMMUNICATION_ESTABLISHED)
+            self._owner.raiseEvent(AsyncEventKind.COMMUNICATION_ESTABLISHED)
         return True
 
     def transmit(self, now: float) -> bool:
-        """Hand what is to be sent to the port; True when there is more for the next turn."""
+        """Emit pending packets; True when more are left for the next iteration."""
         emit, peer, head = self.port.emit, self._peer, self._heading
         if self.requester is not None:
             for run in self.requester.outgoing(now):
@@ -332,7 +332,7 @@ class RoCERoute:
         return self.responder.pending
 
     def deliver(self) -> None:
-        """Tell the queue pair what has happened."""
+        """Deliver events to the queue pair."""
         _tell(self._owner, self.responder.events())
         if self.requester is not None:
             _tell(self._owner, self.requester.events())
@@ -342,7 +342,7 @@ class RoCERoute:
         return None if self.requester is None else self.requester.deadline()
 
     def expired(self, now: float) -> None:
-        """An answer, or the end of a pause, is due."""
+        """Handle an overdue answer, or the end of an RNR pause."""
         requester = self.requester
         if requester is not None:
             requester.expired(now)
@@ -354,7 +354,7 @@ class RoCERoute:
         _fail(self, self._owner)
 
     def _pathFailed(self, requester: Requester, now: float) -> None:
-        """Nothing came back by this path: try the other one."""
+        """Migrate after all retries on this path; give up if that is impossible."""
         if not self._migrate(now):
             requester.abandoned()
 
@@ -366,16 +366,16 @@ def _isSame(peer: Peer, known: Peer | None) -> bool:
 
 class DatagramRoute:
     """
-    The way of a UD queue pair to everybody.
+    The route of a UD queue pair, to and from any address.
 
-    @ivar polled: whether a look finds datagrams in the socket: who expects an answer need not sleep for it.
-    @ivar inbox: where datagrams wait that are taken without receives; None where all are taken by receives.
+    @ivar polled: whether polling finds datagrams in the socket, without the reactor.
+    @ivar inbox: queue of datagrams that are taken without receives; None where receives take them.
     """
 
     name = "rocev2"
     placing = direct = None
 
-    def __init__(self, port: RoutesPort, owner: Owner) -> None:
+    def __init__(self, port: RoutesPort, owner: SoftQueuePair) -> None:
         attributes = owner.attributes
         self.number = owner.number
         self.port = port
@@ -399,9 +399,9 @@ class DatagramRoute:
     # Route
 
     def post(self, requests: Sequence[SendRequest]) -> None:
-        """Send these, in order, after those before."""
+        """Send datagrams: directly by shared memory, the rest by the core."""
         port = self.port
-        done, size = self.datagrams.write(requests, port.quickLaneTo)
+        done, size = self.datagrams.write(requests, port.directLaneTo)
         if done:
             port.wrote(done, size)
             self.deliver()
@@ -414,16 +414,16 @@ class DatagramRoute:
         """Do nothing: datagrams that found no receive are lost."""
 
     def poll(self) -> None:
-        """Take the packets that have come to the port, where a look finds them."""
-        self.port.look()
+        """Receive pending packets of the port."""
+        self.port.poll()
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
-        """Have the reactor woken by what stands in shared memory: by the socket it wakes by itself."""
+        """Have datagrams in shared memory wake the reactor; the socket always does."""
         if receives:
             self.port.arm()
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop; what is not completed, oldest first. What was is told before."""
+        """Stop, and return uncompleted requests, oldest first. Known completions are reported first."""
         left = self.datagrams.flush()
         self.deliver()
         return left
@@ -437,14 +437,14 @@ class DatagramRoute:
         """Do nothing: each datagram has its own path."""
 
     def close(self) -> None:
-        """Flush the datagrams that wait to be sent, and leave the port."""
+        """Flush waiting datagrams, and leave the port."""
         self.datagrams.flush()
         self.port.forget(self)
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
         """Send a datagram at once, where there is a lane: see L{txrdma.interfaces.IDirectDatagrams}."""
         port = self.port
-        lane = port.quickLaneTo(address)
+        lane = port.directLaneTo(address)
         size = 0 if lane is None else self.datagrams.put(lane, qpn, qkey, head, body)
         if size:
             port.wrote(1, size)
@@ -453,7 +453,7 @@ class DatagramRoute:
     # PortRoute
 
     def received(self, run: Incoming, peer: Peer, now: float) -> bool:
-        """Datagrams for this queue pair."""
+        """Process datagrams for this queue pair."""
         if run.opcode <= _LAST_OF_RC:
             return False
         if self.inbox is None or not self.datagrams.receivedInto(self.inbox.hold, run, peer.source):
@@ -467,12 +467,12 @@ class DatagramRoute:
             self._owner.receiveCompleted(completion, solicited)
 
     def transmit(self, now: float) -> bool:
-        """Hand what is to be sent to the port; what leads nowhere is lost."""
+        """Emit pending datagrams; those without a reachable address are dropped."""
         latest: AddressVector | None = None
         peer: Peer | None = None
         emit, there, head = self.port.emitDatagram, -1, 0
         for address, destination, run in self.datagrams.outgoing(now):
-            if address is not latest:  # those of a batch often go the same way
+            if address is not latest:  # a batch often has a single destination
                 latest, peer = address, self.port.peerAt(address)
             if destination != there:
                 there, head = destination, heading(destination)
@@ -481,7 +481,7 @@ class DatagramRoute:
         return False
 
     def deliver(self) -> None:
-        """Tell the queue pair what has happened."""
+        """Deliver events to the queue pair."""
         _tell(self._owner, self.datagrams.events())
 
     def deadline(self) -> float | None:

@@ -25,7 +25,7 @@ from txrdma.iba.types import ROCE_PORT
 _log = Logger()
 
 RawAddress = Union[tuple[str, int], tuple[str, int, int, int]]
-"""An address as the socket module has it."""
+"""A socket address: host and port, for IPv6 with flow and scope."""
 
 _UDP_SEGMENT: Final = 103
 _UDP_GRO: Final = 104
@@ -39,14 +39,14 @@ _SO_RCVBUFFORCE: Final = 33
 _BUFFER: Final = 8 << 20
 _TRUNCATED: Final = int(socket.MSG_TRUNC)
 _AT_ONCE: Final = 32
-"""Reads in one turn of the reactor: others want theirs."""
+"""Most reads per reactor iteration, for fairness."""
 
 ANSWERED: Final = 4
-"""Reads after which those who sent are answered: they wait for that, with more to send."""
+"""Reads after which packets are answered: senders wait for acknowledgements."""
 
 
 class Receiver(Protocol):
-    """The receiver of the datagrams that a L{Carrier} brings."""
+    """The receiver of datagrams of a L{Carrier}."""
 
     def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
         """
@@ -59,7 +59,7 @@ class Receiver(Protocol):
         """No more has come for now."""
 
     def writable(self) -> None:
-        """Hear that L{Carrier.send} can go on."""
+        """Resume sending: L{Carrier.send} has room again."""
 
 
 class Carrier(Protocol):
@@ -68,9 +68,9 @@ class Carrier(Protocol):
 
     @ivar address: our IP address.
     @ivar port: our UDP port.
-    @ivar segments: how many datagrams L{send} takes at once.
-    @ivar merges: whether what was sent at once arrives at once, too.
-    @ivar isLive: whether L{look} finds what has come this moment, without any help of the reactor.
+    @ivar segments: most datagrams per L{send}.
+    @ivar merges: whether datagrams sent together arrive together.
+    @ivar isLive: whether L{poll} finds datagrams without the reactor.
     """
 
     address: str
@@ -88,21 +88,21 @@ class Carrier(Protocol):
 
         The i-th has i as its IPv4 identification, which the ICRC must know.
 
-        @return: False when there is no room; C{writable} will tell.
+        @return: False when there is no room; C{writable} is called later.
         """
 
-    def look(self) -> None:
-        """Bring what has come so far, where the carrier C{isLive}."""
+    def poll(self) -> None:
+        """Receive pending datagrams, where the carrier C{isLive}."""
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
         """The address of a peer for L{send}; None when the peer can't be reached from here."""
 
     def close(self) -> None:
-        """Stop bringing datagrams, and close. Twice is fine."""
+        """Close the carrier. Idempotent."""
 
 
 def ipAndPort(address: RawAddress) -> tuple[str, int]:
-    """The two things that name a peer."""
+    """IP address and port, without the scope."""
     return address[0].partition("%")[0], address[1]
 
 
@@ -205,7 +205,7 @@ class UDPCarrier:
             else:
                 self._reactor.removeReader(self)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take what has come, but not for ever: a system call of 1 us where there is nothing."""
         self.doRead()
 

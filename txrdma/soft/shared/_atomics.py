@@ -1,9 +1,9 @@
 """
-Atomic operations between two queue pairs on one host: asked for in the ring, executed where the memory is.
+Atomic operations between two queue pairs on one host: records that the owner of the memory executes.
 
-Follows InfiniBand Architecture vol. 1, 9.4.5 and 9.7.4.1. The process whose memory it is executes them all,
-one after the other: so they are atomic within its device. What was there before stands in that process's box
-until the one who asked has seen that the record is consumed; see L{txrdma.soft.shared._layout}.
+Follows InfiniBand Architecture vol. 1, 9.4.5 and 9.7.4.1. One process executes all of them, one after the
+other, so they are atomic within its device. The old value stays in that process's box until the requester
+has seen that the record is consumed; see L{txrdma.soft.shared._layout}.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 from txrdma.error import ProtectionError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, Status
-from txrdma.soft._route import Owner
-from txrdma.soft.shared._boxes import spread
-from txrdma.soft.shared._layout import ASKED_BYTES, barrier, ORDERED, REMOTE_ATOMIC, RESULT_COUNT, RESULTS
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.shared._layout import ATOMIC_BYTES, barrier, ORDERED, REMOTE_ATOMIC, RESULT_COUNT, RESULTS
+from txrdma.soft.shared._rings import spread
 
 WORD_BYTES: Final = 8
 
@@ -32,19 +32,19 @@ def packed(address: int, rkey: RKey, operand: int, compare: int) -> memoryview:
     return memoryview(b"".join((number & _WORD).to_bytes(8, "little") for number in numbers))
 
 
-def execute(owner: Owner, operation: int, asked: memoryview) -> tuple[Status, int]:
+def execute(owner: SoftQueuePair, operation: int, asked: memoryview) -> tuple[Status, int]:
     """
-    Do what a peer asks for, if it may; how that ends is how it does over RoCE v2, and as it does with rxe.
+    Execute an atomic for a peer, with the checks and statuses of RoCE v2.
 
-    @return: the status at the peer, and what was there before.
+    @return: the status for the peer, and the old value.
     """
     attributes = owner.attributes
-    if len(asked) != ASKED_BYTES or operation not in (_ADD, _SWAP):
+    if len(asked) != ATOMIC_BYTES or operation not in (_ADD, _SWAP):
         return Status.REM_INV_REQ_ERR, 0
     if not int(attributes.access or 0) & REMOTE_ATOMIC or attributes.maxDestRDAtomic == 0:
         return Status.REM_INV_REQ_ERR, 0
     address, rkey, operand, compare = (
-        int.from_bytes(asked[at : at + 8], "little") for at in range(0, ASKED_BYTES, 8)
+        int.from_bytes(asked[at : at + 8], "little") for at in range(0, ATOMIC_BYTES, 8)
     )
     try:
         memory = owner.keys.remote(owner.domain, rkey, address, WORD_BYTES, REMOTE_ATOMIC)
@@ -56,7 +56,7 @@ def execute(owner: Owner, operation: int, asked: memoryview) -> tuple[Status, in
 
 
 def perform(memory: memoryview, operation: int, operand: int, compare: int) -> int:
-    """Change these 8 bytes; what was there before."""
+    """Apply the operation to these 8 bytes, and return their old value."""
     before = int.from_bytes(memory, sys.byteorder)
     if operation == _ADD:
         memory[:] = (before + operand & _WORD).to_bytes(WORD_BYTES, sys.byteorder)
@@ -67,19 +67,19 @@ def perform(memory: memoryview, operation: int, operand: int, compare: int) -> i
 
 class Atomics(deque[tuple[int, list[memoryview]]]):
     """
-    The atomics that we have asked for: for each the position of its record's end, and where its result goes.
+    Outstanding atomics: the end position of each record, and the buffers for its result.
 
-    @ivar brought: how many results there have been.
+    @ivar delivered: number of results so far.
     """
 
-    brought = 0
+    delivered = 0
 
-    def bring(self, results: memoryview, consumed: int) -> None:
-        """Put the results of what is consumed where they belong."""
+    def deliver(self, results: memoryview, consumed: int) -> None:
+        """Write the results of consumed atomics to their buffers."""
         if not ORDERED:
             barrier()
         while self and self[0][0] <= consumed:
             _, pieces = self.popleft()
-            word = results[RESULTS + self.brought % RESULT_COUNT]
+            word = results[RESULTS + self.delivered % RESULT_COUNT]
             spread(pieces, 0, memoryview(word.to_bytes(WORD_BYTES, sys.byteorder)))
-            self.brought += 1
+            self.delivered += 1

@@ -1,12 +1,11 @@
 """
-Doorbells between two processes on one host: that of a completion channel is handed over once.
+Doorbells between two processes on one host: each completion channel's is handed over once.
 
-A doorbell is an eventfd. The process whose it is numbers its own, and invitations of all its queue pairs name
-them by these numbers.
+A doorbell is an eventfd. Its owner numbers it, and the queue pairs name it by that number.
 
-Whoever has an eventfd can fill it, and make it blocking for all others at any time: the flag belongs to the
-open file that all share. So processes of different users, which meet in a shared directory, give each other
-no descriptors of doorbells: a message (C{NUDGE}) over the connection between the two wakes them.
+Whoever has an eventfd can fill it, or make it blocking for all others: the flag belongs to the shared open
+file. So processes of different users, which meet in a shared directory, exchange no doorbell descriptors; a
+message (C{NUDGE}) wakes them instead.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Final, Protocol
 from txrdma.soft.shared._rendezvous import checkDoorbell
 
 MOST: Final = 4096
-"""Doorbells of a peer that are kept: more completion channels at one time no process of ours will see."""
+"""Limit of doorbells per peer: the completion channels of its process."""
 
 
 class Channel(Protocol):
-    """A completion channel of ours."""
+    """A local descriptor that peers can ring: of a completion channel, or of the datagrams of a port."""
 
     @property
     def doorbell(self) -> int:
@@ -34,9 +33,9 @@ class Channel(Protocol):
 
 class Doorbell:
     """
-    A doorbell of a peer's; its descriptor is closed when nobody holds it any more.
+    A reference-counted doorbell of a peer.
 
-    @ivar descriptor: -1 for one that is not to be written to.
+    @ivar descriptor: -1 where messages are sent instead.
     """
 
     __slots__ = ("_holders", "descriptor")
@@ -46,30 +45,30 @@ class Doorbell:
         self._holders = 1
 
     def hold(self) -> Doorbell:
-        """Keep the descriptor open once more, until L{release}."""
+        """Add a reference, to be given back by L{release}."""
         self._holders += 1
         return self
 
     def release(self) -> None:
-        """Let go of the descriptor."""
+        """Give back a reference; the last one closes the descriptor."""
         self._holders -= 1
         if not self._holders and self.descriptor >= 0:
             os.close(self.descriptor)
 
 
-class TheirDoorbells:
-    """The doorbells that a peer has handed over, by its numbers."""
+class PeerDoorbells:
+    """Doorbells of a peer, by the peer's numbers."""
 
     def __init__(self) -> None:
         self._bells: dict[int, Doorbell] = {}
 
-    def came(self, number: int, descriptors: list[int], isTrusted: bool) -> None:
+    def add(self, number: int, descriptors: list[int], isTrusted: bool) -> None:
         """
-        Keep a doorbell that the peer has handed over.
+        Add a doorbell that the peer has handed over.
 
         @param descriptors: the doorbell's only one, which is taken out of the list; those of other users give
             none.
-        @param isTrusted: the peer is a process of our user, and so may have the doorbell rung.
+        @param isTrusted: the peer is a process of our user.
         @raise ValueError: the descriptor is no doorbell, or there are too many of them.
         """
         if len(descriptors) > 1 or (isTrusted and not descriptors):
@@ -80,25 +79,25 @@ class TheirDoorbells:
             checkDoorbell(each)
         self._bells[number] = Doorbell(descriptors.pop() if descriptors and isTrusted else -1)
 
-    def held(self, *numbers: int) -> list[Doorbell] | None:
-        """The doorbells with these numbers, to be released; None if one of them is not there."""
+    def acquire(self, *numbers: int) -> list[Doorbell] | None:
+        """References to the doorbells with these numbers; None if one is unknown."""
         found = [bell for number in numbers if (bell := self._bells.get(number)) is not None]
         return [bell.hold() for bell in found] if len(found) == len(numbers) else None
 
-    def gone(self, number: int) -> None:
-        """Forget a doorbell: its owner has closed it."""
+    def remove(self, number: int) -> None:
+        """Remove a doorbell that its owner has closed."""
         bell = self._bells.pop(number, None)
         if bell is not None:
             bell.release()
 
     def close(self) -> None:
-        """Forget all doorbells of the peer."""
+        """Remove all doorbells."""
         for number in tuple(self._bells):
-            self.gone(number)
+            self.remove(number)
 
 
-class OurDoorbells:
-    """The completion channels of this device whose doorbells a peer has, with their numbers."""
+class LocalDoorbells:
+    """Local doorbells that a peer has, with their numbers."""
 
     def __init__(self) -> None:
         self._numbers: dict[Channel, int] = {}
@@ -108,18 +107,18 @@ class OurDoorbells:
         """The number of a channel's doorbell; None if the peer does not have it."""
         return self._numbers.get(channel)
 
-    def tell(self, channel: Channel) -> int:
-        """A new number for the doorbell of a channel, which the peer is told."""
+    def assign(self, channel: Channel) -> int:
+        """Assign a number to the doorbell of a channel."""
         self._last += 1
         self._numbers[channel] = self._last
         return self._last
 
-    def closed(self) -> Iterator[int]:
-        """Forget the channels that are closed: the numbers of their doorbells."""
+    def removeClosed(self) -> Iterator[int]:
+        """Remove closed channels; yield the numbers of their doorbells."""
         for channel in [channel for channel in self._numbers if channel.fileno() < 0]:
             yield self._numbers.pop(channel)
 
-    def lost(self, number: int) -> None:
-        """Forget that the peer has a doorbell: it is to get it again."""
+    def forget(self, number: int) -> None:
+        """Forget that the peer has a doorbell, so that it is sent again."""
         for channel in [channel for channel, each in self._numbers.items() if each == number]:
             del self._numbers[channel]

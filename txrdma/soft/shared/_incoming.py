@@ -3,8 +3,8 @@ The incoming half of a lane: records into receives, and what the peer may not do
 
 Keeps the promises of InfiniBand Architecture vol. 1, 9.7 and 10.8.3.2 to whoever posts receives.
 
-Whatever is read from the peer's box is the peer's word: lengths and positions are checked, and one that can't
-be ends this queue pair, nothing else.
+The peer's box is untrusted: lengths and positions are checked, and an impossible one fails this queue pair
+only.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     Status,
 )
-from txrdma.soft._route import Owner
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._atomics import execute
-from txrdma.soft.shared._boxes import spread
 from txrdma.soft.shared._layout import (
     barrier,
     CONSUMED,
@@ -34,6 +33,7 @@ from txrdma.soft.shared._layout import (
     LENGTH,
     LINE,
     MORE,
+    NOTICE_BYTES,
     ORDERED,
     PADDING,
     PLAIN,
@@ -42,40 +42,39 @@ from txrdma.soft.shared._layout import (
     RESULTS,
     SOLICITED,
     STALLED,
-    TOLD_BYTES,
     WAKE,
 )
 from txrdma.soft.shared._outgoing import Outgoing
+from txrdma.soft.shared._rings import spread
 
 if TYPE_CHECKING:
-    from txrdma.soft.memory import Region
-    from txrdma.soft.shared.capture import LaneRecorder
+    from txrdma.soft.core.memory import Region
 
 _SUCCESS: Final = Status.SUCCESS
 _RECEIVE: Final = CompletionOpcode.RECEIVE
 _LOCAL_WRITE: Final = 1
 _LONGEST: Final = 1 << 31
-PATIENCE: Final = 16
-IDLE: Final = 8
+UNCOMPLETED_SENDS: Final = 16
+IDLE_POLLS: Final = 8
 _FIRST_RECEIVES: Final = 4
 _new = tuple.__new__
 
 _SHORT_BYTES: Final = 512
 _SHORT: Final[dict[int, tuple[int, int, bool]]] = {}
 """
-Headers of short SENDs that have been seen: their length, the words they take, whether solicited.
+Cache of headers of short SENDs: length, size in words, whether solicited.
 
-Only those without an immediate, which nothing but a peer's will could bound: there are some thousand others.
+Without immediates, of which a peer could send any number, it is bounded: about a thousand.
 """
 
 _EVENTS: Final = {
     Status.REM_INV_REQ_ERR: AsyncEventKind.QP_REQUEST_ERROR,
     Status.REM_ACCESS_ERR: AsyncEventKind.QP_ACCESS_ERROR,
 }
-"""The asynchronous event of ours when a request of the peer ends with such a status."""
+"""Asynchronous events for requests of the peer that end with these statuses."""
 
 _Ready = tuple[int, "Region | None", int, int, Completion]
-"""Identifier, region, offset, length (-1: not as simple as that), and the completion when all goes well."""
+"""Identifier, region, offset, length (-1: not a single segment), and the prepared completion."""
 
 
 class Incoming:
@@ -83,21 +82,21 @@ class Incoming:
     Records of the peer, and the receives of one queue pair.
 
     @ivar consumed: the position up to which the peer's records are consumed.
-    @ivar idle: how often we have looked since something came.
-    @ivar unsaid: no fence stood yet between saying how far we are and looking whether the peer sleeps: that
-        is done when there is time, and before we sleep.
-    @ivar targets: of a message that has come in part, where it goes.
+    @ivar idle: polls since the last record.
+    @ivar isUnannounced: the peer has not been woken for C{consumed}: the fence that this takes is left for
+        idle polls, and done before we sleep.
+    @ivar targets: receive buffers of a partly received message.
     @ivar expected: the header of messages that need no receives; -1, which none has, while there are none.
     """
 
-    def __init__(self, owner: Owner, outgoing: Outgoing, shared: bool, observer: LaneRecorder | None) -> None:
+    def __init__(self, owner: SoftQueuePair, outgoing: Outgoing, shared: bool) -> None:
         """
-        @param outgoing: completes what the peer has consumed, when nothing comes.
-        @param shared: others take from the owner's receives, too.
+        @param outgoing: the outgoing half of the lane.
+        @param shared: the receives belong to a shared receive queue.
         """
         self.consumed = 0
         self.idle = 0
-        self.unsaid = False
+        self.isUnannounced = False
         self.targets: list[memoryview] | None = None
         self.expected = -1
         self._owner = owner
@@ -106,52 +105,52 @@ class Incoming:
         self._receives = owner.receives
         self._deliver = owner.receiveCompleted
         self._number = owner.number
-        self._boxes = outgoing.boxes
-        self._bells = outgoing.bells
+        self._rings = outgoing.rings
+        self._wakeups = outgoing.wakeups
         self._outgoing = outgoing
-        self._observer = observer
         self._shared = shared
         self._filled = 0
         self._stalled = False
         self._executed = 0  # atomics of the peer
-        self._established = False  # something has come, or we are in RTS
-        self._messageHeader = -1  # what is to be expected from then on
-        self._short: dict[int, tuple[int, int, bool]] = {}  # until then every record is looked at closely
+        self._established = False  # a record has arrived, or the queue pair is in RTS
+        self._messageHeader = -1  # the value of C{expected} from then on
+        self._short: dict[
+            int, tuple[int, int, bool]
+        ] = {}  # empty until then: each record takes the general path
         self._begun: ReceiveRequest | None = None  # taken from the shared receives, and not yet full
-        self._usual = 0  # the length of the latest message
+        self._latestLength = 0  # the length of the latest message
         self._ready: deque[_Ready] = deque()
 
     def expect(self, header: int) -> None:
-        """Leave records with this header to others, as soon as the connection is established."""
+        """Leave records with this header to C{Lane.takeMessages}, once the connection is established."""
         self._messageHeader = header
         if self._established:
             self.expected = header
 
     def establish(self) -> None:
-        """Take the connection for established: the peer has sent something, or the queue pair is in RTS."""
+        """Mark the connection established: the peer has sent a record, or the queue pair is in RTS."""
         self._established = True
         self.expected = self._messageHeader
-        if self._observer is None:
-            self._short = _SHORT
+        self._short = _SHORT
 
     def poll(self) -> None:
         """
-        Look for what has arrived, and for what the peer has consumed.
+        Take records of the peer, and complete sends that it has consumed.
 
-        A short SEND for a receive of one segment is nearly all that comes: that is done here, without calls.
+        Fast path: a short SEND into a receive of one segment, nearly all traffic, is done without calls.
         """
-        boxes = self._boxes
-        words = boxes.theirs
-        at = boxes.at
+        rings = self._rings
+        words = rings.peerWords
+        at = rings.readIndex
         header = words[at]
         if not header:
             self.idle += 1
-            if self.idle > IDLE or self._bells.armed or self._outgoing.isHeld:
-                self.lookBack()
+            if self.idle > IDLE_POLLS or self._wakeups.armed or self._outgoing.isSuspended:
+                self.pollSends()
             return
-        ready, data, end, consumed = self._ready, boxes.raw, boxes.theirEnd, self.consumed
+        ready, data, end, consumed = self._ready, rings.peerBuffer, rings.peerEnd, self.consumed
         if self._shared:
-            ready.clear()  # others may have taken it
+            ready.clear()  # another queue pair may have taken the receive
         before = consumed
         while header:
             short = self._short.get(header)
@@ -165,67 +164,65 @@ class Incoming:
                     start = (at << 3) + 8
                     region.view[offset : offset + length] = data[start : start + length]
                     if completion[4] != length:
-                        self._usual = length
+                        self._latestLength = length
                         completion = self._received(identifier, length)
                     ready.popleft()
                     self._receives.popleft()
-                    boxes.at = at = after if after != end else FIRST
+                    rings.readIndex = at = after if after != end else FIRST
                     self.consumed = consumed = consumed + (size << 3)
                     self._deliver(completion, solicited)
                     header = words[at]
                     continue
-            if not self._special(header) or self.consumed - before > boxes.ring:
-                break  # more than a ring of them cannot be from a peer that follows the rules
-            at = boxes.at
+            if not self._consumeAny(header) or self.consumed - before > rings.ring:
+                break  # more than a ring of records is a broken peer's: let others run
+            at = rings.readIndex
             consumed = self.consumed
             header = words[at]
-        if self._observer is not None:
-            self._observer.looked()
         outgoing = self._outgoing
-        if outgoing.isOver:
+        if outgoing.isClosed:
             return
-        if consumed == before:  # it waits for a receive: there is nothing to tell about that
-            self.lookBack()
+        if consumed == before:  # waits for a receive: nothing to acknowledge
+            self.pollSends()
             return
         if not ORDERED:
             barrier()
-        boxes.words[CONSUMED] = consumed
-        self.unsaid = True
+        rings.localWords[CONSUMED] = consumed
+        self.isUnannounced = True
         self.idle = 0
         if words[WAKE]:
-            self.say()
-        if len(outgoing.outstanding) >= PATIENCE:
-            self.lookBack()  # mostly this is left for when nothing arrives
+            self.announce()
+        if len(outgoing.outstanding) >= UNCOMPLETED_SENDS:
+            self.pollSends()  # otherwise left for idle polls
 
-    def lookBack(self) -> None:
+    def pollSends(self) -> None:
         """
-        See what the peer has consumed, and whether it wants to know what we have.
+        Complete sends that the peer has consumed, and wake a peer that waits for our position.
 
-        There is time for that when nothing comes, and it must be done before we sleep.
+        Called when nothing arrives, and before we sleep.
         """
         outgoing = self._outgoing
-        if outgoing.isLinked and (outgoing.outstanding or outgoing.isHeld):
-            consumed = self._boxes.theirs[CONSUMED]
-            if outgoing.isHeld or consumed >= outgoing.outstanding[0][0]:
-                outgoing.settle(consumed)
-        if self.unsaid and not outgoing.isOver:
-            self.say()
+        if outgoing.isLinked and (outgoing.outstanding or outgoing.isSuspended):
+            consumed = self._rings.peerWords[CONSUMED]
+            if outgoing.isSuspended or consumed >= outgoing.outstanding[0][0]:
+                outgoing.peerConsumed(consumed)
+        if self.isUnannounced and not outgoing.isClosed:
+            self.announce()
 
-    def say(self) -> None:
-        """Look whether the peer sleeps until we are as far as we are."""
-        self.unsaid = False
-        self._bells.consumed()
+    def announce(self) -> None:
+        """Wake the peer if it waits for our position."""
+        self.isUnannounced = False
+        self._wakeups.consumed()
 
     def _received(self, identifier: int, length: int) -> Completion:
         return _new(Completion, (identifier, _SUCCESS, _RECEIVE, self._number, length, None, 0, False, 0, 0))
 
-    def _special(self, header: int) -> bool:
-        """Consume a record of any kind; False when there is nothing more to consume at present."""
-        if self._outgoing.isOver:
+    def _consumeAny(self, header: int) -> bool:
+        """Consume a record of any kind; False when no more can be consumed now."""
+        if self._outgoing.isClosed:
             return False
-        boxes = self._boxes
-        at = boxes.at
-        end = boxes.theirEnd
+        rings = self._rings
+        at = rings.readIndex
+        end = rings.peerEnd
         control = header >> 24 & 0xFF
         length = header & LENGTH
         size = (length + 71) & -LINE
@@ -233,50 +230,35 @@ class Incoming:
         kind = control & KIND
         if control & ~SOLICITED == PLAIN and length <= _SHORT_BYTES and not header >> 32:
             _SHORT[header] = (length, size >> 3, control == PLAIN_SOLICITED)
-        if after > end or not kind or control > 63 or (kind == PADDING and (after != end or at == FIRST)):
+        isKnown = 0 < kind <= Kind.ATOMIC and control <= 63
+        if after > end or not isKnown or (kind == PADDING and (after != end or at == FIRST)):
             return self._refuse(Status.REM_INV_REQ_ERR)
         if kind == Kind.FAULT:
             isAccess = header >> 32 == Status.REM_ACCESS_ERR
             return self._refuse(Status.REM_ACCESS_ERR if isAccess else Status.REM_INV_REQ_ERR)
         if kind != PADDING:
-            if kind != Kind.ATOMIC and kind != Kind.NOTE:
-                if control & ~SOLICITED == PLAIN and self._peeked():
-                    return True  # now it is as simple as that
+            if kind != Kind.ATOMIC:
+                if control & ~SOLICITED == PLAIN and self._prepareOldest():
+                    return True  # the fast path takes it now
                 if not self._receives and self._begun is None:
                     if not self._stalled:
                         self._stalled = True
                         timer = self._owner.attributes.minRNRTimer or 0
-                        boxes.words[STALLED] = (self.consumed + 1) << 8 | timer & 31
+                        rings.localWords[STALLED] = (self.consumed + 1) << 8 | timer & 31
                     return False
             start = (at << 3) + 8
-            if not self._take(control, header >> 32, boxes.theirBytes[start : start + length]):
+            content = rings.peerBytes[start : start + length]
+            take = self._execute if kind == Kind.ATOMIC else self._receive
+            if not take(control, header >> 32, content):
                 return False
-        boxes.at = after if after != end else FIRST
+        rings.readIndex = after if after != end else FIRST
         self.consumed += size
-        self.unsaid = True
+        self.isUnannounced = True
         if not self._established and kind != PADDING:
             self.establish()
             if self._owner.attributes.state is QPState.RTR:
-                self._owner.told(AsyncEventKind.COMMUNICATION_ESTABLISHED)
+                self._owner.raiseEvent(AsyncEventKind.COMMUNICATION_ESTABLISHED)
         return True
-
-    def _take(self, control: int, immediate: int, data: memoryview) -> bool:
-        """Do what a record asks for, before the eyes of the observer; False when that can't be done."""
-        kind = control & KIND
-        observer = self._observer
-        if kind == Kind.NOTE:  # the peer has reached our memory, and tells
-            if observer is None or not observer.isNote(immediate, data):
-                return self._refuse(Status.REM_INV_REQ_ERR)
-            return observer.noted(immediate, data)
-        if observer is not None:
-            observer.came(control, immediate, data)
-        if kind == Kind.ATOMIC:
-            isTaken = self._execute(control, immediate, data)
-        else:
-            isTaken = self._receive(control, immediate, data)
-        if isTaken and observer is not None:
-            observer.took(control, self._boxes.words[RESULTS + (self._executed - 1) % RESULT_COUNT])
-        return isTaken
 
     def _receive(self, control: int, immediate: int, data: memoryview) -> bool:
         """Put a record, or the next part of a message, into the oldest receive."""
@@ -288,7 +270,7 @@ class Incoming:
         if (
             first != (self.targets is None)
             or (part and (not data or kind == Kind.WRITE_WITH_IMMEDIATE))
-            or (kind == Kind.WRITE_WITH_IMMEDIATE and len(data) != TOLD_BYTES)
+            or (kind == Kind.WRITE_WITH_IMMEDIATE and len(data) != NOTICE_BYTES)
         ):
             return self._refuse(Status.REM_INV_REQ_ERR)
         opcode, length = _RECEIVE, 0
@@ -299,35 +281,35 @@ class Incoming:
                 return self._refuse(Status.REM_INV_REQ_ERR)
         else:
             if sum(segment.length for segment in request.segments) < self._filled + len(data):
-                self._unfit(request, Status.LOC_LEN_ERR, Status.REM_INV_REQ_ERR)
+                self._rejectReceive(request, Status.LOC_LEN_ERR, Status.REM_INV_REQ_ERR)
                 return False
             try:
                 if self.targets is None:
                     local, domain = owner.keys.local, owner.domain
                     self.targets = [local(domain, segment, True) for segment in request.segments]
             except ProtectionError:
-                self._unfit(request, Status.LOC_PROT_ERR, Status.REM_OP_ERR)
+                self._rejectReceive(request, Status.LOC_PROT_ERR, Status.REM_OP_ERR)
                 return False
             spread(self.targets, self._filled, data)
             self._filled += len(data)
             length = self._filled
         if control & MORE:
             if self._shared and self._begun is None:
-                self._taken(request)
+                self._removeReceive(request)
                 self._begun = request
             return True
         self.targets = None
         self._filled = 0
-        self._taken(request)
+        self._removeReceive(request)
         told = None if kind == Kind.SEND else immediate
         owner.receiveCompleted(
             Completion(request.identifier, _SUCCESS, opcode, owner.number, length, told),
             bool(control & SOLICITED),
         )
-        return not self._outgoing.isOver
+        return not self._outgoing.isClosed
 
-    def _taken(self, request: ReceiveRequest) -> None:
-        """Remove a receive from the queue, because it is used up."""
+    def _removeReceive(self, request: ReceiveRequest) -> None:
+        """Remove a used receive from the queue."""
         begun, self._begun = self._begun, None
         receives = self._receives
         if begun is None and receives and receives[0] is request:
@@ -336,32 +318,32 @@ class Incoming:
                 self._ready.popleft()
 
     def _execute(self, control: int, operation: int, asked: memoryview) -> bool:
-        """An atomic: what was there before stands in our box by the time its record is consumed."""
+        """Execute an atomic; the old value is in our box before the record counts as consumed."""
         status, before = Status.REM_INV_REQ_ERR, 0
         if control == Kind.ATOMIC and self.targets is None:
             status, before = execute(self._owner, operation, asked)
         if status:
             return self._refuse(status)
-        self._boxes.words[RESULTS + self._executed % RESULT_COUNT] = before
+        self._rings.localWords[RESULTS + self._executed % RESULT_COUNT] = before
         self._executed += 1
         return True
 
     def receivesPosted(self) -> None:
-        """The receive queue has grown: find out beforehand where messages go, and how it will be told."""
-        if self._outgoing.isOver:
+        """Prepare targets and completions of newly posted receives."""
+        if self._outgoing.isClosed:
             return
         if not self._shared:
             ready, posted = len(self._ready), len(self._receives)
             self._prepare(ready, posted if self._established else min(posted, _FIRST_RECEIVES))
         if self._stalled:
             self._stalled = False
-            self._boxes.words[STALLED] = 0
+            self._rings.localWords[STALLED] = 0
             self.poll()
 
     def _prepare(self, first: int, after: int) -> None:
-        """Find out where messages go that take these receives, and how it will be told."""
+        """Prepare targets and completions of receives."""
         receives, ready, lookup = self._receives, self._ready, self._lookup
-        number, usual, domain = self._number, self._usual, self._domain
+        number, usual, domain = self._number, self._latestLength, self._domain
         for index in range(first, after):
             request = receives[index]
             identifier = request.identifier
@@ -379,40 +361,38 @@ class Incoming:
                         continue
             ready.append((identifier, None, 0, -1, completion))
 
-    def _peeked(self) -> bool:
+    def _prepareOldest(self) -> bool:
         """
-        Find out where a message goes that takes the oldest receive; tell whether that was not known.
+        Prepare the oldest receive; return whether it was not prepared before.
 
-        Of shared receives that is the only one, and what was found out holds for this C{poll}.
+        A shared receive is prepared one at a time, and only for this C{poll}.
         """
         if self._ready or not self._receives:
             return False
         self._prepare(0, 1 if self._shared else len(self._receives))
         return True
 
-    def _unfit(self, request: ReceiveRequest, ours: Status, theirs: Status) -> None:
-        """A posted receive can't take what came: it fails, and the sender's request does."""
+    def _rejectReceive(self, request: ReceiveRequest, ours: Status, theirs: Status) -> None:
+        """Fail a receive that can't take the message, and the sender's request."""
         owner = self._owner
-        self._tellFault(theirs)
-        self._taken(request)
+        self._writeFault(theirs)
+        self._removeReceive(request)
         owner.receiveCompleted(Completion(request.identifier, ours, _RECEIVE, owner.number), True)
-        if not self._outgoing.isOver:
+        if not self._outgoing.isClosed:
             owner.failed(None)
 
     def _refuse(self, status: Status) -> bool:
-        """The peer sent what it must not; False, because nothing more is consumed."""
-        self._tellFault(status)
+        """Fail the connection because the peer broke the protocol; always False."""
+        self._writeFault(status)
         self._owner.failed(_EVENTS[status])
         return False
 
-    def _tellFault(self, status: Status) -> None:
-        """The peer's oldest request ends like this; our receiving ends with it."""
-        if self._observer is not None:
-            self._observer.refuses(status)
-        self._boxes.words[CONSUMED] = status << 56 | self.consumed
+    def _writeFault(self, status: Status) -> None:
+        """Write the status with which the peer's oldest request ends."""
+        self._rings.localWords[CONSUMED] = status << 56 | self.consumed
 
     def close(self) -> ReceiveRequest | None:
-        """Stop; the receive that was taken from shared ones, and is not full."""
+        """Stop, and return a partly filled receive that was taken from the shared queue."""
         self.targets = None
         self._ready.clear()
         begun, self._begun = self._begun, None

@@ -3,17 +3,17 @@ The data path of two reliable queue pairs on one host.
 
 Keeps the promises of InfiniBand Architecture vol. 1, 9.7 (reliable connections) without packets: a SEND is a
 record in a ring that its receiver consumes into a posted receive; an RDMA WRITE is one copy into the peer's
-mapped memory. L{txrdma.soft.shared._layout} tells how that memory looks. A lane holds two halves,
+mapped memory. L{txrdma.soft.shared._layout} describes the ring. A lane has two halves,
 L{Outgoing <txrdma.soft.shared._outgoing.Outgoing>} and L{Incoming <txrdma.soft.shared._incoming.Incoming>};
-here is how they begin, wait and end together, and the short way of messages past all requests. Nothing here
-makes a system call; see L{txrdma.soft.shared.routes} for the rest.
+this module starts, times out and closes them together, and has the fast path for messages without work
+requests. Nothing here makes a system call; L{txrdma.soft.shared.routes} has the sockets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
 from math import inf
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.times import ackTimeoutSeconds, rnrTimerSeconds
@@ -27,31 +27,28 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft._patience import SHORTEST_TIMEOUT
-from txrdma.soft._route import Owner
-from txrdma.soft.shared._bells import WAKES_SENDER
-from txrdma.soft.shared._incoming import IDLE, Incoming, PATIENCE
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.roundtrip import SHORTEST_TIMEOUT
+from txrdma.soft.shared._incoming import IDLE_POLLS, Incoming, UNCOMPLETED_SENDS
 from txrdma.soft.shared._layout import (
     acquire,
     barrier,
+    CLOSED_SERVICES,
     CONSUMED,
     FIRST,
+    LaneServices,
     LINE,
-    NOWHERE,
     ORDERED,
     PLAIN_SOLICITED,
     release,
     RemoteRegion,
     ringBytes,
     STALLED,
-    Surroundings,
     WAKE,
     Wake,
 )
 from txrdma.soft.shared._outgoing import FOR_EVER, Outgoing
-
-if TYPE_CHECKING:
-    from txrdma.soft.shared.capture import LaneRecorder  # with recordings only: it brings much
+from txrdma.soft.shared._wakeups import WAKES_SENDER
 
 _SEND: Final = CompletionOpcode.SEND
 _SUCCESS: Final = Status.SUCCESS
@@ -65,11 +62,10 @@ _release: Final = release
 
 class Lane:
     """
-    Both directions of one queue pair over shared memory: a L{Route <txrdma.soft._route.Route>}.
+    Both directions of one queue pair over shared memory: a L{Route <txrdma.soft.core.route.Route>}.
 
     @ivar post: L{Outgoing.post <txrdma.soft.shared._outgoing.Outgoing.post>} itself; like C{poll} and
         C{receivesPosted} of the incoming half it is called for every message.
-    @ivar wantsNotes: whether the peer is to tell us of each access to our memory.
     @ivar regions: the peer's memory, as far as it is known; None for a key that was refused.
     """
 
@@ -77,28 +73,19 @@ class Lane:
     polled = True
 
     def __init__(
-        self,
-        owner: Owner,
-        surroundings: Surroundings,
-        box: memoryview,
-        shared: bool = False,
-        observer: LaneRecorder | None = None,
+        self, owner: SoftQueuePair, services: LaneServices, box: memoryview, shared: bool = False
     ) -> None:
         """
-        @param shared: others take from the owner's receives, too.
-        @param observer: is shown all that passes.
+        @param shared: the receives belong to a shared receive queue.
         """
         self._owner = owner
-        self._surroundings: Surroundings = surroundings
-        self._outgoing = outgoing = Outgoing(owner, surroundings, box, observer)
-        self._incoming = incoming = Incoming(owner, outgoing, shared, observer)
-        self._boxes = outgoing.boxes
-        self._bells = outgoing.bells
+        self._services: LaneServices = services
+        self._outgoing = outgoing = Outgoing(owner, services, box)
+        self._incoming = incoming = Incoming(owner, outgoing, shared)
+        self._rings = outgoing.rings
+        self._wakeups = outgoing.wakeups
         self._remote = remote = outgoing.remote
-        self._isObserved = observer is not None
-        self.wantsNotes = observer is not None and observer.wantsNotes
-        self._since: tuple[int, float] | None = None  # for what we wait, and since when
-        self._parked: tuple[memoryview, int] | None = None  # where we read, while our port is down
+        self._since: tuple[int, float] | None = None  # what the timeout is for, and when it began
         self._canPut = False
         self._header = 0  # of messages without work requests
         self._first = 0  # number of each
@@ -111,109 +98,68 @@ class Lane:
         self.prepare: Callable[[RKey, Callable[[], None]], None] = remote.prepare
         self.isPlaced: Callable[[], bool] = outgoing.isPlaced
         self.targetOf: Callable[[RKey, int, int], tuple[memoryview, memoryview] | None] = remote.targetOf
-        self.post: Callable[[Sequence[SendRequest]], None] = (
-            outgoing.post if observer is None else outgoing.postObserved
-        )
+        self.post: Callable[[Sequence[SendRequest]], None] = outgoing.post
         self.poll: Callable[[], None] = incoming.poll
         self.receivesPosted: Callable[[], None] = incoming.receivesPosted
 
     @property
     def placing(self) -> Lane | None:
-        """The lane itself places: what it sends stands in memory that the peer has mapped."""
+        """The lane itself: sent data is in memory that the peer has mapped."""
         return self
 
     @property
     def direct(self) -> Lane | None:
-        """The lane itself takes messages without work requests, unless requests and receives are observed."""
-        return None if self._isObserved else self
+        """The lane itself takes messages without work requests."""
+        return self
 
-    def attach(self, box: memoryview, notes: bool = False) -> None:
+    def attach(self, box: memoryview) -> None:
         """
-        The peer's box has come: begin.
+        Begin to read the peer's box.
 
-        @param notes: the peer wants a note of each access to its memory.
         @raise ValueError: this is none.
         """
         ringBytes(len(box))
-        self._remote.notes = notes
-        self._parked = box, FIRST
-        if not self._bells.isDown:
-            self._go()
+        self._rings.read(box, FIRST)
+        self._outgoing.isLinked = True
+        self._since = None
+        self.attributesChanged()
+        self._outgoing.resume()
 
     def attributesChanged(self) -> None:
-        """Timers, counters or the state are others now."""
+        """Apply changed timers, retry counters or state."""
         self._outgoing.attributesChanged()
         isReady = self._owner.attributes.state is QPState.RTS
         if isReady:
             self._incoming.establish()
         self._canPut = isReady and self._header > 0
 
-    def _go(self) -> None:
-        """Read where the peer writes, and carry out what waits."""
-        parked, self._parked = self._parked, None
-        if parked is not None:
-            self._boxes.read(*parked)
-            self._outgoing.isLinked = True
-            self._since = None
-            self.attributesChanged()
-            self._outgoing.resume()
-
-    def setEnabled(self, isEnabled: bool) -> None:
-        """Our port went down, or is up again: what is down neither sends nor takes anything."""
-        outgoing, bells = self._outgoing, self._bells
-        if outgoing.isOver or bells.isDown is not isEnabled:
-            return
-        bells.isDown = not isEnabled
-        if isEnabled:
-            bells.say()
-            self._incoming.unsaid = True
-            self._go()
-            self.poll()
-            self._incoming.lookBack()
-            return
-        if outgoing.isLinked:
-            outgoing.settle(self._boxes.theirs[CONSUMED])
-            if outgoing.isOver:
-                return
-            self._parked = self._boxes.theirBytes, self._boxes.at
-            outgoing.isLinked = False
-            self._boxes.detach()
-        outgoing.isHeld = True
-        self._since = None
-        bells.say()
-        self._surroundings.watch()
-
     def nudged(self) -> None:
-        """The peer asks us to look: what it wants, what it has done, whether its port is up."""
+        """Poll on behalf of the peer, and resume requests that wait for it."""
         self.poll()
-        barrier()  # who sees by now that we have not come so far does not ask again: what it wants is there
+        barrier()  # a peer that sees our position from here on does not wake us again: poll once more
         self.poll()
         outgoing = self._outgoing
-        if outgoing.isOver or not outgoing.isLinked:
-            return
-        if self._boxes.theirs[WAKE] & Wake.DOWN:
-            self._surroundings.watch()
-        elif outgoing.isHeld:
+        if outgoing.isLinked and outgoing.isSuspended:
             outgoing.resume()
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
-        """Be woken for these from now on; look once more after this."""
-        if self._outgoing.isOver:
+        """Request wakeups for completions of these kinds; poll once after this."""
+        if self._outgoing.isClosed:
             return
-        self._bells.armed = (Wake.SENDS if sends else 0) | (
+        self._wakeups.armed = (Wake.SENDS if sends else 0) | (
             (Wake.SOLICITED if solicitedOnly else Wake.RECEIVES) if receives else 0
         )
-        self._bells.say()
-        if sends and self._outgoing.outstanding and self._boxes.theirs[WAKE] & 3 == Wake.SOLICITED:
-            self._surroundings.nudge()  # it would not look at what is not solicited
+        self._wakeups.publish()
+        if sends and self._outgoing.outstanding and self._rings.peerWords[WAKE] & 3 == Wake.SOLICITED:
+            self._services.nudge()  # an unsolicited message would not wake it
 
     def wants(self, rkey: RKey) -> bool:
-        """Whether the peer was asked for this region, and has not answered."""
+        """Whether a request for this region is pending."""
         return self._remote.wants(rkey)
 
     def regionKnown(self, rkey: RKey, region: RemoteRegion | None, access: int) -> None:
         """
-        Take the answer to C{Surroundings.wantRegion}, and go on with the requests that wait for it.
+        Take the answer to C{LaneServices.requestRegion}, and go on with the requests that wait for it.
 
         @param access: what the peer's queue pair allows.
         """
@@ -221,36 +167,35 @@ class Lane:
             self._outgoing.resume()
 
     def accessed(self, allowed: bool) -> None:
-        """The answer to C{Surroundings.access}: the first waiting request's bytes are moved, or refused."""
+        """Take the reply to C{LaneServices.access} for the first waiting request."""
         if self._remote.accessed(allowed):
             self._outgoing.resume()
 
     def peerGone(self, event: AsyncEventKind | None) -> None:
         """
-        The peer's queue pair, or its whole process, is no more.
+        Handle the end of the peer's queue pair or process.
 
-        @param event: fail at once, and tell this, even when nothing is outstanding.
+        @param event: fail at once and raise this event, even when nothing is outstanding.
         """
         outgoing, incoming = self._outgoing, self._incoming
         before = -1
-        while not outgoing.isOver and before != incoming.consumed:
+        while not outgoing.isClosed and before != incoming.consumed:
             before = incoming.consumed
             self.poll()
-        if not outgoing.isOver and outgoing.isLinked:
-            outgoing.settle(self._boxes.theirs[CONSUMED])
-        if outgoing.isOver:
+        if not outgoing.isClosed and outgoing.isLinked:
+            outgoing.peerConsumed(self._rings.peerWords[CONSUMED])
+        if outgoing.isClosed:
             return
         outgoing.gone()
         incoming.targets = None
-        self._boxes.detach()
-        self._parked = None
+        self._rings.detach()
         self._remote.close()
         if outgoing.outstanding or outgoing.waiting or event is not None:
             outgoing.fail(Status.RETRY_EXC_ERR, event)
 
     def isPeerGone(self) -> bool:
-        """Whether the peer's queue pair, or its process, is known to be no more."""
-        return self._outgoing.isGone
+        """Whether the peer's queue pair or process is known to have ended."""
+        return self._outgoing.hasPeerLeft
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         """Stop; what is not completed, oldest first."""
@@ -263,34 +208,30 @@ class Lane:
 
     def migrate(self) -> None:
         """
-        There is no other path.
+        Fail: shared memory has no alternate path.
 
         @raise InvalidRequest: always.
         """
         raise InvalidRequest("shared memory has no alternate path")
 
     def close(self) -> None:
-        """Let go of all memory. Twice is fine."""
+        """Release all memory. Idempotent."""
         self._end()
 
     def _end(self) -> tuple[list[tuple[int, CompletionOpcode]], ReceiveRequest | None]:
-        """Let go of all; what is not completed, and the receive that is not full."""
-        outgoing, boxes = self._outgoing, self._boxes
-        if outgoing.isOver:
+        """Release all; return uncompleted requests, and the partly filled receive."""
+        outgoing, rings = self._outgoing, self._rings
+        if outgoing.isClosed:
             return [], None
-        if outgoing.isLinked and boxes.theirs[WAKE] & Wake.DOWN:
-            # It must not find what we shall never send again.
-            boxes.words[FIRST + ((boxes.theirs[CONSUMED] & boxes.ring - 1) >> 3)] = 0
         left = outgoing.close()
         begun = self._incoming.close()
-        self._parked = None
-        boxes.close()
-        surroundings, self._surroundings = self._surroundings, NOWHERE
+        rings.close()
+        services, self._services = self._services, CLOSED_SERVICES
         outgoing.leave()
-        surroundings.left()
+        services.left()
         return left, begun
 
-    # Messages without work requests: see txrdma.interfaces.IDirectLane. Every one passes here once each way.
+    # Fast path, once per message and direction: txrdma.interfaces.IDirectLane.
 
     def openLane(
         self,
@@ -312,32 +253,32 @@ class Lane:
 
     def putMessage(self, identifier: int, signaled: bool, message: bytes) -> bool:
         """Send one message now; False when it has to be posted."""
-        boxes = self._boxes
+        rings = self._rings
         outgoing = self._outgoing
-        out = boxes.out
+        out = rings.writeIndex
         after = out + self._step
-        produced = boxes.produced + self._size
-        if outgoing.isHeld or not self._canPut or after >= boxes.end or produced > boxes.limit:
+        produced = rings.produced + self._size
+        if outgoing.isSuspended or not self._canPut or after >= rings.localEnd or produced > rings.limit:
             return False
         owner = self._owner
         free = owner.free
         if not free:
             return False
         start = (out << 3) + 8
-        boxes.ours[start : start + self._length] = message
-        words = boxes.words
+        rings.localBytes[start : start + self._length] = message
+        words = rings.localWords
         words[after] = 0
         if not _ORDERED:
             barrier()
-        words[out] = self._header  # the peer may see it: what can follow, does
+        words[out] = self._header  # the peer may see it from here on, so nothing below may fail
         owner.free = free - 1
-        boxes.out = after
-        boxes.produced = produced
+        rings.writeIndex = after
+        rings.produced = produced
         outgoing.outstanding.append((produced, identifier, _SEND, signaled, _SUCCESS))
         _acquire()
         _release()
-        wake = boxes.theirs[WAKE]
-        if outgoing.isAttentive or (wake and (wake != self._bells.rungReceives or wake & Wake.DOWN)):
+        wake = rings.peerWords[WAKE]
+        if outgoing.announcesAlways or (wake and wake != self._wakeups.wokenReceives):
             outgoing.announce(True)
         return True
 
@@ -345,12 +286,12 @@ class Lane:
         """
         Take at most C{limit} messages, oldest first.
 
-        Whatever else has come goes its usual way.
+        Other records are left to L{Incoming.poll}.
         """
-        boxes = self._boxes
+        rings = self._rings
         incoming = self._incoming
-        words = boxes.theirs
-        at = boxes.at
+        words = rings.peerWords
+        at = rings.readIndex
         header = words[at]
         expected = incoming.expected
         if header != expected or self._unread:
@@ -358,12 +299,12 @@ class Lane:
                 incoming.poll()
             else:
                 incoming.idle += 1
-                if incoming.idle > IDLE or self._bells.armed or self._outgoing.isHeld:
-                    incoming.lookBack()
+                if incoming.idle > IDLE_POLLS or self._wakeups.armed or self._outgoing.isSuspended:
+                    incoming.pollSends()
             return ()
         if not _ORDERED:
             barrier()
-        data, end, first = boxes.raw, boxes.theirEnd, self._first
+        data, end, first = rings.peerBuffer, rings.peerEnd, self._first
         after = at + self._step
         message = () if after > end or incoming.targets is not None else self._unpack(data, (at << 3) + 8)
         if not message or message[0] != first:
@@ -380,59 +321,56 @@ class Lane:
                 break
             found.append(message)
             at = after if after != end else FIRST
-        boxes.at = at
+        rings.readIndex = at
         incoming.consumed = consumed = incoming.consumed + len(found) * self._size
         if not _ORDERED:
             barrier()
-        boxes.words[CONSUMED] = consumed
-        incoming.unsaid = True  # until there is time, unless somebody waits for it
+        rings.localWords[CONSUMED] = consumed
+        incoming.isUnannounced = True  # announced by pollSends, or below when the peer waits
         incoming.idle = 0
         wake = words[WAKE]
-        if wake and wake != self._bells.rungSends and wake & WAKES_SENDER:
-            incoming.say()
-        if len(self._outgoing.outstanding) >= PATIENCE:
-            incoming.lookBack()
+        if wake and wake != self._wakeups.wokenSends and wake & WAKES_SENDER:
+            incoming.announce()
+        if len(self._outgoing.outstanding) >= UNCOMPLETED_SENDS:
+            incoming.pollSends()
         return found
 
     # Waiting
 
     def expired(self, now: float) -> float | None:
         """
-        See whether the peer takes too long: to come (IBA 9.7.6.1.3), or to post a receive (9.7.5.2.8).
+        Fail the oldest request when the peer takes too long to connect (IBA 9.7.6.1.3) or to post a receive
+        (9.7.5.2.8).
 
-        While our port or the peer's is down nothing comes.
-
-        @return: in how many seconds to look again; None when there is nothing to wait for.
+        @return: seconds until the next call; None when no timeout is running.
         """
         outgoing = self._outgoing
-        if outgoing.isOver or not (outgoing.outstanding or outgoing.waiting):
+        if outgoing.isClosed or not (outgoing.outstanding or outgoing.waiting):
             self._since = None
             return None
-        if outgoing.isLinked and not self._boxes.theirs[WAKE] & Wake.DOWN:
-            if self._since is not None and self._since[0] == 0:
-                self._since = None  # it was not there, or its port was down: now it is back
+        if outgoing.isLinked:
             return self._notReady(now)
         attributes = self._owner.attributes
         timeout = ackTimeoutSeconds(attributes.timeout or 0)
         if timeout == inf:
             return None
         timeout = max(timeout, SHORTEST_TIMEOUT)
-        return self._patience(0, now, timeout * ((attributes.retryCount or 0) + 1), Status.RETRY_EXC_ERR)
+        return self._checkTimeout(0, now, timeout * ((attributes.retryCount or 0) + 1), Status.RETRY_EXC_ERR)
 
     def _notReady(self, now: float) -> float | None:
         retries = self._owner.attributes.rnrRetry
         if retries is None or retries == FOR_EVER:
             return None
-        self._boxes.refresh()
-        stalled = self._boxes.theirs[STALLED]
-        if not stalled or (stalled >> 8) - 1 != self._boxes.acknowledged:
+        self._rings.readAcknowledged()
+        stalled = self._rings.peerWords[STALLED]
+        if not stalled or (stalled >> 8) - 1 != self._rings.acknowledged:
             self._since = None
             return _LOOK_AGAIN
-        return self._patience(
+        return self._checkTimeout(
             stalled >> 8, now, retries * rnrTimerSeconds(stalled & 31), Status.RNR_RETRY_EXC_ERR
         )
 
-    def _patience(self, what: int, now: float, seconds: float, status: Status) -> float | None:
+    def _checkTimeout(self, what: int, now: float, seconds: float, status: Status) -> float | None:
         outgoing = self._outgoing
         if self._since is None or self._since[0] != what:
             self._since = (what, now)
@@ -440,7 +378,7 @@ class Lane:
         if left > 0:
             return left
         if outgoing.isLinked:
-            self._boxes.refresh()
-        if outgoing.retire() and (outgoing.outstanding or outgoing.waiting):
+            self._rings.readAcknowledged()
+        if outgoing.completeSends() and (outgoing.outstanding or outgoing.waiting):
             outgoing.fail(status, None)
         return None

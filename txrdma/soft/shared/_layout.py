@@ -1,27 +1,28 @@
 """
-The shared memory between two queue pairs on one host: what stands where, and in which order it is written.
+The layout of the memory that two queue pairs on one host share, and the order in which it is written.
 
 Each side has one I{box}: memory that it alone writes, and that its peer maps to read. A box begins with a
-page of words (C{u64}, each on its own cache line), then comes the ring::
+page of words (C{u64}, each on its own cache line), followed by the ring::
 
     0     consumed: the position up to which the I{peer's} records are consumed; the top byte is a fault
-    64    wake: how to wake us (L{Wake}); the upper bits change with each arming: one sleeper is rung once
+    64    wake: L{Wake} flags of what to wake us for; the upper bits change with each arming, so that a
+          sleeper is woken once
     128   stalled: (position + 1) << 8 | RNR timer code, while a record waits for a receive
     2048  results of the I{peer's} atomics, in turn, in the byte order of this host: 256 words
     4096  records
 
-Positions are bytes since the beginning; a ring's length is a power of two. A record begins on a cache line
-with its header, which is written last, and which is 0 until then: the writer clears the next header first. So
-a reader looks at one word, and the message comes with it on the same line::
+Positions count bytes since the beginning; a ring's length is a power of two. A record begins on a cache line
+with its header. The header is written last, and is 0 until then: the writer clears the next header first. So
+a reader polls a single word, and a short message is on the same cache line::
 
     bits 0-23 length, 24-31 kind and flags, 32-63 immediate; then the payload
 
-B{Order.} A load or store of a C{memoryview} cast to C{'Q'} is one move. Writers store payload before header,
-readers load them the other way round; on x86 (TSO) that is all. Elsewhere L{barrier} stands between. One
-thing needs a full fence everywhere: "I sleep" is stored before the last look, and "here is something" before
-the look at the sleeper. A lock that is taken and given back is one: on x86 by its locked instruction;
-elsewhere what precedes stays before the I{giving back}, what follows stays behind the I{taking}, so it takes
-two such pairs in a row, where giving back the first and taking the second can't change places.
+B{Order.} A load or store of a C{memoryview} cast to C{'Q'} is one move. Writers store the payload before the
+header, readers load the header first; on x86 (TSO) nothing else is needed, elsewhere L{barrier} stands
+between. Two places need a full fence on every machine: a sleeper stores its wake word before its last poll,
+and a writer stores its record before it reads the peer's wake word. Acquiring and releasing a lock is such a
+fence: on x86 by its locked instruction. Elsewhere earlier accesses stay before the I{release}, and later ones
+behind the I{acquire}, so it takes two pairs in a row, whose inner release and acquire can't be swapped.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ POSITION: Final = (1 << 56) - 1
 LENGTH: Final = (1 << 24) - 1
 
 RESULT_COUNT: Final = FIRST - RESULTS
-"""The number of atomics that may be on their way in one direction."""
+"""Most atomics that may be outstanding in one direction."""
 
-TOLD_BYTES: Final = 24
-"""The size of a WRITE_WITH_IMMEDIATE's or a NOTE's content: length, address, key; C{u64}, little-endian."""
+NOTICE_BYTES: Final = 24
+"""The size of a WRITE_WITH_IMMEDIATE's content: length, address, key; C{u64}, little-endian."""
 
-ASKED_BYTES: Final = 32
+ATOMIC_BYTES: Final = 32
 """The size of an ATOMIC's content: address, key, operand, comparison; C{u64}, little-endian."""
 
 
@@ -74,9 +75,7 @@ class Kind(IntEnum):
     WRITE_WITH_IMMEDIATE = 3
     FAULT = 4
     PADDING = 5
-    NOTE = 6
-    """A note of an access to the receiver's memory, for receivers that record everything."""
-    ATOMIC = 7
+    ATOMIC = 6
 
 
 KIND: Final = 7
@@ -91,14 +90,12 @@ PADDING: Final = int(Kind.PADDING)
 
 
 class Wake:
-    """Flags of the wake word: whom to wake for what."""
+    """Flags of the wake word: the events for which its writer wants to be woken."""
 
     RECEIVES = 1
     SOLICITED = 2
     SENDS = 4
     ROOM = 8
-    DOWN = 16
-    """Don't wake us: our port is down. We take nothing, and nothing may be done to our memory."""
 
 
 COMPLETION_OF: Final = {
@@ -135,20 +132,18 @@ def ringBytes(boxBytes: int) -> int:
     """
     ring = boxBytes - HEADER_BYTES
     if not SMALLEST_RING <= ring <= LARGEST_RING or ring & (ring - 1):
-        raise ValueError(f"{boxBytes} bytes are no box")
+        raise ValueError(f"{boxBytes} bytes are not the size of a box")
     return ring
 
 
 @record
 class RemoteRegion:
     """
-    Memory of the peer that we may reach.
+    Memory of the peer that we may access.
 
     @ivar rights: plain L{txrdma.iba.verbs.Access} numbers.
-    @ivar view: the bytes, mapped; None when they are reached by messages.
-    @ivar valid: one C{u64} word: 0 once the peer has deregistered it, 2 when a port of the peer is down, so
-        that whoever comes by that one must wait, else 1.
-    @ivar noted: the bytes, mapped, in the place of C{view} when the peer wants a note of each access.
+    @ivar view: the bytes, mapped; None when it is accessed by messages.
+    @ivar valid: one C{u64} word: 1 until the peer deregisters the region, then 0.
     @ivar writable: C{view}, when it may be written.
     """
 
@@ -157,70 +152,65 @@ class RemoteRegion:
     rights: int
     view: memoryview | None
     valid: memoryview
-    noted: memoryview | None = None
     writable: memoryview | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.rights & REMOTE_WRITE:
             self.writable = self.view
 
-    def note(self) -> None:
-        """From now on the peer wants a note of each access."""
-        self.view, self.noted, self.writable = None, self.view, None
 
+class LaneServices(Protocol):
+    """The system calls of a lane. Replies never arrive before the call returns."""
 
-class Surroundings(Protocol):
-    """The system calls that a lane asks for. No answer comes before the call returns."""
+    def wakeReceives(self) -> None:
+        """Ring the doorbell of the peer's receive queue."""
 
-    def ringReceives(self) -> None:
-        """Wake whom the peer's receive queue wakes."""
-
-    def ringSends(self) -> None:
-        """Wake whom the peer's send queue wakes."""
+    def wakeSends(self) -> None:
+        """Ring the doorbell of the peer's send queue."""
 
     def nudge(self) -> None:
-        """Have the peer look at its side of this lane, whatever it is armed for."""
+        """Have the peer poll this lane, whatever it is armed for."""
 
-    def wantRegion(self, rkey: RKey) -> None:
-        """Ask the peer for a region; the answer is C{Lane.regionKnown}."""
+    def requestRegion(self, rkey: RKey) -> None:
+        """Request a region of the peer; the reply calls C{Lane.regionKnown}."""
 
     def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
-        """Reach memory that can't be mapped, by messages; the answer is C{Lane.accessed}."""
+        """Access memory that can't be mapped, by messages; the reply calls C{Lane.accessed}."""
 
     def watch(self) -> None:
-        """The peer may take too long: have C{Lane.expired} called soon, unless that is planned."""
+        """Call C{Lane.expired} in the next reactor iteration, unless a call is scheduled."""
 
     def left(self) -> None:
-        """Our side has ended: the peer hears it, and all mappings go."""
+        """Notify the peer that the lane is closed, and unmap all memory."""
 
 
-class Nowhere:
+class ClosedServices:
     """
-    L{Surroundings} of a lane that is over, which asks for nothing any more.
+    L{LaneServices} of a closed lane: nothing happens.
 
-    What surrounds a lane holds it: lanes that held that for ever would be left to the garbage collector.
+    Replacing the real services breaks the reference cycle between them and the lane.
     """
 
-    def ringReceives(self) -> None:
-        """There is nobody to wake."""
+    def wakeReceives(self) -> None:
+        """Do nothing: a closed lane has no peer."""
 
-    def ringSends(self) -> None:
-        """There is nobody to wake."""
+    def wakeSends(self) -> None:
+        """Do nothing: a closed lane has no peer."""
 
     def nudge(self) -> None:
-        """There is nobody to look."""
+        """Do nothing: a closed lane has no peer."""
 
-    def wantRegion(self, rkey: RKey) -> None:
-        """There is nobody who has a region."""
+    def requestRegion(self, rkey: RKey) -> None:
+        """Do nothing: a closed lane has no peer."""
 
     def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
-        """There is nobody whose memory could be reached."""
+        """Do nothing: a closed lane has no peer."""
 
     def watch(self) -> None:
-        """There is nobody who could take too long."""
+        """Do nothing: a closed lane has no peer to time out."""
 
     def left(self) -> None:
-        """The lane has ended before."""
+        """Do nothing: the lane is closed already."""
 
 
-NOWHERE: Final = Nowhere()
+CLOSED_SERVICES: Final = ClosedServices()

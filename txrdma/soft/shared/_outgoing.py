@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Final, TYPE_CHECKING
+from typing import Final
 
 from txrdma.error import ProtectionError
 from txrdma.iba.verbs import (
@@ -22,18 +22,18 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft._route import Owner
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._atomics import Atomics, packed, WORD_BYTES
-from txrdma.soft.shared._bells import Bells
-from txrdma.soft.shared._boxes import Boxes
 from txrdma.soft.shared._layout import (
     acquire,
-    ASKED_BYTES,
+    ATOMIC_BYTES,
     barrier,
+    CLOSED_SERVICES,
     COMPLETION_OF,
     Kind,
+    LaneServices,
     LINE,
-    NOWHERE,
+    NOTICE_BYTES,
     ORDERED,
     PLAIN,
     PLAIN_SOLICITED,
@@ -41,15 +41,12 @@ from txrdma.soft.shared._layout import (
     release,
     RESULT_COUNT,
     SOLICITED,
-    Surroundings,
-    TOLD_BYTES,
     WAKE,
     Wake,
 )
 from txrdma.soft.shared._remote import RemoteMemory
-
-if TYPE_CHECKING:
-    from txrdma.soft.shared.capture import LaneRecorder  # with recordings only: it brings much
+from txrdma.soft.shared._rings import RingPair
+from txrdma.soft.shared._wakeups import Wakeups
 
 _SEND: Final = Operation.SEND
 _SUCCESS: Final = Status.SUCCESS
@@ -64,65 +61,62 @@ _ATOMICS: Final = frozenset({Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD
 _LAST_OUTWARD: Final = int(Operation.SEND_WITH_IMMEDIATE)  # of those that send what is in our memory
 FOR_EVER: Final = 7
 
-# What a receiver may say of our oldest request.
+# Statuses with which a receiver may refuse our oldest request.
 _FAULTS: Final = frozenset({Status.REM_INV_REQ_ERR, Status.REM_ACCESS_ERR, Status.REM_OP_ERR})
 
 _new = tuple.__new__
 
 _Entry = tuple[int, int, CompletionOpcode, bool, Status]
-"""The position that must be consumed, identifier, kind, whether signaled, and what becomes of it then."""
+"""The position that the peer must consume, identifier, kind, whether signaled, and final status."""
 
 
 class Outgoing:
     """
     Requests of one queue pair, from C{post} until they complete.
 
-    @ivar boxes: where they go; C{bells}: how the peer is told; C{remote}: its memory.
-    @ivar outstanding: what is carried out and not completed, oldest first.
-    @ivar waiting: what can't be carried out yet.
-    @ivar isHeld: new requests wait: to be attached, for room, for an answer, behind a failure. Or they only
-        take the way on which it is seen whether they may pass an atomic.
-    @ivar isLinked: the peer's box is there, and our port is up.
-    @ivar isAttentive: every post ends with a full look around.
-    @ivar isGone: the peer is no more; C{isOver}: we are.
+    @ivar rings: where records are written; C{wakeups}: wakes the peer; C{remote}: the peer's memory.
+    @ivar outstanding: requests that are carried out and not completed, oldest first.
+    @ivar waiting: requests that can't be carried out yet.
+    @ivar isSuspended: new requests skip the fast path: they wait for the peer, for room, for an answer or
+        behind a failure, or must be checked against an atomic.
+    @ivar isLinked: the peer's box is mapped.
+    @ivar announcesAlways: every post ends with L{announce}.
+    @ivar hasPeerLeft: the peer's queue pair or process has ended; C{isClosed}: this lane has.
     """
 
-    def __init__(
-        self, owner: Owner, surroundings: Surroundings, box: memoryview, observer: LaneRecorder | None
-    ) -> None:
-        self.boxes = Boxes(box)
-        self.bells = Bells(self.boxes, surroundings)
-        self.remote = RemoteMemory(owner, surroundings, self.boxes)
+    def __init__(self, owner: SoftQueuePair, services: LaneServices, box: memoryview) -> None:
+        self.rings = RingPair(box)
+        self.wakeups = Wakeups(self.rings, services)
+        self.remote = RemoteMemory(owner, services, self.rings)
         self.outstanding: deque[_Entry] = deque()
         self.waiting: deque[SendRequest] = deque()
-        self.isHeld = self.isAttentive = True
-        self.isLinked = self.isGone = self.isOver = False
+        self.isSuspended = self.announcesAlways = True
+        self.isLinked = self.hasPeerLeft = self.isClosed = False
         self._owner = owner
-        self._surroundings: Surroundings = surroundings
-        self._observer = observer
+        self._services: LaneServices = services
         self._atomics = Atomics()
-        self._heldAt = 0  # how far the peer was when requests began to wait
+        self._suspendedAt = 0  # acknowledged position when requests were suspended
         self._isFailing = False  # the newest outstanding entry is one that fails
-        self._isImpatient = True  # the peer may take too long
+        self._hasTimeout = True  # a retry limit applies to the peer
 
     def attributesChanged(self) -> None:
-        """Timers and counters are others now."""
+        """Apply changed timers and retry counters."""
         retries = self._owner.attributes.rnrRetry
-        self._isImpatient = not self.isLinked or (retries is not None and retries != FOR_EVER)
-        self.isAttentive = self._isImpatient or not ORDERED
+        self._hasTimeout = not self.isLinked or (retries is not None and retries != FOR_EVER)
+        self.announcesAlways = self._hasTimeout or not ORDERED
 
     def post(self, requests: Sequence[SendRequest]) -> None:
         """
-        Carry these out, in order.
+        Carry out requests, in order.
 
-        What makes up nearly all traffic is done here, without calls: a short SEND of inline bytes, and an
-        RDMA WRITE of one piece, from a segment or inline, into a region that is mapped.
+        Fast path: a short SEND of inline bytes, and an RDMA WRITE of one piece into a mapped region, are
+        done here without calls; these are nearly all traffic.
         """
-        if self.isHeld:
-            self._postLater(requests)
+        if self.isSuspended:
+            self._enqueue(requests)
             return
         solicited = False
-        boxes = self.boxes
+        rings = self.rings
         outstanding = self.outstanding
         rest = iter(requests)
         for request in rest:
@@ -133,17 +127,17 @@ class Outgoing:
                     piece = inline[0]
                     length = len(piece)
                     size = length + 71 & _WHOLE_LINES
-                    out = boxes.out
+                    out = rings.writeIndex
                     after = out + (size >> 3)
-                    produced = boxes.produced + size
-                    if after < boxes.end and produced <= boxes.limit:
+                    produced = rings.produced + size
+                    if after < rings.localEnd and produced <= rings.limit:
                         start = (out << 3) + 8
                         try:
-                            boxes.ours[start : start + length] = piece
+                            rings.localBytes[start : start + length] = piece
                         except ValueError:
-                            length = -1  # no plain bytes: then not here
+                            length = -1  # not plain bytes: leave it to the general path
                         if length >= 0:
-                            words = boxes.words
+                            words = rings.localWords
                             words[after] = 0
                             if not ORDERED:
                                 barrier()
@@ -152,249 +146,224 @@ class Outgoing:
                                 words[out] = _SOLICITED_HEADER | length
                             else:
                                 words[out] = _PLAIN_HEADER | length
-                            boxes.out = after
-                            boxes.produced = produced
+                            rings.writeIndex = after
+                            rings.produced = produced
                             outstanding.append(
                                 (produced, request.identifier, _SEND_DONE, request.signaled, _SUCCESS)
                             )
                             continue
             elif operation is _WRITE and self.remote.write(request):
                 outstanding.append(
-                    (boxes.produced, request.identifier, _WRITE_DONE, request.signaled, _SUCCESS)
+                    (rings.produced, request.identifier, _WRITE_DONE, request.signaled, _SUCCESS)
                 )
                 continue
-            self._postSlowly(chain((request,), rest), solicited)
+            self._postGeneral(chain((request,), rest), solicited)
             return
         acquire()
         release()
-        if boxes.theirs[WAKE] or self.isAttentive or boxes.produced == boxes.acknowledged:
+        if rings.peerWords[WAKE] or self.announcesAlways or rings.produced == rings.acknowledged:
             self.announce(solicited)
 
-    def postObserved(self, requests: Sequence[SendRequest]) -> None:
-        """Carry these out, in order, and each before the eyes of the observer."""
-        if self.isHeld:
-            self._postLater(requests)
-        else:
-            self._postSlowly(iter(requests), False)
-
-    def _postSlowly(self, requests: Iterator[SendRequest], solicited: bool) -> None:
+    def _postGeneral(self, requests: Iterator[SendRequest], solicited: bool) -> None:
         """Carry out requests of any kind."""
         for request in requests:
-            if not self._carryOut(request):
-                self.waiting.append(_kept(request))
-                self.waiting.extend(map(_kept, requests))
-                self._hold()
+            if not self._start(request):
+                self.waiting.append(_copied(request))
+                self.waiting.extend(map(_copied, requests))
+                self._suspend()
                 break
-            if self._observer is not None:
-                self._observed(self._observer, request)
             if self._isFailing:  # nothing after it is begun
-                self.waiting.extend(map(_kept, requests))
+                self.waiting.extend(map(_copied, requests))
                 break
             solicited |= request.solicited
-        if not self.isOver:
+        if not self.isClosed:
             self.announce(solicited)
 
-    def _postLater(self, requests: Sequence[SendRequest]) -> None:
-        self.waiting.extend(map(_kept, requests))
-        if self.isGone:
+    def _enqueue(self, requests: Sequence[SendRequest]) -> None:
+        """Queue requests behind those that wait, and try to resume."""
+        self.waiting.extend(map(_copied, requests))
+        if self.hasPeerLeft:
             self.fail(Status.RETRY_EXC_ERR, None)
         elif self.isLinked:
             self.resume()
         else:
-            self._surroundings.watch()
+            self._services.watch()
 
     def announce(self, solicited: bool) -> None:
-        """After something was posted: wake the peer, complete what is done, and watch what takes long."""
-        self.bells.posted(solicited)
-        boxes = self.boxes
-        if (boxes.produced == boxes.acknowledged or self._isFailing) and not self.retire():
+        """Wake the peer after a post, complete finished requests, and start the timeout."""
+        self.wakeups.posted(solicited)
+        rings = self.rings
+        if (rings.produced == rings.acknowledged or self._isFailing) and not self.completeSends():
             return
-        if self._isImpatient:
-            self._surroundings.watch()
+        if self._hasTimeout:
+            self._services.watch()
 
-    def _carryOut(self, request: SendRequest) -> bool:
-        """Do it, or tell that it has to wait."""
+    def _start(self, request: SendRequest) -> bool:
+        """Carry out one request; False when it has to wait."""
         operation = request.operation
         if operation > _LAST_OUTWARD and not self._owner.attributes.maxRDAtomic:
-            return self._spoil(request, Status.LOC_QP_OP_ERR)
-        if self._atomics and (request.fence or operation in _RDMA) and not self._isDone():
-            return False  # what is done to memory must not overtake them
+            return self._failRequest(request, Status.LOC_QP_OP_ERR)
+        if self._atomics and (request.fence or operation in _RDMA) and not self._areAtomicsDone():
+            return False  # RDMA must not overtake an atomic
         try:
             pieces = self._gather(request)
         except ProtectionError:
-            return self._spoil(request, Status.LOC_PROT_ERR)
-        boxes = self.boxes
+            return self._failRequest(request, Status.LOC_PROT_ERR)
+        rings = self.rings
         length = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
         if operation is _SEND:
             control = PLAIN
         elif operation is Operation.SEND_WITH_IMMEDIATE:
             control = int(Kind.SEND_WITH_IMMEDIATE)
         elif operation in _RDMA:
-            status = self.remote.copy(request, pieces, length) if length and not boxes.offset else _SUCCESS
+            status = self.remote.copy(request, pieces, length) if length and not rings.offset else _SUCCESS
             if status is None:
                 return False
-            return self._violate(request, status) if status else self._note(request, length)
+            return self._sendFault(request, status) if status else self._finishAccess(request, length)
         elif operation in _ATOMICS:
             return self._ask(request, pieces, length)
         else:
-            return self._spoil(request, Status.LOC_QP_OP_ERR)
+            return self._failRequest(request, Status.LOC_QP_OP_ERR)
         if request.solicited:
             control |= SOLICITED
-        if length > boxes.ring >> 2:
-            if not boxes.recordParts(control, request.immediate, pieces, length):
+        if length > rings.ring >> 2:
+            if not rings.appendParts(control, request.immediate, pieces, length):
                 return False
-        elif not boxes.record(control, request.immediate, pieces, length):
+        elif not rings.append(control, request.immediate, pieces, length):
             return False
-        self.outstanding.append((boxes.produced, request.identifier, _SEND_DONE, request.signaled, _SUCCESS))
+        self.outstanding.append((rings.produced, request.identifier, _SEND_DONE, request.signaled, _SUCCESS))
         return True
 
     def _gather(self, request: SendRequest) -> list[memoryview]:
-        """The memory that a request names."""
+        """The local memory of a request."""
         if request.inline:
             return [memoryview(piece).cast("B") for piece in request.inline]
         local, domain = self._owner.keys.local, self._owner.domain
         write = request.operation > _LAST_OUTWARD
         return [local(domain, segment, write) for segment in request.segments]
 
-    def _observed(self, observer: LaneRecorder, request: SendRequest) -> None:
-        """Show a request that was carried out, or that the peer would refuse."""
-        status = self.outstanding[-1][4] if self._isFailing else _SUCCESS
-        if not status or status in _FAULTS:  # others were never sent
-            observer.asked(request, b"".join(self._gather(request)), bool(status), self.boxes.produced)
-
     def _ask(self, request: SendRequest, pieces: list[memoryview], length: int) -> bool:
-        """An atomic: the peer's process is asked to do it."""
+        """Send an atomic to the peer's process; False when it has to wait."""
         if length < WORD_BYTES:
-            return self._spoil(request, Status.LOC_LEN_ERR)
+            return self._failRequest(request, Status.LOC_LEN_ERR)
         most = min(self._owner.attributes.maxRDAtomic or 0, RESULT_COUNT)
-        if not self._isDone() and len(self._atomics) >= most:
+        if not self._areAtomicsDone() and len(self._atomics) >= most:
             return False
-        boxes = self.boxes
+        rings = self.rings
         asked = packed(request.remoteAddress, request.rkey, request.operand, request.compare)
-        if not boxes.record(int(Kind.ATOMIC), int(request.operation), (asked,), ASKED_BYTES):
+        if not rings.append(int(Kind.ATOMIC), int(request.operation), (asked,), ATOMIC_BYTES):
             return False
-        self._atomics.append((boxes.produced, pieces))
-        self.isHeld = self.bells.isUrgent = True
-        self._heldAt = boxes.acknowledged
-        self._isOnItsWay(request)
+        self._atomics.append((rings.produced, pieces))
+        self.isSuspended = self.wakeups.isPollNeeded = True
+        self._suspendedAt = rings.acknowledged
+        self._sent(request)
         return True
 
-    def _isDone(self) -> bool:
-        """Bring the results of atomics, as far as we know of any; tell whether none is missing."""
-        self._atomics.bring(self.boxes.theirs, self.boxes.acknowledged)
+    def _areAtomicsDone(self) -> bool:
+        """Copy results of acknowledged atomics to their segments; return whether all have arrived."""
+        self._atomics.deliver(self.rings.peerWords, self.rings.acknowledged)
         return not self._atomics
 
-    def _note(self, request: SendRequest, length: int) -> bool:
-        """RDMA is done: tell of it, where that was asked, or tell that this has to wait."""
-        boxes = self.boxes
-        operation = request.operation
-        withImmediate = operation is Operation.RDMA_WRITE_WITH_IMMEDIATE
-        if withImmediate or self.remote.notes:
-            control = int(Kind.WRITE_WITH_IMMEDIATE if withImmediate else Kind.NOTE)
-            told = b"".join(
+    def _finishAccess(self, request: SendRequest, length: int) -> bool:
+        """Append the immediate of an RDMA operation whose bytes are copied; False when there is no room."""
+        rings = self.rings
+        if request.operation is Operation.RDMA_WRITE_WITH_IMMEDIATE:
+            notice = b"".join(
                 number.to_bytes(8, "little") for number in (length, request.remoteAddress, request.rkey)
             )
-            if not boxes.record(
-                control | (SOLICITED if request.solicited and withImmediate else 0),
-                request.immediate if withImmediate else int(operation),
-                (memoryview(told),),
-                TOLD_BYTES,
-            ):
-                boxes.offset = -1
+            control = Kind.WRITE_WITH_IMMEDIATE | (SOLICITED if request.solicited else 0)
+            if not rings.append(control, request.immediate, (memoryview(notice),), NOTICE_BYTES):
+                rings.offset = -1
                 return False
-        boxes.offset = 0
-        self._isOnItsWay(request)
+        rings.offset = 0
+        self._sent(request)
         return True
 
-    def _isOnItsWay(self, request: SendRequest) -> None:
+    def _sent(self, request: SendRequest) -> None:
         opcode = COMPLETION_OF[request.operation]
-        self.outstanding.append((self.boxes.produced, request.identifier, opcode, request.signaled, _SUCCESS))
+        self.outstanding.append((self.rings.produced, request.identifier, opcode, request.signaled, _SUCCESS))
 
     def isPlaced(self) -> bool:
-        """Whether everything that was posted stands in the peer's memory, or is carried out there."""
-        return self.isLinked and not self.isHeld and not self.waiting
+        """Whether all posted requests are in shared memory, so that they outlive this process."""
+        return self.isLinked and not self.isSuspended and not self.waiting
 
-    def _violate(self, request: SendRequest, status: Status) -> bool:
-        """The peer would refuse it: both ends fail, in the order of requests."""
-        return self.boxes.record(int(Kind.FAULT), int(status), (), 0) and self._spoil(request, status)
+    def _sendFault(self, request: SendRequest, status: Status) -> bool:
+        """Fail a request that the peer would refuse, on both ends, in the order of requests."""
+        return self.rings.append(int(Kind.FAULT), int(status), (), 0) and self._failRequest(request, status)
 
-    def _spoil(self, request: SendRequest, status: Status) -> bool:
-        """Fail a request as soon as those before it have succeeded; nothing after it is begun."""
-        self.boxes.offset = 0
-        self.isHeld = self._isFailing = True
-        done = self.outstanding[-1][0] if self.outstanding else self.boxes.acknowledged
+    def _failRequest(self, request: SendRequest, status: Status) -> bool:
+        """Fail a request once those before it have succeeded; later requests are not started."""
+        self.rings.offset = 0
+        self.isSuspended = self._isFailing = True
+        done = self.outstanding[-1][0] if self.outstanding else self.rings.acknowledged
         self.outstanding.append((done, request.identifier, COMPLETION_OF[request.operation], True, status))
         return True
 
-    def _hold(self) -> None:
-        """Requests wait from now on: hear when the peer has consumed something."""
-        if self.isOver:  # the peer was found to be gone when it was asked for its memory
+    def _suspend(self) -> None:
+        """Suspend new requests, and have the peer wake us when it has consumed records."""
+        if self.isClosed:  # a message to the peer failed, and closed the lane
             owner = self._owner
             while self.waiting:
                 request = self.waiting.popleft()
                 opcode = COMPLETION_OF[request.operation]
                 owner.sendCompleted(Completion(request.identifier, Status.WR_FLUSH_ERR, opcode, owner.number))
             return
-        if self.isGone:
+        if self.hasPeerLeft:
             self.fail(Status.RETRY_EXC_ERR, None)
             return
-        self.isHeld = True
-        self.bells.room = Wake.ROOM
-        self._heldAt = self.boxes.acknowledged
-        self.bells.say()
-        self.boxes.refresh()
-        if self.boxes.acknowledged != self._heldAt:
-            self.resume()  # it just has
+        self.isSuspended = True
+        self.wakeups.room = Wake.ROOM
+        self._suspendedAt = self.rings.acknowledged
+        self.wakeups.publish()
+        self.rings.readAcknowledged()
+        if self.rings.acknowledged != self._suspendedAt:
+            self.resume()  # the peer consumed records meanwhile
 
     def resume(self) -> None:
-        """Carry out what waits, as far as it goes."""
-        if self.isOver or not self.isLinked or self.remote.asked is not None:
+        """Carry out waiting requests, as far as possible."""
+        if self.isClosed or not self.isLinked or self.remote.asked is not None:
             return
         if self._isFailing:
             self.announce(False)
             return
         solicited = False
         waiting = self.waiting
-        self.isHeld = not self._isDone()
-        self._heldAt = self.boxes.acknowledged
+        self.isSuspended = not self._areAtomicsDone()
+        self._suspendedAt = self.rings.acknowledged
         while waiting and not self._isFailing:
-            if not self._carryOut(waiting[0]):
-                self._hold()
+            if not self._start(waiting[0]):
+                self._suspend()
                 break
-            if self._observer is not None:
-                self._observed(self._observer, waiting[0])
             solicited |= waiting.popleft().solicited
-        if not waiting and self.bells.room and not self.isOver:
-            self.bells.room = 0
-            self.bells.say()
-        if not self.isOver:
+        if not waiting and self.wakeups.room and not self.isClosed:
+            self.wakeups.room = 0
+            self.wakeups.publish()
+        if not self.isClosed:
             self.announce(solicited)
 
-    def settle(self, consumed: int) -> None:
-        """The peer has consumed up to there, or says that it can't go on."""
-        if self.isOver:
+    def peerConsumed(self, consumed: int) -> None:
+        """Process the peer's C{CONSUMED} word: its position, and a fault in the top byte."""
+        if self.isClosed:
             return
-        boxes = self.boxes
+        rings = self.rings
         fault = consumed >> 56
         consumed &= POSITION
-        if not boxes.acknowledged <= consumed <= boxes.produced or (fault and fault not in _FAULTS):
-            self.fail(Status.BAD_RESP_ERR, AsyncEventKind.QP_FATAL)  # it can't be true
+        if not rings.acknowledged <= consumed <= rings.produced or (fault and fault not in _FAULTS):
+            self.fail(Status.BAD_RESP_ERR, AsyncEventKind.QP_FATAL)  # impossible value
             return
-        boxes.acknowledge(consumed)
-        if not self.retire():
+        rings.acknowledge(consumed)
+        if not self.completeSends():
             return
         if fault:
             self.fail(Status(fault), None)
-        elif self.isHeld and consumed != self._heldAt:
+        elif self.isSuspended and consumed != self._suspendedAt:
             self.resume()
 
-    def retire(self) -> bool:
-        """Complete what is consumed; what then fails, fails, and the lane with it."""
-        owner, outstanding, done = self._owner, self.outstanding, self.boxes.acknowledged
-        if self._observer is not None:
-            self._observer.answered(done, self.boxes.theirs)
+    def completeSends(self) -> bool:
+        """Complete consumed requests; False when one fails, and the lane with it."""
+        owner, outstanding, done = self._owner, self.outstanding, self.rings.acknowledged
         if self._atomics:
-            self._atomics.bring(self.boxes.theirs, done)
+            self._atomics.deliver(self.rings.peerWords, done)
         before = len(outstanding)
         failed = _SUCCESS
         while outstanding:
@@ -409,7 +378,7 @@ class Outgoing:
                 owner.sendCompleted(
                     _new(Completion, (identifier, _SUCCESS, opcode, owner.number, 0, None, 0, False, 0, 0))
                 )
-        if self.isOver:  # the completion queue has overrun
+        if self.isClosed:  # closed by an overrun of the completion queue
             return False
         if before > len(outstanding):
             owner.retired(before - len(outstanding))
@@ -418,10 +387,8 @@ class Outgoing:
         return not failed
 
     def fail(self, status: Status, event: AsyncEventKind | None) -> None:
-        """The oldest request ends like this, and the queue pair with it."""
+        """Complete the oldest request with this status, and fail the queue pair."""
         owner = self._owner
-        if self._observer is not None and status in _FAULTS:
-            self._observer.refused(status)
         if self.outstanding:
             _, identifier, opcode, _, _ = self.outstanding.popleft()
         elif self.waiting:
@@ -435,22 +402,22 @@ class Outgoing:
         owner.failed(event)
 
     def gone(self) -> None:
-        """The peer is no more: nothing is sent from now on."""
-        self.isGone = self.isHeld = True
+        """Stop sending: the peer has ended."""
+        self.hasPeerLeft = self.isSuspended = True
         self.isLinked = False
         self._atomics.clear()
 
     def leave(self) -> None:
-        """Ask nothing of the surroundings any more: the lane is over."""
-        self._surroundings = NOWHERE
-        self.bells.leave()
+        """Drop the references to the services, because the lane is closed."""
+        self._services = CLOSED_SERVICES
+        self.wakeups.leave()
         self.remote.leave()
 
     def close(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop; what is not completed, oldest first."""
+        """Stop, and return uncompleted requests (identifier and kind), oldest first."""
         left = [(identifier, opcode) for _, identifier, opcode, _, _ in self.outstanding]
         left += [(request.identifier, COMPLETION_OF[request.operation]) for request in self.waiting]
-        self.isOver = self.isHeld = True
+        self.isClosed = self.isSuspended = True
         self.isLinked = False
         self.outstanding.clear()
         self.waiting.clear()
@@ -458,7 +425,7 @@ class Outgoing:
         return left
 
 
-def _kept(request: SendRequest) -> SendRequest:
-    """A copy that its owner may not change any more."""
+def _copied(request: SendRequest) -> SendRequest:
+    """A copy that is independent of the poster's buffers."""
     inline = tuple(bytes(piece) for piece in request.inline)
     return replace(request, inline=inline, segments=tuple(request.segments))

@@ -1,5 +1,5 @@
 """
-The peer's memory, as far as it is known: RDMA by a copy, or by messages where it can't be mapped.
+The peer's memory: RDMA by a copy where it is mapped, else by messages.
 
 Follows InfiniBand Architecture vol. 1, 10.6 and 11.4.1.1 (access rights) for what the peer would refuse.
 """
@@ -11,44 +11,40 @@ from typing import Final
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest, Status
-from txrdma.soft._route import Owner
-from txrdma.soft.shared._boxes import Boxes
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._layout import (
-    NOWHERE,
+    CLOSED_SERVICES,
+    LaneServices,
     REMOTE_READ,
     REMOTE_WRITE,
     RemoteRegion,
-    Surroundings,
-    WAKE,
-    Wake,
 )
+from txrdma.soft.shared._rings import RingPair
 
 _SUCCESS: Final = Status.SUCCESS
 
 
 class RemoteMemory:
     """
-    The regions of the peer that we may reach, and the one that is being asked about.
+    The regions of the peer that we may access.
 
     @ivar regions: by key; None for a key that was refused.
-    @ivar asked: the key about which an answer of the peer's process is awaited, by a request that waits.
-    @ivar notes: the peer wants a note of each access to its memory.
+    @ivar asked: key of the region for whose reply a request waits.
     """
 
-    def __init__(self, owner: Owner, surroundings: Surroundings, boxes: Boxes) -> None:
+    def __init__(self, owner: SoftQueuePair, services: LaneServices, rings: RingPair) -> None:
         self.regions: dict[int, RemoteRegion | None] = {}
         self.asked: RKey | None = None
-        self.notes = False
         self._domain = owner.domain
         self._lookup = owner.keys.lookup
-        self._surroundings: Surroundings = surroundings
-        self._boxes = boxes
-        self._access = 0  # what the peer's queue pair allows, when we last heard of it
-        self._preparing: dict[RKey, list[Callable[[], None]]] = {}  # before anything was to be sent there
-        self._isOver = False
+        self._services: LaneServices = services
+        self._rings = rings
+        self._access = 0  # rights of the peer's queue pair, by its last reply
+        self._preparing: dict[RKey, list[Callable[[], None]]] = {}  # callbacks of L{prepare}
+        self._isClosed = False
 
     def targetOf(self, rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
-        """The peer's memory itself, and the word that is 1 as long as it may be written to."""
+        """The mapped memory of the peer, and its valid word; None where it is not mapped."""
         region = self.regions.get(rkey)
         if region is None or region.writable is None:
             return None
@@ -58,13 +54,13 @@ class RemoteMemory:
         return region.writable[offset : offset + length], region.valid
 
     def write(self, request: SendRequest) -> bool:
-        """Do an RDMA WRITE, when it is as simple as it mostly is; False when it was not done."""
+        """Fast path of an RDMA WRITE of one piece; False when it was not done."""
         region = self.regions.get(request.rkey)
         if region is None:
             return False
         target = region.writable
         at = request.remoteAddress - region.address
-        if target is None or at < 0 or region.valid[0] != 1:
+        if target is None or at < 0 or not region.valid[0]:
             return False
         inline = request.inline
         if inline:
@@ -75,7 +71,7 @@ class RemoteMemory:
                     end = at + len(piece)
                     target[at:end] = piece
                     at = end
-            except ValueError:  # no plain bytes
+            except ValueError:  # not plain bytes
                 return False
             return True
         if len(request.segments) != 1:
@@ -92,18 +88,16 @@ class RemoteMemory:
 
     def copy(self, request: SendRequest, pieces: list[memoryview], length: int) -> Status | None:
         """
-        Carry out an RDMA operation of any kind, by a copy.
+        Carry out an RDMA operation by a copy.
 
-        @return: how it ends: C{SUCCESS}, or as the peer would refuse it; None when it has to wait.
+        @return: C{SUCCESS}, or the status with which the peer would refuse it; None when it has to wait.
         """
         rkey = request.rkey
-        if self._boxes.theirs[WAKE] & Wake.DOWN:
-            return None
         if rkey not in self.regions:
             if self.asked is None:
                 self.asked = rkey
                 if rkey not in self._preparing:
-                    self._surroundings.wantRegion(rkey)
+                    self._services.requestRegion(rkey)
             return None
         region = self.regions[rkey]
         reading = request.operation is Operation.RDMA_READ
@@ -115,7 +109,7 @@ class RemoteMemory:
         offset = request.remoteAddress - region.address
         if offset < 0 or offset + length > region.length:
             return Status.REM_ACCESS_ERR
-        view = region.noted if region.view is None else region.view
+        view = region.view
         if view is None:
             self._byMessages(request, pieces)
             return None
@@ -129,41 +123,39 @@ class RemoteMemory:
         return _SUCCESS
 
     def _byMessages(self, request: SendRequest, pieces: list[memoryview]) -> None:
-        """Ask for memory by messages, one request at a time, once all earlier records are consumed."""
+        """Access memory by messages, one request at a time, once all earlier records are consumed."""
         if self.asked is None:
-            boxes = self._boxes
-            boxes.refresh()
-            if boxes.produced == boxes.acknowledged:
+            rings = self._rings
+            rings.readAcknowledged()
+            if rings.produced == rings.acknowledged:
                 self.asked = request.rkey
-                self._surroundings.access(request, pieces)
+                self._services.access(request, pieces)
 
     def accessed(self, allowed: bool) -> bool:
-        """The answer to C{Surroundings.access}; tell whether anybody waits for it."""
-        if self._isOver or self.asked is None:
+        """Take the reply to C{LaneServices.access}; return whether a request waits for it."""
+        if self._isClosed or self.asked is None:
             return False
         if allowed:
-            self._boxes.offset = -1
+            self._rings.offset = -1
         else:
             self.regions[self.asked] = None
         self.asked = None
         return True
 
     def wants(self, rkey: RKey) -> bool:
-        """Whether the peer was asked for this region, and has not answered."""
-        return not self._isOver and (rkey in self._preparing or self.asked == rkey)
+        """Whether a request for this region is pending."""
+        return not self._isClosed and (rkey in self._preparing or self.asked == rkey)
 
     def known(self, rkey: RKey, region: RemoteRegion | None, access: int) -> bool:
         """
-        Take the answer to C{Surroundings.wantRegion}; tell whether a request waits for it.
+        Take the reply to C{LaneServices.requestRegion}; return whether a request waits for it.
 
         @param access: what the peer's queue pair allows.
         """
         preparing = self._preparing.pop(rkey, None)
-        if self._isOver or (preparing is None and self.asked != rkey):
+        if self._isClosed or (preparing is None and self.asked != rkey):
             return False
         self._access = access
-        if self.notes and region is not None:
-            region.note()
         self.regions[rkey] = region
         for known in preparing or ():
             known()
@@ -173,24 +165,24 @@ class RemoteMemory:
         return True
 
     def prepare(self, rkey: RKey, known: Callable[[], None]) -> None:
-        """Ask for a region before anything is to be sent there: see L{txrdma.interfaces.IPlacing}."""
-        if self._isOver or rkey in self.regions:
+        """Request a region in advance: see L{txrdma.interfaces.IPlacing}."""
+        if self._isClosed or rkey in self.regions:
             known()
         elif rkey in self._preparing:
             self._preparing[rkey].append(known)
         else:
             self._preparing[rkey] = [known]
             if self.asked != rkey:
-                self._surroundings.wantRegion(rkey)
+                self._services.requestRegion(rkey)
 
     def leave(self) -> None:
-        """Ask nobody any more: the lane is over."""
+        """Stop requesting: the lane is closed."""
         self.close()
-        self._surroundings = NOWHERE
+        self._services = CLOSED_SERVICES
 
     def close(self) -> None:
-        """Forget the peer's memory: no answer comes any more. Twice is fine."""
-        self._isOver = True
+        """Forget the peer's memory, and call pending callbacks. Idempotent."""
+        self._isClosed = True
         self.regions.clear()
         preparing, self._preparing = self._preparing, {}
         for waiting in preparing.values():

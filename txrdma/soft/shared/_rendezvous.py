@@ -17,12 +17,12 @@ from typing import Final
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.kit.wire import bits, Code, data, Layout, wire
-from txrdma.soft._mapping import mapped
+from txrdma.soft.core.mapping import mapped
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
 
-VERSION: Final = 3
+VERSION: Final = 4
 MOST_DATA: Final = 32768
-"""Bytes of memory that one L{Access} or L{Answer} carries."""
+"""Bytes of memory that one L{AccessRequest} or L{AccessReply} carries."""
 
 LONGEST: Final = MOST_DATA + 64
 """The length of the longest message."""
@@ -40,18 +40,18 @@ class MessageKind(Code):
     JOIN = 2
     LEAVE = 3
     NUDGE = 4
-    WANT = 5
-    REGION = 6
-    ACCESS = 7
-    ANSWER = 8
-    BELL = 9
-    MUTE = 10
-    LOST = 11
-    MAIL = 12
+    REGION_REQUEST = 5
+    REGION_REPLY = 6
+    ACCESS_REQUEST = 7
+    ACCESS_REPLY = 8
+    DOORBELL = 9
+    DOORBELL_CLOSED = 10
+    DOORBELL_LOST = 11
+    DATAGRAM_RING = 12
 
 
 class Reach(Code):
-    """The ways in which a region can be reached."""
+    """How a memory region can be accessed."""
 
     REFUSED = 0
     MAPPED = 1
@@ -60,7 +60,7 @@ class Reach(Code):
 
 @wire(24)
 class Hello(Layout):
-    """The first message both ways: who we are. C{magic} is C{"txr"}."""
+    """First message in both directions: version, and address of the device. C{magic} is C{"txr"}."""
 
     kind: MessageKind = bits(8)
     magic: int = bits(24)
@@ -70,11 +70,12 @@ class Hello(Layout):
 
 
 @wire(8)
-class Bell(Layout):
+class DoorbellNotice(Layout):
     """
-    C{BELL}: our doorbell of this number, which comes as a descriptor; each L{Join} names those that it needs.
+    C{DOORBELL}: a doorbell of the sender with its number, and its descriptor; L{Join} refers to it.
 
-    C{MUTE}: no doorbell of ours has this number any more. C{LOST}: your doorbell of this number has not come.
+    C{DOORBELL_CLOSED}: the sender's doorbell with this number is closed. C{DOORBELL_LOST}: the descriptor of
+    the receiver's doorbell with this number was lost.
     """
 
     kind: MessageKind = bits(8)
@@ -83,11 +84,11 @@ class Bell(Layout):
 
 
 @wire(8)
-class Mail(Layout):
+class DatagramRingOffer(Layout):
     """
-    Datagrams for your device stand in this box of ours, which comes as a descriptor.
+    The sender's box for datagrams, as a descriptor.
 
-    C{number} is that of the doorbell which wakes us for yours.
+    C{number} is that of the doorbell that wakes the sender for the receiver's datagrams; 0 refuses.
     """
 
     kind: MessageKind = bits(8)
@@ -100,14 +101,12 @@ class Join(Layout):
     """
     A queue pair is ready to receive.
 
-    Its box comes as a descriptor. C{receives} and C{sends} are the numbers of the doorbells of these. With
-    C{notes} it wants a note of each access to its memory.
+    Its box comes as a descriptor. C{receives} and C{sends} are doorbell numbers of its completion queues.
     """
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
-    notes: bool = bits(1)
-    reserved: int = bits(7)
+    reserved: int = bits(8)
     destination: QPN = bits(24)
     reserved2: int = bits(8)
     firstPSN: int = bits(24)
@@ -116,8 +115,8 @@ class Join(Layout):
 
 
 @wire(8)
-class Note(Layout):
-    """C{LEAVE}: a queue pair has ended. C{NUDGE}: look at your side."""
+class PairNotice(Layout):
+    """C{LEAVE}: a queue pair has ended. C{NUDGE}: poll your side."""
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
@@ -126,8 +125,8 @@ class Note(Layout):
 
 
 @wire(12)
-class Want(Layout):
-    """A request to hear how a memory region of the peer can be reached."""
+class RegionRequest(Layout):
+    """A request for access to a memory region of the receiver."""
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
@@ -137,9 +136,9 @@ class Want(Layout):
 
 
 @wire(40)
-class Region(Layout):
+class RegionReply(Layout):
     """
-    The answer to L{Want}; with the memory's descriptor when it is C{MAPPED}.
+    The answer to L{RegionRequest}; with the memory's descriptor when it is C{MAPPED}.
 
     C{access} is all that the queue pair allows, C{rights} what of it the region allows, too.
     C{validOffset} is where its valid word is, in a page of its own, the last one.
@@ -158,8 +157,8 @@ class Region(Layout):
 
 
 @wire(28)
-class Access(Layout):
-    """Read or write this memory of yours: what is to be written follows."""
+class AccessRequest(Layout):
+    """A request to read or write memory of the receiver; write data follows."""
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
@@ -173,8 +172,8 @@ class Access(Layout):
 
 
 @wire(12)
-class Answer(Layout):
-    """The answer to L{Access}: what was read follows."""
+class AccessReply(Layout):
+    """The answer to L{AccessRequest}: read data follows."""
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
@@ -187,25 +186,25 @@ class Answer(Layout):
 _LAYOUTS: Final[dict[int, type[Layout]]] = {
     MessageKind.HELLO: Hello,
     MessageKind.JOIN: Join,
-    MessageKind.LEAVE: Note,
-    MessageKind.NUDGE: Note,
-    MessageKind.WANT: Want,
-    MessageKind.REGION: Region,
-    MessageKind.ACCESS: Access,
-    MessageKind.ANSWER: Answer,
-    MessageKind.BELL: Bell,
-    MessageKind.MUTE: Bell,
-    MessageKind.LOST: Bell,
-    MessageKind.MAIL: Mail,
+    MessageKind.LEAVE: PairNotice,
+    MessageKind.NUDGE: PairNotice,
+    MessageKind.REGION_REQUEST: RegionRequest,
+    MessageKind.REGION_REPLY: RegionReply,
+    MessageKind.ACCESS_REQUEST: AccessRequest,
+    MessageKind.ACCESS_REPLY: AccessReply,
+    MessageKind.DOORBELL: DoorbellNotice,
+    MessageKind.DOORBELL_CLOSED: DoorbellNotice,
+    MessageKind.DOORBELL_LOST: DoorbellNotice,
+    MessageKind.DATAGRAM_RING: DatagramRingOffer,
 }
 MAGIC: Final = int.from_bytes(b"txr", "big")
 
 
 def decode(message: bytes) -> tuple[Layout, memoryview]:
     """
-    A message, and the memory that follows it.
+    Decode a message; return its layout, and the data that follow.
 
-    @raise WireError: it is none of ours, or its length contradicts it.
+    @raise WireError: the kind is unknown, or the length is wrong.
     """
     layout = _LAYOUTS.get(message[0] if message else 0)
     if layout is None:
@@ -213,11 +212,11 @@ def decode(message: bytes) -> tuple[Layout, memoryview]:
     decoded = layout.decode(message)
     rest = memoryview(message)[layout.size :]
     expected = 0
-    if isinstance(decoded, Access):
+    if isinstance(decoded, AccessRequest):
         if decoded.length > MOST_DATA:
-            raise WireError("Access", 24, f"{decoded.length} bytes are more than {MOST_DATA}")
+            raise WireError("AccessRequest", 24, f"{decoded.length} bytes are more than {MOST_DATA}")
         expected = decoded.length if decoded.writing else 0
-    elif isinstance(decoded, Answer):
+    elif isinstance(decoded, AccessReply):
         expected = decoded.length
     if len(rest) != expected:
         raise WireError(layout.__name__, layout.size, f"{len(rest)} bytes follow instead of {expected}")
@@ -225,20 +224,21 @@ def decode(message: bytes) -> tuple[Layout, memoryview]:
 
 
 def rendezvousName(address: str, port: int) -> bytes:
-    """The abstract name at which the device with this IP address and UDP port is found by its user."""
+    """The abstract socket name of the device with this IP address and UDP port, for processes of our user."""
     return f"\0txrdma/soft/{os.geteuid()}/{address}:{port}".encode()
 
 
 def meetingName(address: str, port: int) -> str:
-    """The name at which the device with this IP address and UDP port is found in a directory."""
+    """The file name of the device with this IP address and UDP port in a rendezvous directory."""
     return f"soft-{address}-{port}"
 
 
 def makeBox(ring: int) -> tuple[int, mmap.mmap]:
     """
-    Memory that we write and that a peer can only read; it never changes its size.
+    Make memory that we write and that a peer can only read, of a fixed size.
 
-    @raise OSError: the system gives none.
+    @return: its descriptor and mapping.
+    @raise OSError: there is no memory, or no descriptor.
     """
     length = HEADER_BYTES + ring
     descriptor = os.memfd_create("txrdma-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -260,9 +260,9 @@ def makeBox(ring: int) -> tuple[int, mmap.mmap]:
 
 def _sealedLength(descriptor: int) -> int:
     """
-    How long a peer's memory is, for ever.
+    The size of a peer's memory, which is sealed.
 
-    @raise ValueError: it could change, or it is no such memory.
+    @raise ValueError: the size could change, or the descriptor is not a memfd.
     """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
@@ -270,17 +270,17 @@ def _sealedLength(descriptor: int) -> int:
         raise ValueError("not a memfd") from None
     if seals & _NEEDED != _NEEDED:
         raise ValueError("the memory is not sealed against changes of its size")
-    told = os.fstat(descriptor)
-    if told.st_blksize != mmap.PAGESIZE:  # holes in huge pages, which seals allow, may be filled by SIGBUS
+    reply = os.fstat(descriptor)
+    if reply.st_blksize != mmap.PAGESIZE:  # holes in huge pages, which seals allow, may be filled by SIGBUS
         raise ValueError("the memory has pages of another size")
-    return told.st_size
+    return reply.st_size
 
 
 def mapBox(descriptor: int) -> mmap.mmap:
     """
-    Map the box of a peer's lane, which came as a descriptor.
+    Map the box of a peer.
 
-    @raise ValueError: it is none.
+    @raise ValueError: the descriptor is not a box.
     @raise OSError: it can't be mapped.
     """
     length = _sealedLength(descriptor)
@@ -288,32 +288,32 @@ def mapBox(descriptor: int) -> mmap.mmap:
     return mapped(descriptor, length, False)
 
 
-def mapRegion(told: Region, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:
+def mapRegion(reply: RegionReply, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:
     """
-    Map a memory region of a peer, which came as a descriptor.
+    Map a memory region of a peer.
 
-    @raise ValueError: it is not as it was told to be.
+    @raise ValueError: it contradicts the reply.
     @raise OSError: it can't be mapped.
     """
     length = _sealedLength(descriptor)
-    if not 0 < told.length <= told.validOffset <= _LARGEST_REGION or told.validOffset % PAGE:
-        raise ValueError("no region looks like that")
-    if length < told.validOffset + PAGE:
+    if not 0 < reply.length <= reply.validOffset <= _LARGEST_REGION or reply.validOffset % PAGE:
+        raise ValueError("impossible length of a region")
+    if length < reply.validOffset + PAGE:
         raise ValueError("the memory is shorter than the region")
-    if told.address + told.length > 1 << 64:
+    if reply.address + reply.length > 1 << 64:
         raise ValueError("the region ends beyond all addresses")
-    mapping = mapped(descriptor, told.validOffset + PAGE, bool(told.rights & REMOTE_WRITE))
+    mapping = mapped(descriptor, reply.validOffset + PAGE, bool(reply.rights & REMOTE_WRITE))
     whole = memoryview(mapping)
-    valid = whole[told.validOffset : told.validOffset + 8].cast("Q")
-    region = RemoteRegion(told.address, told.length, told.rights, whole[: told.length], valid)
+    valid = whole[reply.validOffset : reply.validOffset + 8].cast("Q")
+    region = RemoteRegion(reply.address, reply.length, reply.rights, whole[: reply.length], valid)
     return mapping, region
 
 
 def shareable(descriptor: int, rights: int) -> int:
     """
-    A descriptor of our memory for a peer that has these rights; the caller closes it.
+    A descriptor of our memory for a peer with these rights; the caller closes it.
 
-    @raise OSError: there is none.
+    @raise OSError: no descriptor is left.
     """
     if rights & REMOTE_WRITE:
         return os.dup(descriptor)
@@ -322,16 +322,16 @@ def shareable(descriptor: int, rights: int) -> int:
 
 def checkDoorbell(descriptor: int) -> None:
     """
-    Look whether this can be rung without ever blocking.
+    Check that a descriptor is an eventfd, and make it non-blocking.
 
-    @raise ValueError: it can't.
+    @raise ValueError: it is something else.
     """
     if stat.S_IFMT(os.fstat(descriptor).st_mode):
-        raise ValueError("a doorbell is no file")
+        raise ValueError("the doorbell is not an eventfd")
     try:
         name = os.readlink(f"/proc/self/fd/{descriptor}")
     except OSError:
         name = "anon_inode:[eventfd]"  # there is no /proc to ask
     if name != "anon_inode:[eventfd]":
-        raise ValueError(f"a doorbell is an eventfd, not {name}")
+        raise ValueError(f"the doorbell is not an eventfd but {name}")
     os.set_blocking(descriptor, False)

@@ -1,10 +1,10 @@
 """
-Datagrams between devices of one host by shared memory: who has such a lane, and who looks at it when.
+Datagrams between devices of one host by shared memory: the lanes of one port, and when they are polled.
 
-A lane is made when a datagram goes to a device whose process may share memory with ours; until it is there,
-and where there is none, datagrams go by UDP. Whoever polls a queue pair of datagrams looks at the lanes. For
-who sleeps there is one bell, a descriptor on the reactor, as UDP's socket is. It is rung once: then somebody
-looks, and nobody rings any more until those who look want to sleep, and arm their completion queues.
+A lane is made when a datagram is sent to a device whose process may share memory with ours; until it is up,
+and where there is none, datagrams go by UDP. Polling a UD queue pair polls the lanes. One eventfd on the
+reactor wakes a process where nobody polls: it is rung once, and then not until the pollers want to sleep and
+arm their completion queues.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from zope.interface import implementer
 
@@ -23,58 +23,33 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.kit.logs import Seldom
-from txrdma.soft.shared._datagrams import DatagramLane
 from txrdma.soft.shared._doorbells import Channel, Doorbell
-from txrdma.soft.shared._rendezvous import Mail, makeBox, mapBox, MessageKind
-from txrdma.soft.shared.attachment import closeMapping, SharingReactor
-from txrdma.soft.shared.unixpackets import Meetings
+from txrdma.soft.shared._rendezvous import DatagramRingOffer, makeBox, mapBox, MessageKind
+from txrdma.soft.shared.datagramlane import DatagramLane
+from txrdma.soft.shared.peerprocess import PeerProcess
+from txrdma.soft.shared.sharedqueuepair import closeMapping, SharingReactor
+from txrdma.soft.shared.unixpackets import Rendezvous
 
 _seldom = Seldom(Logger())
 
 RING_BYTES: Final = 1 << 22
-"""Bytes of the datagrams of one device that wait for another: about 1,000 of the longest."""
+"""Size of a ring in bytes: about 1,000 of the longest datagrams."""
 
-MOST_LOOKED_AT: Final = 16
-"""Lanes that are looked at by who polls, those where something came last; others ring."""
+MOST_POLLED: Final = 16
+"""Most lanes that a poll covers, those that received last; the others ring."""
 
 
 WATCH_SECONDS: Final = 0.002
-"""Seconds without a datagram after which peers are asked to ring again, if nobody has asked before."""
+"""Seconds without a datagram after which lanes are armed, if no poller has done so."""
 
 
-class DatagramTaker(Protocol):
-    """The port of datagrams, as the lanes see it."""
-
-    def datagramsCame(self, source: tuple[str, int], packets: list[memoryview]) -> None:
-        """Packets of the device at this IP address and UDP port, from BTH to ICRC; valid until it returns."""
-
-    def turnEnded(self) -> None:
-        """No more has come for now."""
-
-
-class Neighbour(Protocol):
-    """
-    The other process, or the other device of ours, as its lane sees it.
-
-    @ivar isLost: whether L{lost} was called: nothing can be sent to it any more.
-    """
-
-    name: tuple[str, int]
-    isLost: bool
-
-    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a message to the other process, with descriptors if it has any."""
-
-    def bellOf(self, channel: Channel) -> int:
-        """The number by which the other process knows a doorbell of ours."""
-
-    def lost(self, reason: str) -> None:
-        """Have no more to do with the other process, for this reason."""
+def _nothing() -> None:
+    """Do nothing: no packets are taken yet."""
 
 
 @implementer(IReadDescriptor)
-class _Bell:
-    """Wakes the reactor for all lanes: an eventfd."""
+class _WakeupDescriptor:
+    """An eventfd that wakes the reactor for all lanes of a port."""
 
     def __init__(self, lanes: SharedDatagrams) -> None:
         self._lanes = lanes
@@ -89,71 +64,71 @@ class _Bell:
         return "txrdma.soft.shared.datagrams"
 
     def doRead(self) -> None:
-        """Have all lanes looked at: a peer has written."""
+        """Poll all lanes, because a peer has rung."""
         self._lanes.woken()
 
     def silence(self) -> None:
-        """Be readable no more, until it is rung."""
+        """Make the descriptor unreadable until it is rung."""
         try:
             os.read(self.doorbell, 8)
         except BlockingIOError:
             pass
 
     def ring(self) -> None:
-        """Be readable: we ring for ourselves."""
+        """Make the descriptor readable."""
         os.eventfd_write(self.doorbell, 1)
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor reads no more: mostly because it ends."""
+        """Close the lanes, unless the reactor has ended."""
         if not reason.check(ConnectionLost, ConnectionDone):
             self._lanes.close()
 
     def close(self) -> None:
-        """Close it; it has left the reactor before."""
+        """Close the descriptor, which has left the reactor before."""
         doorbell, self.doorbell = self.doorbell, -1
         if doorbell >= 0:
             os.close(doorbell)
 
 
-class Mailbox:
-    """A lane of datagrams to one other device, and all that it keeps open."""
+class DatagramLink:
+    """A lane of datagrams to one other device, with its memory and doorbell."""
 
-    def __init__(self, meetings: Meetings, neighbour: Neighbour) -> None:
+    def __init__(self, rendezvous: Rendezvous, peer: PeerProcess) -> None:
         """
-        @raise OSError: there is no memory, or no descriptor for it.
+        @raise OSError: no memory or descriptor is left.
         """
-        self.neighbour = neighbour
-        self._meetings = meetings
-        self._descriptor, self._own = makeBox(RING_BYTES)  # kept until the peer has it
+        self.peer = peer
+        self._rendezvous = rendezvous
+        self._descriptor, self._own = makeBox(RING_BYTES)  # closed when the peer has it
         self._theirs: mmap.mmap | None = None
         self._doorbell: Doorbell | None = None
-        self.lane = DatagramLane(neighbour.name, memoryview(self._own), self._ring)
+        self.lane = DatagramLane(peer.name, memoryview(self._own), self._ring)
 
     def invite(self, bell: Channel) -> None:
-        """Hand our box to the other device."""
-        message = Mail(kind=MessageKind.MAIL, number=self.neighbour.bellOf(bell))
-        self.neighbour.send(message.encode(), (self._descriptor,))
+        """Send our box to the other device."""
+        message = DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=self.peer.doorbellNumber(bell))
+        self.peer.send(message.encode(), (self._descriptor,))
         os.close(self._descriptor)
         self._descriptor = -1
 
     def join(self, box: mmap.mmap, doorbell: Doorbell) -> None:
-        """The other device's box, and the doorbell that wakes it, are here."""
+        """Attach the other device's box, and the doorbell that wakes it."""
         self._theirs, self._doorbell = box, doorbell
         self.lane.attach(memoryview(box))
 
     def _ring(self) -> None:
         if self._doorbell is not None:
-            self._meetings.ring(self._doorbell.descriptor)
+            self._rendezvous.ring(self._doorbell.descriptor)
 
     def leave(self) -> None:
-        """Send nothing any more, and wake nobody."""
+        """Stop sending, and release the doorbell."""
         self.lane.leave()
         doorbell, self._doorbell = self._doorbell, None
         if doorbell is not None:
             doorbell.release()
 
     def close(self) -> None:
-        """Let go of all of it."""
+        """Release all memory and descriptors. Idempotent."""
         self.leave()
         self.lane.close()
         closeMapping(self._own)
@@ -168,97 +143,109 @@ class SharedDatagrams:
     """
     The lanes of one port's datagrams.
 
-    @ivar isOpen: whether there are any, so that looking may find something.
+    @ivar isOpen: whether a poll can find anything.
     """
 
     def __init__(
         self,
         reactor: SharingReactor,
-        meetings: Meetings,
-        reach: Callable[[tuple[str, int]], Mailbox | None],
+        rendezvous: Rendezvous,
+        reach: Callable[[tuple[str, int]], DatagramLink | None],
+        lost: Callable[[tuple[str, int], str], None],
     ) -> None:
         """
         @param reach: finds the device with this IP address and UDP port, if it is one of this host.
+        @param lost: closes all connections to the process of that device, for a reason to be logged.
         """
         self._reactor = reactor
-        self._meetings = meetings
-        self._reach = reach
-        self._taker: DatagramTaker | None = None
-        self._bell: _Bell | None = None
-        self._mailboxes: list[Mailbox] = []
-        self._lookedAt: tuple[DatagramLane, ...] = ()
-        self._isArmed = self._cameSince = False
+        self._rendezvous = rendezvous
+        self._connect = reach
+        self._lost = lost
+        self._received: Callable[[tuple[str, int], list[memoryview]], None] | None = None
+        self._turnEnded: Callable[[], None] = _nothing
+        self._doorbell: _WakeupDescriptor | None = None
+        self._datagramLinks: list[DatagramLink] = []
+        self._polledLanes: tuple[DatagramLane, ...] = ()
+        self._isArmed = self._receivedSince = False
         self._timer: IDelayedCall | None = None
         self._isResting = self._isClosed = False
         self.isOpen = False
 
-    def start(self, taker: DatagramTaker) -> None:
-        """Hand packets to C{taker}; until then there is no queue pair that they could be for."""
-        self._taker = taker
+    def start(
+        self, received: Callable[[tuple[str, int], list[memoryview]], None], turnEnded: Callable[[], None]
+    ) -> None:
+        """
+        Hand packets to C{received} from now on; until then no queue pair could take them.
+
+        @param received: takes the peer's IP address and UDP port, and packets from BTH to ICRC, which are
+            valid until it returns.
+        @param turnEnded: called when no more has come for now.
+        """
+        self._received, self._turnEnded = received, turnEnded
 
     # Lanes.
 
     def laneTo(self, name: tuple[str, int]) -> DatagramLane | None:
-        """The lane to the device with this IP address and UDP port, which may not be up yet."""
+        """The lane to the device with this IP address and UDP port, possibly not up yet; None without one."""
         try:
-            mailbox = None if self._isClosed else self._reach(name)
+            datagramLink = None if self._isClosed else self._connect(name)
         except (OSError, RDMAError):
-            return None  # and UDP does
-        return None if mailbox is None else mailbox.lane
+            return None  # UDP is used instead
+        return None if datagramLink is None else datagramLink.lane
 
-    def open(self, neighbour: Neighbour) -> Mailbox | None:
-        """A new lane to that device, which is invited; None where the system does not have what it takes."""
+    def open(self, peer: PeerProcess) -> DatagramLink | None:
+        """Offer a new lane to that device; None where there is no memory or descriptor for it."""
         if self._isClosed:
             return None
         try:
-            if self._bell is None:
-                self._bell = _Bell(self)
+            if self._doorbell is None:
+                self._doorbell = _WakeupDescriptor(self)
                 if not self._isResting:
-                    self._reactor.addReader(self._bell)
-            made = Mailbox(self._meetings, neighbour)
+                    self._reactor.addReader(self._doorbell)
+            made = DatagramLink(self._rendezvous, peer)
         except OSError:
-            return None  # and UDP does
-        made.invite(self._bell)
-        if neighbour.isLost:  # by the invitation, which could not be sent
+            return None  # UDP is used instead
+        made.invite(self._doorbell)
+        if peer.isLost:  # the offer could not be sent
             made.close()
             return None
-        self._mailboxes.append(made)
+        self._datagramLinks.append(made)
         return made
 
-    def joined(self, mailbox: Mailbox, descriptor: int, doorbell: Doorbell) -> None:
+    def isJoined(self, datagramLink: DatagramLink, descriptor: int, doorbell: Doorbell) -> None:
         """
-        The other device has handed over its box.
+        Attach the box that the other device has sent.
 
-        @raise ValueError: it is none.
-        @raise OSError: it can't be mapped.
+        @raise ValueError: the descriptor is not a box.
+        @raise OSError: the box can't be mapped.
         """
         try:
             box = mapBox(descriptor)
         except BaseException:
             doorbell.release()
             raise
-        mailbox.join(box, doorbell)
-        self._lookedAt = (mailbox.lane, *self._lookedAt)[:MOST_LOOKED_AT]
+        datagramLink.join(box, doorbell)
+        self._polledLanes = (datagramLink.lane, *self._polledLanes)[:MOST_POLLED]
         self.isOpen = True
-        self._ring()  # it may have written before we could ask to be woken
+        self._ring()  # it may have written before we were armed
 
-    def over(self, mailbox: Mailbox) -> None:
-        """The other process is gone: what it has written is taken first."""
-        if mailbox in self._mailboxes:
-            mailbox.leave()
+    def over(self, datagramLink: DatagramLink) -> None:
+        """Stop sending to a process that has ended; its datagrams are still taken."""
+        if datagramLink in self._datagramLinks:
+            datagramLink.leave()
             self._ring()
 
     def _ring(self) -> None:
-        if self._bell is not None:
-            self._bell.ring()
+        if self._doorbell is not None:
+            self._doorbell.ring()
 
-    # Looking.
+    # Polling.
 
-    def look(self) -> bool:
-        """Bring what has come by the lanes that are looked at; tell whether there was anything."""
-        return self._look(self._lookedAt)
+    def poll(self) -> bool:
+        """Take datagrams from the polled lanes; return whether there were any."""
+        return self._pollLanes(self._polledLanes)
 
-    def _look(self, lanes: tuple[DatagramLane, ...]) -> bool:
+    def _pollLanes(self, lanes: tuple[DatagramLane, ...]) -> bool:
         found = False
         for lane in lanes:
             try:
@@ -268,94 +255,94 @@ class SharedDatagrams:
                 continue
             if packets:
                 found = True
-                if self._taker is not None:
-                    self._taker.datagramsCame(lane.name, packets)
+                if self._received is not None:
+                    self._received(lane.name, packets)
                 lane.taken()
         if found:
-            self._cameSince = True
-            if self._taker is not None:
-                self._taker.turnEnded()
+            self._receivedSince = True
+            self._turnEnded()
         return found
 
     def arm(self) -> None:
-        """Have peers ring for what they write from now on; whoever asks looks once more after this."""
+        """Have peers ring for their next datagrams; the caller polls once after this."""
         if not self._isArmed:
             self._armLanes()
-            if len(self._mailboxes) > len(self._lookedAt):
-                self._ring()  # who asks does not look at all of them
+            if len(self._datagramLinks) > len(self._polledLanes):
+                self._ring()  # the caller does not poll all lanes
 
     def _armLanes(self) -> None:
         self._isArmed = True
-        for mailbox in self._mailboxes:
-            mailbox.lane.arm()
+        for datagramLink in self._datagramLinks:
+            datagramLink.lane.arm()
 
     def woken(self) -> None:
         """
-        The bell was rung: look everywhere. Peers need not ring again while it flows.
+        Poll all lanes, because a peer has rung.
 
-        Whoever looks now, and sleeps later, arms before that. Should nobody do so, there is a timer.
+        Peers do not ring again while datagrams flow. A poller arms the lanes before it sleeps; the timer
+        does so in case nobody polls.
         """
-        if self._bell is not None:
-            self._bell.silence()
+        if self._doorbell is not None:
+            self._doorbell.silence()
         self._isArmed = False
-        self._seek()
-        if not self._cameSince:
+        self._pollAll()
+        if not self._receivedSince:
             self._armLanes()
-            self._seek()
-        elif self._bell is not None and (self._timer is None or not self._timer.active()):
+            self._pollAll()
+        elif self._doorbell is not None and (self._timer is None or not self._timer.active()):
             self._timer = self._reactor.callLater(WATCH_SECONDS, self._watched)
 
-    def _seek(self) -> None:
-        """Look at all lanes; those that are over and empty go."""
-        for mailbox in tuple(self._mailboxes):
-            lane = mailbox.lane
-            if self._look((lane,)):
-                if lane not in self._lookedAt:
-                    self._lookedAt = (lane, *self._lookedAt)[:MOST_LOOKED_AT]
-                if lane.isOver:
+    def _pollAll(self) -> None:
+        """Poll all lanes; closed lanes that are empty are removed."""
+        for datagramLink in tuple(self._datagramLinks):
+            lane = datagramLink.lane
+            if self._pollLanes((lane,)):
+                if lane not in self._polledLanes:
+                    self._polledLanes = (lane, *self._polledLanes)[:MOST_POLLED]
+                if lane.isClosed:
                     self._ring()
-            elif lane.isOver:
-                self.remove(mailbox)
+            elif lane.isClosed:
+                self.remove(datagramLink)
 
     def _watched(self) -> None:
-        """Some time has passed: if nobody has brought anything meanwhile, nobody may be looking."""
+        """Arm the lanes, if no datagram was taken since the last call."""
         self._timer = None
-        cameSince, self._cameSince = self._cameSince, False
+        receivedSince, self._receivedSince = self._receivedSince, False
         if self._isArmed:
             return
-        if cameSince:
+        if receivedSince:
             self._timer = self._reactor.callLater(WATCH_SECONDS, self._watched)
         else:
             self._armLanes()
-            self._seek()
+            self._pollAll()
 
     def _drop(self, lane: DatagramLane, reason: str) -> None:
-        """Close the lane of a peer whose ring holds no records, and all that it has with us; others stay."""
+        """Close all connections to a peer that has written an invalid record."""
         _seldom.warn(
             lane.name,
-            "datagrams of the device at {address} are not to be understood: {reason}",
+            "invalid datagram ring of the device at {address}: {reason}",
             address=lane.name[0],
             reason=reason,
         )
-        for mailbox in [each for each in self._mailboxes if each.lane is lane]:
-            self.remove(mailbox)
-            mailbox.neighbour.lost(reason)
+        for datagramLink in [each for each in self._datagramLinks if each.lane is lane]:
+            self.remove(datagramLink)
+            self._lost(datagramLink.peer.name, reason)
 
-    def remove(self, mailbox: Mailbox) -> None:
-        """Close a lane at once. Twice is fine."""
-        if mailbox in self._mailboxes:
-            self._mailboxes.remove(mailbox)
-        self._lookedAt = tuple(lane for lane in self._lookedAt if lane is not mailbox.lane)
-        self.isOpen = bool(self._lookedAt)
-        mailbox.close()
+    def remove(self, datagramLink: DatagramLink) -> None:
+        """Close a lane at once. Idempotent."""
+        if datagramLink in self._datagramLinks:
+            self._datagramLinks.remove(datagramLink)
+        self._polledLanes = tuple(lane for lane in self._polledLanes if lane is not datagramLink.lane)
+        self.isOpen = bool(self._polledLanes)
+        datagramLink.close()
 
-    # The port's life.
+    # Lifecycle.
 
     def rest(self) -> None:
-        """Leave the reactor: what comes waits in its rings."""
+        """Leave the reactor; datagrams wait in their rings."""
         self._isResting = True
-        if self._bell is not None:
-            self._reactor.removeReader(self._bell)
+        if self._doorbell is not None:
+            self._reactor.removeReader(self._doorbell)
         self._stopTimer()
 
     def _stopTimer(self) -> None:
@@ -364,20 +351,20 @@ class SharedDatagrams:
             timer.cancel()
 
     def wake(self) -> None:
-        """Be part of the reactor, again or still."""
+        """Return to the reactor. Idempotent."""
         self._isResting = False
-        if self._bell is not None:
-            self._reactor.addReader(self._bell)
+        if self._doorbell is not None:
+            self._reactor.addReader(self._doorbell)
             self._ring()
 
     def close(self) -> None:
-        """Close all lanes, and the bell. Twice is fine."""
+        """Close all lanes, and the descriptor. Idempotent."""
         self._isClosed = True
-        self._taker = None
+        self._received, self._turnEnded = None, _nothing
         self._stopTimer()
-        for mailbox in tuple(self._mailboxes):
-            self.remove(mailbox)
-        bell, self._bell = self._bell, None
+        for datagramLink in tuple(self._datagramLinks):
+            self.remove(datagramLink)
+        bell, self._doorbell = self._doorbell, None
         if bell is not None:
             self._reactor.removeReader(bell)
             bell.close()

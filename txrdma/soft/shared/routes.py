@@ -1,9 +1,9 @@
 """
-The way to queue pairs of other processes on the same host: by memory that both have mapped.
+The route to queue pairs of other processes on the same host, by memory that both have mapped.
 
 Two processes of one user find each other at an abstract UNIX socket (L{rendezvousName}); over the connection
-they pass boxes, doorbells and memory regions to each other (L{txrdma.soft.shared._rendezvous}). Its end is
-the end of the peer: the kernel tells at once, however that process died.
+they exchange boxes, doorbells and memory regions (L{txrdma.soft.shared._rendezvous}). The kernel closes the
+connection when the peer ends, however it dies.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
-from typing import cast, Final, TYPE_CHECKING
+from typing import cast, Final
 
 from twisted.logger import Logger
 
@@ -19,37 +19,34 @@ from txrdma.error import DeviceUnavailable, ProtectionError, WireError
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import AsyncEventKind, QPKind
 from txrdma.kit.logs import Seldom
-from txrdma.soft._netdev import softMAC, udpPort
-from txrdma.soft._route import Owner, Route
-from txrdma.soft.shared._doorbells import Channel, Doorbell, OurDoorbells, TheirDoorbells
-from txrdma.soft.shared._lane import Lane
-from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RING_BYTES, Surroundings
+from txrdma.soft.core.netdev import udpPort
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.route import Route
+from txrdma.soft.shared._doorbells import Doorbell, PeerDoorbells
+from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RING_BYTES
 from txrdma.soft.shared._rendezvous import (
-    Access,
-    Answer,
-    Bell,
+    AccessReply,
+    AccessRequest,
+    DatagramRingOffer,
     decode,
+    DoorbellNotice,
     Hello,
     Join,
     MAGIC,
-    Mail,
     mapBox,
     MessageKind,
-    Note,
+    PairNotice,
     Reach,
-    Region,
+    RegionReply,
+    RegionRequest,
     shareable,
     VERSION,
-    Want,
 )
-from txrdma.soft.shared.attachment import Attachment, LocalOwner, SharingReactor
-from txrdma.soft.shared.datagrams import Mailbox, SharedDatagrams
-from txrdma.soft.shared.unixpackets import Line, Meetings, NO_DESCRIPTORS, UnixMeetings
-from txrdma.unix.sockets import isOurs, Reactor
-
-if TYPE_CHECKING:
-    from txrdma.iba.pcap import RoCECapture
-    from txrdma.soft.memory import KeyTable
+from txrdma.soft.shared.datagrams import DatagramLink, SharedDatagrams
+from txrdma.soft.shared.peerprocess import PeerProcess
+from txrdma.soft.shared.sharedqueuepair import SharedQueuePair, SharingReactor
+from txrdma.soft.shared.unixpackets import Line, NO_DESCRIPTORS, Rendezvous, UnixRendezvous
+from txrdma.unix.sockets import Reactor
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -58,98 +55,77 @@ _MOST_WAITING: Final = 256
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
 
 
-class _Peer:
+class _Peer(PeerProcess):
     """
-    Another process, or another device of our own.
+    Another process, with all that connects us to it.
 
-    @ivar attachments: by our queue pairs' numbers.
-    @ivar mailbox: for datagrams, since the first of them.
-    @ivar isLost: whether L{lost} was called.
+    @ivar queuePairs: by our queue pairs' numbers.
+    @ivar datagramLink: for datagrams, since the first of them.
     """
 
     def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
-        self.name = name
-        self.attachments: dict[QPN, Attachment] = {}
-        self.links: list[_Link] = []
-        self.mailbox: Mailbox | None = None
-        self.isLost = False
+        super().__init__(name)
+        self.queuePairs: dict[QPN, SharedQueuePair] = {}
+        self.datagramLink: DatagramLink | None = None
         self._port = port
-        self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell], bool]] = {}
-        self._theirBells = TheirDoorbells()
-        self._ourBells = OurDoorbells()
+        self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell]]] = {}
+        self._peerDoorbells = PeerDoorbells()
 
-    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a message to the other process, by the first of its connections."""
-        if self.links:
-            self.links[0].line.send(message, descriptors)
-
-    @property
-    def isTrusted(self) -> bool:
-        """Whether the other process is one of our user, by the kernel's word."""
-        return bool(self.links) and isOurs(self.links[0].line.process.user)
-
-    def bellOf(self, channel: Channel) -> int:
-        """The number by which the other process knows the doorbell of a completion channel of ours."""
-        number = self._ourBells.numberOf(channel)
-        if number is None:
-            for gone in self._ourBells.closed():
-                self.send(Bell(kind=MessageKind.MUTE, number=gone).encode())
-            number = self._ourBells.tell(channel)
-            bell = Bell(kind=MessageKind.BELL, number=number)
-            self.send(bell.encode(), (channel.doorbell,) if self.isTrusted else ())
-        return number
-
-    def add(self, attachment: Attachment) -> None:
-        """A queue pair of ours is ready to receive."""
-        self.attachments[attachment.number] = attachment
-        attachment.invite()
-        invitation = self._invitations.pop((attachment.destination, attachment.number), None)
+    def add(self, connection: SharedQueuePair) -> None:
+        """Connect a local queue pair that is ready to receive."""
+        self.queuePairs[connection.number] = connection
+        connection.invite()
+        invitation = self._invitations.pop((connection.destination, connection.number), None)
         if invitation is not None:
-            attachment.join(*invitation)
-            attachment.watch()  # the peer may have written before: look, once we are part of our queues
+            connection.join(*invitation)
+            connection.watch()  # the peer may have written already: poll after the queues are attached
+
+    def remove(self, number: QPN) -> None:
+        """Remove a local queue pair that has ended."""
+        self.queuePairs.pop(number, None)
 
     def lost(self, reason: str) -> None:
-        """Drop the other process for this reason: close its connections, and end its attachments."""
+        """Close all connections to the process, and fail its queue pairs."""
         self.isLost = True
-        links, self.links = self.links, []
-        for link in links:
-            link.line.close()
-            self._port.unlink(link)
+        lines, self.lines = self.lines, []
+        for line in lines:
+            line.close()
+            self._port.unlink(line)
         self._port.forget(self)
         for invitation in self._invitations.values():
-            _discard(*invitation[:2])
+            _discard(*invitation)
         self._invitations.clear()
-        self._theirBells.close()
-        if self.mailbox is not None:
-            self._port.datagrams.over(self.mailbox)
-        attachments = list(self.attachments.values())
-        if attachments:
+        self._peerDoorbells.close()
+        if self.datagramLink is not None:
+            self._port.datagrams.over(self.datagramLink)
+        queuePairs = list(self.queuePairs.values())
+        if queuePairs:
             _log.debug(
-                "memory is shared no more with a process of this host, by {count} queue pairs: {reason}",
-                count=len(attachments),
+                "shared memory of {count} queue pairs with another process has ended: {reason}",
+                count=len(queuePairs),
                 reason=reason,
             )
-        for attachment in attachments:
+        for connection in queuePairs:
             try:
-                attachment.peerGone(AsyncEventKind.QP_FATAL)
+                connection.peerGone(AsyncEventKind.QP_FATAL)
             except Exception:
-                attachment.fail()
+                connection.fail()
 
-    # What it says. Descriptors that are kept are taken out of the list.
+    # Messages of the peer. A handler removes descriptors that it keeps from the list.
 
-    def joined(self, told: Join, descriptors: list[int]) -> None:
+    def isJoined(self, parsed: Join, descriptors: list[int]) -> None:
         if len(descriptors) != 1:
             raise ValueError(f"an invitation comes with one descriptor, not {len(descriptors)}")
-        key = (told.source, told.destination)
+        key = (parsed.source, parsed.destination)
         if key in self._invitations or len(self._invitations) >= _MOST_WAITING:
             raise ValueError("too many invitations")
-        attachment = self.attachments.get(told.destination)
-        if attachment is not None and (attachment.destination != told.source or attachment.joined):
-            self.refuse(told)
+        connection = self.queuePairs.get(parsed.destination)
+        if connection is not None and (connection.destination != parsed.source or connection.isJoined):
+            self.refuse(parsed)
             return
-        doorbells = self._theirBells.held(told.receives, told.sends)
-        if doorbells is None:  # there was no descriptor for one
-            self.refuse(told)
+        doorbells = self._peerDoorbells.acquire(parsed.receives, parsed.sends)
+        if doorbells is None:  # the descriptor of one was lost
+            self.refuse(parsed)
             return
         try:
             box = mapBox(descriptors[0])
@@ -158,93 +134,95 @@ class _Peer:
                 doorbell.release()
             if not isinstance(error, OSError) or error.errno not in NO_DESCRIPTORS:
                 raise
-            self.refuse(told)
+            self.refuse(parsed)
             return
-        if attachment is None:
-            self._invitations[key] = (box, doorbells, told.notes)  # its queue pair is not ready yet
+        if connection is None:
+            self._invitations[key] = (box, doorbells)  # our queue pair is not in RTR yet
         else:
-            attachment.join(box, doorbells, told.notes)
-            attachment.lane.poll()  # the peer may have written, and rung for it, before we could see its box
+            connection.join(box, doorbells)
+            connection.lane.poll()  # the peer may have written and rung before its box was mapped
 
-    def openMailbox(self) -> Mailbox | None:
+    def openDatagramLink(self) -> DatagramLink | None:
         """
-        The lane for datagrams to and from the peer, which is made now or was before.
+        The lane for datagrams to the peer, made on first use.
 
-        There is none to a process of another user, as nothing but its doorbell could wake it.
+        None for a process of another user, which could only be woken by a doorbell.
         """
-        if self.mailbox is None and self.isTrusted:
-            self.mailbox = self._port.datagrams.open(self)
-        return self.mailbox
+        if self.datagramLink is None and self.isTrusted:
+            self.datagramLink = self._port.datagrams.open(self)
+        return self.datagramLink
 
-    def mailed(self, told: Mail, descriptors: list[int]) -> None:
-        """Take the peer's box for datagrams, or hear that it could not take ours: then UDP does."""
-        if not told.number:
-            self._closeMailbox()
+    def datagramRingReceived(self, parsed: DatagramRingOffer, descriptors: list[int]) -> None:
+        """Attach the peer's box for datagrams; number 0 refuses ours, so that UDP is used."""
+        if not parsed.number:
+            self._closeDatagramLink()
             return
-        if len(descriptors) != 1 or (self.mailbox is not None and self.mailbox.lane.isUp):
+        if len(descriptors) != 1 or (self.datagramLink is not None and self.datagramLink.lane.isUp):
             raise ValueError("one box for datagrams, and one descriptor with it")
-        doorbells = self._theirBells.held(told.number)
-        if doorbells is not None and (mailbox := self.openMailbox()) is not None:
+        doorbells = self._peerDoorbells.acquire(parsed.number)
+        if doorbells is not None and (datagramLink := self.openDatagramLink()) is not None:
             try:
-                self._port.datagrams.joined(mailbox, descriptors[0], doorbells.pop())
+                self._port.datagrams.isJoined(datagramLink, descriptors[0], doorbells.pop())
                 return
             except OSError as error:
                 if error.errno not in NO_DESCRIPTORS:
                     raise
         for doorbell in doorbells or ():
             doorbell.release()
-        self.refuseMail()
+        self.refuseDatagramRing()
 
-    def refuseMail(self) -> None:
-        """Tell the peer that we can't take its box, for want of a descriptor: datagrams go by UDP."""
-        self._closeMailbox()
-        self.send(Mail(kind=MessageKind.MAIL).encode())
+    def refuseDatagramRing(self) -> None:
+        """Refuse the peer's box for lack of descriptors: datagrams go by UDP."""
+        self._closeDatagramLink()
+        self.send(DatagramRingOffer(kind=MessageKind.DATAGRAM_RING).encode())
 
-    def _closeMailbox(self) -> None:
-        mailbox, self.mailbox = self.mailbox, None
-        if mailbox is not None:
-            self._port.datagrams.remove(mailbox)
+    def _closeDatagramLink(self) -> None:
+        datagramLink, self.datagramLink = self.datagramLink, None
+        if datagramLink is not None:
+            self._port.datagrams.remove(datagramLink)
 
-    def rang(self, told: Bell, descriptors: list[int]) -> None:
-        """Take what the peer says of a doorbell, of its own or of ours."""
-        if told.kind is MessageKind.BELL:
-            self._theirBells.came(told.number, descriptors, self.isTrusted)
-        elif told.kind is MessageKind.MUTE:
-            self._theirBells.gone(told.number)
+    def doorbellReceived(self, parsed: DoorbellNotice, descriptors: list[int]) -> None:
+        """Handle a message about a doorbell of the peer, or of ours."""
+        if parsed.kind is MessageKind.DOORBELL:
+            self._peerDoorbells.add(parsed.number, descriptors, self.isTrusted)
+        elif parsed.kind is MessageKind.DOORBELL_CLOSED:
+            self._peerDoorbells.remove(parsed.number)
         else:
-            self._ourBells.lost(told.number)
+            self.doorbells.forget(parsed.number)
 
-    def refuse(self, told: Join) -> None:
-        """Refuse an invitation of the peer's queue pair, which does not meet one of ours."""
-        refusal = Note(kind=MessageKind.LEAVE, source=told.destination, destination=told.source)
+    def refuse(self, parsed: Join) -> None:
+        """Refuse to connect the peer's queue pair."""
+        refusal = PairNotice(kind=MessageKind.LEAVE, source=parsed.destination, destination=parsed.source)
         self.send(refusal.encode())
 
-    def left(self, told: Note) -> None:
-        invitation = self._invitations.pop((told.source, told.destination), None)
+    def left(self, parsed: PairNotice) -> None:
+        invitation = self._invitations.pop((parsed.source, parsed.destination), None)
         if invitation is not None:
-            _discard(*invitation[:2])
-        attachment = self.attachment(told.source, told.destination)
-        if attachment is not None:
-            attachment.peerGone(None)
+            _discard(*invitation)
+        connection = self.connection(parsed.source, parsed.destination)
+        if connection is not None:
+            connection.peerGone(None)
 
-    def attachment(self, source: QPN, destination: QPN) -> Attachment | None:
-        """Our attachment between these two queue pairs, None if there is none."""
-        attachment = self.attachments.get(destination)
-        return attachment if attachment is not None and attachment.destination == source else None
+    def connection(self, source: QPN, destination: QPN) -> SharedQueuePair | None:
+        """The connection between these two queue pairs; None if there is none."""
+        connection = self.queuePairs.get(destination)
+        return connection if connection is not None and connection.destination == source else None
 
-    def wanted(self, told: Want, answer: Callable[[bytes, tuple[int, ...]], None]) -> None:
-        attachment = self.attachment(told.source, told.destination)
-        if attachment is None:
-            return  # it has just left, and the peer will hear it
-        owner = attachment.owner
-        region = owner.keys.find(owner.domain, told.rkey)
+    def regionRequested(
+        self, parsed: RegionRequest, answer: Callable[[bytes, tuple[int, ...]], None]
+    ) -> None:
+        connection = self.connection(parsed.source, parsed.destination)
+        if connection is None:
+            return  # closed already; the peer will receive LEAVE
+        owner = connection.owner
+        region = owner.keys.find(owner.domain, parsed.rkey)
         access = _allowed(owner)
         rights = 0 if region is None else region.rights & access & _REMOTE
-        reply = Region(
-            kind=MessageKind.REGION,
-            source=told.destination,
-            destination=told.source,
-            rkey=told.rkey,
+        reply = RegionReply(
+            kind=MessageKind.REGION_REPLY,
+            source=parsed.destination,
+            destination=parsed.source,
+            rkey=parsed.rkey,
             access=access,
         )
         if region is None or not rights:
@@ -264,33 +242,35 @@ class _Peer:
         answer(reply.replace(reach=Reach.BY_MESSAGES).encode(), ())
 
     def accessed(
-        self, told: Access, content: memoryview, answer: Callable[[bytes, tuple[int, ...]], None]
+        self, parsed: AccessRequest, content: memoryview, answer: Callable[[bytes, tuple[int, ...]], None]
     ) -> None:
-        attachment = self.attachment(told.source, told.destination)
-        if attachment is None:
+        connection = self.connection(parsed.source, parsed.destination)
+        if connection is None:
             return
-        owner = attachment.owner
-        need = REMOTE_WRITE if told.writing else REMOTE_READ
-        reply = Answer(kind=MessageKind.ANSWER, source=told.destination, destination=told.source)
+        owner = connection.owner
+        need = REMOTE_WRITE if parsed.writing else REMOTE_READ
+        reply = AccessReply(
+            kind=MessageKind.ACCESS_REPLY, source=parsed.destination, destination=parsed.source
+        )
         try:
             if not _allowed(owner) & need:
                 raise ProtectionError("the queue pair does not allow it")
-            memory = owner.keys.remote(owner.domain, told.rkey, told.address, told.length, need)
+            memory = owner.keys.remote(owner.domain, parsed.rkey, parsed.address, parsed.length, need)
         except ProtectionError:
             answer(reply.encode(), ())
             return
-        if told.writing:
+        if parsed.writing:
             memory[:] = content
             answer(reply.replace(allowed=True).encode(), ())
         else:
-            answer(reply.replace(allowed=True, length=told.length).encode() + memory, ())
+            answer(reply.replace(allowed=True, length=parsed.length).encode() + memory, ())
 
 
 class _Link:
     """
     One connection to a peer.
 
-    @ivar peer: None until it has said who it is.
+    @ivar peer: None until its L{Hello} has arrived.
     """
 
     def __init__(self, port: SharedMemoryPort, line: Line, peer: _Peer | None) -> None:
@@ -309,108 +289,108 @@ class _Link:
         self.line.send(hello.encode())
 
     def heard(self, message: bytes, descriptors: list[int]) -> None:
-        """Act on a message: whatever is wrong with it costs this peer its connection, and nobody else."""
+        """Process a message; an invalid one closes the connection to this peer only."""
         try:
-            self._dispatch(message, descriptors)
+            self._process(message, descriptors)
         except (WireError, ValueError, OSError) as error:
             _seldom.warn(
                 (self._port.address, self._port.port),
-                "process {pid}, with which memory was to be shared, is not to be understood: {error}",
+                "shared memory: invalid message of process {pid}: {error}",
                 pid=self.line.process.pid,
                 error=error,
             )
             self.line.close(str(error))
 
-    def starved(self, message: bytes) -> None:
-        """Answer a message whose descriptors are lost: ask for the region again, or refuse the invitation."""
+    def descriptorsLost(self, message: bytes) -> None:
+        """Answer a message whose descriptors were lost: request them again, or refuse the connection."""
         try:
-            told, _ = decode(message)
+            parsed, _ = decode(message)
         except WireError as error:
             self.line.close(str(error))
             return
         peer = self.peer
         if peer is None or not self._greeted:
-            self.line.close("it does not say who it is")
-        elif isinstance(told, Join):
-            peer.refuse(told)
-        elif isinstance(told, Mail):
-            peer.refuseMail()
-        elif isinstance(told, Bell):
-            peer.send(told.replace(kind=MessageKind.LOST).encode())
-        elif isinstance(told, Region):
-            attachment = peer.attachment(told.source, told.destination)
-            if attachment is not None:
-                attachment.starved(told.rkey)
+            self.line.close("no HELLO was sent")
+        elif isinstance(parsed, Join):
+            peer.refuse(parsed)
+        elif isinstance(parsed, DatagramRingOffer):
+            peer.refuseDatagramRing()
+        elif isinstance(parsed, DoorbellNotice):
+            peer.send(parsed.replace(kind=MessageKind.DOORBELL_LOST).encode())
+        elif isinstance(parsed, RegionReply):
+            connection = peer.connection(parsed.source, parsed.destination)
+            if connection is not None:
+                connection.descriptorsLost(parsed.rkey)
 
-    def _dispatch(self, message: bytes, descriptors: list[int]) -> None:
-        told, content = decode(message)
-        if isinstance(told, Hello):
-            self._hello(told)
+    def _process(self, message: bytes, descriptors: list[int]) -> None:
+        parsed, content = decode(message)
+        if isinstance(parsed, Hello):
+            self._helloReceived(parsed)
             return
         peer = self.peer
         if peer is None or not self._greeted:
-            raise ValueError("it does not say who it is")
-        if isinstance(told, Join):
-            peer.joined(told, descriptors)
-        elif isinstance(told, Bell):
-            peer.rang(told, descriptors)
-        elif isinstance(told, Mail):
-            peer.mailed(told, descriptors)
-        elif isinstance(told, Want):
-            peer.wanted(told, self.line.send)
-        elif isinstance(told, Access):
-            peer.accessed(told, content, self.line.send)
-        elif isinstance(told, Note) and told.kind is MessageKind.LEAVE:
-            peer.left(told)
-        elif isinstance(told, (Note, Region, Answer)):
-            attachment = peer.attachment(told.source, told.destination)
-            if attachment is None:
+            raise ValueError("no HELLO was sent")
+        if isinstance(parsed, Join):
+            peer.isJoined(parsed, descriptors)
+        elif isinstance(parsed, DoorbellNotice):
+            peer.doorbellReceived(parsed, descriptors)
+        elif isinstance(parsed, DatagramRingOffer):
+            peer.datagramRingReceived(parsed, descriptors)
+        elif isinstance(parsed, RegionRequest):
+            peer.regionRequested(parsed, self.line.send)
+        elif isinstance(parsed, AccessRequest):
+            peer.accessed(parsed, content, self.line.send)
+        elif isinstance(parsed, PairNotice) and parsed.kind is MessageKind.LEAVE:
+            peer.left(parsed)
+        elif isinstance(parsed, (PairNotice, RegionReply, AccessReply)):
+            connection = peer.connection(parsed.source, parsed.destination)
+            if connection is None:
                 return
-            if isinstance(told, Region):
-                attachment.regionTold(told, descriptors)
-            elif isinstance(told, Answer):
-                attachment.moved(told, content)
+            if isinstance(parsed, RegionReply):
+                connection.regionReceived(parsed, descriptors)
+            elif isinstance(parsed, AccessReply):
+                connection.moved(parsed, content)
             else:
-                attachment.nudged()
+                connection.nudged()
 
-    def _hello(self, told: Hello) -> None:
-        name = (told.address.ip or "", told.port)
-        if told.magic != MAGIC or told.version != VERSION or self._greeted:
-            raise ValueError(f"this is version {VERSION}, not {told.version}")
+    def _helloReceived(self, parsed: Hello) -> None:
+        name = (parsed.address.ip or "", parsed.port)
+        if parsed.magic != MAGIC or parsed.version != VERSION or self._greeted:
+            raise ValueError(f"the peer has version {parsed.version}, not {VERSION}")
         if self.peer is None:
             self.peer = self._peerNamed(name)
-            self.peer.links.append(self)
+            self.peer.lines.append(self.line)
         elif self.peer.name != name:
-            raise ValueError(f"asked for {self.peer.name}, and {name} answers")
+            raise ValueError(f"the peer is {name}, not {self.peer.name}")
         self._greeted = True
 
     def _peerNamed(self, name: tuple[str, int]) -> _Peer:
         """
-        The peer of this name, which is only a claim.
+        The peer that claims this name.
 
-        @raise ValueError: another process has the name, by the kernel's word on who is at its connections.
+        @raise ValueError: another process has the name, by the credentials that the kernel reports.
         """
-        for link in list(self._port.peer(name).links):
-            if link.line.process != self.line.process:
-                link.line.catchUp()  # it may have ended
+        for line in list(self._port.peer(name).lines):
+            if line.process != self.line.process:
+                line.receiveNow()  # that process may have ended
         peer = self._port.peer(name)
-        if any(link.line.process != self.line.process for link in peer.links):
-            raise ValueError(f"it says that it is {name}, which is another process")
+        if any(line.process != self.line.process for line in peer.lines):
+            raise ValueError(f"{name} is the name of another process")
         return peer
 
     def ended(self, reason: str) -> None:
-        """The connection is closed: so is all that belonged to it."""
-        self._port.unlink(self)
+        """Close what belonged to the connection."""
+        self._port.unlink(self.line)
         if self.peer is not None:
             self.peer.lost(reason)
 
 
 class SharedMemoryPort:
     """
-    The local end of routes through shared memory: a L{RoutePort <txrdma.soft._route.RoutePort>}.
+    The local end of routes through shared memory: a L{RoutePort <txrdma.soft.core.routeport.RoutePort>}.
 
-    @ivar address: our device's IP address, and C{port} its UDP port: by these we are found.
-    @ivar datagrams: the lanes for datagrams, which are somebody else's to send.
+    @ivar address: our device's IP address, and C{port} its UDP port, by which peers find us.
+    @ivar datagrams: the lanes for datagrams.
     """
 
     def __init__(
@@ -418,157 +398,120 @@ class SharedMemoryPort:
         reactor: SharingReactor,
         address: str,
         port: int,
-        capture: RoCECapture | None = None,
         ring: int = RING_BYTES,
-        meetings: Meetings | None = None,
+        rendezvous: Rendezvous | None = None,
     ) -> None:
         """
-        @param meetings: how other processes are met; by UNIX sockets without it.
-        @param capture: gets every packet that RoCE v2 would have sent; its owner closes its file.
+        @param rendezvous: connects to other processes; by abstract UNIX sockets without it.
         @raise DeviceUnavailable: our name is taken.
         """
         self.reactor = reactor
         self.address = address
         self.port = port
-        self.meetings = meetings or UnixMeetings(cast(Reactor, reactor))
-        self._capture = capture
+        self.rendezvous = rendezvous or UnixRendezvous(cast(Reactor, reactor))
         self._ring = ring
-        self._enabled = True
         self._isResting = False
-        self._guarded: list[KeyTable] = []  # memory that was reached through us when we went down
         self._peers: dict[tuple[str, int], _Peer] = {}
-        self._links: dict[_Link, None] = {}
-        self.datagrams = SharedDatagrams(reactor, self.meetings, self._mailboxOf)
+        self._links: dict[Line, _Link] = {}
+        self.datagrams = SharedDatagrams(reactor, self.rendezvous, self._datagramLinkTo, self._lost)
         try:
-            self._listener = self.meetings.listen(address, port, self._accepted)
+            self._listener = self.rendezvous.listen(address, port, self._accepted)
         except OSError as error:
             raise DeviceUnavailable(
                 f"no rendezvous for shared memory at {address} port {port}: {error}"
             ) from error
 
-    def connect(self, owner: Owner) -> Route | None:
-        """The route to a queue pair of a process on this host, when such a process is there."""
+    def connect(self, owner: SoftQueuePair) -> Route | None:
+        """The route to a queue pair of a process on this host; None without such a process."""
         attributes = owner.attributes
         if owner.kind is not QPKind.RC or attributes.address is None or attributes.destinationQPN is None:
             return None
         address = attributes.address.dgid.ip
         if address is None:
             return None
-        peer = self._reach((address, udpPort(attributes.address)))
+        peer = self._connect((address, udpPort(attributes.address)))
         if peer is None:
             return None
-        attachment = Attachment(self, peer, cast(LocalOwner, owner), attributes.destinationQPN, self._ring)
-        attachment.lane.setEnabled(self._enabled)
-        peer.add(attachment)
-        return attachment.lane
+        connection = SharedQueuePair(
+            self.reactor, self.rendezvous, peer, owner, attributes.destinationQPN, self._ring, peer.remove
+        )
+        try:
+            peer.add(connection)
+        except BaseException:
+            connection.lane.close()
+            raise
+        return connection.lane
 
-    def _mailboxOf(self, name: tuple[str, int]) -> Mailbox | None:
-        """The lane for datagrams to that device, when its process is one of this host."""
-        peer = self._reach(name) if self._enabled else None
-        return None if peer is None else peer.openMailbox()
+    def _datagramLinkTo(self, name: tuple[str, int]) -> DatagramLink | None:
+        """The lane for datagrams to that device; None without a process on this host."""
+        peer = self._connect(name)
+        return None if peer is None else peer.openDatagramLink()
+
+    def _lost(self, name: tuple[str, int], reason: str) -> None:
+        """Close all connections to the process of that device."""
+        peer = self._peers.get(name)
+        if peer is not None:
+            peer.lost(reason)
 
     def drive(self) -> bool:
-        """Do nothing: what peers say of connections that there are is found by queues."""
+        """Do nothing: completion queues poll all connections."""
         return False
 
     def setEnabled(self, isEnabled: bool) -> None:
-        """
-        The port was taken down, or up again.
-
-        While it is down our lanes stand still, and messages wait in their sockets. Peers are told: who waits
-        for us does so from now on as long as it may, and who would reach our memory looks first.
-        """
-        if self._enabled == isEnabled:
-            return
-        self._enabled = isEnabled
-        attachments = self._joints()
-        if isEnabled:
-            self._unguard()
-        else:
-            self._guarded = list({id(each.owner.keys): each.owner.keys for each in attachments}.values())
-            for keys in self._guarded:
-                keys.guard(True)
-        for attachment in attachments:
-            attachment.lane.setEnabled(isEnabled)
-            attachment.nudge()
-        for link in tuple(self._links):
-            link.line.setReading(isEnabled and not self._isResting)
+        """Do nothing: shared memory does not depend on a network port."""
 
     @property
     def resting(self) -> SharedMemoryPort:
-        """The port itself rests: what peers write stays in shared memory, what they say in sockets."""
+        """The port itself: data waits in shared memory, and messages in sockets."""
         return self
 
     def rest(self) -> None:
-        """Leave the reactor: peers wait with what needs an answer."""
+        """Leave the reactor; requests of peers wait."""
         self._isResting = True
         self.datagrams.rest()
         self._listener.setReading(False)
-        for link in self._links:
-            link.line.setReading(False)
-            link.line.setWriting(False)
-        for attachment in self._joints():
-            attachment.rest()
+        for line in self._links:
+            line.setReading(False)
+            line.setWriting(False)
+        for connection in self._queuePairs():
+            connection.rest()
 
     def wake(self) -> None:
-        """Be part of the reactor, again or still."""
+        """Return to the reactor. Idempotent."""
         self._isResting = False
         self.datagrams.wake()
         self._listener.setReading(True)
-        for link in self._links:
-            link.line.setReading(self._enabled)
-            link.line.setWriting(True)
-        for attachment in self._joints():
-            attachment.wake()
+        for line in self._links:
+            line.setReading(True)
+            line.setWriting(True)
+        for connection in self._queuePairs():
+            connection.wake()
 
-    def _joints(self) -> list[Attachment]:
-        """The attachments of all our queue pairs to those of other processes."""
-        return [attachment for peer in self._peers.values() for attachment in peer.attachments.values()]
+    def _queuePairs(self) -> list[SharedQueuePair]:
+        """All connected queue pairs."""
+        return [connection for peer in self._peers.values() for connection in peer.queuePairs.values()]
 
-    def _unguard(self) -> None:
-        guarded, self._guarded = self._guarded, []
-        for keys in guarded:
-            keys.guard(False)
-
-    def _reach(self, name: tuple[str, int]) -> _Peer | None:
+    def _connect(self, name: tuple[str, int]) -> _Peer | None:
         peer = self._peers.get(name)
-        if peer is not None and peer.links:
+        if peer is not None and peer.lines:
             return peer
-        line = self.meetings.connect(*name)
+        line = self.rendezvous.connect(*name)
         if line is None:
             return None
         peer = self.peer(name)
-        link = self._link(line, peer)
-        if line.isClosed:  # it has died this very moment
-            self.unlink(link)
+        self._link(line, peer)
+        if line.isClosed:
             return None
-        peer.links.append(link)
+        peer.lines.append(line)
         return peer
 
-    def _link(self, line: Line, peer: _Peer | None) -> _Link:
+    def _link(self, line: Line, peer: _Peer | None) -> None:
         link = _Link(self, line, peer)
-        link.line.setReading(self._enabled)
-        self._links[link] = None
-        return link
-
-    def makeLane(
-        self, owner: LocalOwner, surroundings: Surroundings, box: memoryview, peer: tuple[str, int]
-    ) -> Lane:
-        """A lane to that peer."""
-        observer = None
-        if self._capture is not None:
-            # Not at the top: few record, and all would wait for what a recording is made of.
-            from txrdma.soft.shared.capture import LaneRecorder
-
-            here = (self.address, self.port)
-            ends = (*here, softMAC(*here)), (*peer, softMAC(*peer))
-            observer = LaneRecorder(
-                owner, surroundings, self._ring, self._capture, ends, self.reactor.seconds
-            )
-        return Lane(owner, surroundings, box, owner.shared is not None, observer)
+        if not line.isClosed:  # the peer may have died before our first message
+            self._links[line] = link
 
     def peer(self, name: tuple[str, int]) -> _Peer:
-        """The one with that name, which may be new to us."""
+        """The peer with that name, made on first use."""
         if name not in self._peers:
             self._peers[name] = _Peer(self, name)
         return self._peers[name]
@@ -576,28 +519,27 @@ class SharedMemoryPort:
     def _accepted(self, line: Line) -> None:
         self._link(line, None)
 
-    def unlink(self, link: _Link) -> None:
-        """Forget a connection to a peer, because it is closed."""
-        self._links.pop(link, None)
+    def unlink(self, line: Line) -> None:
+        """Remove a closed connection."""
+        self._links.pop(line, None)
 
     def forget(self, peer: _Peer) -> None:
-        """Forget another process, because it is gone."""
+        """Remove a process that has ended."""
         if self._peers.get(peer.name) is peer:
             del self._peers[peer.name]
 
     def close(self) -> None:
-        """Close the rendezvous, and all connections. Twice is fine."""
+        """Close the rendezvous, and all connections. Idempotent."""
         self._listener.close()
         self.datagrams.close()
-        self._unguard()
         for peer in list(self._peers.values()):
-            peer.lost("we close")
-        for link in list(self._links):
-            link.line.close()
+            peer.lost("the device is closed")
+        for line in list(self._links):
+            line.close()
         self._links.clear()
 
 
-def _allowed(owner: Owner) -> int:
+def _allowed(owner: SoftQueuePair) -> int:
     """The remote access rights that the peer has to this queue pair's memory."""
     attributes = owner.attributes
     access = int(attributes.access or 0)

@@ -32,24 +32,24 @@ _RING: Final = (1).to_bytes(8, sys.byteorder)
 _LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 
 _CROWDED_SECONDS: Final = 0.1
-"""Until a message is sent again for which too many descriptors were on their way between processes."""
+"""Seconds until a message is sent again after ETOOMANYREFS (too many descriptors in flight)."""
 
 
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
-"""Errors of system calls that find no descriptor left."""
+"""Errors of system calls for lack of descriptors."""
 
 
-class Hearer(Protocol):
-    """The receiver of the messages that a L{PacketSocket} brings."""
+class MessageReceiver(Protocol):
+    """The receiver of messages of a L{Line}."""
 
     def heard(self, message: bytes, descriptors: list[int]) -> None:
-        """Take a message; the descriptors that are left in the list are closed when this returns."""
+        """Process a message; descriptors left in the list are closed when this returns."""
 
-    def starved(self, message: bytes) -> None:
-        """Take a message whose descriptors are lost, since this process may have no more."""
+    def descriptorsLost(self, message: bytes) -> None:
+        """Process a message whose descriptors are lost, because this process has no more."""
 
     def ended(self, reason: str) -> None:
-        """Hear that the socket is closed, and brings no more messages."""
+        """Handle the end of the connection."""
 
 
 class Line(Protocol):
@@ -63,38 +63,38 @@ class Line(Protocol):
 
     @property
     def isClosed(self) -> bool:
-        """Whether the connection is closed, so that nothing is sent or heard any more."""
+        """Whether the connection is closed."""
 
-    def start(self, hearer: Hearer) -> None:
-        """Hand what comes to C{hearer} from now on."""
+    def start(self, receiver: MessageReceiver) -> None:
+        """Start receiving."""
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send one message, now or as soon as there is room."""
 
     def setReading(self, isReading: bool) -> None:
-        """Hear nothing for now, or again; what was sent meanwhile is heard then."""
+        """Pause or resume receiving."""
 
     def setWriting(self, isWriting: bool) -> None:
-        """Send what is queued as soon as there is room, or leave it for now."""
+        """Pause or resume sending queued messages."""
 
-    def catchUp(self) -> None:
-        """Hear now what the other end has sent, and whether it has ended."""
+    def receiveNow(self) -> None:
+        """Receive pending messages now, without the reactor."""
 
     def close(self, reason: str = "") -> None:
-        """Close it; what is queued is not sent. With a reason the hearer is told."""
+        """Close the connection, and drop queued messages; with a reason the receiver is notified."""
 
 
 class Listening(Protocol):
-    """A name at which a process of this host is found."""
+    """A listening socket."""
 
     def setReading(self, isReading: bool) -> None:
-        """Accept nobody for now, or again."""
+        """Pause or resume accepting."""
 
     def close(self) -> None:
-        """Give the name back. Twice is fine."""
+        """Close it. Idempotent."""
 
 
-class Meetings(Protocol):
+class Rendezvous(Protocol):
     """The ways in which processes of one host and user find, hear and wake each other."""
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
@@ -105,20 +105,20 @@ class Meetings(Protocol):
         """
 
     def connect(self, address: str, port: int) -> Line | None:
-        """Connect to the process with that device; None when there is none of our user."""
+        """Connect to the process with that device; None without one of our user."""
 
     def ring(self, doorbell: int) -> None:
-        """Wake whom that descriptor of a peer's wakes."""
+        """Ring a doorbell of a peer."""
 
 
-class UnixMeetings:
-    """Meetings at abstract UNIX sockets, and bells that are eventfds."""
+class UnixRendezvous:
+    """Rendezvous at abstract UNIX sockets."""
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
-        """Be found at the name of this address and port, as L{Meetings} asks."""
+        """Be found at the name of this address and port, as L{Rendezvous} asks."""
 
         def came(sock: socket.socket) -> None:
             accepted(PacketSocket(self._reactor, sock))
@@ -127,7 +127,7 @@ class UnixMeetings:
         return LocalListener(self._reactor, socket.SOCK_SEQPACKET, name, came, "our shared memory")
 
     def connect(self, address: str, port: int) -> Line | None:
-        """Connect to the process of our user that listens there, as L{Meetings} asks."""
+        """Connect to the process of our user that listens there, as L{Rendezvous} asks."""
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         try:
             sock = socket.socket(socket.AF_UNIX, kind)
@@ -143,19 +143,19 @@ class UnixMeetings:
         return None
 
     def ring(self, doorbell: int) -> None:
-        """Write to the eventfd, as L{Meetings} asks."""
+        """Write to the eventfd, as L{Rendezvous} asks."""
         ring(doorbell)
 
 
-class DirectoryMeetings(UnixMeetings):
-    """Meetings at UNIX sockets in a directory, which processes of several network namespaces can see."""
+class DirectoryRendezvous(UnixRendezvous):
+    """Rendezvous at UNIX sockets in a directory, across network namespaces."""
 
     def __init__(self, reactor: Reactor, directory: str) -> None:
         super().__init__(reactor)
         self._place = MeetingPlace(directory)
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
-        """Be found in the directory, as L{Meetings} asks."""
+        """Be found in the directory, as L{Rendezvous} asks."""
 
         def came(sock: socket.socket) -> None:
             accepted(PacketSocket(self._reactor, sock))
@@ -166,17 +166,17 @@ class DirectoryMeetings(UnixMeetings):
         )
 
     def connect(self, address: str, port: int) -> Line | None:
-        """Connect to the process that is found there, as L{Meetings} asks."""
+        """Connect to the process that is found there, as L{Rendezvous} asks."""
         connected = self._place.connect(socket.SOCK_SEQPACKET, meetingName(address, port))
         return None if connected is None else PacketSocket(self._reactor, connected)
 
 
 def ring(doorbell: int) -> None:
-    """Wake whoever waits for this descriptor, which never blocks."""
+    """Write to an eventfd, which never blocks."""
     try:
         os.write(doorbell, _RING)
     except OSError:
-        pass  # it rings already, or nobody is there to hear it
+        pass  # it is readable already, or the peer has closed it
 
 
 @implementer(IReadWriteDescriptor)
@@ -187,19 +187,19 @@ class PacketSocket:
         self.process = peerOf(sock)
         self._reactor = reactor
         self._socket = sock
-        self._hearer: Hearer
+        self._receiver: MessageReceiver
         self._queued: deque[tuple[bytes, list[int]]] = deque()
         self._closed = self._isCrowded = False
-        self._later: IDelayedCall | None = None
+        self._retryCall: IDelayedCall | None = None
 
-    def start(self, hearer: Hearer) -> None:
-        """Hand what comes to C{hearer} from now on."""
-        self._hearer = hearer
+    def start(self, receiver: MessageReceiver) -> None:
+        """Start receiving."""
+        self._receiver = receiver
         self._reactor.addReader(self)
 
     @property
     def isClosed(self) -> bool:
-        """Whether the connection is closed, so that nothing is sent or heard any more."""
+        """Whether the connection is closed."""
         return self._closed
 
     def fileno(self) -> int:
@@ -207,7 +207,7 @@ class PacketSocket:
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """The prefix of the socket's lines in the log."""
+        """The prefix of log messages."""
         return "txrdma.soft.shared.routes"
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -219,7 +219,7 @@ class PacketSocket:
 
     def _queue(self, message: bytes, descriptors: Sequence[int]) -> None:
         if len(self._queued) >= _MOST_QUEUED:
-            self.close("it does not read what we send")
+            self.close("the peer does not read")
             return
         copies: list[int] = []
         try:
@@ -233,7 +233,7 @@ class PacketSocket:
         self._reactor.addWriter(self)
 
     def _sent(self, message: bytes, descriptors: Sequence[int]) -> bool:
-        """Tell whether it is on its way, or never will be."""
+        """Try to send; False when the message must be queued."""
         try:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
             self._socket.sendmsg([message], ancillary if descriptors else [], socket.MSG_NOSIGNAL)
@@ -245,7 +245,7 @@ class PacketSocket:
         return True
 
     def setReading(self, isReading: bool) -> None:
-        """Hear nothing for now, or again; what was sent meanwhile is heard then."""
+        """Pause or resume receiving."""
         if self._closed:
             return
         if isReading:
@@ -254,27 +254,27 @@ class PacketSocket:
             self._reactor.removeReader(self)
 
     def setWriting(self, isWriting: bool) -> None:
-        """Send what is queued as soon as there is room, or leave it for now."""
+        """Pause or resume sending queued messages."""
         if isWriting and self._queued:
             self._reactor.addWriter(self)
         else:
             self._reactor.removeWriter(self)
 
     def doWrite(self) -> None:
-        """Send messages that are queued, because the socket has room again."""
+        """Send queued messages."""
         while self._queued:
             message, descriptors = self._queued.popleft()
             if not self._sent(message, descriptors):
                 self._queued.appendleft((message, descriptors))
                 if self._isCrowded:
                     self._reactor.removeWriter(self)
-                    self._later = self._reactor.callLater(_CROWDED_SECONDS, self._reactor.addWriter, self)
+                    self._retryCall = self._reactor.callLater(_CROWDED_SECONDS, self._reactor.addWriter, self)
                 return
             _closeAll(descriptors)
         self._reactor.removeWriter(self)
 
-    def catchUp(self) -> None:
-        """Receive what is there, without waiting for the reactor."""
+    def receiveNow(self) -> None:
+        """Receive pending messages now, as L{Line} asks."""
         self.doRead()
 
     def doRead(self) -> None:
@@ -300,18 +300,18 @@ class PacketSocket:
                 descriptors += numbers
         try:
             if not message:
-                self.close("it has ended, or closed its device")
-            elif flags & socket.MSG_CTRUNC and self._isStarving():
-                self._hearer.starved(message)
+                self.close("the peer has ended, or closed its device")
+            elif flags & socket.MSG_CTRUNC and self._areDescriptorsExhausted():
+                self._receiver.descriptorsLost(message)
             elif flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-                self.close("it sent more than any message has")
+                self.close("the message is too long")
             else:
-                self._hearer.heard(message, descriptors)
+                self._receiver.heard(message, descriptors)
         finally:
             _closeAll(descriptors)
         return True
 
-    def _isStarving(self) -> bool:
+    def _areDescriptorsExhausted(self) -> bool:
         """Whether this process, or the system, has no descriptors left."""
         try:
             os.close(os.dup(self._socket.fileno()))
@@ -329,11 +329,11 @@ class PacketSocket:
             self.close(reason.getErrorMessage())
 
     def close(self, reason: str = "") -> None:
-        """Leave the reactor, then close; what is queued is not sent. With a reason the hearer is told."""
+        """Leave the reactor, then close; with a reason the receiver is notified."""
         if self._closed:
             return
         self._closed = True
-        later, self._later = self._later, None
+        later, self._retryCall = self._retryCall, None
         if later is not None and later.active():
             later.cancel()
         self._reactor.removeReader(self)
@@ -343,7 +343,7 @@ class PacketSocket:
             _closeAll(descriptors)
         self._queued.clear()
         if reason:
-            self._hearer.ended(reason)
+            self._receiver.ended(reason)
 
 
 def _closeAll(descriptors: list[int]) -> None:

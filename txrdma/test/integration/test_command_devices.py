@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options
 from txrdma.commands.common.devicedescriptions import Description
-from txrdma.commands.devices import carryOut
+from txrdma.commands.devices import run
 from txrdma.error import DeviceUnavailable
 
 
@@ -26,7 +26,7 @@ class CommandTests(SynchronousTestCase):
         options.parseOptions(["devices", *arguments])
         out = io.StringIO()
         with redirect_stdout(out):
-            self.successResultOf(Deferred.fromCoroutine(carryOut(self.reactor(), options.subOptions)))
+            self.successResultOf(Deferred.fromCoroutine(run(self.reactor(), options.subOptions)))
         return out.getvalue()
 
     def reactor(self) -> object:
@@ -75,5 +75,5 @@ class CommandTests(SynchronousTestCase):
         for name in ("soft:nowhere", "nowhere_7"):
             options.parseOptions(["devices", name])
             self.failureResultOf(
-                Deferred.fromCoroutine(carryOut(self.reactor(), options.subOptions)), DeviceUnavailable
+                Deferred.fromCoroutine(run(self.reactor(), options.subOptions)), DeviceUnavailable
             )

@@ -127,7 +127,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual(withOptions - {"options"}, {each.name.replace("-", "_") for each in COMMANDS})
         for each in COMMANDS:
             self.assertIn(each.group, GROUPS)
-            self.assertTrue(callable(each.load().carryOut))
+            self.assertTrue(callable(each.load().run))
             self.assertIn(f"Usage: txrdma {each.name} ", self.help(each.name, "--help"))
 
     def test_help(self) -> None:
@@ -167,7 +167,7 @@ class OptionsTests(SynchronousTestCase):
         async def fail(reactor: object, options: object) -> None:
             raise DeviceUnavailable("it is gone")
 
-        self.patch(devices, "carryOut", fail)
+        self.patch(devices, "run", fail)
         options = Options()
         options.parseOptions(["devices"])
         failure = self.failureResultOf(run(cast(IReactor, None), options), SystemExit)

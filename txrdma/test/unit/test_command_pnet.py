@@ -54,10 +54,10 @@ class CommandTestCase(SynchronousTestCase):
         options = Options()
         options.parseOptions(list(words))
         assert options.subCommand is not None
-        module = __import__(f"txrdma.commands.{options.subCommand}", fromlist=["carryOut"])
+        module = __import__(f"txrdma.commands.{options.subCommand}", fromlist=["run"])
         out = io.StringIO()
         with redirect_stdout(out):
-            self.successResultOf(Deferred.fromCoroutine(module.carryOut(None, options.subOptions)))
+            self.successResultOf(Deferred.fromCoroutine(module.run(None, options.subOptions)))
         return out.getvalue()
 
     def pnet(self, *words: str) -> str:
@@ -86,7 +86,7 @@ class PnetTests(CommandTestCase):
             options.parseOptions(["pnet", "--file", str(self.file), *words])
             with redirect_stdout(out):
                 self.failureResultOf(
-                    Deferred.fromCoroutine(pnet.carryOut(None, options.subOptions)), InvalidRequest
+                    Deferred.fromCoroutine(pnet.run(None, options.subOptions)), InvalidRequest
                 )
         self.assertEqual(self.file.read_text(), "NET1 eth0\n")
 

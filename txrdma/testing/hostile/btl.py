@@ -19,7 +19,7 @@ from txrdma.btl.connections import ClientEndpoint, MOST_OPENING, ServerEndpoint
 from txrdma.btl.introductions import FrameHead, HEAD_LENGTH, INTRODUCTION_LENGTH, MAGIC
 from txrdma.messages import IMessageProtocolFactory
 from txrdma.soft import device as deviceModule
-from txrdma.soft import memory as memoryModule
+from txrdma.soft.core import memory as memoryModule
 from txrdma.testing.hostile.plans import drawHostile, HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
 from txrdma.testing.hostile.talkers import MessageTalker, Pair

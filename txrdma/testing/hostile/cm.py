@@ -10,16 +10,16 @@ from typing import Any, Final
 from twisted.internet.protocol import Factory
 
 from txrdma.cm import manager as managerModule
-from txrdma.cm._manager import BACKLOG
 from txrdma.cm.connections import adapter as adapterModule
 from txrdma.cm.connections import endpoints as endpointsModule
 from txrdma.cm.connections import opening as openingModule
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
+from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.mad import agent as agentModule
 from txrdma.mad.ports import verbsport as verbsportModule
 from txrdma.soft import device as deviceModule
-from txrdma.soft import memory as memoryModule
+from txrdma.soft.core import memory as memoryModule
 from txrdma.testing.hostile.plans import drawHostile, HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
 from txrdma.testing.hostile.talkers import MessageTalker, Pair, StreamTalker, Talker

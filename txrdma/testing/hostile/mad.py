@@ -17,7 +17,7 @@ from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.interfaces import IMADHandler
 from txrdma.mad import agent as agentModule
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.core.transfers import MOST_ANSWERS, MOST_QUESTIONS
+from txrdma.mad.core.transfers import MOST_ANSWERS, MOST_REQUESTS
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import MADRequest
 from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
@@ -25,7 +25,7 @@ from txrdma.mad.ports import verbsport as verbsportModule
 from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.server import MADServer, MOST_PENDING
 from txrdma.soft import device as deviceModule
-from txrdma.soft import memory as memoryModule
+from txrdma.soft.core import memory as memoryModule
 from txrdma.testing.hostile.plans import drawHostile, HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
 from txrdma.testing.hostile.talkers import Pair, Talker
@@ -138,7 +138,7 @@ class MADScenario(HostileScenario):
         transfers = agent._core._long
         check(len(server._pending) <= MOST_PENDING, f"{len(server._pending)} questions are pending")
         check(len(transfers._outgoing) <= MOST_ANSWERS, f"{len(transfers._outgoing)} long answers")
-        check(transfers._questions <= MOST_QUESTIONS, f"{transfers._questions} long questions")
+        check(transfers._requests <= MOST_REQUESTS, f"{transfers._requests} long questions")
 
     def end(self) -> None:
         """Check that the agent has forgotten everything, and close it."""

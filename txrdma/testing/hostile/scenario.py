@@ -29,7 +29,7 @@ from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEve
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
-from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.testing.hostile.plans import Ending, HostilePlan
 from txrdma.testing.hostile.talkers import Pair, Talker
 from txrdma.testing.hostile.tampering import Message, Resize, Tamper

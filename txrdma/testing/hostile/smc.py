@@ -21,7 +21,7 @@ from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import decodeFirst, HEADER_LENGTH
 from txrdma.soft import device as deviceModule
-from txrdma.soft import memory as memoryModule
+from txrdma.soft.core import memory as memoryModule
 from txrdma.testing.hostile.plans import drawHostile, HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
 from txrdma.testing.hostile.talkers import Pair, StreamTalker

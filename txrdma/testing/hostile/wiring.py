@@ -18,7 +18,7 @@ from txrdma.error import QueueFull, RDMAError
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Operation, QPKind, QPState, SendRequest
 from txrdma.sim.sharedmemory import SimulatedMemory
-from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.testing.hostile.tampering import Message, Tamper
 from txrdma.testing.smc.hosts import Host, MemorySocket
 

@@ -260,7 +260,7 @@ class MADPortContract(Base):
             end()
         self.assertEqual(answers.count, 2)
 
-    def strangers(self) -> Sequence[IBPath]:
+    def wrongSources(self) -> Sequence[IBPath]:
         """Lead to somebody else than the second port."""
         path = self.pathTo(1)
         if path.dgid is None:
@@ -271,7 +271,7 @@ class MADPortContract(Base):
         """An answer can be one of whom was asked, and of nobody else."""
         _, envelope = self.answer(*self.asked(5))
         self.assertTrue(self.ports[0].isFrom(envelope, self.pathTo(1)))
-        for stranger in self.strangers():
+        for stranger in self.wrongSources():
             self.assertFalse(self.ports[0].isFrom(envelope, stranger))
 
     def test_badDestination(self) -> None:

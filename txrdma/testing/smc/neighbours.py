@@ -21,14 +21,14 @@ from unittest import mock
 from txrdma.sim.sharedmemory import MemoryFaults, SimulatedMemory
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.soft.device import SoftDevice
-from txrdma.soft.shared.attachment import SharingReactor
+from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.testing.outcome import check
 from txrdma.testing.smc.hosts import Host, PollingHost
 from txrdma.testing.smc.plans import drawStreams, EventPlan, StreamPlan
 from txrdma.testing.smc.scenario import Outcome, PATIENCE, playScenario, StreamScenario
 from txrdma.testing.smc.versions import commonVersion
 from txrdma.verbs import completions as completionsModule
-from txrdma.verbs._lookout import Allowance
+from txrdma.verbs._busypoll import SpinBudget
 
 _EVENTS: Final = (
     *("killed", "killed", "killed", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled"),
@@ -169,7 +169,7 @@ def ticking() -> Iterator[None]:
 
     with (
         mock.patch.object(completionsModule, "perf_counter", perfCounter),
-        mock.patch.object(completionsModule, "_allowance", Allowance()),
+        mock.patch.object(completionsModule, "_budget", SpinBudget()),
         mock.patch.object(completionsModule, "sched_yield", lambda: None),
     ):
         yield

@@ -42,7 +42,7 @@ from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Accept, Confirm, decode
 from txrdma.soft import device as deviceModule
-from txrdma.soft import memory as memoryModule
+from txrdma.soft.core import memory as memoryModule
 from txrdma.soft.device import SoftDevice
 from txrdma.testing.outcome import check, Violation
 from txrdma.testing.plans import noiseAfter

@@ -30,8 +30,8 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import IQueuePair
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.network import SimulatedNetwork
+from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.device import SoftDevice
-from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
 from txrdma.testing.outcome import check, Outcome
 from txrdma.testing.verbs.plans import ClientsPlan, RequestPlan
 

@@ -120,21 +120,12 @@ class TellingContract(TwoEnds):
         self.assertEqual(carol.sent[0].status, Status.SUCCESS)
 
 
-class PortContract(TwoEnds):
+class PortEventContract(TwoEnds):
     """
-    A port that goes down, and comes up again.
+    Events of a port that goes down, and comes up again.
 
     A provider says how that is done: by command, or by the interface that the port stands on.
-
-    @cvar isOneWire: the ports are the ends of one wire: when one goes down, the other has no link, sooner or
-        later, and the system may keep datagrams until it has.
     """
-
-    isOneWire = False
-
-    def mayFailAtOnce(self, which: int) -> bool:
-        """Whether the first device is one that does not wait for its own port, and that may be down, too."""
-        return not self.quirks[0].waitsForItsPort and (which == 0 or self.isOneWire)
 
     def setPort(self, which: int, isUp: bool) -> None:
         """Take the first port of the first or the second device down, or up again."""
@@ -163,6 +154,21 @@ class PortContract(TwoEnds):
         self.runUntil(lambda: bool(eventsOf(end, AsyncEventKind.PORT_ACTIVE)))
         self.assertEqual(eventsOf(end, AsyncEventKind.PORT_ACTIVE)[0].port, 1)
         self.assertEqual(end.device.portAttributes(1).state, PortState.ACTIVE)
+
+
+class PortContract(PortEventContract):
+    """
+    Traffic through a port that goes down, and comes up again.
+
+    @cvar isOneWire: the ports are the ends of one wire: when one goes down, the other has no link, sooner or
+        later, and the system may keep datagrams until it has.
+    """
+
+    isOneWire = False
+
+    def mayFailAtOnce(self, which: int) -> bool:
+        """Whether the first device is one that does not wait for its own port, and that may be down, too."""
+        return not self.quirks[0].waitsForItsPort and (which == 0 or self.isOneWire)
 
     def test_backInTime(self) -> None:
         """Requests posted while a port is down, on either side, are carried out once when it is up again."""

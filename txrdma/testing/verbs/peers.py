@@ -33,7 +33,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import AsyncEvent, IMemoryRegion
 from txrdma.sim.network import SimulatedNetwork
-from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
+from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.testing.outcome import check, Violation
 from txrdma.testing.verbs.plans import (
     ATOMICS,

@@ -22,7 +22,7 @@ _PORT_LIMIT: Final = 255
 
 
 class _Word(NamedTuple):
-    """A plain attribute: its bit, its name in pyverbs, the most it may be, and what it is here."""
+    """A numeric attribute: its bit, its name in pyverbs, its maximum and its name here."""
 
     bit: int
     name: str
@@ -55,9 +55,7 @@ _ALTERNATE: Final = 1 << 14
 
 def toPyverbs(verbs: Pyverbs, attributes: QPAttributes) -> tuple[Any, int]:
     """
-    The attributes, and which of them are said.
-
-    What may be said together is for the kernel to judge.
+    The attributes for pyverbs, and the mask of those that are set; the kernel checks the combination.
 
     @raise InvalidRequest: a value can't be.
     """
@@ -81,7 +79,7 @@ def toPyverbs(verbs: Pyverbs, attributes: QPAttributes) -> tuple[Any, int]:
         said.alt_timeout = _within("alternateTimeout", attributes.alternateTimeout or 0, 31)
         mask |= _ALTERNATE
     elif given & {"alternateTimeout", "alternatePKeyIndex"}:
-        raise InvalidRequest("alternateTimeout and alternatePKeyIndex are said with alternateAddress only")
+        raise InvalidRequest("alternateTimeout and alternatePKeyIndex need alternateAddress")
     if attributes.state is QPState.SQD:
         said.en_sqd_async_notify = 1
         mask |= SQD_NOTIFY
@@ -105,9 +103,9 @@ def fromPyverbs(said: Any, names: frozenset[str]) -> QPAttributes:
 
 def addressToPyverbs(verbs: Pyverbs, address: AddressVector) -> Any:
     """
-    The way to a port. The next hop's MAC address is not said: the kernel looks for it by itself.
+    The address of a port, without the next hop's MAC address, which the kernel resolves.
 
-    Without a destination GID it has no GRH: such ways are on InfiniBand.
+    Without a destination GID it has no GRH, as on InfiniBand.
     """
     hasGRH = address.dgid != GID.fromBytes(bytes(16))
     route = None
@@ -129,7 +127,7 @@ def addressToPyverbs(verbs: Pyverbs, address: AddressVector) -> Any:
 
 
 def addressFromPyverbs(said: Any, port: int | None = None) -> AddressVector:
-    """The way, as it was told to the kernel."""
+    """The address vector of an address of pyverbs."""
     port = said.port_num if port is None else port
     if not said.is_global:
         return AddressVector(

@@ -40,7 +40,7 @@ class Pyverbs:
     """
     The classes of pyverbs that we use.
 
-    They are compiled and come without annotations: every C{Any} of these modules is one of theirs.
+    They are compiled, without annotations: every C{Any} of these modules is one of them.
     """
 
     Error: type[Exception]
@@ -138,7 +138,7 @@ def _loggingUntouched() -> Iterator[None]:
 
 
 def translated(error: Exception, what: str) -> RDMAError:
-    """The L{RDMAError} that an exception of pyverbs means for our callers; C{what} could not be done."""
+    """The L{RDMAError} for an exception of pyverbs; C{what} is the operation that failed."""
     code = abs(getattr(error, "error_code", 0) or 0)
     text = f"{what}: {error}"
     if code in _GONE:

@@ -39,9 +39,9 @@ from txrdma.verbs.pyverbs.bindings import loadPyverbs, Pyverbs, translated
 from txrdma.verbs.pyverbs.domain import PyverbsProtectionDomain
 from txrdma.verbs.pyverbs.events import EventReader, Removals, takeEvents, Told
 from txrdma.verbs.pyverbs.facts import deviceAttributes, deviceLimits, gidTable, pkeyTable, portAttributes
-from txrdma.verbs.pyverbs.ledger import closeEach, keep, Ledger, openContext
 from txrdma.verbs.pyverbs.queuepair import PyverbsQueuePair
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionChannel, PyverbsCompletionQueue
+from txrdma.verbs.pyverbs.resourcetracker import closeEach, keep, openContext, ResourceTracker
 
 _log = Logger()
 
@@ -55,16 +55,14 @@ _QUEUE_PAIR_FAILED: Final = frozenset(
 @implementer(IVerbsDevice, IAttendedDevice)
 class PyverbsDevice:
     """
-    An open device of the kernel's.
-
-    @ivar attributes: what it is.
+    An open device of the kernel.
     """
 
     def __init__(self, reactor: object, verbs: Pyverbs, name: str) -> None:
         self.name = name
         self.verbs = verbs
-        self.ledger = Ledger()
-        self._wrong: RDMAError | None = None
+        self.tracker = ResourceTracker()
+        self._error: RDMAError | None = None
         self._closed = False
         self._readers: list[EventReader] = []
         self._removals: Removals | None = None
@@ -81,7 +79,7 @@ class PyverbsDevice:
             self._pkeys: int = max(self._context.query_port(port).pkey_tbl_len for port in ports)
         except verbs.Error as error:
             if self._context is not None:
-                self.ledger.closeContext(self._context)
+                self.tracker.closeContext(self._context)
             raise DeviceUnavailable(f"pyverbs:{name} can't be opened: {error}") from error
         self._known = known
         self.portCount: int = known.phys_port_cnt
@@ -90,18 +88,18 @@ class PyverbsDevice:
         _open.add(self)
 
     def __repr__(self) -> str:
-        return f"<PyverbsDevice {self.name}{' closed' if self._closed else ' gone' if self._wrong else ''}>"
+        return f"<PyverbsDevice {self.name}{' closed' if self._closed else ' gone' if self._error else ''}>"
 
     def __del__(self) -> None:
-        """Left to the garbage collector: close in our order, not in its own."""
+        """Close an abandoned device in the right order, which the garbage collector does not know."""
         if getattr(self, "_context", None) is not None:
             self.close()
 
-    # What it is.
+    # Attributes.
 
     @cached_property
     def limits(self) -> DeviceLimits:
-        """The most it takes of each kind."""
+        """The limits of the device."""
         return deviceLimits(self.verbs, self._checkOpen(), self._known)
 
     def gids(self, port: int) -> Sequence[GID]:
@@ -127,9 +125,9 @@ class PyverbsDevice:
         try:
             return ask(context, port)
         except self.verbs.Error as error:
-            raise translated(error, f"port {port} of {self.name} can't be asked") from error
+            raise translated(error, f"port {port} of {self.name} can't be queried") from error
 
-    # What is made from it.
+    # Objects.
 
     def createProtectionDomain(self) -> IProtectionDomain:
         """A new set of memory and queue pairs."""
@@ -156,13 +154,13 @@ class PyverbsDevice:
         if not 1 <= depth <= self._known.max_cqe:
             raise InvalidRequest(f"the depth is from 1 to {self._known.max_cqe}, not {depth}")
         queue = PyverbsCompletionQueue(
-            self.verbs, context, depth, channel, self.ledger, self._completionQueues.pop
+            self.verbs, context, depth, channel, self.tracker, self._completionQueues.pop
         )
         self._completionQueues[queue] = None
         return queue
 
     def subscribe(self, listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
-        """Hear asynchronous events; the answer ends it."""
+        """Subscribe to asynchronous events; call the result to unsubscribe."""
         key = object()
         self._listeners[key] = listener
 
@@ -172,27 +170,27 @@ class PyverbsDevice:
         return unsubscribe
 
     def close(self) -> None:
-        """Let go of the device, and before that of everything that was made from it."""
+        """Close everything that was made from the device, then the device."""
         if self._closed:
             return
         self._closed = True
-        if self.ledger.isInherited:
-            keep(self)  # with all that it has
+        if self.tracker.isInherited:
+            keep(self)  # and everything that it refers to
             return
         closeEach(*self._domains, *self._completionQueues, *self._channels)
         self._release(DeviceUnavailable(f"the device {self.name} is closed"))
         self._listeners.clear()
 
-    # For what was made from it.
+    # For objects of the device.
 
     def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
-        """The completion queue as our class, if it is the device's: the kernel would confuse the numbers."""
+        """The completion queue as our class, if it belongs to the device: the kernel does not check that."""
         if not isinstance(queue, PyverbsCompletionQueue) or queue not in self._completionQueues:
             raise InvalidRequest(f"{queue!r} is no completion queue of this device, or closed")
         return queue
 
     def admit(self, attributes: QPAttributes) -> None:
-        """Look whether the device has what is named: rxe takes more P_Keys and reads than there are."""
+        """Check attributes against the device, because rxe accepts too many P_Keys and reads."""
         for index in (attributes.pkeyIndex, attributes.alternatePKeyIndex):
             if index is not None and index >= self._pkeys:
                 raise InvalidRequest(f"the ports have no P_Key {index}")
@@ -204,7 +202,7 @@ class PyverbsDevice:
                 raise InvalidRequest(f"{name} is {value}, more than {most}")
 
     def keep(self, queuePair: PyverbsQueuePair) -> None:
-        """A queue pair is there."""
+        """Register a queue pair."""
         self._queuePairs[queuePair.number] = queuePair
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
@@ -219,7 +217,7 @@ class PyverbsDevice:
     # Events.
 
     def _listen(self, reactor: IReactorFDSet | None, descriptor: int | None) -> None:
-        """Where there is no reactor with descriptors, there are no events."""
+        """Read events on the reactor, if it takes descriptors."""
         if reactor is None:
             return
         if descriptor is not None:
@@ -232,39 +230,39 @@ class PyverbsDevice:
             self._readers.append(EventReader(reactor, self._removals.fileno(), self.readRemovals))
 
     def rest(self) -> None:
-        """Leave the reactor, for who watches C{descriptors} instead. Twice is fine."""
+        """Leave the reactor; the caller watches C{descriptors} instead. Idempotent."""
         for reader in self._readers:
             reader.stop()
 
     def wake(self) -> None:
-        """Be part of the reactor, again or still."""
-        if self._wrong is None:
+        """Return to the reactor. Idempotent."""
+        if self._error is None:
             for reader in self._readers:
                 reader.start()
 
     def descriptors(self) -> Sequence[int]:
         """The file descriptors of the device's events, and of its removal."""
-        return [] if self._wrong is not None else [reader.fileno() for reader in self._readers]
+        return [] if self._error is not None else [reader.fileno() for reader in self._readers]
 
     def attend(self) -> None:
-        """Take the events that there are, while nobody reads them on the reactor."""
+        """Process pending events while the device is off the reactor."""
         self.readEvents()
         self.readRemovals()
 
     def readEvents(self) -> None:
-        """Take the asynchronous events of the device, and act on each of them."""
-        if self._wrong is None:
+        """Process pending asynchronous events."""
+        if self._error is None:
             for told in takeEvents(self.verbs, self._context):
                 self._heard(told)
 
     def readRemovals(self) -> None:
-        """Act on the removal of the device, if that is what the kernel reports."""
-        if self._wrong is None and self._removals is not None and self._removals.isRemoved():
+        """Release everything, if the kernel reports that the device was removed."""
+        if self._error is None and self._removals is not None and self._removals.isRemoved():
             self._heard(Told(AsyncEventKind.DEVICE_FATAL, None))
 
     def _heard(self, told: Told) -> None:
         kind, number = told
-        if self._wrong is not None:
+        if self._error is not None:
             return
         event = AsyncEvent(kind)
         if kind in (AsyncEventKind.SRQ_LIMIT_REACHED, AsyncEventKind.SRQ_ERROR):
@@ -301,18 +299,18 @@ class PyverbsDevice:
                 except Exception:
                     _log.failure("while {listener!r} heard {event}", listener=listener, event=event)
 
-    # The end.
+    # Closing.
 
     def _release(self, wrong: RDMAError) -> None:
         """
-        Give everything back to the kernel, which may be waiting for it, children first.
+        Release all objects to the kernel, which may be waiting for that, children first.
 
         What was made from the device stays, for its owners to close: queue pairs are in ERR with everything
         flushed, and everything raises C{wrong}.
         """
-        if self._wrong is not None:
+        if self._error is not None:
             return
-        self._wrong = wrong
+        self._error = wrong
         for reader in self._readers:
             reader.stop()
         if self._removals is not None:
@@ -322,12 +320,12 @@ class PyverbsDevice:
         for queue in tuple(self._completionQueues):
             queue.release()
         context, self._context = self._context, None
-        self.ledger.closeContext(context)
+        self.tracker.closeContext(context)
         _open.discard(self)
 
     def _checkOpen(self) -> Any:
-        if self._wrong is not None:
-            raise DeviceUnavailable(*self._wrong.args)
+        if self._error is not None:
+            raise DeviceUnavailable(*self._error.args)
         return self._context
 
 
@@ -336,14 +334,14 @@ _open: WeakSet[PyverbsDevice] = WeakSet()
 
 @atexit.register
 def _closeAll() -> None:
-    """At the end of the interpreter there is no order."""
+    """Close all open devices when the interpreter exits, which collects in any order."""
     for device in tuple(_open):
         device.close()
 
 
 def openPyverbsDevice(reactor: object, name: str) -> PyverbsDevice:
     """
-    Open a device of the kernel's.
+    Open a device of the kernel.
 
     @param reactor: for asynchronous events.
     @raise DeviceUnavailable: there is none of that name, we may not open it, or pyverbs is not installed.

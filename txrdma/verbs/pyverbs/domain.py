@@ -26,9 +26,9 @@ from txrdma.interfaces import (
 )
 from txrdma.verbs.pyverbs.attributes import addressToPyverbs
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
-from txrdma.verbs.pyverbs.ledger import closeEach, keep, Ledger
 from txrdma.verbs.pyverbs.queuepair import PyverbsQueuePair
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionQueue
+from txrdma.verbs.pyverbs.resourcetracker import closeEach, keep, ResourceTracker
 from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue
 
 _EMPTY: Final = memoryview(b"")
@@ -36,10 +36,10 @@ _CLOSED: Final = InvalidRequest("the protection domain is closed")
 
 
 class Device(Protocol):
-    """The device, as its protection domains see it."""
+    """The interface of the device for its protection domains, which it makes."""
 
     verbs: Pyverbs
-    ledger: Ledger
+    tracker: ResourceTracker
 
     def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
         """
@@ -50,13 +50,13 @@ class Device(Protocol):
 
     def admit(self, attributes: QPAttributes) -> None:
         """
-        Look whether the device has what is named, as far as kernels may not.
+        Check attributes against the device, where kernels may not.
 
-        @raise InvalidRequest: it has not.
+        @raise InvalidRequest: the device does not have what they name.
         """
 
     def keep(self, queuePair: PyverbsQueuePair) -> None:
-        """Note a queue pair of the device that has been created."""
+        """Register a queue pair."""
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
         """Forget a queue pair that has been closed."""
@@ -67,21 +67,21 @@ class Device(Protocol):
 
 @implementer(IMemoryRegion)
 class PyverbsMemoryRegion:
-    """Memory of ours that the device may reach; its buffer can't go before it is deregistered."""
+    """Registered memory; its buffer can't be freed before it is deregistered."""
 
     def __init__(
         self,
         verbs: Pyverbs,
-        ledger: Ledger,
+        tracker: ResourceTracker,
         domain: Any,
         view: memoryview,
         access: Access,
         mapping: mmap.mmap | None,
         closed: Callable[[PyverbsMemoryRegion], object],
     ) -> None:
-        self._ledger = ledger
+        self._tracker = tracker
         self._mapping = mapping
-        self._tellClosed = closed
+        self._onClosed = closed
         self.view = view
         self.length = view.nbytes
         self._anchor: Any = (ctypes.c_char * self.length).from_buffer(view)
@@ -98,30 +98,30 @@ class PyverbsMemoryRegion:
 
     def close(self) -> None:
         """
-        Deregister the memory region: its keys are of no use any more.
+        Deregister the memory region.
 
-        Memory of ours goes back to the system now, or when the last slice of C{view} is gone.
+        Allocated memory is unmapped now, or when the last slice of C{view} is released.
         """
         self.lost()
-        if self._tellClosed is _nobody:
+        if self._onClosed is _nobody:
             return
-        tellClosed, self._tellClosed = self._tellClosed, _nobody
+        tellClosed, self._onClosed = self._onClosed, _nobody
         if self._mapping is not None:
             view, self.view = self.view, _EMPTY
             view.release()
             try:
                 self._mapping.close()
             except BufferError:
-                pass  # a slice is still out: the mapping goes with it
+                pass  # the last slice unmaps it
             self._mapping = None
         tellClosed(self)
 
     def lost(self) -> None:
-        """The device has it no more; the bytes stay."""
+        """Deregister the memory; its bytes stay."""
         raw, self._raw = self._raw, None
         if raw is not None:
-            self._ledger.close(raw)
-            if self._ledger.stuck:
+            self._tracker.close(raw)
+            if self._tracker.stuck:
                 keep(self._anchor)
             self._anchor = None
 
@@ -132,39 +132,39 @@ def _nobody(region: PyverbsMemoryRegion) -> None:
 
 @implementer(IAddressHandle)
 class PyverbsAddressHandle:
-    """The way to a port, for datagrams."""
+    """The address of a port, for datagrams."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        tracker: ResourceTracker,
         raw: Any,
         address: AddressVector,
         closed: Callable[[PyverbsAddressHandle], object],
     ) -> None:
         self.address = address
         self.raw: Any = raw
-        self._ledger = ledger
-        self._tellClosed = closed
+        self._tracker = tracker
+        self._onClosed = closed
 
     def close(self) -> None:
-        """Destroy the address handle, and tell its domain."""
+        """Destroy the address handle."""
         raw, self.raw = self.raw, None
         if raw is not None:
-            self._ledger.close(raw)
-            self._tellClosed(self)
+            self._tracker.close(raw)
+            self._onClosed(self)
 
 
 @implementer(IProtectionDomain)
 class PyverbsProtectionDomain:
-    """Memory and queue pairs that may reach each other."""
+    """A protection domain: memory and queue pairs that may access each other."""
 
     def __init__(self, device: Any, raw: Any) -> None:
         self.device: Any = device
         self._own: Device = device
         self._verbs: Pyverbs = device.verbs
-        self._ledger: Ledger = device.ledger
+        self._tracker: ResourceTracker = device.tracker
         self._raw: Any = raw
-        self._wrong: RDMAError | None = None
+        self._error: RDMAError | None = None
         self._queuePairs: dict[PyverbsQueuePair, None] = {}
         self._shared: dict[PyverbsSharedReceiveQueue, None] = {}
         self._handles: dict[PyverbsAddressHandle, None] = {}
@@ -182,7 +182,7 @@ class PyverbsProtectionDomain:
         return self._register(memoryview(mapping)[:length], access, mapping)
 
     def registerMemory(self, buffer: memoryview, access: Access) -> IMemoryRegion:
-        """Make a writable, contiguous buffer of ours known to the device."""
+        """Register a writable, contiguous buffer."""
         self._checkOpen()
         view = memoryview(buffer)
         if view.readonly or not view.c_contiguous:
@@ -195,19 +195,19 @@ class PyverbsProtectionDomain:
         if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
             raise InvalidRequest("memory that peers may write must be writable for ourselves (IBA 10.6.3)")
         region = PyverbsMemoryRegion(
-            self._verbs, self._ledger, self._raw, view, access, mapping, self._regions.pop
+            self._verbs, self._tracker, self._raw, view, access, mapping, self._regions.pop
         )
         self._regions[region] = None
         return region
 
     def createAddressHandle(self, address: AddressVector) -> IAddressHandle:
-        """The way to a port, for datagrams."""
+        """The address of a port, for datagrams."""
         self._checkOpen()
         try:
             raw = self._verbs.AH(self._raw, attr=addressToPyverbs(self._verbs, address))
         except self._verbs.Error as error:
             raise translated(error, f"no address handle for {address}") from error
-        handle = PyverbsAddressHandle(self._ledger, raw, address, self._handles.pop)
+        handle = PyverbsAddressHandle(self._tracker, raw, address, self._handles.pop)
         self._handles[handle] = None
         return handle
 
@@ -217,7 +217,7 @@ class PyverbsProtectionDomain:
         if maxReceive < 1 or maxSegments < 0:
             raise InvalidRequest(f"no shared receive queue of {maxReceive} with {maxSegments} segments")
         queue = PyverbsSharedReceiveQueue(
-            self._verbs, self._ledger, self._raw, maxReceive, maxSegments, self._shared.pop
+            self._verbs, self._tracker, self._raw, maxReceive, maxSegments, self._shared.pop
         )
         self._shared[queue] = None
         return queue
@@ -264,18 +264,18 @@ class PyverbsProtectionDomain:
         really = Capacity(
             has.max_send_wr, has.max_recv_wr, has.max_send_sge, has.max_recv_sge, has.max_inline_data
         )
-        queuePair = PyverbsQueuePair(verbs, self._ledger, self, raw, kind, really, send, receive, shared)
+        queuePair = PyverbsQueuePair(verbs, self._tracker, self, raw, kind, really, send, receive, shared)
         self._queuePairs[queuePair] = None
         self._own.keep(queuePair)
         return queuePair
 
     def close(self) -> None:
-        """Let go of it, of its queue pairs first, then of its memory."""
-        if self._wrong is _CLOSED:
+        """Close the domain, its queue pairs first, then its memory."""
+        if self._error is _CLOSED:
             return
         closeEach(*self._queuePairs, *self._shared, *self._handles, *self._regions)
         self.lost(_CLOSED)
-        self._wrong = _CLOSED
+        self._error = _CLOSED
         self._own.domainClosed(self)
 
     # For queue pairs and the device.
@@ -288,9 +288,9 @@ class PyverbsProtectionDomain:
 
     def admit(self, attributes: QPAttributes) -> None:
         """
-        Look whether the device has what is named.
+        Check attributes against the device.
 
-        @raise InvalidRequest: it has not.
+        @raise InvalidRequest: the device does not have what they name.
         """
         self._own.admit(attributes)
 
@@ -304,9 +304,9 @@ class PyverbsProtectionDomain:
         self._own.forget(queuePair)
 
     def lost(self, wrong: RDMAError) -> None:
-        """The device has it no more, and nothing in it; C{wrong} is raised from now on."""
-        if self._wrong is None:
-            self._wrong = wrong
+        """Release the domain and everything in it; calls raise C{wrong} from now on."""
+        if self._error is None:
+            self._error = wrong
         for queuePair in tuple(self._queuePairs):
             queuePair.lost(wrong)
         for shared in tuple(self._shared):
@@ -317,8 +317,8 @@ class PyverbsProtectionDomain:
             region.lost()
         raw, self._raw = self._raw, None
         if raw is not None:
-            self._ledger.close(raw)
+            self._tracker.close(raw)
 
     def _checkOpen(self) -> None:
-        if self._wrong is not None:
-            raise self._wrong.__class__(*self._wrong.args)
+        if self._error is not None:
+            raise self._error.__class__(*self._error.args)

@@ -86,7 +86,7 @@ class _CompletionQueue(ctypes.Structure):
 
 def read(event: Any) -> Told | None:
     """
-    The kind and the subject of an event of pyverbs; None when we have no word for the kind.
+    The kind and the object of an event of pyverbs; None for an unknown kind.
 
     pyverbs tells the kind only. What it is about stands in the C structure at the end of its object, which
     must tell the same kind.
@@ -111,9 +111,7 @@ def read(event: Any) -> Told | None:
 @implementer(IReadDescriptor)
 class EventReader:
     """
-    Reads a descriptor for a device, which it does not keep alive.
-
-    It leaves the reactor before the descriptor is closed.
+    Reads a descriptor for a device, with a weak reference to it.
     """
 
     def __init__(self, reactor: IReactorFDSet, descriptor: int, ready: Callable[[], None]) -> None:
@@ -127,7 +125,7 @@ class EventReader:
         self.start()
 
     def start(self) -> None:
-        """Be part of the reactor. Twice is fine."""
+        """Add the reader to the reactor. Idempotent."""
         self._reactor.addReader(self)
 
     def fileno(self) -> int:
@@ -139,7 +137,7 @@ class EventReader:
         return "txrdma.verbs.pyverbs"
 
     def doRead(self) -> None:
-        """Have the device read the event; stop when there is no device any more."""
+        """Have the device read the event; stop when the device was collected."""
         device = self._device()
         if device is None:
             self.stop()
@@ -147,16 +145,16 @@ class EventReader:
             getattr(device, self._method)()
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor says that it is over."""
+        """Stop reading."""
         self.stop()
 
     def stop(self) -> None:
-        """Leave the reactor. Twice is fine."""
+        """Leave the reactor. Idempotent."""
         self._reactor.removeReader(self)
 
 
 def takeEvents(verbs: Pyverbs, context: Any) -> list[Told]:
-    """All events that are there. They are acknowledged: what they are about may be destroyed."""
+    """Take and acknowledge pending events, so that their objects may be destroyed."""
     taken: list[Told] = []
     while True:
         try:
@@ -173,7 +171,7 @@ def takeEvents(verbs: Pyverbs, context: Any) -> list[Told]:
 
 class Removals:
     """
-    Tells that the kernel takes a device away.
+    Reports that the kernel removes a device.
 
     For some drivers (rxe is one) the kernel tells nobody who has the device open, but waits for them to close
     it. It does tell who listens for its hotplug messages.
@@ -194,11 +192,11 @@ class Removals:
             raise
 
     def fileno(self) -> int:
-        """Polls readable when there are messages."""
+        """The socket, which is readable when there are messages."""
         return self._socket.fileno()
 
     def isRemoved(self) -> bool:
-        """Read the messages: is one of them about our device?"""
+        """Read pending messages; return whether one reports the removal of the device."""
         found = False
         while True:
             try:
@@ -206,12 +204,12 @@ class Removals:
             except BlockingIOError:
                 return found
             except OSError:
-                # Messages were lost: so we look.
+                # messages were lost: look into sysfs
                 return found or not os.path.exists(f"/sys/class/infiniband_verbs/{self.node}")
             action, _, path = message.split(b"\0", 1)[0].decode(errors="replace").partition("@")
             if action == "remove" and path.endswith(f"/infiniband_verbs/{self.node}"):
                 found = True
 
     def close(self) -> None:
-        """Close the socket: removals are not heard any more."""
+        """Close the socket."""
         self._socket.close()

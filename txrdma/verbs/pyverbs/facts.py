@@ -84,7 +84,7 @@ def deviceLimits(verbs: Pyverbs, context: Any, known: Any) -> DeviceLimits:
 
 
 def _maxInline(verbs: Pyverbs, context: Any) -> int:
-    """No verb tells it, so we try: queue pairs are refused that want more than the device has."""
+    """Find the limit by trying queue pairs, because no verb reports it."""
     domain = queue = None
     try:
         domain, queue = verbs.PD(context), verbs.CQ(context, 1)
@@ -102,7 +102,7 @@ def _maxInline(verbs: Pyverbs, context: Any) -> int:
                 continue
             return max(size, int(wanted.cap.max_inline_data))
     except verbs.Error:
-        pass  # there is no room to try it
+        pass  # no queue pair is left to try with
     finally:
         for thing in (queue, domain):
             if thing is not None:
@@ -157,13 +157,13 @@ def portAttributes(name: str, context: Any, port: int) -> PortAttributes:
 
 
 _PORT_STATES: Final = {**{state.value: state for state in PortState}, 5: PortState.ACTIVE}
-"""The fifth is "active deferred": what is active, but was told to rest."""
+"""The fifth is "active deferred"."""
 _PHYSICAL_STATES: Final = {state.value: state for state in PhysicalState}
 _LINK_LAYERS: Final = {layer.value: layer for layer in LinkLayer}
 
 
 def _raw(number: int) -> bytes:
-    """Eight bytes of the network's order, which pyverbs read as a number of ours."""
+    """Eight bytes in network order, which pyverbs read as a native number."""
     return number.to_bytes(8, sys.byteorder)
 
 
@@ -182,7 +182,7 @@ def _netdev(index: int) -> str:
     try:
         return socket.if_indextoname(index) if index else ""
     except OSError:
-        return ""  # of another network namespace
+        return ""  # in another network namespace
 
 
 def _mac(netdev: str) -> MACAddress | None:

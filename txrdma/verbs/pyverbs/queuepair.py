@@ -33,9 +33,9 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import IQueuePair
 from txrdma.verbs.pyverbs.attributes import EVERYTHING, fromPyverbs, STATE, toPyverbs
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
-from txrdma.verbs.pyverbs.ledger import Ledger
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionQueue
 from txrdma.verbs.pyverbs.requests import checkSend, KINDS, ReceivePlaces, SendPlaces
+from txrdma.verbs.pyverbs.resourcetracker import ResourceTracker
 from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue, SHARED
 
 _log = Logger()
@@ -52,8 +52,8 @@ class _Posted(NamedTuple):
     """
     A request in one of the queues.
 
-    @ivar wanted: a success is told; otherwise it only says that there is room again.
-    @ivar late: posted in ERR: the device does not know it.
+    @ivar wanted: a success is reported; otherwise its completion only frees the place.
+    @ivar late: posted in ERR, and unknown to the device.
     """
 
     token: int
@@ -64,16 +64,16 @@ class _Posted(NamedTuple):
 
 
 class Domain(Protocol):
-    """The protection domain, as its queue pairs see it."""
+    """The interface of the protection domain for its queue pairs, which it makes."""
 
     def handleOf(self, address: Addressed) -> Any:
         """The address handle of pyverbs."""
 
     def admit(self, attributes: QPAttributes) -> None:
         """
-        Look whether the device has what is named.
+        Check attributes against the device.
 
-        @raise InvalidRequest: it has not.
+        @raise InvalidRequest: the device does not have what they name.
         """
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
@@ -85,13 +85,13 @@ class PyverbsQueuePair:
     """
     A queue pair of a real device.
 
-    It outlives what the device has of it: when that is destroyed underneath, it is in ERR for ever.
+    It outlives the object of the device: when that is destroyed, the queue pair stays in ERR.
     """
 
     def __init__(
         self,
         verbs: Pyverbs,
-        ledger: Ledger,
+        tracker: ResourceTracker,
         domain: Domain,
         raw: Any,
         kind: QPKind,
@@ -105,7 +105,7 @@ class PyverbsQueuePair:
         self.capacity = capacity
         self.route = ""
         self._verbs = verbs
-        self._ledger = ledger
+        self._tracker = tracker
         self._domain = domain
         self._raw: Any = raw
         self._queues = (send, receive)
@@ -118,7 +118,7 @@ class PyverbsQueuePair:
         self._quiet = 0
         self._sendPlaces = SendPlaces(verbs)
         self._receivePlaces = ReceivePlaces(verbs, 2 * capacity.maxReceive)
-        self._wrong: RDMAError | None = None
+        self._error: RDMAError | None = None
         for queue in self._queues:
             queue.join(self)
         if shared is not None:
@@ -129,7 +129,7 @@ class PyverbsQueuePair:
 
     @property
     def state(self) -> QPState:
-        """The queue pair's state; the device is asked where an error may have changed it."""
+        """The state, read from the device where an error may have changed it."""
         if self._raw is not None and self._state in _FAILING:
             try:
                 state = QPState(self._raw.query(STATE)[0].qp_state)
@@ -162,11 +162,11 @@ class PyverbsQueuePair:
                 queue.forget(self)
 
     def query(self) -> QPAttributes:
-        """All attributes that were said, as the device has them."""
+        """All attributes that were set, as the device has them."""
         try:
             known, _init = self._checkRaw().query(EVERYTHING)
         except self._verbs.Error as error:
-            raise translated(error, f"{self!r} can't be asked") from error
+            raise translated(error, f"{self!r} can't be queried") from error
         return fromPyverbs(known, (self._said | {"state"}) - {"currentState"})
 
     def postSend(self, requests: Sequence[SendRequest]) -> None:
@@ -182,7 +182,7 @@ class PyverbsQueuePair:
         quiet = self._quiet
         posted, signaled = [], []
         for request in requests:
-            # Unsignaled requests give back their places with a later completion only: we have some made.
+            # Unsignaled requests free their places with a later completion only, so signal some.
             quiet = 0 if request.signaled or quiet * 2 + 2 > self.capacity.maxSend else quiet + 1
             signaled.append(quiet == 0)
             posted.append(
@@ -228,10 +228,10 @@ class PyverbsQueuePair:
         self._post(self._receives, posted, post)
 
     def close(self) -> None:
-        """Destroy it: what is outstanding makes no completion."""
-        if self._wrong is _CLOSED:
+        """Destroy the queue pair, without completions for outstanding requests."""
+        if self._error is _CLOSED:
             return
-        self._wrong = _CLOSED
+        self._error = _CLOSED
         self._destroy()
         self._state = QPState.ERR
         self._sends.clear()
@@ -245,7 +245,7 @@ class PyverbsQueuePair:
     # For completion queues, shared receive queues and the device.
 
     def ended(self, token: int, status: Status) -> tuple[int, CompletionOpcode] | None:
-        """A work request has ended: its identifier and kind, when somebody wants to know."""
+        """Identifier and kind of a finished work request; None if its success is not reported."""
         which = token & 3
         if which == SHARED:
             identifier = None if self._shared is None else self._shared.ended(token)
@@ -271,28 +271,28 @@ class PyverbsQueuePair:
         self.lost(InvalidRequest("a queue of the queue pair is closed"))
 
     def drainReceives(self) -> None:
-        """Take what has completed: it makes room in a shared queue."""
+        """Take completions of receives, which makes room in the shared receive queue."""
         self._queues[_RECEIVE].drain()
 
     def overrun(self) -> None:
-        """Completions are lost: it goes to ERR."""
+        """Go to ERR, because completions are lost."""
         if self._raw is not None and self._state is not QPState.RESET:
             self._toError()
 
     def noticed(self) -> None:
-        """The device told of an error of it."""
+        """Handle an error event of the device."""
         if self.kind is QPKind.RC and self._state is not QPState.RESET:
             self._state = QPState.ERR
 
     def lost(self, wrong: RDMAError) -> None:
         """
-        The device has it no more: it is in ERR for ever, and everything outstanding is flushed.
+        Stay in ERR, and flush outstanding requests, because the device has destroyed the queue pair.
 
         @param wrong: what its methods raise from now on.
         """
-        if self._wrong is not None:
+        if self._error is not None:
             return
-        self._wrong = wrong
+        self._error = wrong
         self._destroy()
         self._state = QPState.ERR
         for which, waiting in ((_SEND, self._sends), (_RECEIVE, self._receives)):
@@ -300,17 +300,17 @@ class PyverbsQueuePair:
                 self._flush(which, waiting.popleft())
 
     def _destroy(self) -> None:
-        """In the device; what it has completed until then is taken from its queues."""
+        """Reset the queue pair in the device, after taking its completions."""
         raw, self._raw = self._raw, None
         if raw is not None:
-            self._ledger.close(raw)
+            self._tracker.close(raw)
             for queue in self._queues:
                 queue.drain()
         self._sendPlaces.close()
         self._receivePlaces.close()
 
     def _failed(self) -> None:
-        """One of our requests has failed."""
+        """Record that a request has failed."""
         if self._state in (QPState.ERR, QPState.RESET):
             return
         if self.kind is QPKind.UD:
@@ -319,10 +319,10 @@ class PyverbsQueuePair:
             self._toError()
 
     def _toError(self) -> None:
-        """Tell the device, though it may know: it looks then for what was posted meanwhile."""
+        """Move the device to ERR, so that it flushes requests that were posted meanwhile."""
         self._state = QPState.ERR
         if self._raw is None:
-            return  # it is being destroyed
+            return  # the queue pair is being destroyed
         said, mask = toPyverbs(self._verbs, QPAttributes(state=QPState.ERR))
         try:
             self._raw.modify(said, mask)
@@ -330,10 +330,10 @@ class PyverbsQueuePair:
             _log.debug("{qp!r} can't go to ERR: {error}", qp=self, error=error)
 
     def _noRoom(self, waiting: deque[_Posted], count: int, most: int, which: int) -> bool:
-        """In ERR there is always room."""
+        """Post in ERR, where there is always room."""
         if self._isError() or len(waiting) + count <= most:
             return False
-        self._queues[which].drain()  # it may find that there was an error
+        self._queues[which].drain()  # may find an error
         return not self._isError() and len(waiting) + count > most
 
     def _isError(self) -> bool:
@@ -345,7 +345,7 @@ class PyverbsQueuePair:
         posted: list[_Posted],
         post: Callable[[list[int]], int | None],
     ) -> None:
-        """Post them, or, in ERR, put them behind what the device still has to flush."""
+        """Post requests; in ERR queue them behind those that the device flushes."""
         if not posted:
             return
         if posted[0].late:
@@ -356,14 +356,14 @@ class PyverbsQueuePair:
         if failed is None:
             waiting.extend(posted)
             return
-        # Some were posted, others were not, and nobody can take the former back.
+        # Some were posted, and can't be taken back.
         _log.warn("{qp!r} took only some requests of a list: it goes to ERR", qp=self)
         waiting.extend(each if each.token < failed else each._replace(late=True) for each in posted)
         self._toError()
         self._flushLate()
 
     def _flushLate(self) -> None:
-        """Requests of which the device does not know end after those that it knows."""
+        """Flush requests that the device does not know, after those that it knows."""
         for which, waiting in ((_SEND, self._sends), (_RECEIVE, self._receives)):
             while waiting and waiting[0].late:
                 self._flush(which, waiting.popleft())
@@ -372,8 +372,8 @@ class PyverbsQueuePair:
         self._queues[which].push(Completion(posted.identifier, _FLUSHED, posted.opcode, self.number))
 
     def _checkOpen(self) -> None:
-        if self._wrong is not None:
-            raise self._wrong.__class__(*self._wrong.args)
+        if self._error is not None:
+            raise self._error.__class__(*self._error.args)
 
     def _checkRaw(self) -> Any:
         self._checkOpen()

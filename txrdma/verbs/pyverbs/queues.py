@@ -12,6 +12,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Final, Protocol
 
 from zope.interface import implementer
@@ -24,7 +25,7 @@ from txrdma.iba.verbs import Completion, CompletionOpcode, QPKind, Status
 from txrdma.interfaces import ICompletionChannel, ICompletionQueue
 from txrdma.kit.logs import advised
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
-from txrdma.verbs.pyverbs.ledger import Ledger, openChannel
+from txrdma.verbs.pyverbs.resourcetracker import openChannel, ResourceTracker
 
 _log = Logger()
 
@@ -37,37 +38,41 @@ _OPCODES: Final = {opcode.value: opcode for opcode in CompletionOpcode}
 
 
 class Member(Protocol):
-    """A queue pair, as the completion queues see it that it completes into."""
+    """The interface of queue pairs for their completion queues."""
 
     kind: QPKind
     number: QPN
 
     def ended(self, token: int, status: Status) -> tuple[int, CompletionOpcode] | None:
         """
-        The work request with this number of ours has ended.
-
-        @return: its identifier and kind; None when nobody wants to know.
+        Identifier and kind of the finished work request with this token; None if its success is not reported.
         """
 
     def queueClosed(self) -> None:
-        """The completion queue is going: so is the queue pair."""
+        """Go to ERR, because the completion queue is closed."""
 
     def overrun(self) -> None:
-        """Hear that completions are lost, because the completion queue overran."""
+        """Go to ERR, because the completion queue overran."""
 
 
 @implementer(ICompletionChannel)
 class PyverbsCompletionChannel:
-    """An epoll descriptor, with the channels of all its queues behind it, and a bell of our own."""
+    """An epoll descriptor over the channels of all its queues, and an eventfd for our own completions."""
 
     def __init__(self, closed: Callable[[PyverbsCompletionChannel], object]) -> None:
-        self._tellClosed = closed
-        try:
-            self._epoll: select.epoll | None = select.epoll()
-            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        except OSError as error:
-            raise ResourceExhausted(f"no descriptor for a completion channel: {advised(error)}") from error
-        self._epoll.register(self._bell, select.EPOLLIN)
+        self._onClosed = closed
+        with ExitStack() as undo:
+            try:
+                epoll = undo.enter_context(select.epoll())
+                self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                undo.callback(os.close, self._bell)
+                epoll.register(self._bell, select.EPOLLIN)
+            except OSError as error:
+                raise ResourceExhausted(
+                    f"no descriptor for a completion channel: {advised(error)}"
+                ) from error
+            undo.pop_all()
+        self._epoll: select.epoll | None = epoll
         self._queues: dict[int, PyverbsCompletionQueue] = {}
         self._rung: dict[PyverbsCompletionQueue, None] = {}
 
@@ -100,10 +105,10 @@ class PyverbsCompletionChannel:
         self._rung.clear()
         epoll.close()
         os.close(self._bell)
-        self._tellClosed(self)
+        self._onClosed(self)
 
     def join(self, queue: PyverbsCompletionQueue, descriptor: int) -> None:
-        """Listen for a queue's events."""
+        """Watch the descriptor of a queue."""
         if self._epoll is None:
             raise InvalidRequest("the completion channel is closed")
         self._epoll.register(descriptor, select.EPOLLIN)
@@ -117,7 +122,7 @@ class PyverbsCompletionChannel:
             self._rung.pop(queue, None)
 
     def ring(self, queue: PyverbsCompletionQueue) -> None:
-        """An event of our own making."""
+        """Raise an event for a completion of our own."""
         if self._epoll is not None:
             self._rung[queue] = None
             os.eventfd_write(self._bell, 1)
@@ -128,8 +133,8 @@ class PyverbsCompletionQueue:
     """
     A completion queue of libibverbs, which holds finished work requests until they are polled.
 
-    Besides what the device puts there, it has completions of our own making: of queue pairs that the device
-    has forgotten, or that take no more.
+    Besides those of the device it holds completions of our own, for queue pairs that the device has
+    destroyed, or that take no more.
     """
 
     def __init__(
@@ -138,13 +143,13 @@ class PyverbsCompletionQueue:
         context: Any,
         depth: int,
         channel: PyverbsCompletionChannel,
-        ledger: Ledger,
+        tracker: ResourceTracker,
         closed: Callable[[PyverbsCompletionQueue], object],
     ) -> None:
         self._verbs = verbs
         self._channel = channel
-        self._ledger = ledger
-        self._tellClosed = closed
+        self._tracker = tracker
+        self._onClosed = closed
         self._made: deque[Completion] = deque()
         self._members: dict[int, Member] = {}
         self._armed = False
@@ -157,15 +162,20 @@ class PyverbsCompletionQueue:
             # The third argument is found again in asynchronous events: see txrdma.verbs.pyverbs.events.
             self.raw: Any = verbs.CQ(context, depth, self, self._bell, 0)
         except verbs.Error as error:
-            ledger.close(self._bell)
+            tracker.close(self._bell)
             raise translated(error, f"no completion queue of {depth}") from error
         self.depth: int = self.raw.cqe
-        channel.join(self, self._descriptor)
+        try:
+            channel.join(self, self._descriptor)
+        except OSError as error:
+            tracker.close(self.raw)
+            tracker.close(self._bell)
+            raise ResourceExhausted(f"the completion queue can't be watched: {error}") from error
 
     def __repr__(self) -> str:
         return f"<PyverbsCompletionQueue of {self.depth}{' closed' if self.closed else ''}>"
 
-    # For those who wait.
+    # For readers.
 
     def arm(self, solicitedOnly: bool = False) -> None:
         """Raise one event for the next completion, or the next solicited one."""
@@ -173,7 +183,7 @@ class PyverbsCompletionQueue:
             return
         self._armed = True
         if self.raw is None:
-            return  # nothing comes any more
+            return  # the queue was destroyed by the device
         try:
             self.raw.req_notify(solicitedOnly)
         except self._verbs.Error as error:
@@ -184,7 +194,7 @@ class PyverbsCompletionQueue:
         try:
             self._bell.get_cq_event(self.raw)
         except self._verbs.Error:
-            return False  # EAGAIN: it was not there, after all
+            return False  # EAGAIN: a spurious wakeup
         self.raw.ack_events(1)
         armed, self._armed = self._armed, False
         return armed
@@ -200,7 +210,7 @@ class PyverbsCompletionQueue:
         return taken
 
     def close(self) -> None:
-        """Let go of it; queue pairs that still complete into it go to ERR."""
+        """Destroy the queue; queue pairs that still complete into it go to ERR."""
         if self.closed:
             return
         self.closed = True
@@ -209,21 +219,21 @@ class PyverbsCompletionQueue:
         self._members.clear()
         self.release()
         self._made.clear()
-        self._tellClosed(self)
+        self._onClosed(self)
 
     # For queue pairs and the device.
 
     def join(self, member: Member) -> None:
-        """A queue pair completes here from now on."""
+        """Add a queue pair, whose requests complete here."""
         self._members[member.number] = member
 
     def leave(self, member: Member) -> None:
-        """Forget a queue pair that completes here no more, with its completions that are still here."""
+        """Remove a queue pair, with its completions."""
         if self._members.pop(member.number, None) is not None:
             self._made = deque(c for c in self._made if c.qpn != member.number)
 
     def drain(self) -> None:
-        """Take everything out of the device's queue, which has room again."""
+        """Move all completions from the device's queue to our own."""
         if self.raw is None:
             return
         made, self._made = self._made, deque()
@@ -231,7 +241,7 @@ class PyverbsCompletionQueue:
             made.extend(self._take(1 << 30))
         except RDMAError as error:
             _log.warn("{queue!r} is lost: {error}", queue=self, error=error)
-        made.extend(self._made)  # what was made meanwhile is behind that
+        made.extend(self._made)  # own completions follow
         self._made = made
 
     def forget(self, member: Member) -> None:
@@ -240,7 +250,7 @@ class PyverbsCompletionQueue:
         self._made = deque(c for c in self._made if c.qpn != member.number)
 
     def push(self, completion: Completion) -> None:
-        """Add a completion without the device's word: by an error, so it counts as solicited."""
+        """Add a completion of our own, for an error; it counts as solicited."""
         if self.closed:
             return
         self._made.append(completion)
@@ -254,7 +264,7 @@ class PyverbsCompletionQueue:
             member.overrun()
 
     def release(self) -> None:
-        """Give back what the device has of it; completions stay, and who sleeps for them is woken."""
+        """Release the object of the device; completions stay, and readers are woken."""
         if self.raw is None:
             return
         self.drain()
@@ -263,8 +273,8 @@ class PyverbsCompletionQueue:
         if self._made and self._armed and not self.closed:
             self._armed = False
             self._channel.ring(self)
-        self._ledger.close(raw)
-        self._ledger.close(self._bell)
+        self._tracker.close(raw)
+        self._tracker.close(self._bell)
 
     def _take(self, limit: int) -> list[Completion]:
         """Take up to so many completions from the device."""
@@ -283,7 +293,7 @@ class PyverbsCompletionQueue:
                 number = wc.qp_num
                 member = members.get(number)
                 if member is None:
-                    continue  # of a queue pair that is closed
+                    continue  # its queue pair is closed
                 status = _STATUSES.get(wc.status, Status.GENERAL_ERR)
                 ended = member.ended(wc.wr_id, status)
                 if ended is None:
@@ -303,7 +313,7 @@ class PyverbsCompletionQueue:
                         wc.byte_len,
                         socket.ntohl(wc.imm_data) if flags & _HAS_IMMEDIATE else None,
                         QPN(wc.src_qp),
-                        isUD and bool(flags & _HAS_GRH),  # rxe says so of others, too
+                        isUD and bool(flags & _HAS_GRH),  # rxe sets it for others, too
                         LID(wc.slid if isUD else 0),
                         wc.sl if isUD else 0,
                     )

@@ -55,7 +55,7 @@ KINDS: Final = {
 
 def checkSend(request: SendRequest, kind: QPKind, capacity: Capacity) -> None:
     """
-    Look at the form of a request, before any of its batch is posted.
+    Check the form of a request, before any of its batch is posted.
 
     @raise InvalidRequest: it has not the form that such a queue pair takes.
     """
@@ -168,7 +168,7 @@ class SendPlaces:
         return _posted(self._verbs, places[len(requests) - 1].request, post)
 
     def close(self) -> None:
-        """Leave the places to other queue pairs; twice is fine."""
+        """Leave the places to other queue pairs; idempotent."""
         places, self._places = self._places, []
         if places:
             _idle[self._verbs.SendWR].append(places)
@@ -255,7 +255,7 @@ class ReceivePlaces:
         return place
 
     def close(self) -> None:
-        """Free them; twice is fine."""
+        """Free them; idempotent."""
         kept, self._kept = self._kept, {}
         for place in kept.values():
             place.close()

@@ -16,8 +16,8 @@ from txrdma.error import InvalidRequest, QueueFull, RDMAError
 from txrdma.iba.verbs import ReceiveRequest
 from txrdma.interfaces import ISharedReceiveQueue
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
-from txrdma.verbs.pyverbs.ledger import Ledger
 from txrdma.verbs.pyverbs.requests import ReceivePlaces
+from txrdma.verbs.pyverbs.resourcetracker import ResourceTracker
 
 SHARED: Final = 2
 """The lower bits of our numbers of receives of shared queues."""
@@ -27,10 +27,10 @@ _CLOSED: Final = InvalidRequest("the shared receive queue is closed")
 
 
 class Taker(Protocol):
-    """A queue pair that takes its receives from here."""
+    """The interface of queue pairs for their shared receive queue."""
 
     def queueClosed(self) -> None:
-        """Hear that the shared receive queue is being closed."""
+        """Go to ERR, because the shared receive queue is closed."""
 
     def drainReceives(self) -> None:
         """Take completions of receives from the device, which makes room in the shared receive queue."""
@@ -43,19 +43,19 @@ class PyverbsSharedReceiveQueue:
     def __init__(
         self,
         verbs: Pyverbs,
-        ledger: Ledger,
+        tracker: ResourceTracker,
         domain: Any,
         maxReceive: int,
         maxSegments: int,
         closed: Callable[[PyverbsSharedReceiveQueue], object],
     ) -> None:
         self._verbs = verbs
-        self._ledger = ledger
-        self._tellClosed = closed
+        self._tracker = tracker
+        self._onClosed = closed
         self._tokens = count()
         self._receives: dict[int, int] = {}
         self._takers: dict[Taker, None] = {}
-        self._wrong: RDMAError | None = None
+        self._error: RDMAError | None = None
         self._armed = False
         try:
             self.raw: Any = verbs.SRQ(
@@ -91,7 +91,7 @@ class PyverbsSharedReceiveQueue:
             self._receives[token] = request.identifier
 
     def arm(self, limit: int) -> None:
-        """Raise one event when fewer than that are left."""
+        """Raise one event when fewer receives than that are left."""
         self._checkOpen()
         if not 0 <= limit <= self.maxReceive:
             raise InvalidRequest(f"the limit is from 0 to {self.maxReceive}, not {limit}")
@@ -108,32 +108,32 @@ class PyverbsSharedReceiveQueue:
         try:
             return int(self.raw.query().srq_limit)
         except self._verbs.Error as error:
-            raise translated(error, "the shared receive queue can't be asked") from error
+            raise translated(error, "the shared receive queue can't be queried") from error
 
     def close(self) -> None:
         """Destroy it; queue pairs that still take from it go to ERR."""
-        if self._wrong is _CLOSED:
+        if self._error is _CLOSED:
             return
         self.lost(_CLOSED)
-        self._wrong = _CLOSED
-        self._tellClosed(self)
+        self._error = _CLOSED
+        self._onClosed(self)
 
     # For queue pairs and the device.
 
     def join(self, taker: Taker) -> None:
-        """A queue pair takes from it from now on."""
+        """Add a queue pair that takes receives from here."""
         self._takers[taker] = None
 
     def leave(self, taker: Taker) -> None:
-        """Forget a queue pair that takes receives from here no more."""
+        """Remove a queue pair."""
         self._takers.pop(taker, None)
 
     def ended(self, token: int) -> int | None:
-        """A receive has ended: its identifier."""
+        """The identifier of a finished receive."""
         return self._receives.pop(token, None)
 
     def limitReached(self) -> bool:
-        """Is it the one that told so? It was armed, then, and is no more."""
+        """Whether this queue has raised the limit event: it was armed, and is not any more."""
         if self.raw is None or not self._armed:
             return False
         try:
@@ -143,17 +143,17 @@ class PyverbsSharedReceiveQueue:
         return not self._armed
 
     def lost(self, wrong: RDMAError) -> None:
-        """The device has it no more; C{wrong} is raised from now on."""
-        if self._wrong is None:
-            self._wrong = wrong
+        """Release the queue; calls raise C{wrong} from now on."""
+        if self._error is None:
+            self._error = wrong
         for taker in tuple(self._takers):
             taker.queueClosed()
         raw, self.raw = self.raw, None
         if raw is not None:
-            self._ledger.close(raw)
+            self._tracker.close(raw)
         self._places.close()
         self._receives.clear()
 
     def _checkOpen(self) -> None:
-        if self._wrong is not None:
-            raise self._wrong.__class__(*self._wrong.args)
+        if self._error is not None:
+            raise self._error.__class__(*self._error.args)

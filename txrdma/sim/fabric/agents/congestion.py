@@ -53,7 +53,7 @@ class CongestionAgents:
         self._seconds = seconds
 
     def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
-        """Answer a request that came in by a port; None for silence."""
+        """Answer a request received by a port; None to drop it."""
         version, method, attribute, modifier, key = _HEAD.unpack_from(datagram)
         end = port.end
         reply = bytearray(datagram)

@@ -124,7 +124,7 @@ class PerformanceManagementAgents:
         self._samplers = Samplers(seconds, later)
 
     def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray:
-        """Answer a request that came in by a port."""
+        """Answer a request received by a port."""
         version, method, attribute = _HEAD.unpack_from(datagram)
         reply = bytearray(datagram)
         _setMethod(reply, Method.GET_RESP)

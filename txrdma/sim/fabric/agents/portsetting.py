@@ -99,13 +99,13 @@ def _setState(port: SimulatedPort, state: int, physical: int) -> bool:
     if port.number == 0:
         return False
     if physical == PhysicalState.DISABLED or physical == PhysicalState.SLEEP:
-        if port.way is not None:
+        if port.neighbor is not None:
             bringDown(port, physical)
             return True
         port.become(PortState.DOWN, physical)
         return False
     if physical == PhysicalState.POLLING or state == PortState.DOWN:
-        wasUp = port.way is not None
+        wasUp = port.neighbor is not None
         if wasUp:
             bringDown(port)
         else:

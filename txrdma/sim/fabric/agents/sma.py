@@ -211,7 +211,7 @@ class SubnetManagementAgents:
         assert not status
         return content
 
-    # What is told.
+    # Responses to Get.
 
     @staticmethod
     def _description(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
@@ -480,7 +480,7 @@ def _arbitrated(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tupl
 
 
 def _kept(port: SimulatedPort, attribute: int, block: int, default: bytes) -> bytes:
-    """Bytes of a table's block as they were set, or the default if nobody has set them."""
+    """Bytes of a table's block as they were set, or the default."""
     tables = port.tables
     return default if tables is None else tables.get((attribute, block), default)
 

@@ -125,18 +125,18 @@ class SimulatedPort:
     A port of a simulated node.
 
     @ivar info: its PortInfo.
-    @ivar peer: the port that its cable leads to; C{way} is the same port while the link is up, else None.
+    @ivar peer: the port at the other end of the cable; C{neighbor}: the same while the link is up, or None.
     @ivar attachments: management ports attached to it.
     """
 
-    __slots__ = ("attachments", "counters", "info", "isCut", "node", "number", "peer", "tables", "way")
+    __slots__ = ("attachments", "counters", "info", "isCut", "node", "number", "peer", "tables", "neighbor")
 
     def __init__(self, node: SimulatedNode, number: int, info: bytes) -> None:
         self.node = node
         self.number = number
         self.info = bytearray(info)
         self.peer: SimulatedPort | None = None
-        self.way: SimulatedPort | None = None
+        self.neighbor: SimulatedPort | None = None
         self.isCut = False
         self.counters: Counters | None = None
         self.tables: dict[tuple[int, int], bytes] | None = None
@@ -426,7 +426,7 @@ def learnFDR10(port: SimulatedPort) -> None:
     """Give a port the vendor's ExtendedPortInfo, with FDR10 enabled in place of the extended speeds."""
     node = port.node
     info = NodeInfo.decode(node.info)
-    if not mayHaveFDR10(info):  # else nobody asks for the vendor's attribute
+    if not mayHaveFDR10(info):  # otherwise the vendor's attribute is not read
         device = _SWITCHX if node.isSwitch else _CONNECTX3
         node.info = info.replace(deviceID=device, vendorID=_MELLANOX).encode()
     port.tables = port.tables or {}
@@ -447,7 +447,7 @@ def learnCorrection(port: SimulatedPort, mode: FECMode) -> None:
 
 
 def correctionOf(port: SimulatedPort) -> FECMode | None:
-    """Mode of a port's error correction; None for a port that does not tell it."""
+    """Mode of a port's error correction; None for a port without the attribute."""
     told = (port.tables or {}).get(PORT_INFO_EXTENDED)
     return None if told is None else FECMode(_fecMode(told))
 
@@ -465,26 +465,26 @@ setPortStateChange: Final = poke(SwitchInfo, "portStateChange")
 def bringUp(port: SimulatedPort) -> bool:
     """Bring up the link between a port and its peer; False if one of them is not ready."""
     peer = port.peer
-    if peer is None or port.isCut or port.way is not None:
+    if peer is None or port.isCut or port.neighbor is not None:
         return False
     if port.physicalState != PhysicalState.POLLING or peer.physicalState != PhysicalState.POLLING:
         return False
     negotiate(port, peer)
     for one, other in ((port, peer), (peer, port)):
         one.become(PortState.INIT, PhysicalState.LINK_UP)
-        one.way = other
+        one.neighbor = other
         _changed(one)
     return True
 
 
 def bringDown(port: SimulatedPort, physical: int = PhysicalState.POLLING) -> None:
     """End a port's link; its own end goes to this physical state, the other one polls."""
-    peer = port.way
-    port.way = None
+    peer = port.neighbor
+    port.neighbor = None
     port.become(PortState.DOWN, physical)
     _changed(port)
     if peer is not None:
-        peer.way = None
+        peer.neighbor = None
         peer.become(PortState.DOWN, PhysicalState.POLLING)
         _changed(peer)
         for end in (port, peer):

@@ -80,14 +80,14 @@ class Candidate:
             self._timer = self._fabric.clock.callLater(self._pollSeconds, self._turn)
 
     def close(self) -> None:
-        """End polling, and close the agent. Twice is fine."""
+        """End polling, and close the agent."""
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         agent, self._agent = self._agent, None
         if agent is not None:
             agent.close()
 
-    # SMInfo, as its node's agent tells it and lets it be set.
+    # SMInfo, as the agent of the node reads and writes it.
 
     def info(self) -> SMInfo:
         """SMInfo of this SM: state, priority, and sweeps and answers as activity count (OpenSM's)."""
@@ -179,4 +179,4 @@ class Candidate:
     def _command(self, lid: LID, command: int) -> None:
         if self._agent is not None:
             said = self._agent.SubnSet(self.info(), IBPath(dlid=lid), command)
-            said.addErrback(lambda failure: None)  # it is there again, or is not, at the next turn
+            said.addErrback(lambda failure: None)  # the next poll shows whether it is available

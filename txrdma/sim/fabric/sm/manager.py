@@ -115,12 +115,12 @@ class SubnetManager:
                 port = out
                 yield port
             elif port.lid == lid and port is not member or port is member and member.lid == lid:
-                if port is member and port.way is not None:
-                    yield port.way
+                if port is member and port.neighbor is not None:
+                    yield port.neighbor
                 return
-            if port.way is None:
+            if port.neighbor is None:
                 return
-            port = port.way
+            port = port.neighbor
             yield port
 
     def reachable(self) -> set[SimulatedNode]:
@@ -130,7 +130,7 @@ class SubnetManager:
         while waiting:
             node = waiting.pop()
             for port in node.external if node.isSwitch else [self.port]:
-                peer = port.way
+                peer = port.neighbor
                 if peer is not None and peer.node not in found and not peer.node.isDead:
                     found.add(peer.node)
                     if peer.node.isSwitch:
@@ -145,7 +145,7 @@ class SubnetManager:
             for node in nodes
             if node in reachable
             for port in endPorts(node)
-            if node.isSwitch or port is self.port or port.way is not None
+            if node.isSwitch or port is self.port or port.neighbor is not None
         ]
 
     def _assign(self, present: Iterable[SimulatedPort]) -> None:
@@ -186,7 +186,7 @@ class SubnetManager:
         _setSMLID(info, smLID)
         _setTimeout(info, SUBNET_TIMEOUT)
         for one in port.node.ports if port.node.isSwitch else (port,):
-            peer = one.way
+            peer = one.neighbor
             if peer is None or one.state not in (PortState.INIT, PortState.ARMED):
                 continue
             for end, other in ((one, peer), (peer, one)):

@@ -76,7 +76,7 @@ class Routing:
         ways: dict[int, list[int]] = {}
         bits = self._bits
         for port in switch.ports[1:]:
-            peer = port.way
+            peer = port.neighbor
             if peer is not None and peer.node.isSwitch and port.state >= PortState.INIT:
                 ways.setdefault(bits[peer.node], []).append(port.number)
         return ways
@@ -155,7 +155,7 @@ def _lidsAt(switch: SimulatedNode) -> Iterator[tuple[int, int, int]]:
     if own.lid:
         yield own.lid, own.lid + (1 << own.lmc) - 1, 0
     for port in switch.ports[1:]:
-        peer = port.way
+        peer = port.neighbor
         if peer is not None and not peer.node.isSwitch and peer.lid:
             yield peer.lid, peer.lid + (1 << peer.lmc) - 1, port.number
 

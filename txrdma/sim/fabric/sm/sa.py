@@ -258,7 +258,7 @@ class SubnetAdministration:
         manager.lay(group.record.mlid, members)
 
     def notice(self, trap: int, gid: GID) -> None:
-        """Report that a port or a group, by its GID, came or went: traps 64 to 67 (IBA 14.4.9)."""
+        """Report an added or removed port or group, by its GID: traps 64 to 67 (IBA 14.4.9)."""
         manager = self._fabric.manager
         assert manager is not None
         self.tell(gidChanged(trap, manager.lid, gid))

@@ -105,9 +105,9 @@ class Paths:
         for _hop in range(_MOST_LINKS):
             out = self._outOf(port, path.dlid, isFirst=entry is None)
             yield _hopOf(port.node, entry, out)
-            if out is None or out.way is None:
+            if out is None or out.neighbor is None:
                 return
-            entry = port = out.way
+            entry = port = out.neighbor
 
     @staticmethod
     def _outOf(port: SimulatedPort, dlid: int, isFirst: bool) -> SimulatedPort | None:
@@ -214,11 +214,11 @@ class Paths:
                 break
             elif hop:
                 return None
-            if port.way is None:
+            if port.neighbor is None:
                 return None
             mtu = min(mtu, neighborMTU(port.info))
             slowest, rate = min((slowest, rate), _byGigabits(self._rate(port)))
-            port = port.way
+            port = port.neighbor
         else:
             return None
         return mtu, rate

@@ -164,8 +164,8 @@ class Records:
     @staticmethod
     def _links(port: SimulatedPort) -> Iterator[bytes]:
         for one in port.node.external if port.node.isSwitch else (port,):
-            if one.way is not None:
-                yield _lid(port) + bytes((one.number, one.way.number)) + _lid(one.way.end)
+            if one.neighbor is not None:
+                yield _lid(port) + bytes((one.number, one.neighbor.number)) + _lid(one.neighbor.end)
 
     @staticmethod
     def _guids(port: SimulatedPort) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
-from txrdma.mad.core.choices import mayBeFrom
+from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.layouts.messages import MAD_LENGTH
 from txrdma.mad.layouts.smp import PKeyTable, PortInfo
 from txrdma.sim.fabric.model.nodes import SimulatedPort, SUBNET_TIMEOUT
@@ -170,7 +170,7 @@ class SimulatedMADPort:
             smLID=info.masterSMLID,
             smServiceLevel=info.masterSMSL,
             pkeys=tuple(PKey(key) for key in keys if key) or (DEFAULT_PKEY,),
-            # A port that no manager has seen says 31, which is more than two hours.
+            # A port without a manager has 31, which is more than two hours.
             subnetTimeout=info.subnetTimeOut if info.masterSMLID else SUBNET_TIMEOUT,
         )
         return self.endPort
@@ -180,7 +180,7 @@ class SimulatedMADPort:
         self._closers.append(callback)
 
     def close(self) -> None:
-        """Detach from the fabric. Twice is fine."""
+        """Detach from the fabric."""
         if self._isClosed:
             return
         self._isClosed = True
@@ -190,7 +190,7 @@ class SimulatedMADPort:
             callback()
 
     def changed(self, wantsRegistration: bool) -> None:
-        """Read the port again after a Set of its PortInfo, and tell the receiver of changes."""
+        """Read the port again after a Set of its PortInfo, and report changes to the receiver."""
         receiver, before = self._receiver, self.endPort
         if receiver is not None and not self._isClosed and (self.refresh() != before or wantsRegistration):
             receiver.portChanged(wantsRegistration)

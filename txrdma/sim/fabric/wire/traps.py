@@ -58,7 +58,7 @@ def badKey(trap: int, lid: LID, producer: int, path: IBPath, key: int) -> Notice
 
 
 def gidChanged(trap: int, lid: LID, gid: GID) -> Notice:
-    """Traps 64 to 67: a port or a multicast group, by its GID, came or went."""
+    """Traps 64 to 67: a port or a multicast group was added or removed, by its GID."""
     return _notice(Trap(trap), NoticeType.SUBNET_MANAGEMENT, CLASS_MANAGER, lid, GIDDetails(gid=gid))
 
 

@@ -147,7 +147,7 @@ class Wire:
                 return
             if not 0 < out < len(node.ports):
                 return
-            port = node.ports[out].way
+            port = node.ports[out].neighbor
             if port is None:
                 return
             node = port.node
@@ -184,7 +184,7 @@ class Wire:
         self._later(self._halfway(), server.deliver, bytes(request), _DIRECTED_WAY)
 
     def _directedAnswer(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
-        """An answer on a directed route: back hop by hop, by the ports that the request came in by."""
+        """Return a response on a directed route, hop by hop, through the entry ports of the request."""
         hops = _hopCount(datagram)
         if not _returning(datagram) or hops > MOST_HOPS or _hopPointer(datagram) != hops + 1:
             return
@@ -223,7 +223,7 @@ class Wire:
                 return port
             elif hop:
                 return None
-            there = port.way
+            there = port.neighbor
             if there is None or port.state != PortState.ACTIVE:
                 return None
             port = there
@@ -326,7 +326,7 @@ def _leftBy(port: SimulatedPort, out: int, isFirst: bool) -> SimulatedPort | Non
         return None
     if not node.isSwitch and not (isFirst and out == port.number):
         return None
-    return node.ports[out].way
+    return node.ports[out].neighbor
 
 
 def _sourceOf(port: SimulatedPort, path: IBPath) -> LID:

@@ -16,8 +16,8 @@ from twisted.trial.unittest import TestCase
 
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
-from txrdma.cm.connections.terms import MessageAddress
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
+from txrdma.cm.terms import MessageAddress
 from txrdma.error import ResourceExhausted
 from txrdma.verbs.devices import openDevice
 

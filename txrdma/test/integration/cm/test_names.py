@@ -8,7 +8,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import TestCase
 
-from txrdma.cm.connections.names import addressesOf
+from txrdma.cm.connections.hostnames import addressesOf
 
 
 class RealTests(TestCase):

@@ -15,8 +15,8 @@ from twisted.trial.unittest import TestCase
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.exposition import guidText
-from txrdma.monitor.history import HistoryWriter
+from txrdma.monitor.series.exposition import guidText
+from txrdma.monitor.series.history import HistoryWriter
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.tap import monitor

@@ -1,5 +1,5 @@
 """
-Queues of news: channels that are away for long, processes that end meanwhile, and mail servers that are ill.
+Queues of alerts: channels that fail for long, processes that end meanwhile, and broken mail servers.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from twisted.internet.task import deferLater
 from twisted.mail.smtp import SMTP, SMTPBadRcpt, SMTPConnectError, SMTPFactory, User
 from twisted.trial.unittest import TestCase
 
-from txrdma.monitor import channels
-from txrdma.monitor.channels import MailChannel, MailSettings
+from txrdma.monitor.events import channels
+from txrdma.monitor.events.channels import MailChannel, MailSettings
 from txrdma.test.integration.monitor.test_telling import _Delivery
-from txrdma.test.support.monitor.telling import newsOf
+from txrdma.test.support.monitor.telling import alertsOf
 
 reactor: Any = theReactor
 
@@ -48,7 +48,7 @@ class MailTests(TestCase):
                 self.transport.loseConnection()  # type: ignore[union-attr]  # it is connected
 
         channel = await self.listening(Factory.forProtocol(HangUp))
-        await self.assertFailure(channel.tell(newsOf("leaf 1")), SMTPConnectError)
+        await self.assertFailure(channel.send(alertsOf("leaf 1")), SMTPConnectError)
         await deferLater(reactor, 0.1)
         self.assertEqual(len(connections), 1)
 
@@ -65,7 +65,7 @@ class MailTests(TestCase):
                 gone.callback(None)
 
         channel = await self.listening(Factory.forProtocol(Quiet))
-        await self.assertFailure(channel.tell(newsOf("leaf 1")), Exception)
+        await self.assertFailure(channel.send(alertsOf("leaf 1")), Exception)
         await gone
 
     def test_oneRefused(self) -> Deferred[None]:
@@ -89,7 +89,7 @@ class MailTests(TestCase):
         factory = SMTPFactory()
         factory.protocol = lambda: Ending(delivery)  # type: ignore[assignment, misc]  # as good as a class
         channel = await self.listening(factory)
-        await channel.tell(newsOf("leaf 1"))
+        await channel.send(alertsOf("leaf 1"))
         self.assertEqual(len(delivery.mails), 1)
         await gone
         await deferLater(reactor, 0.0)

@@ -205,7 +205,7 @@ class CommandTests(TestCase):
         options.parseOptions(["-d", "sim:fattree:4", "-i", "0.1", "--rounds", "2", "--json"])
         out = io.StringIO()
         self.patch(__import__("sys"), "stdout", out)
-        await command.carryOut(reactor, options)
+        await command.run(reactor, options)
         lines = [json.loads(line) for line in out.getvalue().splitlines()]
         self.assertEqual([line["statistics"]["turns"] for line in lines], [1, 2])
 
@@ -220,7 +220,7 @@ class CommandTests(TestCase):
         out = io.StringIO()
         self.patch(out, "write", broken)
         self.patch(__import__("sys"), "stdout", out)
-        done = Deferred.fromCoroutine(command.carryOut(reactor, options))
+        done = Deferred.fromCoroutine(command.run(reactor, options))
         done.addTimeout(20.0, reactor)
         return self.assertFailure(done, BrokenPipeError)
 

@@ -22,8 +22,8 @@ from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.interfaces import IMADPort, IMADPortStringParser
 from txrdma.mad.ports import openMADPort
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.historystore import HistoryStore
-from txrdma.monitor.ledger import Raised
+from txrdma.monitor.diagnosis.findinglog import Raised
+from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.tap import monitor
 from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.monitor.service import WHOLE
@@ -61,8 +61,8 @@ class StartTests(SynchronousTestCase):
         service = MonitorService(reactor, parseConfig('web.listen = ""'))
         self.patch(monitor, "defaultMADPort", lambda: "sim")  # its driver is gone
         self.addCleanup(service._agent.close)
-        assert service._agent._return is not None
-        service._agent._return._reopen().close()
+        assert service._agent._reopener is not None
+        service._agent._reopener._reopen().close()
         self.assertEqual(names, ["umad:mlx5_0/1"] * 2)
 
     def test_historyInUse(self) -> None:

@@ -1,5 +1,5 @@
 """
-Telling others: when, once, to whom, in which words; and what a killed process has told.
+Alerts: when, to which channels and in which format they are sent, once; and after a process was killed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor.channels import (
+from txrdma.monitor.events.channels import (
     Channel,
     MailChannel,
     MailSettings,
     MOST_ANSWER,
     WebhookChannel,
 )
-from txrdma.test.support.monitor.telling import newsOf
+from txrdma.test.support.monitor.telling import alertsOf
 
 reactor: Any = theReactor
 
@@ -105,18 +105,18 @@ class ChannelTests(TestCase):
         url = f"http://127.0.0.1:{number}/api/v2/alerts"
         for isAlertmanager in (True, False):
             channel: Channel = WebhookChannel(reactor, "me", url, isAlertmanager)
-            await channel.tell(newsOf("leaf 1"))
+            await channel.send(alertsOf("leaf 1"))
         (first, second) = hook.bodies
         self.assertEqual((first[0], first[1][0]["labels"]["where"]), ("application/json", "leaf 1"))
         self.assertEqual(second[1]["alerts"][0]["labels"]["where"], "leaf 1")
         self.assertEqual(hook.authorizations, [None, None])
         channel = WebhookChannel(reactor, "me", url, True, "Bearer abc")
-        await channel.tell(newsOf("leaf 1"))
+        await channel.send(alertsOf("leaf 1"))
         self.assertEqual(hook.authorizations[-1], "Bearer abc")
         hook.answer = bytes(MOST_ANSWER + 1)  # and more, without end
-        await channel.tell(newsOf("leaf 1"))
+        await channel.send(alertsOf("leaf 1"))
         hook.code, hook.answer = 500, b"{}"
-        await self.assertFailure(channel.tell(newsOf("leaf 1")), DeviceUnavailable)
+        await self.assertFailure(channel.send(alertsOf("leaf 1")), DeviceUnavailable)
 
     def test_mail(self) -> Deferred[None]:
         """A mail arrives, with its sender and receivers."""
@@ -139,7 +139,7 @@ class ChannelTests(TestCase):
         factory.protocol = lambda: Ending(delivery)  # type: ignore[assignment, misc]  # as good as a class
         number = await self.listening(factory)
         settings = MailSettings("127.0.0.1", "fabric@example.org", ("ops@example.org",), number)
-        await MailChannel(reactor, settings).tell(newsOf("leaf 1"))
+        await MailChannel(reactor, settings).send(alertsOf("leaf 1"))
         self.assertEqual(delivery.envelope, ["fabric@example.org", "ops@example.org"])
         self.assertIn(b"Subject: [fabric] width at leaf 1", delivery.mails[0])
         self.assertIn(b"Mend it.", delivery.mails[0])

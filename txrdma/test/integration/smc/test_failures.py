@@ -20,15 +20,15 @@ from txrdma.smc.stream import stream as streamModule
 from txrdma.smc.stream.stream import Stream
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.llc import DeleteReason
-from txrdma.soft.completion import SoftCompletionQueue
-from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.soft.core.completion import SoftCompletionQueue
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.rc._requester import Requester
 from txrdma.soft.rc._responder import Responder
 from txrdma.soft.rc.routes import RoCERoute
 from txrdma.soft.shared._incoming import Incoming
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._outgoing import Outgoing
-from txrdma.soft.shared.attachment import Attachment
+from txrdma.soft.shared.sharedqueuepair import SharedQueuePair
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.protocols import Echo
@@ -348,7 +348,7 @@ class SharedMemoryTests(EndsTestCase):
         other = await accepted
         self.breakable(Lane, "expired")
         self.isBroken = True
-        one.transport.stream.link._queuePair._route._surroundings.watch()
+        one.transport.stream.link._queuePair._route._services.watch()
         await gatherResults([one.lost, other.lost])
         self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
 
@@ -359,15 +359,15 @@ class SharedMemoryTests(EndsTestCase):
         one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
         other = await accepted
         route = one.transport.stream.link._queuePair._route
-        peer = route._surroundings._peer
-        real = Attachment.peerGone
+        peer = route._services._peer
+        real = SharedQueuePair.peerGone
 
-        def peerGone(attachment: Attachment, event: Any) -> None:
+        def peerGone(attachment: SharedQueuePair, event: Any) -> None:
             real(attachment, event)
             raise Broken("peerGone")
 
-        self.patch(Attachment, "peerGone", peerGone)
-        self.assertEqual(len(peer.attachments), 2)
+        self.patch(SharedQueuePair, "peerGone", peerGone)
+        self.assertEqual(len(peer.queuePairs), 2)
         peer.lost("for the test")
         await gatherResults([one.lost, other.lost])
         self.assertEqual(len(self.flushLoggedErrors(Broken)), 2)
@@ -413,7 +413,7 @@ class WordsTests(RaceTestCase):
         self.until(lambda: here.reason)
         name = linkGroups(self.client, DEVICE).devices[0].name
         [told] = [each for each in self.said if "SMC-R connections" in each]
-        self.assertTrue(told.startswith(f"3 SMC-R connections with 198.51.100.2:80 by {name} end: "), told)
+        self.assertTrue(told.startswith(f"3 SMC-R connections with 198.51.100.2:80 on {name} ended: "), told)
 
     def test_flood(self) -> None:
         """A peer that breaks the rules again and again makes one entry a minute, whatever it breaks."""

@@ -1,6 +1,6 @@
 """
-Tests for L{txrdma.soft.shared._datagrams}, L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.neighbours}:
-datagrams between devices of one host.
+Datagrams between devices of one host: L{txrdma.soft.shared.datagramlane},
+L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.localpeers}.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any, cast
 from txrdma.iba.types import GID, MTU, QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, QPKind, QPState, Status
 from txrdma.soft.device import openSoftDevice, SoftDevice
-from txrdma.soft.rc.neighbours import SEEK_SECONDS
+from txrdma.soft.rc.localpeers import SEEK_SECONDS
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.rc.routes import DatagramRoute
 from txrdma.soft.rc.udp import UDPCarrier
 from txrdma.soft.shared import datagrams
-from txrdma.soft.shared._boxes import Boxes
-from txrdma.soft.shared._datagrams import DatagramLane
 from txrdma.soft.shared._layout import PLAIN
 from txrdma.soft.shared._rendezvous import (
-    Bell,
+    DatagramRingOffer,
+    DoorbellNotice,
     Hello,
     MAGIC,
-    Mail,
     makeBox,
     MessageKind,
     rendezvousName,
     VERSION,
 )
+from txrdma.soft.shared._rings import RingPair
+from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.routes import SharedMemoryPort
 from txrdma.test.support.soft.neighbours import descriptors, mappings, RealCase
 from txrdma.test.support.soft.pairs import End, QKEY
@@ -92,7 +92,7 @@ def portOf(end: End) -> RoCEPort:
 def lanesOf(end: End) -> list[DatagramLane]:
     """The lanes that an end's device has."""
     shared = cast(SharedMemoryPort, end.device.routes[0])
-    return [each.lane for each in shared.datagrams._mailboxes]
+    return [each.lane for each in shared.datagrams._datagramLinks]
 
 
 class DatagramCase(RealCase):
@@ -327,7 +327,7 @@ class SharedDatagramTests(DatagramCase):
         one, other = self.both()
         found: list[Completion] = []
         reader = CompletionReader(
-            cast(ReaderReactor, self.reactor), other.channel, [other.queue], found.extend, looksOn=False
+            cast(ReaderReactor, self.reactor), other.channel, [other.queue], found.extend, busyPolls=False
         )
         reader.start()
         self.addCleanup(reader.stop)
@@ -393,24 +393,17 @@ class SharedDatagramTests(DatagramCase):
         self.meet(one, successor)
 
     def test_captured(self) -> None:
-        """Recordings show the datagrams, at both ends, as if they had gone by UDP."""
-        files = [self.mktemp() for _ in range(2)]
-        one, other = (DatagramEnd(self.open(pcap=name)) for name in files)
-        self.meet(one, other)
-        self.watchSocket(one)
-        for text in (b"recorded", b""):
-            one.say(other, text)
-        self.hears(other, [b"recorded", b""])
-        self.assertEqual(self.packetsByUDP(one), 0)
-        for end in (one, other):
-            end.device.close()
-        contents = []
-        for name in files:
-            with open(name, "rb") as file:
-                recorded = file.read()
-            self.assertEqual(recorded.count(b"recorded"), 1)
-            contents.append(len(recorded))
-        self.assertEqual(*contents)
+        """A device that records sends and receives datagrams by UDP, and records them."""
+        name = self.mktemp()
+        one, other = DatagramEnd(self.open(pcap=name)), DatagramEnd(self.open())
+        for here, there, text in ((one, other, b"question"), (other, one, b"answer")):
+            here.say(there, text)
+            self.hears(there, [text])
+        self.assertEqual(lanesOf(other), [])
+        one.device.close()
+        with open(name, "rb") as file:
+            recorded = file.read()
+        self.assertEqual((recorded.count(b"question"), recorded.count(b"answer")), (1, 1))
 
     def test_released(self) -> None:
         """Closing leaves neither descriptors nor mappings."""
@@ -472,21 +465,21 @@ class StrangeMailTests(DatagramCase):
         for descriptor in passed:
             os.close(descriptor)
 
-    def mail(self, sock: socket.socket) -> Boxes:
+    def mail(self, sock: socket.socket) -> RingPair:
         """Hand over a box and a bell; the box, to write in it."""
         descriptor, mapping = makeBox(1 << 16)
-        self.say(sock, Bell(kind=MessageKind.BELL, number=1).encode(), [os.eventfd(0)])
-        self.say(sock, Mail(kind=MessageKind.MAIL, number=1).encode(), [descriptor])
+        self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
+        self.say(sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=1).encode(), [descriptor])
         self.runUntil(lambda: len(lanesOf(self.target)) == 2)
-        return Boxes(memoryview(mapping))
+        return RingPair(memoryview(mapping))
 
     def packet(self, text: bytes) -> memoryview:
         """A datagram for the target, whose length is a multiple of four."""
         head = 0x64 << 56 | 1 << 54 | 0xFFFF << 32 | self.target.qp.number
         return memoryview(HEADS.pack(head, 0, QKEY, 5) + text + bytes(4))
 
-    def write(self, boxes: Boxes, packet: memoryview) -> None:
-        self.assertTrue(boxes.record(PLAIN, 0, (packet,), len(packet)))
+    def write(self, rings: RingPair, packet: memoryview) -> None:
+        self.assertTrue(rings.append(PLAIN, 0, (packet,), len(packet)))
 
     def isClosed(self, sock: socket.socket) -> bool:
         try:
@@ -498,93 +491,93 @@ class StrangeMailTests(DatagramCase):
         except ConnectionResetError:
             return True
 
-    def gone(self, boxes: Boxes | None = None) -> None:
+    def gone(self, rings: RingPair | None = None) -> None:
         """Nothing of it stays, and the others carry on."""
-        if boxes is not None:
-            boxes.close()
+        if rings is not None:
+            rings.close()
         self.check()
         self.runUntil(lambda: (descriptors(), mappings()) == self.before)
 
     def test_dies(self) -> None:
         """What a process has written before it dies comes, and half a record does not."""
         sock = self.come()
-        boxes = self.mail(sock)
-        self.write(boxes, self.packet(b"last"))
-        start = (boxes.out << 3) + 8
-        boxes.ours[start : start + 8] = b"unready!"
+        rings = self.mail(sock)
+        self.write(rings, self.packet(b"last"))
+        start = (rings.writeIndex << 3) + 8
+        rings.localBytes[start : start + 8] = b"unready!"
         sock.close()
         self.hears(self.target, [b"last"])
-        self.gone(boxes)
+        self.gone(rings)
 
     def test_manyLastWords(self) -> None:
         """All that it has written comes, though that is more than is taken at once."""
         sock = self.come()
-        boxes = self.mail(sock)
+        rings = self.mail(sock)
         words = [b"%04d" % number for number in range(DatagramEnd.RECEIVES - 1)]
         for word in words:
-            self.write(boxes, self.packet(word))
+            self.write(rings, self.packet(word))
         sock.close()
         self.hears(self.target, words)
-        self.gone(boxes)
+        self.gone(rings)
 
     def test_badPackets(self) -> None:
         """Packets that are none are dropped and counted, and the next one comes."""
         sock = self.come()
-        boxes = self.mail(sock)
+        rings = self.mail(sock)
         for bad in (b"", b"abc", b"x" * 15, b"y" * 17, b"z" * 21, bytes(24), bytes(64), b"\xff" * 64):
-            self.write(boxes, memoryview(bad))
+            self.write(rings, memoryview(bad))
         for cut in (20, 24):
             padded = bytearray(self.packet(b"")[:cut])
             padded[1] |= 0x30  # with three bytes of padding, which are not there
-            self.write(boxes, memoryview(padded))
-        self.write(boxes, self.packet(b"good"))
+            self.write(rings, memoryview(padded))
+        self.write(rings, self.packet(b"good"))
         self.hears(self.target, [b"good"])
         counters = portOf(self.target).counters
         self.assertGreaterEqual(counters.malformed, 6)
         self.assertEqual(cast(DatagramRoute, cast(Any, self.target.qp)._route).datagrams.dropped, 2)
         sock.close()
-        self.gone(boxes)
+        self.gone(rings)
 
     def test_badRecord(self) -> None:
         """A record that can't be ends the connection, and nothing else."""
         sock = self.come()
-        boxes = self.mail(sock)
-        self.write(boxes, self.packet(b"good"))
-        boxes.words[boxes.out] = PLAIN << 24 | 0xFFFFFF
+        rings = self.mail(sock)
+        self.write(rings, self.packet(b"good"))
+        rings.localWords[rings.writeIndex] = PLAIN << 24 | 0xFFFFFF
         self.hears(self.target, [b"good"])
         self.runUntil(lambda: self.isClosed(sock))
         self.assertEqual(len(self.flushLoggedErrors()), 0)
         sock.close()
-        self.gone(boxes)
+        self.gone(rings)
 
     def test_otherAddress(self) -> None:
         """What a device of the other IP family writes is dropped."""
         self.patch(self, "ADDRESS", "::1")
         sock = self.come()
-        boxes = self.mail(sock)
-        self.write(boxes, self.packet(b"????"))
+        rings = self.mail(sock)
+        self.write(rings, self.packet(b"????"))
         for _ in range(5):
             self.reactor.iterate(0.005)
         self.target.look()
         self.assertEqual(self.target.heard, [])
         sock.close()
-        self.gone(boxes)
+        self.gone(rings)
 
     def test_twoBoxes(self) -> None:
         """One device has one box."""
         sock = self.come()
-        boxes = self.mail(sock)
-        self.say(sock, Mail(kind=MessageKind.MAIL, number=1).encode(), [makeBoxOnly()])
+        rings = self.mail(sock)
+        self.say(sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=1).encode(), [makeBoxOnly()])
         self.runUntil(lambda: self.isClosed(sock))
         sock.close()
-        self.gone(boxes)
+        self.gone(rings)
 
     def test_noBox(self) -> None:
         """What comes as a box, and is none, ends the connection."""
         for passed in ((), (os.eventfd(0),), (makeBoxOnly(), makeBoxOnly())):
             sock = self.come()
-            self.say(sock, Bell(kind=MessageKind.BELL, number=1).encode(), [os.eventfd(0)])
-            self.say(sock, Mail(kind=MessageKind.MAIL, number=1).encode(), passed)
+            self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
+            self.say(sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=1).encode(), passed)
             self.runUntil(partial(self.isClosed, sock))
             sock.close()
         self.gone()
@@ -592,7 +585,7 @@ class StrangeMailTests(DatagramCase):
     def test_unknownBell(self) -> None:
         """A box whose doorbell never came is refused, and the connection stays."""
         sock = self.come()
-        self.say(sock, Mail(kind=MessageKind.MAIL, number=5).encode(), [makeBoxOnly()])
+        self.say(sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=5).encode(), [makeBoxOnly()])
         heard: list[bytes] = []
 
         def told() -> bool:
@@ -600,7 +593,7 @@ class StrangeMailTests(DatagramCase):
                 heard.append(sock.recv(1 << 10, socket.MSG_DONTWAIT))
             except BlockingIOError:
                 return False
-            return heard[-1] == Mail(kind=MessageKind.MAIL).encode()
+            return heard[-1] == DatagramRingOffer(kind=MessageKind.DATAGRAM_RING).encode()
 
         self.runUntil(told)
         self.assertFalse(self.isClosed(sock))

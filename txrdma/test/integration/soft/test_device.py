@@ -24,7 +24,8 @@ from txrdma.iba.verbs import (
     CM_SUPPORTED,
 )
 from txrdma.interfaces import IVerbsDeviceStringParser
-from txrdma.soft._netdev import softMAC
+from txrdma.soft import device, opening
+from txrdma.soft.core.netdev import softMAC
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.shared._rendezvous import rendezvousName
@@ -111,6 +112,12 @@ class OpeningTests(SynchronousTestCase):
             self.assertEqual(len(file.read()), 24)
         self.assertRaises(DeviceUnavailable, self.open, pcap="/nowhere/at/all.pcap")
 
+    def test_pcapRoute(self) -> None:
+        """A device that records packets has the RoCE route only."""
+        recording = self.open(pcap=self.mktemp())
+        self.assertEqual([type(route).__name__ for route in recording.routes], ["RoCEPort"])
+        self.assertRaises(ValueError, openSoftDevice, self.reactor, route="shared-memory", pcap=self.mktemp())
+
     def test_nonsense(self) -> None:
         """What makes no sense is a ValueError that names key and value."""
         for args, kwargs, named in (
@@ -126,6 +133,7 @@ class OpeningTests(SynchronousTestCase):
             ([], {"route": "scenic"}, "route=scenic"),
             ([], {"mtu": "1500"}, "mtu=1500"),
             ([], {"pcap": ""}, "pcap="),
+            ([], {"pcap": "file", "route": "shared-memory"}, "pcap=file"),
             ([], {"runtime": "here"}, "runtime=here"),
             ([], {"runtime": "/run/txrdma", "route": "rocev2"}, "runtime=/run/txrdma"),
             ([], {"colour": "blue"}, "colour=blue"),
@@ -138,11 +146,29 @@ class OpeningTests(SynchronousTestCase):
         gc.collect()  # what tests before this one left open closes here, not meanwhile
         before = len(os.listdir("/dev/fd"))
         for route in ("auto", "rocev2", "shared-memory"):
-            openSoftDevice(self.reactor, route=route, pcap=self.mktemp()).close()
+            openSoftDevice(self.reactor, route=route).close()
+        openSoftDevice(self.reactor, pcap=self.mktemp()).close()
         self.assertRaises(DeviceUnavailable, openSoftDevice, self.reactor, "192.0.2.213", pcap=self.mktemp())
         self.assertEqual(len(os.listdir("/dev/fd")), before)
         self.assertEqual((self.reactor.getReaders(), self.reactor.getWriters()), ([], []))
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_failureLeaksNothing(self) -> None:
+        """A device that can't be opened, by whatever error, leaves no descriptor and no reader behind."""
+
+        class Broken(Exception):
+            """An error that nobody expects."""
+
+        def fail(*args: object, **kwargs: object) -> None:
+            raise Broken
+
+        gc.collect()  # what tests before this one left open closes here, not meanwhile
+        before = len(os.listdir("/dev/fd"))
+        for module, name in ((opening, "SoftPort"), (opening, "SharedMemoryPort"), (device, "SoftDevice")):
+            patcher = self.patch(module, name, fail)
+            self.assertRaises(Broken, openSoftDevice, self.reactor, port=0)
+            patcher.restore()
+            self.assertEqual((len(os.listdir("/dev/fd")), self.reactor.getReaders()), (before, []), name)
 
     @skipUnless(sys.platform == "linux", "shared memory is Linux's")
     def test_runtime(self) -> None:

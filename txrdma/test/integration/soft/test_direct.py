@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.soft._direct}: datagrams of the software device without work requests.
+Tests for L{txrdma.soft.core.directdatagrams}: datagrams of the software device without work requests.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Access as VerbsAccess
 from txrdma.iba.verbs import (
     Capacity,
@@ -18,7 +19,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft import _mapping
+from txrdma.soft.core import mapping as _mapping
 from txrdma.soft.shared import routes
 from txrdma.soft.shared._rendezvous import (
     MessageKind,
@@ -57,7 +58,7 @@ class ManyTests(RealCase):
         self.take(one, 1)
         before = descriptors(), mappings()
         pairs = [self.more(*ends) for _ in range(50)]
-        self.runUntil(lambda: mappings() == before[1] + 200)  # both boxes of each, in both devices
+        self.runUntil(lambda: mappings() == before[1] + 200)  # both rings of each, in both devices
         self.assertEqual(descriptors(), before[0])
         for number, (here, there) in enumerate(pairs):
             there.postReceive([ReceiveRequest(number, (other.segment(0, 64),))])
@@ -68,6 +69,23 @@ class ManyTests(RealCase):
             here.close()
             there.close()
         self.runUntil(lambda: (descriptors(), mappings()) == before)
+
+    def test_closedChannel(self) -> None:
+        """A queue pair that can't be connected, because its channel is closed, leaves nothing behind."""
+        one, other = self.pair()
+        channel = one.device.createChannel()
+        queue = one.device.createCompletionQueue(8, channel)
+        queuePair = one.domain.createQueuePair(QPKind.RC, queue, queue, Capacity(4, 4, 1, 1))
+        queuePair.modify(INIT)
+        channel.close()
+        before = descriptors(), mappings()
+        for _ in range(3):
+            self.assertRaises(
+                InvalidRequest,
+                queuePair.modify,
+                replace(RTR, address=other.way(), destinationQPN=other.qp.number),
+            )
+        self.assertEqual((descriptors(), mappings()), before)
 
     def test_receivesBeforehand(self) -> None:
         """Receives that are posted before there is a peer take its messages in order, as later ones do."""
@@ -93,9 +111,9 @@ class ManyTests(RealCase):
         heard = routes._Link.heard
 
         def first(link: Any, message: bytes, passed: list[int]) -> None:
-            if message[0] == MessageKind.BELL and not lost:
+            if message[0] == MessageKind.DOORBELL and not lost:
                 lost.append(message)
-                link.starved(message)
+                link.descriptorsLost(message)
             else:
                 heard(link, message, passed)
 

@@ -15,3 +15,11 @@ class BTLTests(FailingCallContract, TestCase):
     slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN = r"btl:{there}:0:device=soft\:{there}"
     CONNECT = r"btl:{there}:{port}:device=soft\:{here}"
+
+
+class RSocketTests(FailingCallContract, TestCase):
+    """C{rsocket:}, by shared memory: some calls. The soak tests have each call fail."""
+
+    slowBecause = "calls fail in a connection of their own on the real reactor"
+    STEP = 13
+    LISTEN, CONNECT = r"rsocket:0:device=soft\:{there}", r"rsocket:{there}:{port}:device=soft\:{here}"

@@ -11,10 +11,16 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.trial.unittest import SkipTest
 
 from txrdma.error import DeviceUnavailable
+from txrdma.iba.verbs import Status
 from txrdma.interfaces import IVerbsDevice
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.test.support.verbs.contract import Commanded
-from txrdma.testing.contracts import MigrationContract, PortContract, VerbsDeviceContract
+from txrdma.testing.contracts import (
+    MigrationContract,
+    PortContract,
+    PortEventContract,
+    VerbsDeviceContract,
+)
 from txrdma.testing.reactors import RealTime
 
 
@@ -73,10 +79,21 @@ class IPv6ContractTests(LoopbackDevices, PortContract, VerbsDeviceContract, Reac
             raise SkipTest(f"no IPv6 here: {error}") from error
 
 
-class SharedMemoryContractTests(LoopbackDevices, PortContract, VerbsDeviceContract, ReactorBuilder):
+class SharedMemoryContractTests(LoopbackDevices, PortEventContract, VerbsDeviceContract, ReactorBuilder):
     """Over shared memory, though within one process."""
 
     route = "shared-memory"
+
+    def test_portDown(self) -> None:
+        """Shared memory does not depend on a port: requests are carried out while it is down."""
+        alice, bob = self.pair()
+        bob.receive(bob.segment())
+        self.down(0)
+        self.down(1)
+        alice.send(inline=[b"hello"])
+        self.runUntilCompleted(bob, receives=1)
+        self.runUntilCompleted(alice, sends=1)
+        self.assertEqual(alice.statuses()[0], [Status.SUCCESS])
 
 
 # On the default reactor; txrdma.test.soak.verbs.test_contract has the others.

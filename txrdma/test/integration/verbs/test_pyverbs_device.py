@@ -47,7 +47,7 @@ from txrdma.verbs.pyverbs import device as _pyverbs_device
 from txrdma.verbs.pyverbs import requests
 from txrdma.verbs.pyverbs.device import PyverbsDevice
 from txrdma.verbs.pyverbs.events import EventReader, read, Told
-from txrdma.verbs.pyverbs.ledger import openContext
+from txrdma.verbs.pyverbs.resourcetracker import openContext
 
 _FLUSHED = Status.WR_FLUSH_ERR
 

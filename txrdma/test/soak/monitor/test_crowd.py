@@ -21,7 +21,7 @@ from twisted.trial.unittest import TestCase
 
 import txrdma
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.web.events import MOST_BYTES
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch

@@ -24,12 +24,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
 from txrdma.iba.types import GUID
-from txrdma.monitor.exposition import guidText, labels
-from txrdma.monitor.historystore import HistoryStore
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.presence import Presence
-from txrdma.monitor.rows import rowOf
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.series.exposition import guidText, labels
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.rows import rowOf
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
@@ -91,7 +91,7 @@ class DayTests(PollerTestCase):
         self.assertEqual(raised, record, f"seed {SEED}")
         self.assertEqual(cleared, record, f"seed {SEED}")
         self.assertGreater(sum(record.values()), 4 * DAYS)
-        self.assertEqual(self.poller.ledger.open, {})
+        self.assertEqual(self.poller.findingLog.open, {})
         half = len(objects) // 2
         earlier, later = min(objects[1 : half + 1]), min(objects[half:])
         self.assertLess(later, 1.05 * earlier + 50 * sum(record.values()))  # what was found stays known
@@ -169,7 +169,7 @@ class ChurnTests(PollerTestCase):
         self.assertLessEqual(len(names), 2 + 11 * math.ceil(DAYS))
         self.assertLessEqual(len(self.poller.presence.nodes), self.mostGone)
         self.assertLessEqual(len(self.store._ports), self.mostPorts)
-        self.assertLess(len(self.poller.ledger.open), self.mostGone + 50)
+        self.assertLess(len(self.poller.findingLog.open), self.mostGone + 50)
         self.assertIn(self.fabric.node("h00002").guid, self.poller.presence.nodes)
         self.assertIn(("node-gone", self.fabric.node("h00002").guid), self.found())
         points = self.store.series(self.place("leaf0000", 1), "portXmitPkts", 0, 1 << 40, "readings")
@@ -178,7 +178,7 @@ class ChurnTests(PollerTestCase):
         self.assertLess(min(objects[half:]), 1.05 * min(objects[half // 2 : half]) + 2000)
 
     def found(self) -> set[tuple[str, GUID | None]]:
-        return {(one.finding.kind, one.finding.guid) for one in self.poller.ledger.open.values()}
+        return {(one.finding.kind, one.finding.guid) for one in self.poller.findingLog.open.values()}
 
 
 class KillTests(SynchronousTestCase):

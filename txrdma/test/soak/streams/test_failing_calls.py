@@ -14,3 +14,10 @@ class RDMATests(FailingCallContract, TestCase):
 
     slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN, CONNECT = r"rdma:0:device=soft\:{there}", r"rdma:{there}:{port}:device=soft\:{here}"
+
+
+class RSocketTests(FailingCallContract, TestCase):
+    """C{rsocket:}, by shared memory."""
+
+    slowBecause = "each call fails in a connection of its own on the real reactor"
+    LISTEN, CONNECT = r"rsocket:0:device=soft\:{there}", r"rsocket:{there}:{port}:device=soft\:{here}"

@@ -1,5 +1,5 @@
 """
-Processes that open and close connections, link groups, modules and devices a thousand times hold no more afterwards.
+Opening and closing connections, link groups, modules and devices a thousand times leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IListeningPort
 
 from txrdma.cm.connections import adapter as adapters
-from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint, RDMAServerEndpoint, USUAL
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, UNCOUNTED_TERMS, USUAL
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Terms
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rdmacm import manager as kernels
+from txrdma.cm.terms import Terms
 from txrdma.messages import IMessageProtocolFactory
 from txrdma.sim.network import Faults
 from txrdma.test.support.cm.librdmacm import FakeChannel, FakeKernel
@@ -79,13 +79,13 @@ class CancelCase(MessagingCase):
         return self.successResultOf(endpoint.listen(MessageFactory(self.made)))
 
     def connecting(
-        self, number: int = PORT, terms: Terms = PLAIN, factory: IMessageProtocolFactory = NOTING
+        self, number: int = PORT, terms: Terms = UNCOUNTED_TERMS, factory: IMessageProtocolFactory = NOTING
     ) -> Deferred[Any]:
         """Connect to a port of the second host."""
         host = self.addresses[1][0]
         return RDMAClientEndpoint(self.clock, host, number, self.devices[0], terms).connect(factory)
 
-    def opened(self, terms: Terms = PLAIN) -> tuple[MessageRecorder, MessageRecorder]:
+    def opened(self, terms: Terms = UNCOUNTED_TERMS) -> tuple[MessageRecorder, MessageRecorder]:
         """A connection more: both protocols."""
         port = self.listening(terms=terms)
         client = self.result(self.connecting(terms=terms))
@@ -105,15 +105,15 @@ class CancelCase(MessagingCase):
                 *(len(device._completionQueues), len(device._channels), len(device.addressHandles)),
             )
             adapter = adapters.adapterOf(self.clock, device)
-            shelves = [shelf.free for shelf in adapter._shelves]
-            found[f"{device.name}'s adapter"] = (adapter._holders, len(adapter._pairs), shelves)
+            queues = [shared.free for shared in adapter._queues]
+            found[f"{device.name}'s adapter"] = (adapter._holders, len(adapter._pairs), queues)
             found[f"{device.name}'s manager"] = self.heldBy(adapter.manager)
         return found
 
     def heldBy(self, manager: object) -> tuple[object, ...]:
         """Numbers of all that a manager has."""
         if isinstance(manager, kernels.KernelManager):
-            return len(manager._connections), len(manager._hearing), len(manager.channel.identifiers)
+            return len(manager._connections), len(manager._handlers), len(manager.channel.identifiers)
         assert isinstance(manager, ConnectionManager)
         core = manager._core
         tables: tuple[Sized, ...] = (

@@ -12,7 +12,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater, react
 
-from txrdma.cm.datagrams import DatagramClientEndpoint, DatagramPeer, DatagramProtocol, DatagramServerEndpoint
+from txrdma.cm.connections.datagrams import (
+    DatagramClientEndpoint,
+    DatagramPeer,
+    DatagramProtocol,
+    DatagramServerEndpoint,
+)
 from txrdma.ports.softdevices import softDeviceAt
 
 PORT = 7471

@@ -9,8 +9,8 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from txrdma.cm._manager import Listener, Managed, Manager
-from txrdma.cm.events import (
+from txrdma.cm.core.dispatcher import Dispatcher, Listener, Managed
+from txrdma.cm.core.events import (
     AlternatePathRequested,
     ConnectionReplied,
     ConnectionRequested,
@@ -18,8 +18,8 @@ from txrdma.cm.events import (
     Event,
     ServiceRequested,
 )
-from txrdma.cm.messages import APStatus, REP, REQ, SIDRREP
-from txrdma.cm.paths import pathFor
+from txrdma.cm.layouts.messages import APStatus, REP, REQ, SIDRREP
+from txrdma.cm.layouts.paths import pathFor
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, QPN
 from txrdma.kit.wire import Layout
@@ -39,7 +39,7 @@ class End:
         self.world, self.address = world, address
         self.gid = GID.fromIP(address)
         random = Random(seed)
-        self.manager = Manager(GUID.fromInt(0x0200_0000 + seed), lambda: random.getrandbits(32))
+        self.manager = Dispatcher(GUID.fromInt(0x0200_0000 + seed), lambda: random.getrandbits(32))
         self.happened: list[tuple[Managed, Event]] = []
         self.answers = True
         self._qpns = count(100)

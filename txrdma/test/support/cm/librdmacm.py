@@ -14,7 +14,7 @@ from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
 
-from txrdma.cm.messages import RejectReason
+from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rdmacm.library import Ends, EventKind, Happened, Parameters, Prepared
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import GID, QPN

@@ -4,7 +4,7 @@ The kinds of messages of the communication manager, and how one is sent.
 
 from __future__ import annotations
 
-from txrdma.cm.messages import (
+from txrdma.cm.layouts.messages import (
     APR,
     DREP,
     DREQ,

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.endpoints import IBClientEndpoint, IBServerEndpoint, USUAL
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Terms
+from txrdma.cm.terms import Terms
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import DEFAULT_PKEY, GID, PKey
 from txrdma.sim.network import SimulatedNetwork

@@ -22,8 +22,8 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import IBClientEndpoint, IBServerEndpoint
 from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
-from txrdma.cm.connections.terms import Terms
-from txrdma.cm.messages import CMPath
+from txrdma.cm.layouts.messages import CMPath
+from txrdma.cm.terms import Terms
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.soft.device import SoftDevice

@@ -2,33 +2,32 @@
 A search through all states that the opening and the end of a connection can lead two ends to.
 
 As in L{txrdma.test.support.cm.searching} the real machines play, and the network keeps each message that was
-ever
-sent and delivers any of them at any time, any number of times. Programs do all that they may, when they like.
+ever sent and delivers any of them at any time, any number of times. Programs do all that they may, when they
+like.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, TypeVar
 
-from txrdma.cm._closing import Closing
-from txrdma.cm._connection import Connection
-from txrdma.cm._exchange import Core
-from txrdma.cm.events import (
+from txrdma.cm.core.closing import Closing
+from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.events import (
     ConnectionEstablished,
     ConnectionRejected,
     ConnectionTimedOut,
     Disconnected,
     TimewaitOver,
 )
-from txrdma.cm.messages import DREQ, LAP, MRA, REJ, RejectReason, REP, REQ
+from txrdma.cm.core.exchange import Core
+from txrdma.cm.layouts.messages import DREQ, LAP, MRA, REJ, RejectReason, REP, REQ
 from txrdma.iba.types import GUID, QPN
 from txrdma.kit.wire import Layout
 from txrdma.test.support.cm.searching import copied as copiedPaths
-from txrdma.test.support.cm.searching import PRIMARY, twinOf
+from txrdma.test.support.cm.searching import explore, Found, PRIMARY, twinOf
 
 AnyCore = TypeVar("AnyCore", bound=Core)
 
@@ -183,36 +182,11 @@ def _agreement(world: World) -> str | None:
     return None
 
 
-@dataclass
-class Found:
-    """The result of a search: the numbers of worlds and steps, states that were seen, and a fault."""
-
-    worlds: int
-    steps: int
-    states: set[str]
-    fault: str | None = None
-    story: tuple[str, ...] = ()
-
-
 def search(isPeerToPeer: bool = False, most: int = 200_000) -> Found:
-    """Look at every world that can be reached, nearest first, until a promise does not hold in one."""
-    ends = (Connection(1, GUID.fromInt(1), 100), Connection(2, GUID.fromInt(2), 200))
-    first = World(ends)
-    found = Found(0, 0, set())
-    seen = {first.key()}
-    waiting: deque[tuple[World, tuple[str, ...]]] = deque([(first, ())])
-    while waiting and found.worlds < most:
-        world, story = waiting.popleft()
-        found.worlds += 1
+    """Search all worlds of two ends that connect and disconnect, or this many of them."""
+    first = World((Connection(1, GUID.fromInt(1), 100), Connection(2, GUID.fromInt(2), 200)))
+
+    def count(found: Found, world: World) -> None:
         found.states |= {end.state for end in world.ends}
-        for step, after in successors(world, isPeerToPeer):
-            found.steps += 1
-            fault = broken(after)
-            if fault is not None:
-                found.fault, found.story = fault, (*story, step)
-                return found
-            key = after.key()
-            if key not in seen:
-                seen.add(key)
-                waiting.append((after, (*story, step)))
-    return found
+
+    return explore(first, lambda world: successors(world, isPeerToPeer), broken, count, most)

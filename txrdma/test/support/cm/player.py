@@ -9,7 +9,7 @@ import sys
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
-from txrdma.cm.events import (
+from txrdma.cm.core.events import (
     ConnectionEstablished,
     ConnectionReplied,
     ConnectionRequested,
@@ -17,8 +17,8 @@ from txrdma.cm.events import (
     Event,
     TimewaitOver,
 )
+from txrdma.cm.layouts.messages import REP, REQ
 from txrdma.cm.manager import CMConnection, ConnectionManager
-from txrdma.cm.messages import REP, REQ
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
 from txrdma.mad import MADAgent, MADServer, openMADPort

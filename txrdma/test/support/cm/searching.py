@@ -10,15 +10,14 @@ hands over a LAP or loads another path, because it looks at the queue pair then.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
-from typing import Any, cast, Final, TypeVar
+from typing import Any, cast, Final, Protocol, TypeVar
 
-from txrdma.cm._alternate import Alternate, Ends, TABLE
-from txrdma.cm._exchange import Patience
-from txrdma.cm.events import (
+from txrdma.cm.core.alternate import Alternate, Ends, TABLE
+from txrdma.cm.core.events import (
     AlternatePathCancelled,
     AlternatePathLoaded,
     AlternatePathRejected,
@@ -29,8 +28,9 @@ from txrdma.cm.events import (
     QPArmed,
     QPDisarmed,
 )
-from txrdma.cm.messages import APStatus, CMPath, LAP
-from txrdma.cm.paths import areSame, reversedPath
+from txrdma.cm.core.exchange import Patience
+from txrdma.cm.layouts.messages import APStatus, CMPath, LAP
+from txrdma.cm.layouts.paths import areSame, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import PERMISSIVE_LID
 from txrdma.iba.types import GID, QPN
@@ -41,6 +41,16 @@ REQUEST: Final = 77
 
 Message = tuple[bool, Layout, int]
 """Whether it goes to the active end, the message, and its transaction."""
+
+
+class Keyed(Protocol):
+    """A state of two ends: those with the same key have the same future."""
+
+    def key(self) -> Hashable:
+        """The identity of the state."""
+
+
+AnyWorld = TypeVar("AnyWorld", bound=Keyed)
 
 
 def path(number: int) -> CMPath:
@@ -267,40 +277,43 @@ def _mirrored(path: CMPath | None) -> CMPath | None:
 
 @dataclass
 class Found:
-    """The result of a search: the numbers of worlds and of steps, what they showed, and a fault."""
+    """
+    The result of a search.
+
+    @ivar worlds: the number of different worlds, and C{steps} between them.
+    @ivar fault: the promise that does not hold; C{story} names the steps that lead there.
+    """
 
     worlds: int = 0
     steps: int = 0
     loaded: int = 0
     migrated: int = 0
+    states: set[str] = field(default_factory=set)
     fault: str | None = None
     story: tuple[str, ...] = ()
 
 
-def search(
-    paths: tuple[CMPath, ...] = (FIRST, SECOND),
-    isTimely: bool = True,
-    migrations: int = 1,
-    **more: Any,
+def explore(
+    first: AnyWorld,
+    successors: Callable[[AnyWorld], Iterator[tuple[str, AnyWorld]]],
+    broken: Callable[[AnyWorld], str | None],
+    count: Callable[[Found, AnyWorld], None],
+    most: float = inf,
 ) -> Found:
     """
-    Look at every world that can be reached, nearest first, until a promise does not hold in one.
+    Search all reachable worlds breadth-first, until a promise does not hold in one.
 
-    @param paths: what the active end's program loads, one after the other.
-    @param migrations: the number of times that queue pairs migrate at most.
-    @param more: arguments of both ends' L{Alternate}.
+    @param count: called with each world.
+    @param most: the number of worlds to search.
     """
-    qps = QP(PRIMARY), QP(reversedPath(PRIMARY))
-    first = World(made(True, **more), made(False, **more), qps, toLoad=paths, migrations=migrations)
     found = Found()
     seen = {first.key()}
-    waiting: deque[tuple[World, tuple[str, ...]]] = deque([(first, ())])
-    while waiting:
+    waiting: deque[tuple[AnyWorld, tuple[str, ...]]] = deque([(first, ())])
+    while waiting and found.worlds < most:
         world, story = waiting.popleft()
         found.worlds += 1
-        found.loaded += world.active.alternate is not None
-        found.migrated += world.migrations < migrations
-        for step, after in successors(world, isTimely):
+        count(found, world)
+        for step, after in successors(world):
             found.steps += 1
             fault = broken(after)
             if fault is not None:
@@ -311,3 +324,26 @@ def search(
                 seen.add(key)
                 waiting.append((after, (*story, step)))
     return found
+
+
+def search(
+    paths: tuple[CMPath, ...] = (FIRST, SECOND),
+    isTimely: bool = True,
+    migrations: int = 1,
+    **more: Any,
+) -> Found:
+    """
+    Search all worlds of two ends that load alternate paths.
+
+    @param paths: what the active end's program loads, one after the other.
+    @param migrations: the number of times that queue pairs migrate at most.
+    @param more: arguments of both ends' L{Alternate}.
+    """
+
+    def count(found: Found, world: World) -> None:
+        found.loaded += world.active.alternate is not None
+        found.migrated += world.migrations < migrations
+
+    qps = QP(PRIMARY), QP(reversedPath(PRIMARY))
+    first = World(made(True, **more), made(False, **more), qps, toLoad=paths, migrations=migrations)
+    return explore(first, lambda world: successors(world, isTimely), broken, count)

@@ -15,7 +15,7 @@ from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADHandler, IMADPort, IMADReceiver
-from txrdma.mad.core.choices import mayBeFrom
+from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.layouts.messages import MADRequest
 
 

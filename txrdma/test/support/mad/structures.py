@@ -14,7 +14,7 @@ from functools import cache
 from types import ModuleType
 from typing import Final, NamedTuple
 
-import txrdma.cm.messages
+import txrdma.cm.layouts.messages
 import txrdma.iba.linkheaders
 from txrdma.iba import headers
 from txrdma.iba.linkheaders import LinkNextHeader, LRH
@@ -50,7 +50,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     baseboard,
     devices,
     vendor,
-    txrdma.cm.messages,
+    txrdma.cm.layouts.messages,
 )
 
 

@@ -56,7 +56,7 @@ def watch(history: str, log: str, kills: int, number: int, longest: float) -> No
     from twisted.internet import reactor as theReactor
 
     from txrdma.monitor.config import parseConfig
-    from txrdma.monitor.ledger import LedgerRules
+    from txrdma.monitor.diagnosis.findinglog import FindingRules
     from txrdma.sim.fabric import SimulatedFabric
     from txrdma.sim.nets.fattree import fatTree
     from txrdma.tap.monitor import MonitorService
@@ -77,7 +77,7 @@ def watch(history: str, log: str, kills: int, number: int, longest: float) -> No
 
     change(number)
     config = parseConfig(CONFIG.format(history=history, log=log))
-    rules = LedgerRules({}, clearSeconds=config.rules.clearSeconds)  # found is found: there is no time
+    rules = FindingRules({}, clearSeconds=config.rules.clearSeconds)  # found is found: there is no time
     service = MonitorService(reactor, replace(config, rules=rules), fabric.attach)
     reactor.callWhenRunning(service.startService)
     reactor.callLater(Random(number).uniform(0.1, longest / 2), changeSeen, number + 1)

@@ -10,10 +10,10 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.iba.types import GUID
-from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor.historystore import DEFAULT_LEVELS, HistoryStore, Level
-from txrdma.monitor.judging import Place
-from txrdma.monitor.rows import correctionRowOf, CORRECTIONS, COUNTERS, Row, rowOf
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.series.historystore import DEFAULT_LEVELS, HistoryStore, Level
+from txrdma.monitor.series.rows import correctionRowOf, CORRECTIONS, COUNTERS, Row, rowOf
 
 PORT: Place = (GUID(bytes(7) + b"\1"), 3)
 OTHER: Place = (GUID(bytes(7) + b"\1"), 4)

@@ -7,8 +7,8 @@ from __future__ import annotations
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
 from txrdma.iba.types import GUID
-from txrdma.monitor.ledger import Entry, Key
-from txrdma.monitor.news import News
+from txrdma.monitor.diagnosis.findinglog import Entry, Key
+from txrdma.monitor.events.alerts import Alert
 
 
 def entryOf(kind: str = "width", where: str = "leaf 1", severity: Severity = Severity.WARNING) -> Entry:
@@ -16,9 +16,9 @@ def entryOf(kind: str = "width", where: str = "leaf 1", severity: Severity = Sev
     return Entry(Key("sweep", kind, where, 7), finding, severity, "Mend it.", 1000.0, 1000.0)
 
 
-def newsOf(*names: str, isRaised: bool = True) -> list[News]:
+def alertsOf(*names: str, isRaised: bool = True) -> list[Alert]:
     entries = [entryOf(where=name) for name in names]
     if not isRaised:
         for entry in entries:
             entry.clearedAt = 2000.0
-    return [News(entry.key, isRaised, entry.toDict()) for entry in entries]
+    return [Alert(entry.key, isRaised, entry.toDict()) for entry in entries]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from txrdma.iba.headers import AETH, AtomicETH, BTH, NAKCode, Opcode, RETH
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import Access, Completion, Segment
-from txrdma.soft.memory import Domain, KeyTable, Region
+from txrdma.soft.core.memory import Domain, KeyTable, Region
 from txrdma.soft.rc._packets import ACKNOWLEDGE, Event, Incoming, Outgoing, PSN_MASK
 
 EVERYTHING = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC

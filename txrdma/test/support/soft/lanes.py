@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 from txrdma.error import ProtectionError
 from txrdma.iba.types import QPN, RKey
@@ -23,10 +24,11 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.memory import Domain, KeyTable, Region
-from txrdma.soft.shared._boxes import spread
+from txrdma.soft.core.memory import Domain, KeyTable, Region
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, RemoteRegion, STALLED, WAKE
+from txrdma.soft.shared._rings import spread
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
@@ -74,7 +76,7 @@ class Side:
         self.box = memoryview(bytearray(HEADER_BYTES + ring))
         self.memory = self.keys.register(self.domain, memoryview(bytearray(1 << 16)), ALL)
         self.valid: dict[RKey, memoryview] = {}
-        self.lane = Lane(self, self, self.box, self.isShared)
+        self.lane = Lane(cast(SoftQueuePair, self), self, self.box, self.isShared)
 
     # What a test does.
 
@@ -106,7 +108,7 @@ class Side:
         for word in self.valid.values():
             word[0] = 0
 
-    # txrdma.soft._route.Owner
+    # txrdma.soft.core.queuepair.SoftQueuePair
 
     def retired(self, count: int) -> None:
         self.retirements += count
@@ -125,7 +127,7 @@ class Side:
             if not self.isShared:
                 self.receives.clear()
 
-    def told(self, event: AsyncEventKind) -> None:
+    def raiseEvent(self, event: AsyncEventKind) -> None:
         self.news.append(event)
 
     def laneOpened(self) -> list[Completion]:
@@ -134,12 +136,12 @@ class Side:
     def migrationChanged(self, state: MigrationState) -> None:
         raise AssertionError("there is no other path")
 
-    # txrdma.soft.shared._layout.Surroundings
+    # txrdma.soft.shared._layout.LaneServices
 
-    def ringReceives(self) -> None:
+    def wakeReceives(self) -> None:
         self.rung.append("receives")
 
-    def ringSends(self) -> None:
+    def wakeSends(self) -> None:
         self.rung.append("sends")
 
     def nudge(self) -> None:
@@ -151,7 +153,7 @@ class Side:
     def left(self) -> None:
         self.gone = True
 
-    def wantRegion(self, rkey: RKey) -> None:
+    def requestRegion(self, rkey: RKey) -> None:
         access = int(self.other.attributes.access or 0)
         self.said.append(lambda: self.lane.regionKnown(rkey, self.other.grant(rkey), access))
 

@@ -19,7 +19,7 @@ from twisted.protocols.basic import LineReceiver
 from txrdma.commands.demo_fabric import makeService, netOf, urlOf
 from txrdma.monitor.config import parseConfig
 from txrdma.sim.fabric.fabric import SimulatedFabric
-from txrdma.sim.weather import Weather
+from txrdma.sim.faultgenerator import FaultGenerator
 
 CONFIG = """
 [web]
@@ -67,14 +67,14 @@ async def main(reactor: Any, history: str) -> None:
     fabric = SimulatedFabric(reactor, net, latencySeconds=0.0005)
     fabric.correct("leaf04")
     service = makeService(reactor, parseConfig(CONFIG.format(history=history)), fabric)
-    weather = Weather(fabric)
+    faults = FaultGenerator(fabric)
     orders = Orders(fabric)
     StandardIO(orders)
     service.startService()
-    weather.start(hasFaults=False)
+    faults.start(hasFaults=False)
     print(urlOf(await service.address()), flush=True)
     await orders.ended
-    weather.stop()
+    faults.stop()
     await service.stopService()
     fabric.close()
 

@@ -1,5 +1,5 @@
 """
-The dashboard for Grafana, with the types of Grafana's own package @grafana/schema as the judge.
+The dashboard for Grafana, with the types of Grafana's own package @grafana/schema as the thresholds.
 
 TypeScript's compiler holds the file to them: names that they do not have, values of other types, and words
 that are none of an enumeration are errors. Queries are Prometheus' matter, and are not looked at here.
@@ -79,7 +79,7 @@ class GrafanaTests(SynchronousTestCase):
         self.assertEqual(self.complaints(), "")
 
     def test_judge(self) -> None:
-        """The judge is awake: of mistakes it complains, one by one."""
+        """The thresholds is awake: of mistakes it complains, one by one."""
         for mistake, said in (
             (lambda board: board.update(refreshh="30s"), "refreshh"),
             (lambda board: board["panels"][0]["options"].update(colorMode="loud"), "loud"),

@@ -17,7 +17,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import TestCase
 
 import txrdma
-from txrdma.cm.datagrams import DatagramProtocol, DatagramServerEndpoint
+from txrdma.cm.connections.datagrams import DatagramProtocol, DatagramServerEndpoint
 from txrdma.cm.errors import HostUnknown
 from txrdma.command import Options
 from txrdma.commands.resolve import lines, resolved

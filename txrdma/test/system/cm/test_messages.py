@@ -11,13 +11,13 @@ from itertools import chain
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from txrdma.cm.ipcm import IPAddresses, PortSpace, serviceIDOf
-from txrdma.cm.messages import (
+from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
+from txrdma.cm.layouts.messages import (
     REJ,
     RejectReason,
     REQ,
 )
-from txrdma.cm.paths import pathFor
+from txrdma.cm.layouts.paths import pathFor
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, QPN
 from txrdma.test.support.cm.messages import datagramOf, KINDS

@@ -54,7 +54,7 @@ class CommandsTestCase(IbsimTestCase):
         self.status = 0
         with redirect_stdout(out), redirect_stderr(errors):
             try:
-                await Deferred.fromCoroutine(each.load().carryOut(reactor, options))
+                await Deferred.fromCoroutine(each.load().run(reactor, options))
             except SystemExit as end:
                 self.status = end.code
             except RDMAError as error:

@@ -13,11 +13,11 @@ from twisted.internet.task import deferLater
 
 from txrdma.fabric.errorcorrection import correctingPorts
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor._tallies import Limit
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import DEFAULT_RULES, FabricPoller
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.test.system.ibsim.fabric import IbsimTestCase
 
 NET = """
@@ -65,12 +65,12 @@ class MonitorTestCase(IbsimTestCase):
         agent = MADAgent(reactor, self.portAt("a", isSM=True), watchSeconds=0.2)
         self.addCleanup(agent.close)
         self.told: list[tuple[str, str, str]] = []
-        judge = ErrorJudge([Limit("symbolErrorCounter", 10, 600.0)])
-        self.poller = FabricPoller(reactor, agent, self.settings, judge=judge, notify=self.heard)
+        thresholds = ErrorThresholds([Limit("symbolErrorCounter", 10, 600.0)])
+        self.poller = FabricPoller(reactor, agent, self.settings, thresholds=thresholds, notify=self.heard)
         self.poller.start()
         self.addCleanup(self.poller.stop)
 
-    def heard(self, event: LedgerEvent) -> None:
+    def heard(self, event: FindingEvent) -> None:
         what = "raised" if isinstance(event, Raised) else "cleared"
         found = event.entry.finding
         self.told.append((what, found.kind, found.where.partition(" (")[0]))
@@ -214,7 +214,7 @@ class MonitorTests(MonitorTestCase):
         self.assertLess(seconds, TWO_INTERVALS)
         await self.until(
             lambda: (
-                all(entry.finding.kind != "sm-silent" for entry in self.poller.ledger.open.values())
+                all(entry.finding.kind != "sm-silent" for entry in self.poller.findingLog.open.values())
                 or ("cleared", "sm-silent") in [one[:2] for one in self.told]
             )
         )

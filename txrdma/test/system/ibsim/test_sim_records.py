@@ -25,7 +25,6 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame, Keys, NO_KEYS
 from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
-from txrdma.mad.layouts.components import ServiceComponents
 from txrdma.mad.layouts.messages import InformInfo
 from txrdma.mad.layouts.smp import GUIDInfo
 from txrdma.mad.layouts.values import PathMTU, Rate, Selector, SMState
@@ -334,7 +333,7 @@ class TellingTests(RecordsTestCase):
     async def test_services(self) -> None:
         """A service that is offered, found, and deleted. The last bytes of OpenSM's are noise."""
         (gid,) = (gidOf(place) for place in await self.administer() if place.name(self.ours) == "a")
-        offer: ServiceComponents = {
+        offer: dict[str, Any] = {
             "serviceID": 77,
             "serviceGID": gid,
             "serviceName": b"files".ljust(64, b"\0"),

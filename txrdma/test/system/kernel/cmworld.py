@@ -17,9 +17,9 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.cm.connections.adapter import Adapter, adapterOf
-from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint, RDMAServerEndpoint, USUAL
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, UNCOUNTED_TERMS, USUAL
 from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
-from txrdma.cm.connections.terms import Terms
+from txrdma.cm.terms import Terms
 from txrdma.soft.device import SoftDevice
 from txrdma.test.system.kernel.smcworld import environment
 from txrdma.test.system.kernel.world import HERE, InTheBox, PACE, RXE
@@ -190,12 +190,12 @@ class CMTestCase(InTheBox, SynchronousTestCase):
         self.addCleanup(port.stopListening)
         return port
 
-    def connect(self, port: int, terms: Terms = PLAIN, privateData: bytes = b"") -> Any:
+    def connect(self, port: int, terms: Terms = UNCOUNTED_TERMS, privateData: bytes = b"") -> Any:
         """Begin to connect from far away to a program here: a Deferred with a protocol, kept in C{made}."""
         return self.connectWith(port, Meeting, terms, privateData)
 
     def connectWith(
-        self, port: int, make: Callable[[], Any], terms: Terms = PLAIN, privateData: bytes = b""
+        self, port: int, make: Callable[[], Any], terms: Terms = UNCOUNTED_TERMS, privateData: bytes = b""
     ) -> Any:
         """Begin to connect, with a protocol of one's own."""
 

@@ -17,18 +17,18 @@ from twisted.internet.protocol import Factory
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.endpoints import (
     IBClientEndpoint,
-    PLAIN,
     RDMAClientEndpoint,
     RDMAServerEndpoint,
+    UNCOUNTED_TERMS,
     USUAL,
 )
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Terms
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.messages import RejectReason
+from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rdmacm.manager import KernelManager
 from txrdma.cm.rping import PingClient, TERMS
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
@@ -99,8 +99,8 @@ class KernelCase(CMTestCase):
         device, _ = self.server
         return self.listening(RDMAServerEndpoint(self.reactor, port, device, terms), MessageFactory(made))
 
-    def asking(self, make: Callable[[], Any] = Meeting, terms: Terms = PLAIN, privateData: bytes = b"",
-               port: int = PORT) -> Any:  # fmt: skip
+    def asking(self, make: Callable[[], Any] = Meeting, terms: Terms = UNCOUNTED_TERMS,
+               privateData: bytes = b"", port: int = PORT) -> Any:  # fmt: skip
         """Begin to connect."""
 
         def made() -> Any:
@@ -244,7 +244,7 @@ class KernelAsksTests(OwnOnTheWire, KernelCase):
 
     def test_nobodyThere(self) -> None:
         """An address that no host has can't be connected to, and the attempt says so."""
-        endpoint = RDMAClientEndpoint(self.reactor, "10.79.0.77", PORT, self.rxe, PLAIN)
+        endpoint = RDMAClientEndpoint(self.reactor, "10.79.0.77", PORT, self.rxe, UNCOUNTED_TERMS)
         self.assertRaises(PeerSilent, self.result, endpoint.connect(MessageFactory(Meeting)), 9.0)
 
     def test_services(self) -> None:

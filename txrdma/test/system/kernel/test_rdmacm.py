@@ -10,9 +10,9 @@ from typing import Any
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.endpoints import PLAIN
+from txrdma.cm.connections.endpoints import UNCOUNTED_TERMS
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.messages import RejectReason
+from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rping import PingClient, PingServer, TERMS
 from txrdma.error import DeviceUnavailable
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
@@ -191,7 +191,7 @@ class FaultTests(RpingTestCase):
         self.addCleanup(self.world.settle)
         self.addCleanup(self.world.setLink, False, True)
         self.world.setLink(False, False)
-        impatient = replace(PLAIN, maxCMRetries=1, responseTimeout=16)
+        impatient = replace(UNCOUNTED_TERMS, maxCMRetries=1, responseTimeout=16)
         self.assertRaises(PeerSilent, self.result, self.connect(RPING_PORT, impatient))
         client = PingClient(2, 64, True, lambda ping: None)
         connecting = self.connectWith(RPING_PORT, lambda: client, replace(TERMS, maxCMRetries=15))
@@ -239,7 +239,7 @@ class StormTests(RpingTestCase):
     def test_theyStorm(self) -> None:
         """Each doubled REQ of theirs makes one connection; the second one is counted as such."""
         self.world.spoil(False, *self.trouble)
-        self.serve(PORT, Meeting, PLAIN)
+        self.serve(PORT, Meeting, UNCOUNTED_TERMS)
         adapter = self.adapter
         client = self.start("ucmatose", "-s", THERE, "-b", HERE, "-c", str(self.count), "-C", "0")
         self.runUntil(lambda: sum(each.isMade for each in self.made) == self.count, 6.0)
@@ -290,7 +290,10 @@ class ProgramTests(CMTestCase):
         self.hears(server, "starting server")
         self.runFor(0.5)
         before = counted()
-        asked = [self.connect(PORT, replace(PLAIN, receives=self.messages)) for _ in range(self.connections)]
+        asked = [
+            self.connect(PORT, replace(UNCOUNTED_TERMS, receives=self.messages))
+            for _ in range(self.connections)
+        ]
         for each in asked:
             self.result(each)
         self.runUntil(lambda: all(len(each.messages) == self.messages for each in self.made), 6.0)
@@ -307,7 +310,7 @@ class ProgramTests(CMTestCase):
 
     def test_ucmatoseAsks(self) -> None:
         """ucmatose takes messages of ours on each connection, answers by as many, and ends with status 0."""
-        self.serve(PORT, Meeting, replace(PLAIN, receives=self.messages))
+        self.serve(PORT, Meeting, replace(UNCOUNTED_TERMS, receives=self.messages))
         client = self.start("ucmatose", "-s", THERE, "-b", HERE, *self.shape)
         self.runUntil(lambda: sum(each.isMade for each in self.made) == self.connections, 6.0)
         for each in self.made:
@@ -322,7 +325,7 @@ class ProgramTests(CMTestCase):
 
     def test_xclient(self) -> None:
         """rdma_xclient sends our server one message, and disconnects."""
-        self.serve(PORT, Meeting, PLAIN)
+        self.serve(PORT, Meeting, UNCOUNTED_TERMS)
         status, said = self.ends(self.start("rdma_xclient", "-s", THERE))
         self.assertEqual(status, 0, said)
         self.runUntil(lambda: bool(self.made) and self.made[0].lost is not None)

@@ -1,5 +1,5 @@
 """
-The demonstration: its weather, and the command that serves it.
+The demonstration: its faults, and the command that serves it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CommandTests(TestCase):
         command = [sys.executable, "-c", "from txrdma.command import main; main()", *words]
         environment = {**os.environ, "TMPDIR": os.path.abspath(folder)}
         reactor.spawnProcess(process, sys.executable, command, environment)
-        url = await process.told
+        url = await process.log
         response: Any = await Agent(reactor).request(b"GET", url.encode())
         body = await readBody(response)
         self.assertEqual((response.code, b"Fabric monitor" in body), (200, True))
@@ -63,15 +63,15 @@ class CommandTests(TestCase):
 
 class _Demo(ProcessProtocol):
     def __init__(self) -> None:
-        self.told: Deferred[str] = Deferred()
+        self.log: Deferred[str] = Deferred()
         self.ended: Deferred[int | None] = Deferred()
         self._said = ""
 
     def outReceived(self, data: bytes) -> None:
         """Look for the address of the page."""
         self._said += data.decode()
-        if "http://" in self._said and not self.told.called:
-            self.told.callback("http://" + self._said.partition("http://")[2].split()[0])
+        if "http://" in self._said and not self.log.called:
+            self.log.callback("http://" + self._said.partition("http://")[2].split()[0])
 
     def processEnded(self, reason: Any) -> None:
         """Tell the status."""

@@ -18,13 +18,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor.historystore import HistoryStore, Level
+from txrdma.monitor.series.historystore import HistoryStore, Level
 from txrdma.test.support.monitor import storecontract
 from txrdma.test.support.monitor.storecontract import reading, SHORT
 
 WRITES = """
 import sys
-from txrdma.monitor.historystore import HistoryStore
+from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor.storecontract import correction, reading
 store = HistoryStore(sys.argv[1])
 at = int(sys.argv[2])
@@ -193,7 +193,7 @@ class GenericStoreTests(storecontract.StoreContract):
         """Without SQLAlchemy a URL is refused, with what to do."""
         program = (
             "import sys; sys.modules['sqlalchemy'] = None\n"
-            "from txrdma.monitor.historystore import HistoryStore\n"
+            "from txrdma.monitor.series.historystore import HistoryStore\n"
             "try: HistoryStore('postgresql://host/x')\n"
             "except Exception as error: print(type(error).__name__, error)"
         )

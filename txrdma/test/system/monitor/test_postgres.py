@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor.historystore import HistoryStore
+from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor import storecontract
 from txrdma.test.support.monitor.postgres import Postgres, why
 from txrdma.test.support.monitor.storecontract import OTHER, reading

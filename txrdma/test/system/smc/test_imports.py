@@ -41,7 +41,6 @@ SELDOM: Final = [
     "txrdma.soft.rc.peers",
     "txrdma.soft.rc.roce",
     "txrdma.soft.rc.routes",
-    "txrdma.soft.shared.capture",
     "txrdma.testing",
     "txrdma.verbs.polling",
     "txrdma.verbs.pyverbs",
@@ -105,5 +104,5 @@ class ImportTests(TestCase):
         if realPorts.isAny():
             raise SkipTest("this host has RDMA devices, which device=auto looks at")
         imported = self.imported(CONNECTION)
-        self.assertIn("txrdma.soft.shared.attachment", imported)
+        self.assertIn("txrdma.soft.shared.sharedqueuepair", imported)
         self.assertWithout(imported, SELDOM)

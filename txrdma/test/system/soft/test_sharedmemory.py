@@ -30,9 +30,9 @@ from txrdma.iba.verbs import (
 from txrdma.kit.wire import Layout
 from txrdma.soft.shared import _doorbells, unixpackets
 from txrdma.soft.shared._rendezvous import (
-    Access,
-    Answer,
-    Bell,
+    AccessReply,
+    AccessRequest,
+    DoorbellNotice,
     Hello,
     Join,
     LONGEST,
@@ -40,11 +40,11 @@ from txrdma.soft.shared._rendezvous import (
     makeBox,
     mapBox,
     MessageKind,
-    Note,
-    Region,
+    PairNotice,
+    RegionReply,
+    RegionRequest,
     rendezvousName,
     VERSION,
-    Want,
 )
 from txrdma.test.support.soft.neighbour import RECEIVES
 from txrdma.test.support.soft.neighbours import descriptors, mappings, NeighbourCase, RealCase
@@ -169,7 +169,7 @@ class DescriptorTests(NeighbourCase):
         self.patch(unixpackets, "peerOf", peerOf)
         here: Any = device.ports[0].routes[0]
         name = (other.ports[0].address, other.ports[0].udpPort)
-        self.assertIsNone(here._reach(name))
+        self.assertIsNone(here._connect(name))
         self.assertEqual((here._peers, here._links), ({}, {}))
 
 
@@ -233,7 +233,7 @@ class StrangerTests(RealCase):
         """Invite some queue pair, by a box and these doorbells."""
         sock = self.come()
         for number, doorbell in enumerate(doorbells, 1):
-            self.say(sock, Bell(kind=MessageKind.BELL, number=number).encode(), [doorbell])
+            self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [doorbell])
         self.say(sock, self.join().encode(), [box])
         for descriptor in (box, *doorbells):
             os.close(descriptor)
@@ -267,7 +267,7 @@ class StrangerTests(RealCase):
     def test_noGreeting(self) -> None:
         """A message before the greeting."""
         sock = self.come(greet=False)
-        self.say(sock, Note(kind=MessageKind.LEAVE, source=QPN(1), destination=QPN(2)).encode())
+        self.say(sock, PairNotice(kind=MessageKind.LEAVE, source=QPN(1), destination=QPN(2)).encode())
         self.refused(sock)
 
     def test_otherVersion(self) -> None:
@@ -284,14 +284,14 @@ class StrangerTests(RealCase):
 
     def test_fewDescriptors(self) -> None:
         """An invitation without a box, and a doorbell without a descriptor."""
-        for message in (self.join(), Bell(kind=MessageKind.BELL, number=1)):
+        for message in (self.join(), DoorbellNotice(kind=MessageKind.DOORBELL, number=1)):
             sock = self.come()
             self.say(sock, message.encode())
             self.refused(sock)
 
     def test_manyDescriptors(self) -> None:
         """An invitation, or a doorbell, with more than one descriptor, and with more than any message has."""
-        for message in (self.join(), Bell(kind=MessageKind.BELL, number=1)):
+        for message in (self.join(), DoorbellNotice(kind=MessageKind.DOORBELL, number=1)):
             for number in (2, 20):
                 sock, given = self.come(), [self.bell() for _ in range(number)]
                 self.say(sock, message.encode(), given)
@@ -303,7 +303,7 @@ class StrangerTests(RealCase):
         """Two doorbells with the same number."""
         sock, bell = self.come(), self.bell()
         for _ in range(2):
-            self.say(sock, Bell(kind=MessageKind.BELL, number=1).encode(), [bell])
+            self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [bell])
         os.close(bell)
         self.refused(sock)
 
@@ -312,7 +312,7 @@ class StrangerTests(RealCase):
         self.patch(_doorbells, "MOST", 20)
         sock, bell = self.come(), self.bell()
         for number in range(21):
-            self.say(sock, Bell(kind=MessageKind.BELL, number=number).encode(), [bell])
+            self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [bell])
         os.close(bell)
         self.refused(sock)
 
@@ -320,11 +320,11 @@ class StrangerTests(RealCase):
         """An invitation by doorbells that are not there is refused, and its sender may stay."""
         sock = self.come()
         for number in (1, 2):
-            self.say(sock, Bell(kind=MessageKind.MUTE, number=number).encode())
+            self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=number).encode())
         box = self.box()
         self.say(sock, self.join().encode(), [box])
         os.close(box)
-        refusal = Note(kind=MessageKind.LEAVE, source=QPN(6), destination=QPN(5)).encode()
+        refusal = PairNotice(kind=MessageKind.LEAVE, source=QPN(6), destination=QPN(5)).encode()
         self.runUntil(lambda: self.hears(sock, refusal))
         self.assertEqual(mappings(), self.before[1])
         sock.close()
@@ -341,8 +341,8 @@ class StrangerTests(RealCase):
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: mappings() == self.before[1] + 1)
         for number in (1, 2):
-            self.say(sock, Bell(kind=MessageKind.MUTE, number=number).encode())
-        leave = Note(kind=MessageKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
+            self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=number).encode())
+        leave = PairNotice(kind=MessageKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
         self.say(sock, leave)
         self.runUntil(lambda: mappings() == self.before[1])
         self.assertEqual(descriptors(), self.before[0] + 2)  # both ends of the connection
@@ -404,7 +404,7 @@ class StrangerTests(RealCase):
         box, bell = self.box(), self.bell()
         try:
             for number in (1, 2):
-                self.say(sock, Bell(kind=MessageKind.BELL, number=number).encode(), [bell])
+                self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [bell])
             for number in range(300):
                 self.say(sock, self.join(number).encode(), [box])
                 if number % 20 == 0:
@@ -427,15 +427,15 @@ class StrangerTests(RealCase):
         kinds: dict[MessageKind, type[Layout]] = {
             MessageKind.HELLO: Hello,
             MessageKind.JOIN: Join,
-            MessageKind.LEAVE: Note,
-            MessageKind.NUDGE: Note,
-            MessageKind.WANT: Want,
-            MessageKind.REGION: Region,
-            MessageKind.ACCESS: Access,
-            MessageKind.ANSWER: Answer,
-            MessageKind.BELL: Bell,
-            MessageKind.MUTE: Bell,
-            MessageKind.LOST: Bell,
+            MessageKind.LEAVE: PairNotice,
+            MessageKind.NUDGE: PairNotice,
+            MessageKind.REGION_REQUEST: RegionRequest,
+            MessageKind.REGION_REPLY: RegionReply,
+            MessageKind.ACCESS_REQUEST: AccessRequest,
+            MessageKind.ACCESS_REPLY: AccessReply,
+            MessageKind.DOORBELL: DoorbellNotice,
+            MessageKind.DOORBELL_CLOSED: DoorbellNotice,
+            MessageKind.DOORBELL_LOST: DoorbellNotice,
         }
         numbers = [int(end.qp.number) for end in self.good]
 

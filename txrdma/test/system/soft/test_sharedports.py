@@ -1,5 +1,5 @@
 """
-Shared memory between real devices: atomics done by another process, receives shared, ports taken down.
+Shared memory between real devices: atomics that another process carries out.
 """
 
 from __future__ import annotations
@@ -8,21 +8,18 @@ import json
 import os
 import signal
 import sys
-import time
 from typing import Any
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import (
-    AddressVector,
     CompletionOpcode,
     Operation,
-    QPAttributes,
     QPState,
     Status,
 )
 from txrdma.soft.device import openSoftDevice
 from txrdma.test.support.soft.neighbours import NeighbourCase
-from txrdma.test.support.soft.pairs import ALL, End, INIT, RTR, RTS
+from txrdma.test.support.soft.pairs import ALL, End
 
 ADD = Operation.FETCH_AND_ADD
 RESULTS = 16384
@@ -141,90 +138,3 @@ class AtomicTests(NeighbourCase):
         self.assertEqual(int.from_bytes(buffer[:8], sys.byteorder), 100)
         results = [word(here, 8 * turn) for here, _ in ends for turn in range(50)]
         self.assertEqual(sorted(results), list(range(100)))
-
-
-class PortTests(NeighbourCase):
-    """Ports that are taken down by command."""
-
-    def test_neighbour(self) -> None:
-        """Another process waits while our port is down, and goes on when it is up."""
-        end = End(self.open())
-        self.neighbour(end)
-        told = json.loads(self.told)
-        self.exchange(end)
-        end.device.setPortEnabled(1, False)
-        end.post(1, Operation.SEND, inline=[b"to and fro"])
-        end.post(
-            2, Operation.RDMA_READ, [end.segment(5000, 4)], remoteAddress=told["address"], rkey=told["rkey"]
-        )
-        began = time.monotonic()
-        while time.monotonic() < began + 0.1:
-            self.reactor.iterate(0.001)
-            self.assertEqual(end.queue.poll(10), ())
-        end.device.setPortEnabled(1, True)
-        self.assertEqual({c.status for c in self.take(end, 3)}, {Status.SUCCESS})
-        self.exchange(end)
-
-    def test_killedMeanwhile(self) -> None:
-        """That the other process has died meanwhile is noticed, at the latest when the port is up."""
-        end = End(self.open())
-        process = self.neighbour(end)
-        end.device.setPortEnabled(1, False)
-        self.end(process)
-        end.device.setPortEnabled(1, True)
-        self.runUntil(lambda: end.qp.state is QPState.ERR)
-
-    def test_othersPort(self) -> None:
-        """A device of two ports goes on by one of them while the other is down."""
-        hub = openSoftDevice(self.reactor, ("127.0.0.1", "127.0.0.2"), port=0, route="shared-memory")
-        self.addCleanup(hub.close)
-        pairs = []
-        for port in (1, 2):
-            here, there = End(self.open()), End(hub)
-            way = AddressVector(hub.gids(port)[0], dmac=hub.ports[port - 1].mac)
-            there.qp.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port, access=INIT.access))
-            here.qp.modify(INIT)
-            here.qp.modify(self.towards(way, there))
-            back = AddressVector(here.device.gids(1)[0], port=port, dmac=here.device.mac)
-            there.qp.modify(self.towards(back, here))
-            for end in (here, there):
-                end.qp.modify(RTS)
-            pairs.append((here, there))
-        regions = [there.region for _, there in pairs]
-        for here, there in pairs:
-            here.write(there, 1, 0, 8)
-            self.assertEqual(self.take(here, 1)[0].status, Status.SUCCESS)
-        hub.setPortEnabled(1, False)
-        for number, (here, there) in enumerate(pairs):
-            here.region.view[:8] = b"written%d" % number
-            here.write(there, 2, 0, 8)
-        self.assertEqual(self.take(pairs[1][0], 1)[0].status, Status.SUCCESS)
-        self.assertEqual([bytes(region.view[:8]) for region in regions], [bytes(8), b"written1"])
-        late = pairs[1][1].domain.allocateMemory(4096, ALL)
-        hub.setPortEnabled(1, True)
-        self.assertEqual(self.take(pairs[0][0], 1)[0].status, Status.SUCCESS)
-        self.assertEqual(bytes(regions[0].view[:8]), b"written0")
-        pairs[1][0].post(
-            3,
-            Operation.RDMA_WRITE,
-            [pairs[1][0].segment(0, 8)],
-            remoteAddress=late.address,
-            rkey=late.rkey,
-        )
-        self.assertEqual(self.take(pairs[1][0], 1)[0].status, Status.SUCCESS)
-
-    def towards(self, way: AddressVector, end: End) -> QPAttributes:
-        attributes = {name: getattr(RTR, name) for name in RTR.given()}
-        return QPAttributes(**attributes, address=way, destinationQPN=end.qp.number)
-
-    def test_nothingStays(self) -> None:
-        """A port that is closed while it is down leaves nothing behind."""
-        device = openSoftDevice(self.reactor, port=0, route="shared-memory")
-        one, other = End(device), End(self.open())
-        one.join(other)
-        other.join(one)
-        device.setPortEnabled(1, False)
-        other.post(1, Operation.SEND, inline=[b"."])
-        device.close()
-        self.runUntil(lambda: other.qp.state is QPState.ERR)
-        self.assertEqual([c.status for c in other.poll()], [Status.RETRY_EXC_ERR])

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.cm._alternate}: every interleaving that a hostile network allows, and each rule alone.
+Tests for L{txrdma.cm.core.alternate}: every interleaving that a hostile network allows, and each rule alone.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from math import inf
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm._alternate import Alternate
-from txrdma.cm._exchange import LONGEST_SERVICE, Outgoing
-from txrdma.cm.events import (
+from txrdma.cm.core.alternate import Alternate
+from txrdma.cm.core.events import (
     AlternatePathAbandoned,
     AlternatePathCancelled,
     AlternatePathLoaded,
@@ -22,8 +21,9 @@ from txrdma.cm.events import (
     QPArmed,
     QPDisarmed,
 )
-from txrdma.cm.messages import APR, APStatus, CMPath, LAP, MessageKind, MRA
-from txrdma.cm.paths import alternateOf, lapFor, reversedPath
+from txrdma.cm.core.exchange import LONGEST_SERVICE, Outgoing
+from txrdma.cm.layouts.messages import APR, APStatus, CMPath, LAP, MessageKind, MRA
+from txrdma.cm.layouts.paths import alternateOf, lapFor, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import QPN
@@ -171,7 +171,7 @@ class ActiveTests(SynchronousTestCase):
         self.assertRaises(InvalidRequest, self.core.load, SECOND, 6, 0.0)  # no reload
         self.assertRaises(InvalidRequest, made(False).load, FIRST, 5, 0.0)
         self.assertRaises(InvalidRequest, made(True, isSupported=False).load, FIRST, 5, 0.0)
-        refusing = made(True, judge=lambda _path: (APStatus.GID_REJECTED, b""))
+        refusing = made(True, checkPath=lambda _path: (APStatus.GID_REJECTED, b""))
         self.assertRaises(InvalidRequest, refusing.load, FIRST, 5, 0.0)
         self.assertRaises(InvalidRequest, self.core.reply, 5, APStatus.LOADED, 0.0)
 
@@ -251,7 +251,7 @@ class PassiveTests(SynchronousTestCase):
         self.assertEqual(self.status(self.core, 1, PRIMARY), APStatus.IS_CURRENT)
         self.assertEqual(self.status(self.core, 2, qpn=99), APStatus.QPN_EECN_DO_NOT_MATCH)
         self.assertEqual(self.status(made(False, isSupported=False), 3), APStatus.NOT_SUPPORTED)
-        refusing = made(False, judge=lambda _path: (APStatus.GID_REJECTED, bytes(16)))
+        refusing = made(False, checkPath=lambda _path: (APStatus.GID_REJECTED, bytes(16)))
         self.assertEqual(self.status(refusing, 4), APStatus.GID_REJECTED)
         self.load(FIRST, 5)
         self.core.outgoing()

@@ -7,13 +7,26 @@ from __future__ import annotations
 from random import Random
 from typing import Any, cast
 
-from txrdma.cm._connection import Connection
-from txrdma.cm._manager import MOST_QUESTIONS
 from txrdma.cm.connections.endpoints import IBServerEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.dispatcher import MOST_QUESTIONS
+from txrdma.cm.layouts.messages import (
+    APR,
+    DREP,
+    DREQ,
+    LAP,
+    MRA,
+    REJ,
+    RejectReason,
+    REP,
+    REQ,
+    RTU,
+    SIDRREP,
+    SIDRREQ,
+)
+from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.manager import CMConnection
-from txrdma.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, RejectReason, REP, REQ, RTU, SIDRREP, SIDRREQ
-from txrdma.cm.paths import pathFor
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, QPN
 from txrdma.mad.agent import MADAgent

@@ -13,12 +13,17 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.adapter import adapterOf
+from txrdma.cm.connections.datagrams import (
+    DatagramClientEndpoint,
+    DatagramProtocol,
+    DatagramServerEndpoint,
+    SENDS,
+)
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Terms
-from txrdma.cm.datagrams import DatagramClientEndpoint, DatagramProtocol, DatagramServerEndpoint, SENDS
-from txrdma.cm.messages import SIDRREP
+from txrdma.cm.layouts.messages import SIDRREP
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Segment
@@ -30,7 +35,7 @@ from txrdma.testing.protocols import MessageRecorder
 READS = 5
 """Reads of a test, of which one can be under way at a time."""
 
-READING = Terms(sends=2, reads=1, isCounted=False)
+READING = Terms(sends=2, reads=1, usesCredits=False)
 
 if TYPE_CHECKING:
     Base = CancelCase
@@ -95,7 +100,7 @@ class PortTests(Base):
             return made
 
         port = self.listening()
-        asked = self.connecting(terms=Terms(keepalive=5.0, isCounted=False), factory=MessageFactory(build))
+        asked = self.connecting(terms=Terms(keepalive=5.0, usesCredits=False), factory=MessageFactory(build))
         self.wait(lambda: asked.called)
         self.failureResultOf(asked, CancelledError)
         self.pause(1.0)
@@ -113,7 +118,7 @@ class PortTests(Base):
 
         made = Reluctant()
         port = self.listening()
-        terms = Terms(keepalive=5.0, isCounted=False)
+        terms = Terms(keepalive=5.0, usesCredits=False)
         asked = self.connecting(terms=terms, factory=MessageFactory(lambda: made))
         self.wait(lambda: asked.called)
         self.failureResultOf(asked, CancelledError)
@@ -188,7 +193,7 @@ class NamedTests(CancelCase):
         port = self.listening()
         clock = self.clock
         assert isinstance(clock, ResolvingClock)
-        terms = Terms(isCounted=False, maxCMRetries=2)
+        terms = Terms(usesCredits=False, maxCMRetries=2)
         endpoint = RDMAClientEndpoint(clock, "there.example", PORT, self.devices[0], terms)
 
         def begin() -> Deferred[Any]:

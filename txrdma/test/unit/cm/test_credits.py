@@ -10,7 +10,7 @@ from random import Random
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections._credits import Credits, SPARE
-from txrdma.cm.connections.terms import Greeting, MAGIC, Terms, understood
+from txrdma.cm.terms import Greeting, MAGIC, splitGreeting, Terms
 
 
 class End:
@@ -37,7 +37,7 @@ class End:
             self.flying.append(None)
         due = self.credits.due()
         if due:
-            self.credits.told(due)
+            self.credits.sentBack(due)
             self.flying.append(due)
 
     def take(self) -> bool:
@@ -45,7 +45,7 @@ class End:
         given = self.arrived.popleft()
         self.free += 1
         if given is not None:
-            return self.credits.given(given)
+            return self.credits.returned(given)
         self.taken += 1
         self.credits.reposted()
         return True
@@ -84,8 +84,8 @@ class CreditTests(SynchronousTestCase):
         """Credits that nobody has used can't be given back."""
         credits = Credits(4, 4)
         credits.posted()
-        self.assertTrue(credits.given(1))
-        self.assertFalse(credits.given(1))
+        self.assertTrue(credits.returned(1))
+        self.assertFalse(credits.returned(1))
 
     def test_notCounted(self) -> None:
         """A peer that does not count may always be sent to, and gets no credits."""
@@ -102,9 +102,9 @@ class GreetingTests(SynchronousTestCase):
 
     def test_bytes(self) -> None:
         """A greeting has 12 bytes in network order: magic, length, receives, bytes of a message."""
-        said = Terms(messageBytes=0x10203, receives=0x405).greet(b"hi", 20)
+        said = Terms(messageBytes=0x10203, receives=0x405).withGreeting(b"hi", 20)
         self.assertEqual(said, bytes.fromhex("74784d01 02 00 0405 00010203") + b"hi" + bytes(6))
-        greeting, privateData = understood(said, Terms())
+        greeting, privateData = splitGreeting(said, Terms())
         assert greeting is not None
         self.assertEqual((greeting.receives, greeting.messageBytes, privateData), (0x405, 0x10203, b"hi"))
 
@@ -112,9 +112,9 @@ class GreetingTests(SynchronousTestCase):
         """Private data of others are theirs: too short, of another kind, or with a length of nothing."""
         nothing = Greeting(magic=MAGIC, receives=1).encode()
         for said in (b"", b"rping", bytes(56), nothing):
-            self.assertEqual(understood(said, Terms()), (None, said))
+            self.assertEqual(splitGreeting(said, Terms()), (None, said))
 
     def test_notCounting(self) -> None:
         """An end that does not count takes the program's data from behind a greeting all the same."""
-        said = Terms().greet(b"hi", 40)
-        self.assertEqual(understood(said, Terms(isCounted=False)), (None, b"hi"))
+        said = Terms().withGreeting(b"hi", 40)
+        self.assertEqual(splitGreeting(said, Terms(usesCredits=False)), (None, b"hi"))

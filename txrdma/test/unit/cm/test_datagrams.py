@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 
 from txrdma.cm.connections.adapter import adapterOf
-from txrdma.cm.datagrams import (
+from txrdma.cm.connections.datagrams import (
     DatagramClientEndpoint,
     DatagramPeer,
     DatagramProtocol,
@@ -19,8 +19,8 @@ from txrdma.cm.datagrams import (
     SENDS,
 )
 from txrdma.cm.errors import PeerSilent
-from txrdma.cm.ipcm import IPAddresses
-from txrdma.cm.messages import SIDRREP, SIDRREQ, SIDRStatus
+from txrdma.cm.layouts.ipcm import IPAddresses
+from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.error import InvalidRequest, Refused
 from txrdma.test.support.cm.messaging import MessagingCase
 

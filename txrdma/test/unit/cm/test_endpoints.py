@@ -12,15 +12,16 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.endpoints import (
     IBClientEndpoint,
-    PLAIN,
     RDMAClientEndpoint,
     RDMAServerEndpoint,
+    UNCOUNTED_TERMS,
     USUAL,
 )
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.errors import Rejected
-from txrdma.cm.messages import RejectReason
+from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
+from txrdma.cm.terms import KEEPALIVE
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.messages import IMessageEndpointStringParser
@@ -39,7 +40,7 @@ class RDMATests(MessagingCase):
         address = port.getHost()
         self.assertEqual(address.host, "10.0.1.2")
         self.assertEqual(address.serviceID, 0x0000000001060000 | address.port)
-        for terms in (PLAIN, USUAL):
+        for terms in (UNCOUNTED_TERMS, USUAL):
             client = self.result(
                 RDMAClientEndpoint(
                     self.clock, "10.0.1.2", address.port, self.devices[0], terms, b"hi"
@@ -71,10 +72,10 @@ class RDMATests(MessagingCase):
 
         self.patch(self.devices[0], "gidTable", counted)
         for _ in range(10):
-            self.assertEqual(adapter.placeOf(adapter.usualGID()), (1, 0))
-            self.assertIs(adapter.placeOf(GID.fromIP("10.0.1.2")), None)
+            self.assertEqual(adapter.findGID(adapter.usualGID()), (1, 0))
+            self.assertIs(adapter.findGID(GID.fromIP("10.0.1.2")), None)
         self.assertEqual(asked, [1])
-        self.pause(2 * adapters.LOOK_SECONDS)
+        self.pause(2 * adapters.REFRESH_SECONDS)
         adapter.mtuOf(1)
         self.assertEqual(asked, [1, 1])
         release()
@@ -84,7 +85,9 @@ class RDMATests(MessagingCase):
         endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
         port: Any = self.successResultOf(endpoint.listen(MessageFactory(MessageRecorder)))
         service = port.getHost().serviceID
-        stranger = IBClientEndpoint(self.clock, service, self.path(), self.devices[0], PLAIN, b"\xff" * 92)
+        stranger = IBClientEndpoint(
+            self.clock, service, self.path(), self.devices[0], UNCOUNTED_TERMS, b"\xff" * 92
+        )
         asked = stranger.connect(MessageFactory(MessageRecorder))
         self.wait(lambda: asked.called)
         error = self.failureResultOf(asked, Rejected).value
@@ -156,7 +159,7 @@ class StringTests(SynchronousTestCase):
         )
         self.assertEqual((client._serviceID, client._device), (0x42, "soft:127.0.0.2"))
         self.assertEqual(client._path, IBPath(dgid=GID.fromIP("127.0.0.3"), packetLifeTime=14))
-        self.assertEqual((client._terms.receives, client._terms.isCounted), (5, True))
+        self.assertEqual((client._terms.receives, client._terms.usesCredits), (5, True))
         self.assertIsNone(client._alternate)
         client = messageClientFromString(
             None, r"ib:1:dgid \:\:ffff\:127.0.0.3:alternate=sgid \:\:ffff\:127.0.0.4 dgid \:\:ffff\:127.0.0.5"
@@ -165,7 +168,9 @@ class StringTests(SynchronousTestCase):
         self.assertEqual(client._alternate, IBPath(sgid=ends[0], dgid=ends[1]))
         server: Any = messageServerFromString(None, "ib:service=7:credits=no:messageBytes=100:backlog=3")
         self.assertEqual((server._device, server._backlog), ("soft", 3))
-        self.assertEqual((server._terms.messageBytes, server._terms.isCounted), (100, False))
+        self.assertEqual((server._terms.messageBytes, server._terms.usesCredits), (100, False))
+        self.assertEqual(server._terms.keepalive, KEEPALIVE)
+        server = messageServerFromString(None, "ib:service=7:keepalive=0")
         self.assertIsNone(server._terms.keepalive)
         server = messageServerFromString(None, "ib:service=7:keepalive=9")
         self.assertEqual(server._terms.keepalive, 9)
@@ -174,7 +179,7 @@ class StringTests(SynchronousTestCase):
         """Hosts and ports are those of RDMA CM; without a device it is the software device, where it fits."""
         client: Any = messageClientFromString(None, "rdma:127.0.0.3:7471")
         self.assertEqual((client._serviceID, client._isChosen), (0x01061D2F, False))
-        self.assertFalse(client._terms.isCounted)
+        self.assertFalse(client._terms.usesCredits)
         client = messageClientFromString(None, r"rdma:\:\:1:7471:bindAddress=\:\:1")
         self.assertEqual((client._host, client._device), ("::1", r"soft:\:\:1"))
         for text in ("rdma:127.0.0.3:7471", "rdma:7471:interface=127.0.0.3", "rdma:port=7471:device=soft"):

@@ -8,8 +8,7 @@ from itertools import count
 
 from twisted.internet.defer import CancelledError
 
-from txrdma.cm.errors import PeerSilent
-from txrdma.cm.events import (
+from txrdma.cm.core.events import (
     AlternatePathRequested,
     ConnectionEstablished,
     ConnectionRejected,
@@ -20,9 +19,10 @@ from txrdma.cm.events import (
     Event,
     TimewaitOver,
 )
+from txrdma.cm.errors import PeerSilent
+from txrdma.cm.layouts.messages import REP, REQ, SIDRREP
+from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.manager import CMConnection, ConnectionManager
-from txrdma.cm.messages import REP, REQ, SIDRREP
-from txrdma.cm.paths import pathFor
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN
 from txrdma.mad.server import MADServer

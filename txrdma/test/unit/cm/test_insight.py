@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from txrdma.cm.insight import byKind
+from txrdma.cm.status import byKind
 from txrdma.commands.cm_stats import countersTable
 from txrdma.commands.common.counted import ALL, Rates, thenRates
 

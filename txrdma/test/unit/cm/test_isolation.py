@@ -12,16 +12,16 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Terms
+from txrdma.cm.core.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
 from txrdma.cm.errors import Rejected, Rejection
-from txrdma.cm.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
+from txrdma.cm.layouts.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
 from txrdma.cm.manager import CMConnection
-from txrdma.cm.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
+from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest, RDMAError, Refused, ResourceExhausted
 from txrdma.iba.types import QPN
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.domains import SoftProtectionDomain
-from txrdma.soft.queuepair import SoftQueuePair
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.test.unit.cm.test_ports import PortCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder
@@ -250,7 +250,7 @@ class DeviceTests(MessagingCase):
             raise RuntimeError("simulated")
 
         self.patch(client.transport, "broken", fail)
-        client.transport._shelf.fail(Failure(RDMAError("simulated")))
+        client.transport._shared.fail(Failure(RDMAError("simulated")))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         neighbor.lost[0].trap(ConnectionLost)
         client.transport.abortConnection()

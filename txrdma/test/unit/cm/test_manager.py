@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm._exchange import Patience
-from txrdma.cm._manager import Listener
-from txrdma.cm.events import (
+from txrdma.cm.core.dispatcher import Listener
+from txrdma.cm.core.events import (
     ConnectionRejected,
     ConnectionTimedOut,
     Disconnected,
     ServiceResolved,
     ServiceTimedOut,
 )
-from txrdma.cm.messages import (
+from txrdma.cm.core.exchange import Patience
+from txrdma.cm.layouts.messages import (
     APR,
     APStatus,
     DREP,
@@ -35,7 +35,7 @@ from txrdma.cm.messages import (
     SIDRREQ,
     SIDRStatus,
 )
-from txrdma.cm.paths import pathFor, pathOf
+from txrdma.cm.layouts.paths import pathFor, pathOf
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN

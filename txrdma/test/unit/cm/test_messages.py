@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm import messages
-from txrdma.cm.additional import Information, informationFor, informationOf, ROOM
-from txrdma.cm.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
-from txrdma.cm.messages import (
+from txrdma.cm.layouts import messages
+from txrdma.cm.layouts.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
+from txrdma.cm.layouts.messages import (
     APR,
     APStatus,
     CMPath,
@@ -29,7 +28,17 @@ from txrdma.cm.messages import (
     SIDRREP,
     SIDRStatus,
 )
-from txrdma.cm.paths import alternateOf, areSame, isPath, lapFor, NO_PATH, pathFor, pathOf, reversedPath
+from txrdma.cm.layouts.paths import (
+    alternateOf,
+    areSame,
+    isPath,
+    lapFor,
+    NO_PATH,
+    pathFor,
+    pathOf,
+    reversedPath,
+)
+from txrdma.cm.layouts.rejectinfo import Information, informationFor, informationOf, ROOM
 from txrdma.error import WireError
 from txrdma.iba.path import IBPath, PERMISSIVE_LID
 from txrdma.iba.types import GID, GUID, LID, QPN

@@ -12,9 +12,9 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 
 from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Terms
-from txrdma.cm.messages import APStatus
-from txrdma.cm.paths import pathFor, reversedPath
+from txrdma.cm.layouts.messages import APStatus
+from txrdma.cm.layouts.paths import pathFor, reversedPath
+from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID

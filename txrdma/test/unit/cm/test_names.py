@@ -18,7 +18,7 @@ from twisted.internet.interfaces import (
 )
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
-from txrdma.cm.connections.names import addressesOf
+from txrdma.cm.connections.hostnames import addressesOf
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.errors import HostUnknown, Rejected
 from txrdma.test.support.cm.messaging import MessagingCase

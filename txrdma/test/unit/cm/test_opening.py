@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.cm._opening} and L{txrdma.cm._closing}: every interleaving, and requests in each state.
+Tests for the state machines of opening and closing: every interleaving, and requests in each state.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from math import inf
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm import _opening
-from txrdma.cm._connection import Connection
-from txrdma.cm._exchange import LONGEST_SERVICE, Patience
-from txrdma.cm._opening import Inputs, Opening, TABLE
-from txrdma.cm.events import ConnectionReplied
-from txrdma.cm.messages import MessageKind, MRA, REJ, RejectReason, REP, REQ, RTU
+from txrdma.cm.core import opening
+from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.events import ConnectionReplied
+from txrdma.cm.core.exchange import LONGEST_SERVICE, Patience
+from txrdma.cm.core.opening import Inputs, Opening, TABLE
+from txrdma.cm.layouts.messages import MessageKind, MRA, REJ, RejectReason, REP, REQ, RTU
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import GUID, QPN
@@ -187,9 +187,9 @@ class RequestTests(SynchronousTestCase):
     def test_rank(self) -> None:
         """Between equal CA GUIDs the queue pair's number decides."""
         low, high = REQUEST.replace(localQPN=QPN(4)), REQUEST
-        self.assertGreater(_opening._rank(high), _opening._rank(low))
+        self.assertGreater(opening._rank(high), opening._rank(low))
         guid = low.replace(localCAGUID=GUID.fromInt(1 << 60))
-        self.assertGreater(_opening._rank(guid), _opening._rank(high))
+        self.assertGreater(opening._rank(guid), opening._rank(high))
 
     def test_cancelledWhileEstablished(self) -> None:
         """To disconnect is right in every state: before a connection is there, it ends the attempt."""

@@ -9,9 +9,9 @@ from typing import cast
 
 from twisted.internet.defer import CancelledError
 
-from txrdma.cm._alternate import acceptAny, Judge
-from txrdma.cm.errors import PeerSilent
-from txrdma.cm.events import (
+from txrdma.cm.connections.queuepairs import toInit, toReceive, toSend
+from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
+from txrdma.cm.core.events import (
     AlternatePathRequested,
     ConnectionEstablished,
     ConnectionRejected,
@@ -21,10 +21,10 @@ from txrdma.cm.events import (
     Event,
     TimewaitOver,
 )
+from txrdma.cm.errors import PeerSilent
+from txrdma.cm.layouts.messages import APStatus, LAP, RejectReason, REP, REQ, SIDRREP, SIDRStatus
+from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.manager import CMConnection, ConnectionManager
-from txrdma.cm.messages import APStatus, LAP, RejectReason, REP, REQ, SIDRREP, SIDRStatus
-from txrdma.cm.paths import pathFor
-from txrdma.cm.queuepairs import toInit, toReceive, toSend
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
@@ -81,9 +81,9 @@ class PortCase(VerbsPortCase):
                       localCMResponseTimeout=14, maxCMRetries=3)  # fmt: skip
         return self.client.connect(request, self.way, self.hearClient)
 
-    def opened(self, judge: Judge = acceptAny) -> CMConnection:
+    def opened(self, checkPath: PathCheck = acceptAnyPath) -> CMConnection:
         """A connection."""
-        self.host.listen(SERVICE, self.hearHost, judge=judge)
+        self.host.listen(SERVICE, self.hearHost, checkPath=checkPath)
         connection = self.connect()
         self.wait(lambda: self.kinds(1)[-1:] == [ConnectionEstablished])
         return connection

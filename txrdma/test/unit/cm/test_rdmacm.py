@@ -11,10 +11,10 @@ from random import Random
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm.ipcm import IPAddresses
-from txrdma.cm.messages import REP, REQ
-from txrdma.cm.paths import reversedPath
-from txrdma.cm.queuepairs import toReceive, toSend
+from txrdma.cm.connections.queuepairs import toReceive, toSend
+from txrdma.cm.layouts.ipcm import IPAddresses
+from txrdma.cm.layouts.messages import REP, REQ
+from txrdma.cm.layouts.paths import reversedPath
 from txrdma.cm.rdmacm import library
 from txrdma.cm.rdmacm.library import Ends, Parameters, Prepared
 from txrdma.cm.rdmacm.manager import isOfKernel

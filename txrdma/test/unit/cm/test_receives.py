@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.receives import LARGEST, Part, PARTS, ReceiveMemory, SPARE_REGIONS
-from txrdma.cm.connections.terms import Terms
+from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Access
 from txrdma.sim.network import SimulatedNetwork

@@ -14,8 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.endpoints import IBClientEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Terms
 from txrdma.cm.rping import Advert, LARGEST, PingClient, pingFor, PingServer, TERMS, textOf
+from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.headers import Opcode, RETH
 from txrdma.iba.types import RKey
@@ -118,7 +118,7 @@ class PingTests(MessagingCase):
     def liar(self, *messages: Advert | bytes) -> str:
         """Have a client say these, and return what the server complains of."""
         stranger = MessageRecorder()
-        self.connect(stranger, self.server, Terms(messageBytes=64, reads=1, isCounted=False))
+        self.connect(stranger, self.server, Terms(messageBytes=64, reads=1, usesCredits=False))
         region = stranger.transport.allocateMemory(64)
         for message in messages:
             raw = message

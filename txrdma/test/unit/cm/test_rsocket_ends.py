@@ -4,12 +4,19 @@ How streams by rsockets end, in simulated time.
 
 from __future__ import annotations
 
+import gc
 from typing import Any
+from weakref import ref
 
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import ConnectError, ConnectionDone
 from twisted.internet.protocol import Factory
 
+from txrdma.cm.connections.transport import MessageTransport
+from txrdma.cm.rsocket import endpoints, stream
+from txrdma.cm.rsocket._core import RSocket
 from txrdma.cm.rsocket.endpoints import Options, RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.cm.rsocket.stream import RSocketEnd
+from txrdma.error import ResourceExhausted
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import ProducerRecorder, Recorder
 
@@ -37,3 +44,60 @@ class ProducerTests(MessagingCase):
         self.assertEqual(producer.calls, ["pause", "resume"])
         port.stopListening()
         self.assertNothingLeft()
+
+
+class FailureTests(MessagingCase):
+    """Connections that fail before they are established."""
+
+    def setUp(self) -> None:
+        """Record all ends, and weak references to the streams that have buffers in registered memory."""
+        super().setUp()
+        self.streamEnds: list[RSocketEnd] = []
+        self.streams: list[ref[RSocket]] = []
+
+        def makeEnd(*arguments: Any) -> RSocketEnd:
+            self.streamEnds.append(RSocketEnd(*arguments))
+            return self.streamEnds[-1]
+
+        def makeStream(*arguments: Any) -> RSocket:
+            made = RSocket(*arguments)
+            self.streams.append(ref(made))
+            return made
+
+        self.patch(endpoints, "RSocketEnd", makeEnd)
+        self.patch(stream, "RSocket", makeStream)
+
+    def assertFails(self) -> None:
+        """Connect to the second device, and assert that this fails."""
+        endpoint = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0], _UNPROBED)
+        connecting: Any = endpoint.connect(Factory.forProtocol(Recorder))
+        self.wait(lambda: connecting.called)
+        self.failureResultOf(connecting, ConnectError)
+
+    def assertReleased(self) -> None:
+        """Assert that no stream is left, though all ends are still referenced."""
+        gc.collect()
+        self.assertEqual([each() for each in self.streams], [None] * len(self.streamEnds))
+
+    def test_client(self) -> None:
+        """A client's end releases its memory when the attempt fails, while the end is still referenced."""
+        self.assertFails()
+        self.assertEqual(len(self.streamEnds), 1)
+        self.assertReleased()
+
+    def test_server(self) -> None:
+        """A server's end releases its memory when the device refuses the queue pair's transition."""
+
+        def ready(*_: object) -> None:
+            raise ResourceExhausted("no more queue pairs")
+
+        port: Any = self.successResultOf(
+            RSocketServerEndpoint(self.clock, 7471, self.devices[1], options=_UNPROBED).listen(
+                Factory.forProtocol(Recorder)
+            )
+        )
+        self.patch(MessageTransport, "ready", ready)
+        self.assertFails()
+        self.assertEqual(len(self.streamEnds), 2)
+        self.assertReleased()
+        port.stopListening()

@@ -13,12 +13,12 @@ from twisted.internet.protocol import Factory, Protocol
 from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.endpoints import RDMAServerEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Greeting, MAGIC
-from txrdma.cm.ipcm import IPAddresses, PortSpace, serviceIDOf
+from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
+from txrdma.cm.layouts.messages import REQ
 from txrdma.cm.manager import ConnectionManager
-from txrdma.cm.messages import REQ
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.cm.rsocket.messages import ConnectionData
+from txrdma.cm.terms import Greeting, MAGIC
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN
 from txrdma.mad.core.frames import frame

@@ -15,10 +15,10 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone, Connection
 
 from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
-from txrdma.cm.connections.terms import Terms
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
-from txrdma.cm.messages import RejectReason
+from txrdma.cm.layouts.messages import RejectReason
+from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Completion, CompletionOpcode, Segment, Status
@@ -73,7 +73,7 @@ class OpeningTests(MessagingCase):
     def test_tooMuchPrivateData(self) -> None:
         """Private data that a REQ has no room for fail before anything is sent."""
         self.failureResultOf(self.ask(privateData=bytes(81)), ValueError)
-        self.failureResultOf(self.ask(replace(USUAL, isCounted=False), bytes(93)), ValueError)
+        self.failureResultOf(self.ask(replace(USUAL, usesCredits=False), bytes(93)), ValueError)
         self.assertNothingLeft()
 
     def test_rejected(self) -> None:
@@ -333,7 +333,7 @@ class MessageTests(MessagingCase):
 
     def test_notCounted(self) -> None:
         """A peer that does not count is sent to as it goes: its device says when there is no receive."""
-        client, server = self.connected(Terms(64, 2, 8, isCounted=False), Terms(64, 2, 8))
+        client, server = self.connected(Terms(64, 2, 8, usesCredits=False), Terms(64, 2, 8))
         self.assertIsNone(client.transport.agreed.receives)
         self.assertIsNone(server.transport.agreed.receives)
         for index in range(50):
@@ -420,7 +420,7 @@ class EndTests(MessagingCase):
 
     def test_pausedBetween(self) -> None:
         """A protocol that pauses after each message gets all messages of a peer that closed in order."""
-        for terms in (USUAL, replace(USUAL, isCounted=False), replace(USUAL, keepalive=0.5)):
+        for terms in (USUAL, replace(USUAL, usesCredits=False), replace(USUAL, keepalive=0.5)):
             client, server = self.connected(terms, terms)
             take = server.messageReceived
 
@@ -486,8 +486,8 @@ class EndTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_keepalive(self) -> None:
-        """A peer that vanishes while nobody sends is noticed by who probes, and by nobody else."""
-        client, server = self.connected(Terms(keepalive=2.0))
+        """A peer that vanishes while neither end sends is detected by an end that probes, and by no other."""
+        client, server = self.connected(Terms(keepalive=2.0), Terms(keepalive=None))
         self.pause(30.0)
         self.assertEqual((client.lost, server.lost, server.writes), ([], [], []))
         self.network.partition(*(each[0] for each in self.addresses))
@@ -496,6 +496,15 @@ class EndTests(MessagingCase):
         self.pause(60.0)
         self.assertEqual(server.lost, [])
         server.transport.abortConnection()
+        self.assertNothingLeft()
+
+    def test_keepaliveDefault(self) -> None:
+        """Both ends of an idle connection detect within a minute that the other one vanished."""
+        client, server = self.connected()
+        self.network.partition(*(each[0] for each in self.addresses))
+        self.pause(60.0)
+        for end in (client, server):
+            end.lost[0].trap(ConnectionLost)
         self.assertNothingLeft()
 
     def test_keepaliveOver(self) -> None:

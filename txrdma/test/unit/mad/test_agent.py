@@ -5,7 +5,6 @@ An agent makes calls through a port, and a server answers them, however bad the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from zope.interface.verify import verifyObject
@@ -14,22 +13,21 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID, LID, QPN
 from txrdma.interfaces import IMADAgent, IMADReceiver
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS
 from txrdma.mad.core.frames import frame
 from txrdma.mad.core.rmpp import WINDOW
 from txrdma.mad.core.transfers import RMPPTransfers
-from txrdma.mad.errors import MADClassError, MADError, MADRefusal, MADTimeoutError, MADTransferError
+from txrdma.mad.errors import MADError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.baseboard import BKeyInfo
-from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, Notice
+from txrdma.mad.layouts.messages import MADRequest, Notice
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
-from txrdma.mad.layouts.smp import NodeInfo, SwitchInfo
+from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.server import MADServer
 from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, Wire
 
@@ -91,115 +89,6 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual(answered[4:6], b"\x80\x00")
         self.assertEqual((asked[6:16], asked[32:64]), (answered[6:16], answered[32:64]))
         self.assertEqual(asked[128:], answered[128:])
-
-    def test_illegal(self) -> None:
-        """What the specification does not have fails before anything is sent."""
-        for call in (
-            self.agent.PerformanceGet(NodeInfo, TO_2),
-            self.agent.call("SubnGuess", NodeInfo, TO_2),
-            self.agent.PerformanceGet(PortCounters, IBDRPath()),
-            self.agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,) * 64)),
-        ):
-            self.failureResultOf(call, InvalidRequest)
-        self.assertEqual(self.wire.sent, [])
-
-    def test_refused(self) -> None:
-        """An error's status is told in words, with what was asked and answered."""
-        self.serve(ManagementClass.SUBN_LID, lambda request: NodeInfo())
-        failed = self.agent.SubnGet(SwitchInfo, TO_2)
-
-        def refuse(request: MADRequest) -> object:
-            raise MADRefusal(0x1C)
-
-        self.serve(ManagementClass.SUBN_LID, refuse)
-        pass_(self.clock, 0.1)
-        error = self.failureResultOf(failed, MADError).value
-        self.assertEqual(error.status, 0x1C)
-        self.assertIn("invalid value", str(error))
-        self.assertIn("reply: SUBN_LID GET_RESP SwitchInfo", error.detailed(1))
-        self.assertIn("SwitchInfo.linearFDBCap", error.detailed(2))
-
-    def test_unserved(self) -> None:
-        """What nobody serves is answered with the right status."""
-        self.serve(ManagementClass.PERFORMANCE, lambda request: None, Method.GET)
-        for call, status in (
-            (self.agent.SubnGet(NodeInfo, TO_2), 0x08),
-            (self.agent.PerformanceSet(PortCounters, TO_2), 0x08),
-        ):
-            pass_(self.clock, 0.1)
-            self.assertEqual(self.failureResultOf(call, MADError).value.status, status)
-
-    def test_handlerFails(self) -> None:
-        """An exception in a handler is logged and becomes a status."""
-
-        def fail(request: MADRequest) -> object:
-            raise ZeroDivisionError
-
-        self.serve(ManagementClass.PERFORMANCE, fail)
-        call = self.agent.PerformanceGet(PortCounters, TO_2)
-        pass_(self.clock, 0.1)
-        self.assertEqual(self.failureResultOf(call, MADError).value.status, 0x1C)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-
-    def test_late(self) -> None:
-        """A handler may answer by a Deferred."""
-        later: Deferred[object] = Deferred()
-        self.serve(ManagementClass.PERFORMANCE, lambda request: later)
-        call = self.agent.PerformanceGet(PortCounters, TO_2)
-        pass_(self.clock, 0.1)
-        self.assertNoResult(call)
-        later.callback(PortCounters(portSelect=9))
-        self.assertEqual(self.result(call).portSelect, 9)
-
-    def test_retries(self) -> None:
-        """Requests are sent again with the same transaction ID, and then given up."""
-        self.wire.lose = lambda datagram: True
-        call = self.agent.SubnGet(NodeInfo, TO_2, retries=2)
-        pass_(self.clock, 1.4, 0.05)
-        self.assertNoResult(call)
-        pass_(self.clock, 0.3, 0.05)
-        self.failureResultOf(call, MADTimeoutError)
-        self.assertEqual(len(self.wire.sent), 3)
-        self.assertEqual(len({datagram for _, datagram in self.wire.sent}), 1)
-
-    def test_lostOnce(self) -> None:
-        """A lost answer is asked for once more, and one answer is enough."""
-        self.serve(ManagementClass.SUBN_LID, lambda request: NodeInfo(numPorts=1))
-        losing = iter((False, True))
-        self.wire.lose = lambda datagram: next(losing, False)
-        self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2), 0.7).numPorts, 1)
-
-    def test_patience(self) -> None:
-        """Unless somebody says how long, the path's lifetime and the class's say it."""
-        agent = MADAgent(self.clock, self.wire.ports[0])
-        self.wire.lose = lambda datagram: True
-        hasty = agent.SubnGet(NodeInfo, IBPath(dlid=LID(2), packetLifeTime=1), retries=0)
-        patient = agent.SubnGet(NodeInfo, IBPath(dlid=LID(2), packetLifeTime=20), retries=0)
-        pass_(self.clock, 0.3, 0.05)
-        self.failureResultOf(hasty, MADTimeoutError)
-        self.assertNoResult(patient)
-        pass_(self.clock, 9, 0.5)
-        self.failureResultOf(patient, MADTimeoutError)
-        slow = agent.SubnGet(NodeInfo, IBPath(dlid=LID(2), packetLifeTime=1, responseTime=19), retries=0)
-        pass_(self.clock, 2.0, 0.1)
-        self.assertNoResult(slow)
-        pass_(self.clock, 0.3, 0.1)
-        self.failureResultOf(slow, MADTimeoutError)
-
-    def test_changedPatience(self) -> None:
-        """When the subnet's time of a packet changes, so does how long calls wait."""
-        port = self.wire.ports[0]
-        agent = MADAgent(self.clock, port)
-        self.wire.lose = lambda datagram: True
-        port.endPort = replace(port.endPort, subnetTimeout=1)
-        hasty = agent.SubnGet(NodeInfo, TO_2, retries=0)
-        port.endPort = replace(port.endPort, subnetTimeout=20)
-        patient = agent.SubnGet(NodeInfo, TO_2, retries=0)
-        pass_(self.clock, 0.3, 0.05)
-        self.failureResultOf(hasty, MADTimeoutError)
-        self.assertNoResult(patient)
-        agent.close()
-        self.failureResultOf(patient, DeviceUnavailable)
 
     def test_secondServer(self) -> None:
         """Requests go to the server that has a handler for them; what none has is refused, once."""
@@ -273,60 +162,6 @@ class AgentTests(SynchronousTestCase):
         self.assertTrue(port.isClosed)
         self.failureResultOf(calls[0], DeviceUnavailable)
 
-    def test_busy(self) -> None:
-        """BUSY is asked again after a pause, which does not count as silence."""
-        busy = iter((0x01, 0x01))
-
-        def sometimes(request: MADRequest) -> object:
-            status = next(busy, 0)
-            if status:
-                raise MADRefusal(status)
-            return NodeInfo(numPorts=3)
-
-        self.serve(ManagementClass.SUBN_LID, sometimes)
-        self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2), 0.4).numPorts, 3)
-
-    def test_alwaysBusy(self) -> None:
-        """Who is BUSY for ever is given up."""
-
-        def busy(request: MADRequest) -> object:
-            raise MADRefusal(0x01)
-
-        served = self.serve(ManagementClass.SUBN_LID, busy)
-        call = self.agent.SubnGet(NodeInfo, TO_2, retries=3)
-        pass_(self.clock, 5, 0.01)
-        self.assertEqual(self.failureResultOf(call, MADError).value.status, 1)
-        self.assertEqual(len(served.asked), 5)
-
-    def test_redirect(self) -> None:
-        """Whom an answer names is asked instead."""
-        first = MADRefusal(
-            0x02, payload=ClassPortInfo(redirectLID=LID(2), redirectQPN=QPN(7), redirectQKey=0x80010000)
-        )
-        refusals = iter((first,))
-
-        def redirect(request: MADRequest) -> object:
-            refusal = next(refusals, None)
-            if refusal is not None:
-                raise refusal
-            return PortCounters(portSelect=4)
-
-        self.serve(ManagementClass.PERFORMANCE, redirect)
-        self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, TO_2)).portSelect, 4)
-        identifiers = {datagram[8:16] for lid, datagram in self.wire.sent if lid == 1}
-        self.assertEqual(len(identifiers), 2)
-
-    def test_redirectForEver(self) -> None:
-        """Who is sent round in circles gives up."""
-
-        def redirect(request: MADRequest) -> object:
-            raise MADRefusal(0x02, payload=ClassPortInfo(redirectLID=LID(2), redirectQPN=QPN(1)))
-
-        self.serve(ManagementClass.PERFORMANCE, redirect)
-        call = self.agent.PerformanceGet(PortCounters, TO_2)
-        pass_(self.clock, 0.2)
-        self.failureResultOf(call, MADError)
-
     def test_cancel(self) -> None:
         """A cancelled call is forgotten: its answer goes nowhere, and no timer remains for it."""
         self.serve(ManagementClass.SUBN_LID, lambda request: NodeInfo())
@@ -345,42 +180,6 @@ class AgentTests(SynchronousTestCase):
         self.failureResultOf(call, DeviceUnavailable)
         self.failureResultOf(self.agent.SubnGet(NodeInfo, TO_2), DeviceUnavailable)
         self.agent.close()
-
-    def test_wrongAnswer(self) -> None:
-        """An answer of another attribute is no answer."""
-        call = self.agent.SubnGet(NodeInfo, TO_2)
-        sent = self.wire.sent[0][1]
-        self.agent.received(sent[:3] + b"\x81" + sent[4:16] + b"\x00\x15" + sent[18:], TO_2)
-        self.failureResultOf(call, MADClassError)
-
-    def test_strangeAnswers(self) -> None:
-        """What does not fit to anything is ignored: other classes and transactions, and what is cut off."""
-        call = self.agent.SubnGet(NodeInfo, TO_2)
-        sent = self.wire.sent[0][1]
-        answer = sent[:3] + b"\x81" + sent[4:]
-        for strange in (
-            b"",
-            answer[:15],
-            answer[:1] + b"\x04" + answer[2:],
-            answer[:15] + bytes((answer[15] ^ 1,)) + answer[16:],
-        ):
-            self.agent.received(strange, TO_2)
-        self.assertNoResult(call)
-        self.agent.received(answer, TO_2)
-        self.successResultOf(call)
-
-    def test_trap(self) -> None:
-        """A trap is repressed, and heard by those who listen."""
-        heard: list[tuple[Notice, MADRequest]] = []
-        stop = self.server.listen(lambda notice, request: heard.append((notice, request)))
-        notice = Notice(isGeneric=True, trapNumber=128, issuerLID=LID(1))
-        self.result(self.agent.SubnTrap(notice, TO_2))
-        self.assertEqual([(said.trapNumber, asked.path.slid) for said, asked in heard], [(128, 1)])
-        self.assertEqual(heard[0][1].header.managementClass, ManagementClass.SUBN_LID)
-        self.assertEqual(self.wire.sent[-1][1][3], Method.TRAP_REPRESS)
-        stop()
-        self.result(self.agent.SubnTrap(notice, TO_2))
-        self.assertEqual(len(heard), 1)
 
 
 class TableTests(AgentTests):
@@ -425,17 +224,6 @@ class TableTests(AgentTests):
         assert isinstance(payload, PathRecord)
         self.assertEqual(payload.dlid, 7)
 
-    def test_refusedTable(self) -> None:
-        """A table's error is one short datagram."""
-
-        def refuse(request: MADRequest) -> object:
-            raise MADRefusal(0x0300)
-
-        self.serve(ManagementClass.SUBN_ADM, refuse, Method.GET_TABLE)
-        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
-        pass_(self.clock, 0.1)
-        self.assertIn("no records", str(self.failureResultOf(call, MADError).value))
-
     def test_multi(self) -> None:
         """GetMulti asks by a long message, and is answered by one."""
         paths = [PathRecord(dlid=LID(number)) for number in range(100)]
@@ -456,18 +244,6 @@ class TableTests(AgentTests):
         before = len(self.wire.sent)
         pass_(self.clock, 5, 0.01)
         self.assertLess(len(self.wire.sent), before + WINDOW + 10)
-
-    def test_cutOff(self) -> None:
-        """A table whose sender falls silent ends by timeout."""
-        self.serve(ManagementClass.SUBN_ADM, lambda request: list(self.records(5000)), Method.GET_TABLE)
-        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=1)
-        pass_(self.clock, 0.02)
-        self.wire.lose = lambda datagram: True
-        pass_(self.clock, LONG_PATIENCE_SECONDS + 5, 0.01)
-        self.failureResultOf(call, MADTimeoutError, MADTransferError)
-        self.assertEqual(self.agent._core._long._incoming, {})
-        pass_(self.clock, 50, 1.0)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_begunAndLeft(self) -> None:
         """A question that is begun and not ended is forgotten."""

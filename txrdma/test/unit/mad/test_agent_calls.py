@@ -347,7 +347,7 @@ class PatienceTests(SynchronousTestCase):
         def send(datagram: bytes, path: IBPath, answerWithin: float = 0.0) -> None:
             seen.append(path.pkey)
 
-        self.patch(self.agent, "_send", send)
+        self.patch(self.agent.port, "send", send)
         path = IBPath(dlid=LID(2), dqpn=QPN(1), pkey=PKey(0x8003))
         self.agent.PerformanceGet(PortCounters, path).addErrback(lambda failure: None)
         self.assertEqual(seen, [0x8003])

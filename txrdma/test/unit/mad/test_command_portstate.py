@@ -202,7 +202,7 @@ class EverywhereTests(CommandTestCase):
             int(port.state)
             for node in self.fabric.nodes.values()
             for port in node.ports
-            if port.number and port.way is not None
+            if port.number and port.neighbor is not None
         }
 
     def test_order(self) -> None:
@@ -229,7 +229,7 @@ class EverywhereTests(CommandTestCase):
             int(port.state)
             for node in self.fabric.nodes.values()
             for port in node.ports
-            if port.number and port.way is not None and port is not own and port.way is not own
+            if port.number and port.neighbor is not None and port is not own and port.neighbor is not own
         }
         self.assertEqual((others, int(own.state)), ({PortState.INIT}, PortState.ACTIVE))
         self.said("portstate", "--everywhere", "down", "--yes", "--force")

@@ -120,7 +120,7 @@ class RoutesTests(FabricTestCase):
     def test_over(self) -> None:
         """Who is reached over a link, in both directions; the other way round the same."""
         leaf, link = str(self.lid("leaf0000")), 20
-        peer = self.fabric.port("leaf0000", link).way
+        peer = self.fabric.port("leaf0000", link).neighbor
         assert peer is not None
         told = self.said("routes", leaf, "--over", str(link), "--json").json
         away, back = told

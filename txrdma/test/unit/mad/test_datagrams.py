@@ -12,9 +12,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import LID
-from txrdma.mad.core.asked import Asked
 from txrdma.mad.core.datagrams import datagramOf
 from txrdma.mad.core.frames import Keys
+from txrdma.mad.core.transactions import Call
 from txrdma.mad.layouts.attributes import ManagementClass, Method, RPCS
 from txrdma.mad.layouts.messages import MADHeader, MADHeaderDirected, SMPFormat, SMPFormatDirected
 from txrdma.mad.layouts.smp import PortInfo
@@ -25,9 +25,9 @@ NUMBERS = st.integers(0, (1 << 32) - 1)
 CONTENTS = st.one_of(st.just(b""), st.binary(min_size=64, max_size=64))
 
 
-def asked(name: str, content: bytes = b"", modifier: int = 0, mkey: int = 0) -> Asked:
+def asked(name: str, content: bytes = b"", modifier: int = 0, mkey: int = 0) -> Call:
     """A call about PortInfo."""
-    return Asked(RPCS[name], PortInfo, content, modifier, Keys(mkey=mkey), 0)
+    return Call(RPCS[name], PortInfo, content, modifier, Keys(mkey=mkey), 0)
 
 
 class SubnetManagementTests(SynchronousTestCase):

@@ -88,7 +88,7 @@ class SweepTests(FabricTestCase):
             routes.append(datagram[129 : 129 + datagram[7]])
             send(datagram, *rest)
 
-        self.patch(self.agent, "_send", watched)
+        self.patch(self.agent.port, "send", watched)
         self.sweep(maxOutstanding=3)
         self.assertEqual([len(each) for each in routes], sorted(len(each) for each in routes))
         changes = sum(1 for one, other in zip(routes, routes[1:], strict=False) if one != other)

@@ -60,7 +60,7 @@ class CommandTestCase(SynchronousTestCase):
         each = command(name)
         options: Any = each.makeOptions()
         options.parseOptions(["-d", self.device, *arguments])
-        return Deferred.fromCoroutine(each.load().carryOut(self.clock, options))
+        return Deferred.fromCoroutine(each.load().run(self.clock, options))
 
     def pump(self, seconds: float) -> None:
         end = self.clock.seconds() + seconds

@@ -236,7 +236,7 @@ class StrangerTests(FaultTestCase):
         self.come(3, false, false[:100], false + b"x", answer(asked, at4=b"\x00\x0c"))
         self.come(3, answer(asked, at4=b"\x00\x02", at64=info), answer(asked, at4=b"\x00\x01"))
         self.assertNoResult(call)
-        self.assertEqual(self.agent.strangers, 6)
+        self.assertEqual(self.agent.wrongSources, 6)
         self.come(2, answer(asked, at64=bytes((0, 9))))
         self.assertEqual(self.succeeds(call).portSelect, 9)
 
@@ -474,7 +474,7 @@ class RedirectTests(FaultTestCase):
     def test_nowhere(self) -> None:
         """Who is sent to nobody asks nobody."""
         self.peer.says = lambda request: [self.redirect(request, redirectQPN=QPN(7))]
-        self.fails(self.agent.PerformanceGet(PortCounters, TO_2), MADError, "redirected to nobody")
+        self.fails(self.agent.PerformanceGet(PortCounters, TO_2), MADError, "redirected without a target")
         self.assertEqual(len(self.peer.asked), 1)
 
     def test_silence(self) -> None:
@@ -557,12 +557,12 @@ class RedirectTests(FaultTestCase):
         """Whom the administration does not know either cannot be asked: the error says so."""
         self.byGID(b"\3\0")
         call = self.agent.PerformanceGet(PortCounters, TO_2)
-        error = self.fails(call, MADError, "nobody knows the way: SubnAdmGet: status 0x0300, no records")
+        error = self.fails(call, MADError, "no path is known: SubnAdmGet: status 0x0300, no records")
         self.assertEqual((error.status, error.rpc.name), (2, "PerformanceGet"))
         self.setUp()
         self.byGID()
         call = self.agent.PerformanceGet(PortCounters, TO_2)
-        self.fails(call, MADError, "nobody knows the way: SubnAdmGet: no answer", seconds=30)
+        self.fails(call, MADError, "no path is known: SubnAdmGet: no answer", seconds=30)
 
     def test_byGIDInCircles(self) -> None:
         """An administration that redirects the question for the way, by a GID again, ends the call, too."""
@@ -577,7 +577,7 @@ class RedirectTests(FaultTestCase):
 
         self.peer.says = says
         call = self.agent.PerformanceGet(PortCounters, TO_2)
-        error = self.fails(call, MADError, "nobody knows the way")
+        error = self.fails(call, MADError, "no path is known")
         self.assertIn(f"redirected for the {MOST_REDIRECTIONS + 1}th time", str(error))
         self.assertLessEqual(len(self.peer.asked), 1 + MOST_REDIRECTIONS)
 
@@ -587,7 +587,7 @@ class RedirectTests(FaultTestCase):
         port = self.wire.ports[0]
         port.endPort = replace(port.endPort, gids=())
         call = self.agent.PerformanceGet(PortCounters, TO_2)
-        self.fails(call, MADError, "nobody knows the way")
+        self.fails(call, MADError, "no path is known")
 
     def test_byGIDAndLeft(self) -> None:
         """A call that is cancelled while the administration is asked leaves nothing."""
@@ -605,7 +605,7 @@ class RedirectTests(FaultTestCase):
         self.bystander.addErrback(lambda failure: None)
         self.agent.close()
         self.failureResultOf(call, DeviceUnavailable)
-        self.assertEqual(self.agent._core._ways, {})
+        self.assertEqual(self.agent._core._redirected, {})
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_subnet(self) -> None:
@@ -779,7 +779,7 @@ class PortTests(FaultTestCase):
             self.agent.portLost("the device is gone")
 
         calls = list(self.calls())
-        self.patch(self.agent, "_send", send)  # as a port's that is asked to write
+        self.patch(self.agent.port, "send", send)  # as a port's that is asked to write
         self.failureResultOf(self.agent.SubnGet(NodeInfo, TO_2), DeviceUnavailable)
         self.allFail(calls, "the device is gone")
 

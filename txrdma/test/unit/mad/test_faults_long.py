@@ -14,9 +14,8 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID, LID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import Records
-from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS, SLICE
+from txrdma.mad.core.calls import NEXT_SEGMENT_SECONDS, SLICE
 from txrdma.mad.core.frames import frame
-from txrdma.mad.core.rmpp import TOTAL_SECONDS
 from txrdma.mad.core.transfers import MOST_ANSWERS
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
@@ -132,20 +131,6 @@ class LyingTests(LongFaultTestCase):
         records = self.succeeds(self.agent.SubnAdmGetTable(NodeRecord, TO_2))
         self.assertEqual([record.lid for record in records], list(range(1, 11)))
 
-    def test_lengths(self) -> None:
-        """Lengths that are longer than a segment, shorter than its header, or less than was sent already."""
-        last = len(segments(b"\0" * 256, table(10))) - 1
-        for length in (0, 1, 19, 221, 0x7FFFFFFF, 0xFFFFFFFF):
-            spoilt = self.changed(32, length.to_bytes(4, "big"), last)
-            self.transferEnds(spoilt, RMPPStatus.INCONSISTENT_LENGTH)
-        self.transferEnds(self.changed(32, (1).to_bytes(4, "big")), RMPPStatus.INCONSISTENT_LENGTH)
-
-    def test_numbers(self) -> None:
-        """A first segment that is not the first, and one of no number."""
-        self.transferEnds(self.changed(26, b"\xfb", 1), RMPPStatus.INCONSISTENT_FIRST)
-        self.transferEnds(self.changed(26, b"\xf9", 0), RMPPStatus.INCONSISTENT_FIRST)
-        self.transferEnds(self.changed(28, bytes(4), 1), RMPPStatus.INCONSISTENT_FIRST)
-
     def test_rest(self) -> None:
         """Other versions, types and status codes than there are."""
         self.transferEnds(self.changed(24, b"\x02"), RMPPStatus.UNSUPPORTED_VERSION)
@@ -168,7 +153,7 @@ class LyingTests(LongFaultTestCase):
         """A table of which a part never comes is given up, and its sender is told."""
         self.says(lambda request: [s for n, s in enumerate(segments(request, table(10))) if n != 3])
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=0)
-        self.fails(call, MADTimeoutError, "SubnAdmGetTable", seconds=2 * LONG_PATIENCE_SECONDS)
+        self.fails(call, MADTimeoutError, "SubnAdmGetTable", seconds=2 * NEXT_SEGMENT_SECONDS)
         self.assertIn(RMPPType.ABORT, {datagram[25] for datagram in self.peer.asked})
 
     def test_repeating(self) -> None:
@@ -184,23 +169,7 @@ class LyingTests(LongFaultTestCase):
             pass_(self.clock, 0.1, 0.1)
             if ends:
                 break
-        self.assertLess(self.clock.seconds(), 1.5 * LONG_PATIENCE_SECONDS)
-        self.nothingIsLeft()
-
-    def test_creeping(self) -> None:
-        """Who goes on, but so slowly that it never ends, is given up in the end."""
-        self.says(lambda request: ())
-        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=0)
-        ends: list[object] = []
-        call.addBoth(lambda result: ends.append(result))
-        pass_(self.clock, 0.01)
-        for segment in segments(self.peer.asked[0], table(1000)):
-            self.agent.received(segment, TO_2)
-            pass_(self.clock, 5, 5)
-            if ends:
-                break
-        self.assertLess(self.clock.seconds(), 1.2 * TOTAL_SECONDS)
-        self.assertEqual(len(ends), 1)
+        self.assertLess(self.clock.seconds(), 1.5 * NEXT_SEGMENT_SECONDS)
         self.nothingIsLeft()
 
     def test_aborted(self) -> None:
@@ -214,7 +183,7 @@ class LyingTests(LongFaultTestCase):
                 ]
             )
             call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
-            error = self.fails(call, MADTransferError, "the peer gave up")
+            error = self.fails(call, MADTransferError, "the peer aborted")
             self.assertEqual((error.status, error.byPeer), (RMPPStatus.TOO_MANY_RETRIES, True))
 
     def test_noTable(self) -> None:
@@ -315,7 +284,7 @@ class ChangingTests(LongFaultTestCase):
             if order == "A1 A2 A3 B1 B2 B3":  # whole before the other began
                 self.assertEqual(len(self.succeeds(call)), 5)
             else:
-                self.fails(call, MADTransferError, "segments contradict each other")
+                self.fails(call, MADTransferError, "segments contradict the payload length")
 
     def test_longer(self) -> None:
         """The second answer has become longer, or shorter, and begins as the first."""
@@ -356,7 +325,7 @@ class ChangingTests(LongFaultTestCase):
 
         self.says(how)
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=RETRIES)
-        records = self.succeeds(call, seconds=3 * LONG_PATIENCE_SECONDS)
+        records = self.succeeds(call, seconds=3 * NEXT_SEGMENT_SECONDS)
         self.assertEqual(
             [record.nodeInfo.nodeGUID.raw[-2:] for record in records],
             [(500 + number).to_bytes(2, "big") for number in range(5)],

@@ -158,7 +158,7 @@ class VerbsTests(MADPortContract, SynchronousTestCase):
 
     def lose(self, number: int) -> None:
         self.lost.add(number)
-        cast(VerbsPort, self.ports[number])._told(AsyncEvent(AsyncEventKind.DEVICE_FATAL, None))
+        cast(VerbsPort, self.ports[number])._asyncEvent(AsyncEvent(AsyncEventKind.DEVICE_FATAL, None))
 
     def restore(self, number: int) -> None:
         self.lost.remove(number)

@@ -136,7 +136,7 @@ class TableTests(SynchronousTestCase):
             long.received(datagram(captured), path(captured), 0.1)
             ours += [packet.datagram for packet in long.outgoing()]
         self.assertEqual([withoutResponseTime(each) for each in ours], [datagram(p) for p in self.segments])
-        delivered = Delivered(header.transactionID, ManagementClass.SUBN_ADM, isOurs=False)
+        delivered = Delivered(header.transactionID, ManagementClass.SUBN_ADM, isLocal=False)
         self.assertEqual(long.events(), [delivered])
         self.assertIsNone(long.deadline())
 

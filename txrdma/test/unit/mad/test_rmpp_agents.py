@@ -1,10 +1,10 @@
 """
-Long messages between agents: tables through bad wires, long questions, and what callers hear when they break.
+RMPP transfers of requests and responses between agents, over a wire that loses, duplicates and reorders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given, settings
@@ -16,16 +16,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.core import rmpp as _rmpp
-from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS
-from txrdma.mad.core.frames import frame
-from txrdma.mad.core.transfers import RMPPTransfers
-from txrdma.mad.errors import MADError, MADTimeoutError, MADTransferError
+from txrdma.mad.errors import MADTimeoutError, MADTransferError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import MADRequest, RMPPHeader, RMPPStatus, RMPPType
-from txrdma.mad.layouts.pma import PortCounters
-from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
-from txrdma.mad.layouts.smp import NodeDescription
+from txrdma.mad.layouts.sa import MultiPathRecord, PathRecord
 from txrdma.mad.server import MADServer
 from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, Wire, WiredPort
 from txrdma.test.unit.mad.test_umad import UmadCase
@@ -54,17 +48,6 @@ class BadWire(Wire):
                 )
             else:
                 super().carry(datagram, path, source)
-
-
-def records(count: int) -> list[NodeRecord]:
-    """Each of them different."""
-    return [
-        NodeRecord(
-            lid=LID(number % 0xBFFF + 1),
-            nodeDescription=NodeDescription(nodeString=f"host {number}".encode().ljust(64, b"\0")),
-        )
-        for number in range(count)
-    ]
 
 
 class AgentCase(SynchronousTestCase):
@@ -97,7 +80,7 @@ class AgentCase(SynchronousTestCase):
         return self.successResultOf(call)
 
     def sentTypes(self, lid: int) -> list[tuple[int, int]]:
-        """Types and status of the packets of long messages that this one has sent."""
+        """Types and status of the RMPP packets that this port has sent."""
         headers = [RMPPHeader.decode(datagram, 24) for source, datagram in self.wire.sent if source == lid]
         return [(header.type, header.status) for header in headers if header.active]
 
@@ -110,126 +93,6 @@ class AgentCase(SynchronousTestCase):
                 (len(agent._core._transactions), agent._core._long._incoming, agent._core._long._outgoing),
                 (0, {}, {}),
             )
-
-
-class TableTests(AgentCase):
-    """Tables of node records, which take many segments."""
-
-    slowBecause = "a table of hundreds of segments is sent through a bad network"
-
-    TABLE = records(2_000)
-
-    @settings(max_examples=4, deadline=None)
-    @given(
-        wire=st.sampled_from([(0.05, 0.0, 0.0), (0.05, 0.05, 0.003), (0.0, 0.2, 0.01)]),
-        seed=st.integers(0, 1 << 30),
-    )
-    def test_lossy(self, wire: tuple[float, float, float], seed: int) -> None:
-        """All records arrive unchanged, though packets are lost, duplicated and reordered."""
-        self.connect(seed, *wire)
-        self.serve(lambda request: self.TABLE)
-        found: Sequence[NodeRecord] = self.result(self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=9))
-        self.assertEqual(len(found), len(self.TABLE))
-        self.assertTrue(found == self.TABLE)
-        self.quiet()
-
-    def test_empty(self) -> None:
-        """A table without records is a long message of one segment with nothing in it."""
-        self.serve(lambda request: [])
-        self.assertEqual(self.result(self.agent.SubnAdmGetTable(NodeRecord, TO_2)), [])
-        header = RMPPHeader.decode(self.wire.sent[1][1], 24)
-        self.assertEqual((header.active, header.first, header.last, header.data2), (True, True, True, 20))
-        self.quiet()
-
-    def test_tooLong(self) -> None:
-        """A table longer than our memory is stopped, and the caller hears why."""
-        self.patch(_rmpp, "LONGEST_MESSAGE", 100 * 112)
-        self.serve(lambda request: self.TABLE)
-        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
-        pass_(self.clock, 1)
-        error = self.failureResultOf(call, MADTransferError).value
-        self.assertEqual((error.status, error.byPeer), (RMPPStatus.RESOURCES_EXHAUSTED, False))
-        self.assertIn("there is no room for it", str(error))
-        self.assertEqual(self.sentTypes(1)[-1], (RMPPType.STOP, RMPPStatus.RESOURCES_EXHAUSTED))
-        self.assertLess(len(self.sentTypes(2)), 500)
-        self.quiet()
-
-    def test_cutOff(self) -> None:
-        """A sender that falls silent is asked once more, by another name; then that table is whole."""
-        served = self.serve(lambda request: self.TABLE[:500])
-        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=1)
-        pass_(self.clock, 0.004)
-        self.wire.lose = lambda datagram: True
-        pass_(self.clock, LONG_PATIENCE_SECONDS / 2, 0.01)
-        self.assertNoResult(call)
-        pass_(self.clock, LONG_PATIENCE_SECONDS / 2 - 0.1, 0.01)
-        self.wire.lose = lambda datagram: False
-        found = self.result(call)
-        self.assertTrue(found == self.TABLE[:500])
-        first, second = (request.header.transactionID & 0xFFFFFFFF for request in served.asked)
-        self.assertNotEqual(first, second)
-        self.assertNotIn(RMPPStatus.SEGMENT_TOO_BIG, [status for _, status in self.sentTypes(2)])
-        self.quiet()
-
-    def test_senderGivesUp(self) -> None:
-        """What the sender says when it gives up is what the caller hears."""
-        self.serve(lambda request: self.TABLE)
-        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
-        pass_(self.clock, 0.01)
-        datagram = next(datagram for source, datagram in self.wire.sent if source == 2)
-        header = RMPPHeader.decode(datagram, 24).replace(
-            type=RMPPType.ABORT, status=RMPPStatus.TOO_MANY_RETRIES, data1=0, data2=0
-        )
-        came = self.wire.ports[0].pathOf(IBPath(slid=LID(2), dlid=LID(1)))
-        self.agent.received(datagram[:24] + header.encode() + datagram[36:], came)
-        error = self.failureResultOf(call, MADTransferError).value
-        self.assertEqual((error.status, error.byPeer), (RMPPStatus.TOO_MANY_RETRIES, True))
-        self.quiet()
-
-    def test_refusedAtLength(self) -> None:
-        """An answer with a status is an error, though it be a long one."""
-        self.agent.timeoutSeconds = 60.0
-        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
-        asked = self.wire.sent[-1][1]
-        identifier = int.from_bytes(asked[8:16], "big")
-        template = frame(ADMINISTRATION, Method.GET_TABLE_RESP, identifier, 0x11, 0, b"", status=0x0300)
-        server = RMPPTransfers()
-        server.send(template, bytes(112), IBPath(dlid=LID(1)), 0.0)
-        for packet in server.outgoing():
-            self.agent.received(packet.datagram, IBPath(slid=LID(2), dlid=LID(1)))
-        self.assertEqual(self.failureResultOf(call, MADError).value.status, 0x0300)
-
-    def test_another(self) -> None:
-        """A long message of another class that has a call's transaction is nothing to it."""
-        self.wire.lose = lambda datagram: True
-        call = self.agent.PerformanceGet(PortCounters, TO_2, retries=0)
-        identifier = int.from_bytes(self.wire.sent[-1][1][8:16], "big")
-        template = frame(ADMINISTRATION, Method.GET_TABLE_RESP, identifier, 0x11, 0, b"")
-        server = RMPPTransfers()
-        server.send(template, bytes(1000), IBPath(dlid=LID(1)), 0.0)
-        for packet in server.outgoing():
-            self.agent.received(packet.datagram, IBPath(slid=LID(2), dlid=LID(1)))
-        pass_(self.clock, 0.4, 0.1)
-        self.assertNoResult(call)
-        pass_(self.clock, 0.2, 0.1)
-        self.failureResultOf(call, MADTimeoutError)
-        self.quiet()
-
-    def test_namesakes(self) -> None:
-        """When a stranger's table breaks, our call that has the same transaction goes on."""
-        self.serve(lambda request: self.TABLE[:100])
-        self.agent.SubnAdmGetTable(NodeRecord, TO_2).addErrback(lambda failure: None)
-        pass_(self.clock, 0.003)
-        identifier = int.from_bytes(self.wire.sent[0][1][8:16], "big")
-        self.other._core._transactions._drawn.append(identifier)
-        ours = self.other.SubnAdmGet(NodeRecord, IBPath(dlid=LID(1)), retries=0, timeoutSeconds=30.0)
-        self.assertEqual(self.wire.sent[-1][1][12:16], self.wire.sent[0][1][12:16])
-        self.wire.lose = lambda datagram: True
-        pass_(self.clock, 25.0, 0.1)
-        self.assertEqual(self.other._core._long._outgoing, {})
-        self.assertNoResult(ours)
-        pass_(self.clock, 6.0, 0.1)
-        self.failureResultOf(ours, MADTimeoutError)
 
 
 class QuestionTests(AgentCase):

@@ -112,7 +112,7 @@ class DoubleSidedTests(SynchronousTestCase):
         self.assertEqual([said(each) for each in ours], [said(each) for each in self.sent(True)])
         delivered, received = events
         self.assertEqual(
-            delivered, Delivered(self.asked[0].header.transactionID, ADMINISTRATION, isOurs=True)
+            delivered, Delivered(self.asked[0].header.transactionID, ADMINISTRATION, isLocal=True)
         )
         assert isinstance(received, Received)
         self.assertEqual(received.message, self.message(self.told))
@@ -127,5 +127,5 @@ class DoubleSidedTests(SynchronousTestCase):
         assert isinstance(received, Received)
         self.assertEqual(received.message, self.message(self.asked))
         self.assertEqual(
-            delivered, Delivered(self.asked[0].header.transactionID, ADMINISTRATION, isOurs=False)
+            delivered, Delivered(self.asked[0].header.transactionID, ADMINISTRATION, isLocal=False)
         )

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm.messages import RTU
+from txrdma.cm.layouts.messages import RTU
 from txrdma.error import ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID, QPN

@@ -14,7 +14,7 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import LID
-from txrdma.iba.verbs import NodeType, PhysicalState, PortState
+from txrdma.iba.verbs import NodeType
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError, MADTimeoutError
@@ -30,21 +30,6 @@ class DirectedRouteTests(FabricTestCase):
     """Datagrams find their way hop by hop, by links that are up."""
 
     options = {"isManaged": False}
-
-    def test_here(self) -> None:
-        """A route without hops ends at the port itself."""
-        info = self.told(self.agent.SubnGet(smp.NodeInfo, route()))
-        self.assertEqual((info.nodeType, info.numPorts, info.localPortNum), (NodeType.CHANNEL_ADAPTER, 2, 1))
-        self.assertEqual(int(info.portGUID), int(info.nodeGUID) + 1)
-
-    def test_away(self) -> None:
-        """Each hop leaves by the port that the route says; the entry port is in the answer."""
-        info = self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 4, 2)))
-        self.assertEqual((info.nodeType, info.localPortNum), (NodeType.ROUTER, 1))
-        switch = self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 4)))
-        self.assertEqual((switch.localPortNum, switch.portGUID), (4, switch.nodeGUID))
-        description = self.told(self.agent.SubnGet(smp.NodeDescription, route(1, 4)))
-        self.assertEqual(description.text, "right")
 
     def test_nowhere(self) -> None:
         """No cable, no such port, and no way through an adapter: silence."""
@@ -81,37 +66,9 @@ class DirectedRouteTests(FabricTestCase):
         self.pump()
         self.assertEqual([answer[3:6].hex() for answer in answers], ["818008", "818004"])
 
-    def test_unmanaged(self) -> None:
-        """Where nobody manages, ports with a link are in INIT, and no LID leads anywhere."""
-        info = self.told(self.agent.SubnGet(smp.PortInfo, route(1), 3))
-        self.assertEqual((info.portState, info.portPhysicalState), (PortState.INIT, PhysicalState.LINK_UP))
-        self.assertEqual(self.agent.port.endPort.lid, 0)
-        self.refused(self.agent.SubnGet(smp.NodeInfo, IBPath(dlid=LID(1)), retries=0), MADTimeoutError)
-
 
 class ManagedTests(FabricTestCase):
     """The built-in manager makes everything reachable."""
-
-    def test_ports(self) -> None:
-        """All ends have LIDs of their own, all links are active, the manager is known."""
-        ends = [port.end for node in self.fabric.nodes.values() for port in node.external if port.way]
-        lids = {port: port.lid for port in ends}
-        self.assertEqual(len(set(lids.values())), 7)
-        self.assertNotIn(0, lids.values())
-        for node in self.fabric.nodes.values():
-            for port in node.external:
-                self.assertEqual(port.state, PortState.ACTIVE if port.way else PortState.DOWN)
-        self.assertEqual(self.agent.port.endPort.smLID, self.lid("d"))
-
-    def test_everybodyReachesEverybody(self) -> None:
-        """From any port, any LID answers with who it is."""
-        places = [(name, None) for name in self.fabric.nodes] + [("b", 2)]
-        for start in places:
-            agent = self.agentAt(*start)
-            for name, number in places:
-                told = self.told(agent.SubnGet(smp.NodeDescription, IBPath(dlid=self.lid(name, number))), 0.1)
-                self.assertEqual(told.text, name)
-            agent.close()
 
     def test_top(self) -> None:
         """A switch drops what is for a LID above its table's top, whatever stands there."""
@@ -141,13 +98,6 @@ class ManagedTests(FabricTestCase):
             told = self.told(agent.SubnGet(smp.NodeDescription, IBPath(dlid=LID(lid + path))))
             self.assertEqual(told.text, "c")
 
-    def test_lidsOfTheFile(self) -> None:
-        """LIDs that the net file gives are kept."""
-        net = self.net()
-        net.nodes["c"].lid = 77
-        fabric = SimulatedFabric(self.clock, net)
-        self.assertEqual(fabric.port("c").lid, 77)
-
     def test_mixedRoute(self) -> None:
         """A directed route may begin, and end, with a part that LIDs lead along."""
         begun = IBDRPath(dlid=self.lid("right"), drSLID=self.lid("right"), drPath=(1,))
@@ -162,31 +112,6 @@ class SettingTests(FabricTestCase):
     def info(self, path: IBPath, port: int = 0) -> smp.PortInfo:
         told: smp.PortInfo = self.told(self.agent.SubnGet(smp.PortInfo, path, port))
         return told
-
-    def test_disable(self) -> None:
-        """A disabled port has no link, at both ends, until it is enabled; then it waits for the manager."""
-        self.agent.SubnSet(smp.PortInfo(portPhysicalState=PhysicalState.DISABLED), route(1), 2)
-        near, far = self.info(route(1), 2), self.fabric.port("b", 1)
-        self.assertEqual((near.portState, near.portPhysicalState), (PortState.DOWN, PhysicalState.DISABLED))
-        self.assertEqual(far.state, PortState.DOWN)
-        self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 2), retries=0), MADTimeoutError)
-        self.agent.SubnSet(smp.PortInfo(portPhysicalState=PhysicalState.POLLING), route(1), 2)
-        self.pump(0.5)
-        self.assertEqual((far.state, far.physicalState), (PortState.INIT, PhysicalState.LINK_UP))
-        self.pump(1)
-        self.assertEqual(far.state, PortState.ACTIVE)
-        self.assertEqual(self.info(route(1), 2).portState, PortState.ACTIVE)
-
-    def test_transitions(self) -> None:
-        """A port becomes ARMED, then ACTIVE, by request, and nothing else."""
-        fabric = self.fabric = SimulatedFabric(self.clock, self.net(), isManaged=False)
-        self.agent = self.agentAt("a")
-        tooEarly = self.agent.SubnSet(smp.PortInfo(portState=PortState.ACTIVE), route(1), 3)
-        self.assertEqual(self.refused(tooEarly, MADError).status, 0x1C)
-        for state in (PortState.ARMED, PortState.ACTIVE):
-            told = self.told(self.agent.SubnSet(smp.PortInfo(portState=state), route(1), 3))
-            self.assertEqual(told.portState, state)
-        self.assertEqual(fabric.port("right", 3).state, PortState.INIT)
 
     def test_lid(self) -> None:
         """The base LID is set on the end port; a switch's external ports keep to themselves."""

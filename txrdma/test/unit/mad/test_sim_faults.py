@@ -282,7 +282,7 @@ class StringTests(SynchronousTestCase):
             end.count().value(name, 1000.0)
             for node in fabric.nodes.values()
             for end in node.external
-            if end.way is not None
+            if end.neighbor is not None
             for name in ("symbolErrorCounter", "portXmitData")
         ]
         errors, data = counted[::2], counted[1::2]

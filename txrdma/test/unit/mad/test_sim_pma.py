@@ -20,16 +20,6 @@ class CounterTests(FabricTestCase):
     def set(self, payload: Any, name: str = "left") -> Any:
         return self.told(self.agent.PerformanceSet(payload, gmp(self.lid(name))))
 
-    def test_counters(self) -> None:
-        """What was set is told, in the narrow and in the wide attribute, up to the highest value of each."""
-        self.fabric.setCounters("left", 2, symbolErrorCounter=70000, portXmitData=1 << 40, portRcvPkts=5)
-        narrow = self.get(pma.PortCounters(portSelect=2))
-        wide = self.get(pma.PortCountersExtended(portSelect=2))
-        self.assertEqual((narrow.portSelect, narrow.symbolErrorCounter), (2, 0xFFFF))
-        self.assertEqual((narrow.portXmitData, narrow.portRcvPkts), (0xFFFFFFFF, 5))
-        self.assertEqual((wide.symbolErrorCounter, wide.portXmitData), (70000, 1 << 40))
-        self.assertEqual(self.get(pma.PortCounters(portSelect=1)).symbolErrorCounter, 0)
-
     def test_allPorts(self) -> None:
         """Port 255 of a switch is the sum of all."""
         for port in (1, 2, 3):
@@ -43,34 +33,6 @@ class CounterTests(FabricTestCase):
             asked = self.agent.PerformanceGet(pma.PortCounters(portSelect=port), gmp(self.lid(name)))
             self.assertEqual(self.refused(asked, MADError).status, 0x1C, (name, port))
         self.assertEqual(self.get(pma.PortCounters(portSelect=1), "c").portSelect, 1)
-
-    def test_clear(self) -> None:
-        """Set writes those counters that its mask names."""
-        self.fabric.setCounters("left", 1, symbolErrorCounter=3, portRcvErrors=4, portXmitWait=5)
-        self.set(pma.PortCounters(portSelect=1, counterSelect=0x0001, counterSelect2=1, portXmitWait=77))
-        told = self.get(pma.PortCounters(portSelect=1))
-        self.assertEqual((told.symbolErrorCounter, told.portRcvErrors, told.portXmitWait), (0, 4, 77))
-
-    def test_masks(self) -> None:
-        """Each bit of the masks is for one counter, in the order of the specification."""
-        order = (
-            *("symbolErrorCounter", "linkErrorRecoveryCounter", "linkDownedCounter", "portRcvErrors"),
-            *("portRcvRemotePhysicalErrors", "portRcvSwitchRelayErrors", "portXmitDiscards"),
-            *("portXmitConstraintErrors", "portRcvConstraintErrors", "localLinkIntegrityErrors"),
-            *("excessiveBufferOverrunErrors", "vl15Dropped", "portXmitData", "portRcvData"),
-            *("portXmitPkts", "portRcvPkts"),
-        )
-        for bit, name in enumerate(order):
-            self.fabric.setCounters("left", 1, **dict.fromkeys(order, 1))
-            told = self.set(pma.PortCounters(portSelect=1, counterSelect=1 << bit))
-            self.assertEqual([one for one in order if not getattr(told, one)], [name])
-        wide = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
-        for bit, name in enumerate(wide):
-            self.fabric.setCounters("left", 1, **dict.fromkeys(order, 1))
-            told = self.set(pma.PortCountersExtended(portSelect=1, counterSelect=1 << bit))
-            self.assertEqual([one for one in order if not getattr(told, one)], [name])
-        self.set(pma.PortCountersExtended(portSelect=1, counterSelect2=1 << 11))
-        self.assertEqual(self.get(pma.PortCounters(portSelect=1)).vl15Dropped, 0)
 
     def test_growth(self) -> None:
         """Counters grow with time, from what they were, until they are told to stop."""

@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.slurm import hostList, slurmText
 from txrdma.iba.types import GUID
+from txrdma.sim.netfabrics import readFabric
 from txrdma.sim.nets.fattree import fatTree
-from txrdma.sim.nets.netfabrics import readFabric
 
 _LINE = re.compile(r"SwitchName=([\w.-]{1,63}) (Nodes|Switches)=(\S+)")
 

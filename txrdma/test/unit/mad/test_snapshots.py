@@ -22,8 +22,8 @@ from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
+from txrdma.sim.netfabrics import netOf, readFabric
 from txrdma.sim.nets.fattree import fatTree
-from txrdma.sim.nets.netfabrics import netOf, readFabric
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.support.mad.simulated import FabricTestCase, TWO_SWITCHES
 

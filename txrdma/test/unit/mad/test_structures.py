@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
-from typing import Final, get_type_hints
+from typing import Final
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -110,20 +110,6 @@ class ComponentTests(SynchronousTestCase):
         self.assertEqual(componentsOf(sa.TraceRecord)[0]["exitPort"], 1 << 9)
         self.assertEqual(componentsOf(sa.RandomForwardingTableRecord)[0], {"lid": 1, "blockNum": 2})
         self.assertEqual(componentsOf(sa.ServiceAssociationRecord)[0], {"serviceKey": 1, "serviceName": 2})
-
-    def test_types(self) -> None:
-        """Type checkers know which components each kind of record has, and the types of their values."""
-        wrong = []
-        for kind in (each for each in attributes() if issubclass(each, Record)):
-            types = get_type_hints(vars(kind)["query"].components)
-            masks, owners = componentsOf(kind)
-            fields = {field.name: field.type for field in kind.fields}
-            for name in masks.keys() | types.keys():
-                inner = owners[name]
-                owner = kind if inner is None else fields[inner]
-                if get_type_hints(owner).get(name) != types.get(name, "no component"):
-                    wrong.append(f"{kind.__name__}.{name}: {types.get(name)}")
-        self.assertEqual(wrong, [])
 
     def test_unknown(self) -> None:
         """Who asks by what is no component is told which there are."""

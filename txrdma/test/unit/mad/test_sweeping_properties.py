@@ -35,7 +35,7 @@ from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.nets.netfabrics import netOf, readFabric
+from txrdma.sim.netfabrics import netOf, readFabric
 from txrdma.test.support.mad.simulated import TWO_SWITCHES, twoSwitches
 from txrdma.test.unit.mad.test_discovery import Administration
 

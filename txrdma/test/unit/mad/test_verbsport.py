@@ -34,7 +34,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import AsyncEvent, IAddressHandle
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.core.choices import partitionIndex, sourceIndex
+from txrdma.mad.core.addressing import partitionIndex, sourceIndex
 from txrdma.mad.core.frames import frame
 from txrdma.mad.errors import MADTimeoutError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
@@ -371,7 +371,7 @@ class FaultTests(VerbsPortCase):
     def test_deviceGone(self) -> None:
         """Calls end, and the port is closed."""
         failed = self.agent.PerformanceGet(PortCounters, self.path)
-        self.ports[0]._told(AsyncEvent(AsyncEventKind.DEVICE_FATAL))
+        self.ports[0]._asyncEvent(AsyncEvent(AsyncEventKind.DEVICE_FATAL))
         self.failureResultOf(failed, DeviceUnavailable)
         self.failureResultOf(self.agent.PerformanceGet(PortCounters, self.path), DeviceUnavailable)
 
@@ -385,9 +385,9 @@ class FaultTests(VerbsPortCase):
         """The port looks anew at its tables when it hears that they have changed."""
         port, gid = self.ports[0], GID.fromIP("10.0.0.9")
         self.patch(self.devices[0], "gidTable", lambda number: [GIDEntry(gid, GIDType.ROCE_V2)])
-        port._told(AsyncEvent(AsyncEventKind.GID_CHANGE, port=2))
+        port._asyncEvent(AsyncEvent(AsyncEventKind.GID_CHANGE, port=2))
         self.assertNotEqual(port.endPort.gids, (gid,))
-        port._told(AsyncEvent(AsyncEventKind.GID_CHANGE, port=1))
+        port._asyncEvent(AsyncEvent(AsyncEventKind.GID_CHANGE, port=1))
         self.assertEqual(port.endPort.gids, (gid,))
 
     def test_reregister(self) -> None:
@@ -395,7 +395,7 @@ class FaultTests(VerbsPortCase):
         told: list[bool] = []
         self.patch(self.agent, "portChanged", told.append)
         for kind in (AsyncEventKind.CLIENT_REREGISTER, AsyncEventKind.SM_CHANGE):
-            self.ports[0]._told(AsyncEvent(kind, port=1))
+            self.ports[0]._asyncEvent(AsyncEvent(kind, port=1))
         self.assertEqual(told, [True, False])
 
     def test_mended(self) -> None:

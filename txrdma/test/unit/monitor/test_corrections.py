@@ -17,12 +17,12 @@ from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.pma import PortExtendedSpeedsCounters, PortExtendedSpeedsCountersRSFEC
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.layouts.values import FECMode
-from txrdma.monitor._counters import Meter
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.corrections import layoutOf, LONGEST_REFUSED_SECONDS
-from txrdma.monitor.exposition import CounterExposition
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.reading.fec import layoutOf, LONGEST_REFUSED_SECONDS
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.series.exposition import CounterExposition
 from txrdma.sim.fabric.agents import pma
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
@@ -84,8 +84,10 @@ class CorrectionTestCase(PollerTestCase):
         return fatTree(4, 4)
 
     def made(self) -> FabricPoller:
-        self.judge = ErrorJudge(mostBitErrors=1e-14)
-        return FabricPoller(self.clock, self.agent, self.settings, judge=self.judge, notify=self.heard)
+        self.thresholds = ErrorThresholds(mostBitErrors=1e-14)
+        return FabricPoller(
+            self.clock, self.agent, self.settings, thresholds=self.thresholds, notify=self.heard
+        )
 
     def counted(self, name: str, number: int) -> dict[str, int | None]:
         meter = self.poller.corrections.meters[self.place(name, number)]
@@ -289,11 +291,11 @@ class FindingTests(CorrectionTestCase):
         self.assertEqual(self.said(), [])
         self.grow(3)
         self.assertEqual(self.said(), [("raised", "symbol-ber", "leaf0000")])
-        ((entry),) = self.poller.ledger.open.values()
+        ((entry),) = self.poller.findingLog.open.values()
         self.assertIn("3 blocks beyond correction in 12 minutes", entry.finding.text)
         self.grow(11)
         self.assertEqual(self.said(), [("raised", "fec-uncorrectable", "leaf0000")])
-        found = {one.finding.kind: one for one in self.poller.ledger.open.values()}
+        found = {one.finding.kind: one for one in self.poller.findingLog.open.values()}
         self.assertEqual(
             found["fec-uncorrectable"].finding.text,
             "PortFECUncorrectableBlockCtr 11 in an hour, 10 are allowed",
@@ -328,7 +330,7 @@ class FindingTests(CorrectionTestCase):
         at = (node.guid, 1)
         self.patch(
             self.poller.corrections,
-            "_judge",
+            "_thresholds",
             type("Judge", (), {"isConcerned": lambda *_: True, "corrected": self.fail})(),
         )
         theirs = self.fabric.node("h00002").guid

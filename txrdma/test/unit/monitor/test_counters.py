@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor._pacing import BackOff
-from txrdma.monitor._tallies import Exceeded, Limit, Tallies, Tally
+from txrdma.monitor.diagnosis.tallies import Exceeded, Limit, Tallies, Tally
+from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.reading.backoff import BackOff
 
 LAYOUT = CounterLayout({"data": 32, "errors": 4, "wide": 64}, {"data": 4, "wide": 4})
 FULL = 0xFFFF_FFFF

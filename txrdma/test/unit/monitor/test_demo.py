@@ -1,5 +1,5 @@
 """
-The demonstration: its weather, and the command that serves it.
+The demonstration: its faults, and the command that serves it.
 """
 
 from __future__ import annotations
@@ -8,21 +8,21 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.demo_fabric import netOf
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric.fabric import SimulatedFabric
-from txrdma.sim.weather import Weather
+from txrdma.sim.faultgenerator import FaultGenerator
 
 
 class WeatherTests(SynchronousTestCase):
-    """Weather over a small fat tree, and a monitor in it."""
+    """FaultGenerator over a small fat tree, and a monitor in it."""
 
     hosts = 16
     seconds = 180.0
 
-    def played(self, seed: int, hasFaults: bool = True) -> tuple[Weather, FabricPoller, set[str]]:
+    def played(self, seed: int, hasFaults: bool = True) -> tuple[FaultGenerator, FabricPoller, set[str]]:
         """Play some minutes; the kinds of findings that were raised in them."""
         clock = SimulatedClock()
         fabric = SimulatedFabric(clock, netOf(self.hosts))
@@ -30,50 +30,50 @@ class WeatherTests(SynchronousTestCase):
         self.addCleanup(agent.close)
         raised: set[str] = set()
 
-        def heard(event: LedgerEvent) -> None:
+        def heard(event: FindingEvent) -> None:
             if isinstance(event, Raised):
                 raised.add(event.entry.finding.kind)
 
         settings = PollerSettings(intervalSeconds=2.0, sweepSeconds=60.0, settleSeconds=1.0)
         poller = FabricPoller(clock, agent, settings, notify=heard)
-        weather = Weather(fabric, seed)
+        faults = FaultGenerator(fabric, seed)
         poller.start()
-        weather.start(hasFaults)
+        faults.start(hasFaults)
         end = clock.seconds() + self.seconds
         while clock.calls and clock.calls[0].getTime() <= end:
             clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
-        weather.stop()
-        return weather, poller, raised
+        faults.stop()
+        return faults, poller, raised
 
     def test_faults(self) -> None:
         """Within minutes there is a fault of each kind, and the monitor finds it."""
-        weather, poller, raised = self.played(1)
-        told = " ".join(text for _at, text in weather.told)
-        for word in ("rot", "flaps", "dies", "hangs"):
-            self.assertIn(word, told)
+        faults, poller, raised = self.played(1)
+        log = " ".join(text for _at, text in faults.log)
+        for word in ("degrade", "flaps", "loses power", "hangs"):
+            self.assertIn(word, log)
         self.assertLessEqual({"symbol-errors", "flapping", "node-gone"}, raised)
 
     def test_seed(self) -> None:
-        """The same seed makes the same weather, a different seed makes different weather."""
+        """The same seed makes the same faults, a different seed makes different faults."""
 
-        def told(seed: int) -> list[tuple[float, str]]:
+        def log(seed: int) -> list[tuple[float, str]]:
             clock = SimulatedClock()
-            weather = Weather(SimulatedFabric(clock, netOf(32)), seed)
-            weather.start(True)
+            faults = FaultGenerator(SimulatedFabric(clock, netOf(32)), seed)
+            faults.start(True)
             for _ in range(360):
                 clock.advance(1.0)
-            weather.stop()
-            return list(weather.told)
+            faults.stop()
+            return list(faults.log)
 
-        first, again, other = (told(seed) for seed in (3, 3, 4))
+        first, again, other = (log(seed) for seed in (3, 3, 4))
         self.assertTrue(first)
         self.assertEqual(first, again)
         self.assertNotEqual(first, other)
 
     def test_calm(self) -> None:
-        """Calm weather has traffic, as much into the fabric as out of it, and no findings."""
-        weather, poller, raised = self.played(1, hasFaults=False)
-        self.assertEqual((weather.told, raised), ([], set()))
+        """Calm faults has traffic, as much into the fabric as out of it, and no findings."""
+        faults, poller, raised = self.played(1, hasFaults=False)
+        self.assertEqual((faults.log, raised), ([], set()))
         assert poller.fabric is not None
         sums = [0.0, 0.0]
         for node in poller.fabric.hosts():

@@ -12,9 +12,9 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
-from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor.exposition import CounterExposition, fabricText, FAMILIES, labels
-from txrdma.monitor.judging import Place
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.series.exposition import CounterExposition, fabricText, FAMILIES, labels
 from txrdma.test.support.mad.simulated import FabricTestCase
 
 try:

@@ -19,12 +19,12 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
-from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor._tallies import Limit
-from txrdma.monitor.judging import _KINDS, ErrorJudge, fabricFindings
-from txrdma.monitor.ledger import Cleared, Key, Ledger, LedgerEvent, LedgerRules, Raised
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.surveyor import Surveyor
+from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, FindingLog, FindingRules, Key, Raised
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import _KINDS, ErrorThresholds, fabricFindings
+from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.test.support.mad.simulated import FabricTestCase
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
@@ -36,7 +36,7 @@ def width(text: str = "1 of 4 lanes", guid: GUID = GUID_A, port: int = 1) -> Fin
     return Finding("width", f"node {guid} port {port}", text, guid, port)
 
 
-def said(events: list[LedgerEvent]) -> list[str]:
+def said(events: list[FindingEvent]) -> list[str]:
     """Events by what happened."""
     return [f"{type(each).__name__} {each.entry.finding.kind}" for each in events]
 
@@ -44,112 +44,112 @@ def said(events: list[LedgerEvent]) -> list[str]:
 class LedgerTests(SynchronousTestCase):
     """Findings come, stay, and are cleared when they have been away for long enough."""
 
-    def ledger(self, raiseSeconds: float = 0.0, **rules: object) -> Ledger:
-        return Ledger(LedgerRules({"sweep": raiseSeconds}, **rules))  # type: ignore[arg-type]  # by name
+    def findingLog(self, raiseSeconds: float = 0.0, **rules: object) -> FindingLog:
+        return FindingLog(FindingRules({"sweep": raiseSeconds}, **rules))  # type: ignore[arg-type]  # by name
 
     def test_comesAndGoes(self) -> None:
         """A finding is raised once, seen again, and cleared once."""
-        ledger = self.ledger()
-        self.assertEqual(said(ledger.observe("sweep", [width()], 10.0)), ["Raised width"])
-        self.assertEqual(ledger.observe("sweep", [width("2 of 4 lanes")], 20.0), [])
-        (entry,) = ledger.open.values()
+        findingLog = self.findingLog()
+        self.assertEqual(said(findingLog.observe("sweep", [width()], 10.0)), ["Raised width"])
+        self.assertEqual(findingLog.observe("sweep", [width("2 of 4 lanes")], 20.0), [])
+        (entry,) = findingLog.open.values()
         self.assertEqual((entry.firstSeen, entry.lastSeen, entry.finding.text), (10.0, 20.0, "2 of 4 lanes"))
-        self.assertEqual((entry.severity, ledger.worst()), (Severity.WARNING, Severity.WARNING))
-        self.assertEqual(ledger.observe("sweep", [], 30.0), [])
-        self.assertEqual(ledger.observe("sweep", [], 59.0), [])
-        self.assertEqual(said(ledger.observe("sweep", [], 60.0)), ["Cleared width"])
-        self.assertEqual((entry.clearedAt, ledger.open, ledger.worst()), (60.0, {}, None))
-        self.assertEqual([one.toDict()["advice"] for one in ledger.closed], [ADVICE["width"].text])
+        self.assertEqual((entry.severity, findingLog.worst()), (Severity.WARNING, Severity.WARNING))
+        self.assertEqual(findingLog.observe("sweep", [], 30.0), [])
+        self.assertEqual(findingLog.observe("sweep", [], 59.0), [])
+        self.assertEqual(said(findingLog.observe("sweep", [], 60.0)), ["Cleared width"])
+        self.assertEqual((entry.clearedAt, findingLog.open, findingLog.worst()), (60.0, {}, None))
+        self.assertEqual([one.toDict()["advice"] for one in findingLog.closed], [ADVICE["width"].text])
 
     def test_debounced(self) -> None:
         """A finding that is gone before its time is never raised; one that stays was seen from the start."""
-        ledger = self.ledger(15.0)
-        self.assertEqual(ledger.observe("sweep", [width()], 0.0), [])
-        self.assertEqual(ledger.observe("sweep", [], 10.0), [])
+        findingLog = self.findingLog(15.0)
+        self.assertEqual(findingLog.observe("sweep", [width()], 0.0), [])
+        self.assertEqual(findingLog.observe("sweep", [], 10.0), [])
         for now in (20.0, 30.0):
-            self.assertEqual(ledger.observe("sweep", [width()], now), [])
-        (event,) = ledger.observe("sweep", [width()], 40.0)
+            self.assertEqual(findingLog.observe("sweep", [width()], now), [])
+        (event,) = findingLog.observe("sweep", [width()], 40.0)
         self.assertEqual(event.entry.firstSeen, 20.0)
 
     def test_brieflyAway(self) -> None:
         """A finding that is away for a moment stays, and its absence is counted from the last time."""
-        ledger = self.ledger()
+        findingLog = self.findingLog()
         for now, found in ((0.0, [width()]), (20.0, []), (40.0, [width()]), (60.0, []), (80.0, [])):
-            self.assertEqual(len(ledger.observe("sweep", found, now)), int(now == 0.0))
-        self.assertEqual(said(ledger.observe("sweep", [], 90.0)), ["Cleared width"])
+            self.assertEqual(len(findingLog.observe("sweep", found, now)), int(now == 0.0))
+        self.assertEqual(said(findingLog.observe("sweep", [], 90.0)), ["Cleared width"])
 
     def test_again(self) -> None:
         """A finding that comes again is the same one, and each time takes twice as long to be cleared."""
-        ledger = self.ledger()
-        ledger.observe("sweep", [width()], 0.0)
-        ledger.observe("sweep", [], 1.0)
-        (cleared,) = ledger.observe("sweep", [], 31.0)
-        (again,) = ledger.observe("sweep", [width()], 40.0)
+        findingLog = self.findingLog()
+        findingLog.observe("sweep", [width()], 0.0)
+        findingLog.observe("sweep", [], 1.0)
+        (cleared,) = findingLog.observe("sweep", [], 31.0)
+        (again,) = findingLog.observe("sweep", [width()], 40.0)
         self.assertIs(again.entry, cleared.entry)
         self.assertEqual((again.entry.times, again.entry.firstSeen, again.entry.clearedAt), (2, 0.0, None))
-        self.assertEqual(len(ledger.closed), 0)
-        ledger.observe("sweep", [], 41.0)
-        self.assertEqual(ledger.observe("sweep", [], 100.9), [])
-        self.assertEqual(said(ledger.observe("sweep", [], 101.0)), ["Cleared width"])
+        self.assertEqual(len(findingLog.closed), 0)
+        findingLog.observe("sweep", [], 41.0)
+        self.assertEqual(findingLog.observe("sweep", [], 100.9), [])
+        self.assertEqual(said(findingLog.observe("sweep", [], 101.0)), ["Cleared width"])
 
     def test_longAfter(self) -> None:
         """A finding that comes again much later is a new one."""
-        ledger = self.ledger()
-        ledger.observe("sweep", [width()], 0.0)
-        ledger.observe("sweep", [], 1.0)
-        ledger.observe("sweep", [], 31.0)
-        ledger.observe("sweep", [], 4000.0)
-        (event,) = ledger.observe("sweep", [width()], 5000.0)
+        findingLog = self.findingLog()
+        findingLog.observe("sweep", [width()], 0.0)
+        findingLog.observe("sweep", [], 1.0)
+        findingLog.observe("sweep", [], 31.0)
+        findingLog.observe("sweep", [], 4000.0)
+        (event,) = findingLog.observe("sweep", [width()], 5000.0)
         self.assertEqual((event.entry.times, event.entry.firstSeen), (1, 5000.0))
 
     def test_unknown(self) -> None:
         """A finding that nobody could look for stays: silence is no proof."""
-        ledger = self.ledger()
-        ledger.observe("sweep", [width()], 0.0)
+        findingLog = self.findingLog()
+        findingLog.observe("sweep", [width()], 0.0)
         for now in (10.0, 100.0, 1000.0):
-            self.assertEqual(ledger.observe("sweep", [], now, lambda key: key.place == str(GUID_A)), [])
-        ledger.observe("sweep", [], 1001.0)
-        self.assertEqual(len(ledger.observe("sweep", [], 1031.0)), 1)
+            self.assertEqual(findingLog.observe("sweep", [], now, lambda key: key.place == str(GUID_A)), [])
+        findingLog.observe("sweep", [], 1001.0)
+        self.assertEqual(len(findingLog.observe("sweep", [], 1031.0)), 1)
 
     def test_sources(self) -> None:
         """A source clears its own findings only."""
-        ledger = self.ledger(clearSeconds=0.0)
-        ledger.observe("sweep", [width()], 0.0)
-        self.assertEqual(ledger.observe("counters", [], 10.0), [])
-        self.assertEqual(len(ledger.observe("sweep", [], 10.0)), 1)
+        findingLog = self.findingLog(clearSeconds=0.0)
+        findingLog.observe("sweep", [width()], 0.0)
+        self.assertEqual(findingLog.observe("counters", [], 10.0), [])
+        self.assertEqual(len(findingLog.observe("sweep", [], 10.0)), 1)
 
     def test_joined(self) -> None:
         """Several findings of a kind at one place are one, with the first texts."""
-        ledger = self.ledger()
-        (event,) = ledger.observe("sweep", [width(f"text {number}") for number in (1, 1, 2, 3, 4)], 0.0)
+        findingLog = self.findingLog()
+        (event,) = findingLog.observe("sweep", [width(f"text {number}") for number in (1, 1, 2, 3, 4)], 0.0)
         self.assertEqual(event.entry.finding.text, "text 1; text 2; text 3; ...")
 
     def test_rules(self) -> None:
         """Kinds can be ignored, or have another severity."""
-        ledger = self.ledger(ignored={"speed"}, severities={"width": Severity.CRITICAL})
+        findingLog = self.findingLog(ignored={"speed"}, severities={"width": Severity.CRITICAL})
         found = [width(), Finding("speed", "x", "slow", GUID_A, 1)]
-        self.assertEqual([one.entry.severity for one in ledger.observe("sweep", found, 0.0)], [2])
+        self.assertEqual([one.entry.severity for one in findingLog.observe("sweep", found, 0.0)], [2])
 
     def test_bounded(self) -> None:
         """What was cleared is forgotten, however much there was."""
-        ledger = self.ledger(clearSeconds=0.0)
+        findingLog = self.findingLog(clearSeconds=0.0)
         for number in range(3000):
-            ledger.observe("sweep", [width(port=number)], float(number))
-        self.assertEqual((len(ledger.open), len(ledger.closed)), (1, 1000))
-        self.assertLessEqual(len(ledger._returning), 1000)
+            findingLog.observe("sweep", [width(port=number)], float(number))
+        self.assertEqual((len(findingLog.open), len(findingLog.closed)), (1, 1000))
+        self.assertLessEqual(len(findingLog._returning), 1000)
 
     @settings(max_examples=50, deadline=None)
     @given(st.lists(st.tuples(st.integers(1, 40), st.sets(st.integers(1, 3))), max_size=30))
     def test_alternates(self, steps: list[tuple[int, set[int]]]) -> None:
         """Whatever comes and goes, each finding is raised and cleared in turn, and only with its reason."""
-        ledger = self.ledger(15.0, clearSeconds=20.0)
+        findingLog = self.findingLog(15.0, clearSeconds=20.0)
         now = 0.0
         raised: set[Key] = set()
         seen: dict[int, float] = {}
         for seconds, ports in steps:
             now += seconds
             seen.update((port, now) for port in ports)
-            for event in ledger.observe("sweep", [width(port=port) for port in ports], now):
+            for event in findingLog.observe("sweep", [width(port=port) for port in ports], now):
                 key = event.entry.key
                 if isinstance(event, Raised):
                     self.assertNotIn(key, raised)
@@ -160,7 +160,7 @@ class LedgerTests(SynchronousTestCase):
                     assert key.port is not None
                     self.assertGreaterEqual(now - seen[key.port], 20.0)
                     raised.remove(key)
-        self.assertEqual(set(ledger.open), raised)
+        self.assertEqual(set(findingLog.open), raised)
 
 
 class AdviceTests(SynchronousTestCase):
@@ -198,19 +198,19 @@ class JudgeTests(FabricTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.swept: Fabric = self.told(Sweep(self.agent).run(), 3)
-        self.judge = ErrorJudge([Limit("symbolErrorCounter", 10, 600.0)])
+        self.thresholds = ErrorThresholds([Limit("symbolErrorCounter", 10, 600.0)])
         self.meters: dict[tuple[str, int], Meter] = {}
 
     def read(self, name: str, number: int, now: float, symbols: int = 0, downs: int = 0) -> None:
         """A reading of a port."""
         meter = self.meters.setdefault((name, number), Meter(LAYOUT))
         meter.read((symbols, downs, 0), now)
-        self.judge.read((self.fabric.node(name).guid, number), meter, now)
+        self.thresholds.read((self.fabric.node(name).guid, number), meter, now)
 
     def found(self, now: float) -> list[tuple[str, str]]:
         return [
             (one.kind, one.where.partition(" (")[0] + one.where[-7:])
-            for one in self.judge.findings(self.swept, now)
+            for one in self.thresholds.findings(self.swept, now)
         ]
 
     def test_rate(self) -> None:
@@ -220,10 +220,10 @@ class JudgeTests(FabricTestCase):
         self.assertEqual(self.found(10.0), [])
         self.read("left", 2, 20.0, symbols=5011)
         self.assertEqual(self.found(20.0), [("symbol-errors", "left port 2")])
-        text = self.judge.findings(self.swept, 20.0)[0].text
+        text = self.thresholds.findings(self.swept, 20.0)[0].text
         self.assertEqual(text, "SymbolErrorCounter 11 in 10 minutes, 10 are allowed")
         self.assertEqual(self.found(700.0), [])
-        self.assertEqual(len(self.judge), 0)
+        self.assertEqual(len(self.thresholds), 0)
 
     def test_flapping(self) -> None:
         """A link that goes down again and again is one finding, though both of its ends count."""
@@ -232,7 +232,7 @@ class JudgeTests(FabricTestCase):
             self.assertEqual(self.found(now), [])
             for name, number in ends:
                 self.read(name, number, now, downs=downs)
-        (found,) = self.judge.findings(self.swept, 200.0)
+        (found,) = self.thresholds.findings(self.swept, 200.0)
         self.assertEqual((found.kind, found.text), ("flapping", "its link went down 2 times in 10 minutes"))
         self.assertEqual(self.found(801.0), [])
 
@@ -249,9 +249,9 @@ class JudgeTests(FabricTestCase):
         """A node that was silent and answers again has restarted, even if its counters did not show it."""
         self.read("left", 2, 0.0, downs=7)
         self.read("left", 2, 100.0, downs=9)
-        self.judge.restarted(self.fabric.node("b").guid, 200.0)
+        self.thresholds.restarted(self.fabric.node("b").guid, 200.0)
         self.assertEqual(self.found(200.0), [])
-        self.assertEqual((self.found(2000.0), len(self.judge)), ([], 0))
+        self.assertEqual((self.found(2000.0), len(self.thresholds)), ([], 0))
 
     def test_restartElsewhere(self) -> None:
         """Another link of a switch whose counters somebody has reset is not excused."""
@@ -332,8 +332,8 @@ class BitErrorTests(PollerTestCase):
     """Symbol errors are judged by the speed of the link, too."""
 
     def made(self) -> FabricPoller:
-        judge = ErrorJudge([], mostBitErrors=1e-14)
-        return FabricPoller(self.clock, self.agent, self.settings, judge=judge, notify=self.heard)
+        thresholds = ErrorThresholds([], mostBitErrors=1e-14)
+        return FabricPoller(self.clock, self.agent, self.settings, thresholds=thresholds, notify=self.heard)
 
     def test_rate(self) -> None:
         """Three errors in 12 minutes are too many at 200 Gbit/s, two are not."""

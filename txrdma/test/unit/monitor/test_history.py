@@ -13,9 +13,10 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.historystore import Remembered
-from txrdma.monitor.rows import Row
+from txrdma.monitor.series import history
+from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.historystore import Remembered
+from txrdma.monitor.series.rows import Row
 from txrdma.test.support.monitor.storecontract import reading
 
 
@@ -24,6 +25,7 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.batches: list[list[Row]] = []
+        self.values: list[Remembered] = []
         self.error: Exception | None = None
         self.isClosed = False
 
@@ -31,6 +33,7 @@ class FakeStore:
         if self.error is not None:
             raise self.error
         self.batches.append(rows)
+        self.values += remembered
         return 0
 
     def close(self) -> None:
@@ -89,6 +92,14 @@ class WriterTests(SynchronousTestCase):
         self.work()
         self.assertEqual(self.writer.findings(), [])
         self.assertEqual([row.at for row in self.store.batches[0]], [2, 3, 4, 5])
+
+    def test_manyValues(self) -> None:
+        """Values that wait for the disk are bounded, too: the oldest make room."""
+        self.patch(history, "MOST_VALUES", 3)
+        self.writer.remember(("room", str(number), "x") for number in range(5))
+        self.clock.advance(5.0)
+        self.work()
+        self.assertEqual([name for _room, name, _value in self.store.values], ["2", "3", "4"])
 
     def test_bug(self) -> None:
         """A mistake of ours is logged, and does not stop the writer, either."""

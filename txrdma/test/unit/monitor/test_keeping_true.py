@@ -12,9 +12,9 @@ from txrdma.mad.layouts.messages import Notice
 from txrdma.mad.layouts.smp import PortInfo, SMInfo
 from txrdma.mad.layouts.traps import LocalChangeDetails
 from txrdma.mad.layouts.values import SMState
-from txrdma.monitor.managers import ManagerWatch, NEWS_SECONDS, STILL_SECONDS
-from txrdma.monitor.poller import MOST_UNPLANNED, UNPLANNED_SECONDS
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.managers import ManagerWatch, NEWS_SECONDS, STILL_SECONDS
+from txrdma.monitor.reading.poller import MOST_UNPLANNED, UNPLANNED_SECONDS
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.test.support.mad.simulated import gmp
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 

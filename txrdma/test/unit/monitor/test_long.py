@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
-from txrdma.monitor.historystore import HistoryStore
-from txrdma.monitor.rows import COUNTERS, Row
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.rows import COUNTERS, Row
 
 
 class DiskTests(SynchronousTestCase):

@@ -15,15 +15,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor._tallies import Limit
-from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.historystore import HistoryStore
-from txrdma.monitor.journal import Change, Journal, KEPT
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.ledger import Entry, Ledger, LedgerEvent, Resumed
-from txrdma.monitor.memory import MonitorMemory, secondsToFind
-from txrdma.monitor.poller import DEFAULT_RULES, FabricPoller
-from txrdma.monitor.presence import Presence
+from txrdma.monitor.diagnosis.findinglog import Entry, FindingEvent, FindingLog, Resumed
+from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.events.journal import Change, Journal, MOST_CHANGES
+from txrdma.monitor.events.memory import MonitorMemory, secondsToFind
+from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
+from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.web.watch import Watch
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
@@ -47,18 +47,23 @@ class RestartTests(PollerTestCase):
         self.store = HistoryStore(self.path)
         self.writer = HistoryWriter(self.clock, self.store, atOnce, self.clock.seconds)
         self.writer.start()
-        judge = ErrorJudge([Limit("symbolErrorCounter", 10, 600.0)])
+        thresholds = ErrorThresholds([Limit("symbolErrorCounter", 10, 600.0)])
         poller = FabricPoller(
-            *(self.clock, self.agent, self.settings), judge=judge, notify=self.heard, onRound=self.looked
+            *(self.clock, self.agent, self.settings),
+            thresholds=thresholds,
+            notify=self.heard,
+            onRound=self.looked,
         )
         self.watch = Watch(poller, self.agent, self.writer, self.clock.seconds)
         self.journal = self.watch.journal
-        self.memory = MonitorMemory(self.store, self.writer, poller.ledger, poller.presence, self.journal)
+        self.memory = MonitorMemory(self.store, self.writer, poller.findingLog, poller.presence, self.journal)
         began = self.clock.seconds()
-        self.memory.restore(lambda kind: began + secondsToFind(kind, judge, self.settings.intervalSeconds))
+        self.memory.restore(
+            lambda kind: began + secondsToFind(kind, thresholds, self.settings.intervalSeconds)
+        )
         return poller
 
-    def heard(self, event: LedgerEvent) -> None:
+    def heard(self, event: FindingEvent) -> None:
         if isinstance(event, Resumed):
             found = event.entry.finding
             self.told_.append((self.clock.seconds(), "resumed", found.kind, found.where))
@@ -87,7 +92,7 @@ class RestartTests(PollerTestCase):
         self.started(seconds)
 
     def entries(self) -> dict[str, Entry]:
-        return {entry.finding.kind: entry for entry in self.poller.ledger.open.values()}
+        return {entry.finding.kind: entry for entry in self.poller.findingLog.open.values()}
 
     def kinds(self) -> list[tuple[str, str]]:
         """Changes, each with the name of its place."""
@@ -117,7 +122,7 @@ class RestartTests(PollerTestCase):
         self.ended()
         self.again()
         self.assertEqual(self.said(), [])
-        (closed,) = self.poller.ledger.closed
+        (closed,) = self.poller.findingLog.closed
         self.assertEqual((closed.firstSeen, closed.clearedAt), (first, entry.clearedAt))
         self.assertEqual(
             self.kinds(),
@@ -213,34 +218,34 @@ class BoundTests(SynchronousTestCase):
         def memoryOf(journal: Journal) -> MonitorMemory:
             writer = HistoryWriter(clock, store, atOnce, clock.seconds)
             writer.start()
-            return MonitorMemory(store, writer, Ledger(DEFAULT_RULES), Presence(), journal)
+            return MonitorMemory(store, writer, FindingLog(DEFAULT_RULES), Presence(), journal)
 
         journal = Journal()
         memory = memoryOf(journal)
         memory.restore(lambda kind: 0.0)
-        for number in range(KEPT + 300):
+        for number in range(MOST_CHANGES + 300):
             journal._add([Change(float(number), "node-came", f"n{number}", "it is there")])
             if not number % 777:
                 memory.update()
                 clock.advance(1.0)
         memory.update()
         clock.advance(1.0)
-        self.assertEqual(len(store.remembered("changes")), KEPT)
+        self.assertEqual(len(store.remembered("changes")), MOST_CHANGES)
         other = Journal()
         memory = memoryOf(other)
         memory.restore(lambda kind: 0.0)
         self.assertEqual(list(other.changes), list(journal.changes))
-        self.assertEqual(other.number, KEPT + 300)
+        self.assertEqual(other.number, MOST_CHANGES + 300)
         other._add([Change(1e6, "node-gone", "last", "it is gone")])
         memory.update()
         clock.advance(1.0)
         rows = sorted(json.loads(value)[0] for _name, value in store.remembered("changes"))
-        self.assertEqual((len(rows), rows[-1]), (KEPT, KEPT + 301))
+        self.assertEqual((len(rows), rows[-1]), (MOST_CHANGES, MOST_CHANGES + 301))
 
     def test_held(self) -> None:
         """Findings that are new at every look are held for nothing; the others for as long as they take."""
-        judge = ErrorJudge()
-        self.assertEqual(secondsToFind("node-gone", judge, 10.0), 0.0)
-        self.assertEqual(secondsToFind("symbol-errors", judge, 10.0), 3600.0)
-        self.assertEqual(secondsToFind("flapping", judge, 10.0), 600.0)
-        self.assertEqual(secondsToFind("node-silent", judge, 60.0), 480.0)
+        thresholds = ErrorThresholds()
+        self.assertEqual(secondsToFind("node-gone", thresholds, 10.0), 0.0)
+        self.assertEqual(secondsToFind("symbol-errors", thresholds, 10.0), 3600.0)
+        self.assertEqual(secondsToFind("flapping", thresholds, 10.0), 600.0)
+        self.assertEqual(secondsToFind("node-silent", thresholds, 60.0), 480.0)

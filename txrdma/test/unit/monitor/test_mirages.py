@@ -4,7 +4,7 @@ The monitor of a fabric in which an agent invents switches.
 
 from __future__ import annotations
 
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.test.support.mad.mirages import Mirage
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
@@ -24,7 +24,7 @@ class MirageTests(PollerTestCase):
         """They are a finding, of which is told where they are; the others are watched, and nobody is gone."""
         self.poller.start()
         self.pump(90)
-        self.assertEqual(([*self.poller.ledger.open], self.names()), ([], HONEST))
+        self.assertEqual(([*self.poller.findingLog.open], self.names()), ([], HONEST))
         self.said()
         mirage = Mirage(self.fabric, (1, 2), ports=20, isFresh=True)
         self.pump(120)
@@ -35,7 +35,7 @@ class MirageTests(PollerTestCase):
         mirage.isOn = False
         self.pump(120)
         self.assertIn(("cleared", "left-out", "left"), self.said())
-        self.assertEqual(list(self.poller.ledger.open), [])
+        self.assertEqual(list(self.poller.findingLog.open), [])
 
     def test_everywhere(self) -> None:
         """Where the whole fabric drowns in them, what was known of it stays known."""
@@ -50,5 +50,5 @@ class MirageTests(PollerTestCase):
         self.assertNotIn("node-gone", {kind for _what, kind, _where in told})
         mirage.isOn = False
         self.pump(120)
-        self.assertEqual(list(self.poller.ledger.open), [])
+        self.assertEqual(list(self.poller.findingLog.open), [])
         self.assertEqual(self.names(), HONEST)

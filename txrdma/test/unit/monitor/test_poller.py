@@ -14,11 +14,11 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
-from txrdma.monitor._tallies import Limit
-from txrdma.monitor.judging import ErrorJudge, Place
-from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, Place
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.agents import pma
@@ -43,15 +43,15 @@ class PollerTestCase(FabricTestCase):
         self.poller = self.made()
 
     def made(self) -> FabricPoller:
-        judge = ErrorJudge([Limit("symbolErrorCounter", 10, 600.0)])
-        return FabricPoller(self.clock, self.agent, self.settings, judge=judge, notify=self.heard)
+        thresholds = ErrorThresholds([Limit("symbolErrorCounter", 10, 600.0)])
+        return FabricPoller(self.clock, self.agent, self.settings, thresholds=thresholds, notify=self.heard)
 
     def reopened(self) -> IMADPort:
         if self.isPulled:
             raise DeviceUnavailable("it is pulled out")
         return self.fabric.attach(self.at)
 
-    def heard(self, event: LedgerEvent) -> None:
+    def heard(self, event: FindingEvent) -> None:
         what = "raised" if isinstance(event, Raised) else "cleared"
         found = event.entry.finding
         self.told_.append((self.clock.seconds(), what, found.kind, found.where))
@@ -89,7 +89,7 @@ class PollerTests(PollerTestCase):
         self.assertGreaterEqual(statistics.readings, 21 + 3 * linked)
         self.assertLess(statistics.readings, 4 * 21)  # ports without links are not read each time
         self.assertEqual((statistics.sweeps, statistics.overruns, statistics.silences), (1, 0, 0))
-        self.assertEqual((self.said(), self.poller.ledger.worst()), ([], None))
+        self.assertEqual((self.said(), self.poller.findingLog.worst()), ([], None))
 
     def test_rates(self) -> None:
         """Rates are those of the traffic, in octets, and totals go on."""
@@ -233,7 +233,7 @@ class PollerTests(PollerTestCase):
         self.fabric.revive("b")
         self.pump(400.0)
         self.assertEqual(self.rate("b", 1), 4000.0)
-        self.assertEqual(self.poller.ledger.open, {})
+        self.assertEqual(self.poller.findingLog.open, {})
         self.assertTrue(all(what == "cleared" for what, _kind, _where in self.said()))
 
     def test_errors(self) -> None:
@@ -263,7 +263,7 @@ class PollerTests(PollerTestCase):
         self.pump(1200.0)
         told = [(what, kind) for _now, what, kind, _place in self.told_ if kind == "flapping"]
         self.assertEqual(told, [("raised", "flapping"), ("cleared", "flapping")])
-        self.assertEqual(len(self.poller._judge), 0)
+        self.assertEqual(len(self.poller._thresholds), 0)
 
     def test_twins(self) -> None:
         """Two hosts with one GUID are told of as such, and neither comes and goes from sweep to sweep."""
@@ -357,7 +357,7 @@ class PollerTests(PollerTestCase):
     def test_listener(self) -> None:
         """A listener that fails stops nothing."""
 
-        def fail(event: LedgerEvent) -> None:
+        def fail(event: FindingEvent) -> None:
             raise ValueError("a bad listener")
 
         poller = FabricPoller(self.clock, self.agent, notify=fail)
@@ -366,7 +366,7 @@ class PollerTests(PollerTestCase):
         self.fabric.cut("c")
         self.pump(30.0)
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-        self.assertEqual(len(poller.ledger.open), 1)
+        self.assertEqual(len(poller.findingLog.open), 1)
 
 
 class UntoldTests(PollerTestCase):
@@ -431,10 +431,10 @@ class WeatherTests(PollerTestCase):
             record.append(("cleared", "node-gone", where))
             if not hosts:
                 break
-            sizes.append(len(self.poller.meters) + len(self.poller._judge) + len(self.clock.calls))
+            sizes.append(len(self.poller.meters) + len(self.poller._thresholds) + len(self.clock.calls))
         self.assertGreater(len(record), self.leastChanges)
         self.assertEqual(self.said(), record)
-        self.assertEqual(self.poller.ledger.open, {})
+        self.assertEqual(self.poller.findingLog.open, {})
         self.pump(1800.0)
         self.assertEqual(self.said(), [])
         self.assertLessEqual(max(sizes) - min(sizes), 10)
@@ -473,4 +473,4 @@ class WeatherTests(PollerTestCase):
         self.assertEqual({kind for kind, _where in record}, {"node-gone", "symbol-errors"})
         self.assertEqual(len(raised), len(set(raised)))
         self.assertEqual(sorted(raised), sorted(cleared))
-        self.assertEqual(self.poller.ledger.open, {})
+        self.assertEqual(self.poller.findingLog.open, {})

@@ -7,8 +7,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from txrdma.monitor.exposition import guidText
-from txrdma.monitor.ledger import LedgerEvent
+from txrdma.monitor.diagnosis.findinglog import FindingEvent
+from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
@@ -27,7 +27,7 @@ class SiteTestCase(PollerTestCase):
         self.site = MonitorSite(self.clock, self.watch)
         self.poller._onRound = lambda began: self.site.looked()
 
-    def heard(self, event: LedgerEvent) -> None:
+    def heard(self, event: FindingEvent) -> None:
         super().heard(event)
         self.site.told(event)
 

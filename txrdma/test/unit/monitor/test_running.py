@@ -14,14 +14,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands import monitor as command
 from txrdma.fabric.nodenames import parseNodeNames
-from txrdma.monitor._tallies import Limit
 from txrdma.monitor.config import parseConfig
+from txrdma.monitor.diagnosis.findinglog import FindingRules
+from txrdma.monitor.diagnosis.linkload import busiest
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.files import FileSettings, KeptFiles, unfitHosts
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.ledger import LedgerRules
-from txrdma.monitor.loads import busiest
-from txrdma.monitor.poller import DEFAULT_RULES
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.reading.poller import DEFAULT_RULES
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.tap.monitor import MonitorService
 from txrdma.tap.steady import SteadyClock
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
@@ -74,13 +74,13 @@ class SteadyClockTests(SynchronousTestCase):
         service = MonitorService(reactor, config, aheadSeconds=lambda: ahead[0])
         self.addCleanup(service._agent.close)
         service._read(0.0)
-        [entry] = service.poller.ledger.open.values()
+        [entry] = service.poller.findingLog.open.values()
         self.assertEqual(entry.finding.kind, "clock-ahead")
         self.assertIn("7200 s ahead", entry.finding.text)
         self.assertIn("restart the monitor", entry.advice)
         ahead[0] = 1.0
         service._read(0.0)
-        self.assertEqual(dict(service.poller.ledger.open), {})
+        self.assertEqual(dict(service.poller.findingLog.open), {})
 
     def test_setForward(self) -> None:
         """A clock that is set forward goes with it: what is due is done."""
@@ -116,7 +116,7 @@ class ChangeTests(PollerTestCase):
         meters, turns = dict(self.poller.meters), self.poller.statistics.turns
         self.poller.change(
             PollerSettings(intervalSeconds=1.0),
-            LedgerRules(DEFAULT_RULES.raiseSeconds, ignored=frozenset(("node-gone",))),
+            FindingRules(DEFAULT_RULES.raiseSeconds, ignored=frozenset(("node-gone",))),
             lambda fabric: [],
         )
         self.pump(60.0)
@@ -126,12 +126,14 @@ class ChangeTests(PollerTestCase):
 
     def test_limits(self) -> None:
         """What was counted for a limit that stays goes on; the others are forgotten."""
-        judge = ErrorJudge([Limit("symbolErrorCounter", 10, 600.0), Limit("portRcvErrors", 10, 600.0)])
-        self.poller._judge = self.poller._reader._judge = judge
+        thresholds = ErrorThresholds(
+            [Limit("symbolErrorCounter", 10, 600.0), Limit("portRcvErrors", 10, 600.0)]
+        )
+        self.poller._thresholds = self.poller._reader._thresholds = thresholds
         self.started()
         self.fabric.setCounters("left", 3, symbolErrorCounter=9, portRcvErrors=9)
         self.pump(20.0)
-        judge.change([Limit("symbolErrorCounter", 10, 600.0)], judge._flaps, None)
+        thresholds.change([Limit("symbolErrorCounter", 10, 600.0)], thresholds._flaps, None)
         self.fabric.setCounters("left", 3, symbolErrorCounter=18, portRcvErrors=18)
         self.pump(20.0)
         self.assertEqual(self.said(), [("raised", "symbol-errors", "left")])
@@ -170,7 +172,7 @@ class FileTests(PollerTestCase):
         self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
         self.fabric.cut("c")
         self.pump(30.0)
-        fabric, entries = self.poller.fabric, self.poller.ledger.open.values()
+        fabric, entries = self.poller.fabric, self.poller.findingLog.open.values()
         assert fabric is not None
         self.assertEqual(sorted(unfitHosts(fabric, entries)), ["b", "c"])
         one = fabric.nodes[self.fabric.node("a").guid]
@@ -178,6 +180,23 @@ class FileTests(PollerTestCase):
         self.assertEqual(sorted(unfitHosts(fabric, entries)), ["b"])
         one.description = "b"
         self.assertEqual(sorted(unfitHosts(fabric, entries)), ["c"])
+
+    def test_longNames(self) -> None:
+        """A faulty host that claims another one's name makes that one unfit only as its other adapter."""
+        self.started()
+        self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
+        self.pump(30.0)
+        fabric, entries = self.poller.fabric, self.poller.findingLog.open.values()
+        assert fabric is not None
+        first, faulty = (fabric.nodes[self.fabric.node(name).guid] for name in "ab")
+        for others, its, unfit in (
+            ("a", "a x", []),
+            ("a x", "a x", []),
+            ("a x", "a", []),
+            ("a mlx5_0", "a mlx5_1", ["a"]),
+        ):
+            first.description, faulty.description = others, its
+            self.assertEqual(list(unfitHosts(fabric, entries)), unfit, (others, its))
 
     def test_several(self) -> None:
         """Each file that cannot be written is a finding of its own, and keeps no other from being written."""
@@ -208,8 +227,8 @@ class FileTests(PollerTestCase):
         self.fabric.cut("left", 3)
         self.pump(30.0)
         assert self.poller.fabric is not None
-        self.assertEqual(len(self.poller.ledger.open), 1)
-        self.assertEqual(unfitHosts(self.poller.fabric, self.poller.ledger.open.values()), {})
+        self.assertEqual(len(self.poller.findingLog.open), 1)
+        self.assertEqual(unfitHosts(self.poller.fabric, self.poller.findingLog.open.values()), {})
 
 
 class TerminalTests(PollerTestCase):

@@ -16,11 +16,11 @@ from twisted.trial.unittest import SynchronousTestCase
 import txrdma
 from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import Severity
-from txrdma.monitor._tallies import Limit
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.exposition import METRICS
-from txrdma.monitor.judging import DEFAULT_LIMITS
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.series.exposition import METRICS
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.tap.monitor import Options
 from txrdma.test.support.monitor.service import WHOLE

@@ -14,14 +14,14 @@ from twisted.logger import capturedLogs, LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor import poller as pollerModule
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.ledger import Raised
-from txrdma.monitor.news import News, TellingRules
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.findinglog import Raised
+from txrdma.monitor.events.alerts import Alert, AlertRules
+from txrdma.monitor.events.notifier import MEMORY_SECONDS, Notifier
+from txrdma.monitor.reading import poller as pollerModule
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
-from txrdma.monitor.surveyor import Surveyor
-from txrdma.monitor.telling import MEMORY_SECONDS, Teller
 from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.monitor.telling import entryOf
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
@@ -163,7 +163,7 @@ class LoopTests(SynchronousTestCase):
 
 
 COLLABORATORS = (
-    *("ledger", "presence", "manager", "_judge", "_reader", "details", "corrections"),
+    *("findingLog", "presence", "manager", "_thresholds", "_reader", "details", "corrections"),
     *("_check", "_onRound", "_notify"),
 )
 """Attributes of a poller that it calls, directly or by their methods."""
@@ -242,7 +242,7 @@ class ChaosTests(PollerTestCase):
         self.assertGreaterEqual(statistics.turns, turns + 6)
         self.assertIn(("raised", "node-gone", "d"), self.said())
         self.assertEqual([loop.problem for loop in self.poller.supervisor.loops], [""] * 3)
-        self.assertFalse([key for key in self.poller.ledger.open if key.kind.startswith("loop-")])
+        self.assertFalse([key for key in self.poller.findingLog.open if key.kind.startswith("loop-")])
         self.assertEqual(self.rate("left", 1), 0.0)
 
     def test_sweeps(self) -> None:
@@ -323,12 +323,12 @@ class ServiceTests(SynchronousTestCase):
     def test_event(self) -> None:
         """A finding that one part cannot take is taken by the others."""
         service = self.service
-        for broken in ("heard", "told"):
+        for broken in ("findingChanged", "told"):
             self.calls.clear()
-            self.broken(service._teller, "heard", broken == "heard")
+            self.broken(service._alerts, "findingChanged", broken == "findingChanged")
             self.broken(service.site, "told", broken == "told")
             service._tell(Raised(entryOf()))
-            self.assertEqual(self.calls, ["heard", "told"])
+            self.assertEqual(self.calls, ["findingChanged", "told"])
             self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
 
@@ -340,13 +340,13 @@ class _Channel:
     def __init__(self, name: str, failures: int) -> None:
         self.name = self.queue = name
         self.failures = failures
-        self.news: list[News] = []
+        self.alerts: list[Alert] = []
 
-    def tell(self, news: Sequence[News]) -> Deferred[None]:
+    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
         self.failures -= 1
         if self.failures >= 0:
             raise ValueError("the channel fails")
-        self.news += news
+        self.alerts += alerts
         return succeed(None)
 
 
@@ -378,17 +378,17 @@ class TellingTests(SynchronousTestCase):
         self.clock.advance(5000.0)
 
     def test_channel(self) -> None:
-        """A channel that raises keeps no other waiting, and has the news later."""
+        """A channel that raises keeps no other waiting, and has the alerts later."""
         one, other = _Channel("one", failures=2), _Channel("other", failures=0)
-        teller = Teller(self.clock, TellingRules(0.0, 0.0), [one, other])
-        teller.start()
-        self.addCleanup(teller.stop)
-        teller.heard(Raised(entryOf()))
+        notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [one, other])
+        notifier.start()
+        self.addCleanup(notifier.stop)
+        notifier.findingChanged(Raised(entryOf()))
         self.clock.advance(0.0)
-        self.assertEqual((len(one.news), len(other.news)), (0, 1))
-        self.assertEqual([found.where for found in teller.findings()], ["one"])
+        self.assertEqual((len(one.alerts), len(other.alerts)), (0, 1))
+        self.assertEqual([found.where for found in notifier.findings()], ["one"])
         self.clock.pump([15.0] * 4)
-        self.assertEqual((len(one.news), len(other.news), teller.findings()), (1, 1, []))
+        self.assertEqual((len(one.alerts), len(other.alerts), notifier.findings()), (1, 1, []))
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
     def test_memory(self) -> None:
@@ -397,10 +397,10 @@ class TellingTests(SynchronousTestCase):
             for outcome in (lambda: fail(ValueError("the memory fails")), Deferred):
                 channel = _Channel("one", failures=0)
                 memory = _Memory(broken, outcome)
-                teller = Teller(self.clock, TellingRules(0.0, 0.0), [channel], memory)
-                teller.start()
-                teller.heard(Raised(entryOf()))
+                notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [channel], memory)
+                notifier.start()
+                notifier.findingChanged(Raised(entryOf()))
                 self.clock.pump([0.0, MEMORY_SECONDS, 0.0, 15.0])
-                self.assertEqual(len(channel.news), 1, broken)
-                teller.stop()
+                self.assertEqual(len(channel.alerts), 1, broken)
+                notifier.stop()
                 self.flushLoggedErrors(ValueError)

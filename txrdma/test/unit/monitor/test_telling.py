@@ -1,5 +1,5 @@
 """
-Telling others: when, once, to whom, in which words; and what a killed process has told.
+Alerts: when, to which channels and in which format they are sent, once; and after a process was killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.advice import Severity
-from txrdma.monitor.channels import (
+from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
+from txrdma.monitor.events.alerts import Alert, AlertRules, GRACE_SECONDS, Silence
+from txrdma.monitor.events.channels import (
     LineChannel,
     mailOf,
     MailSettings,
@@ -26,14 +28,12 @@ from txrdma.monitor.channels import (
     REPEAT_SECONDS,
     webhookMessage,
 )
-from txrdma.monitor.historystore import HistoryStore, Remembered
-from txrdma.monitor.ledger import Cleared, Raised
-from txrdma.monitor.news import GRACE_SECONDS, News, Silence, TellingRules
-from txrdma.monitor.outlets import LONGEST_RETRY_SECONDS
-from txrdma.monitor.telling import Teller
-from txrdma.test.support.monitor.telling import entryOf, newsOf
+from txrdma.monitor.events.notificationqueue import LONGEST_RETRY_SECONDS
+from txrdma.monitor.events.notifier import Notifier
+from txrdma.monitor.series.historystore import HistoryStore, Remembered
+from txrdma.test.support.monitor.telling import alertsOf, entryOf
 
-RULES = TellingRules(delaySeconds=60.0, groupSeconds=10.0)
+RULES = AlertRules(delaySeconds=60.0, groupSeconds=10.0)
 
 
 class Heard:
@@ -45,10 +45,10 @@ class Heard:
         self.messages: list[list[tuple[bool, str, str]]] = []
         self.isBroken = False
 
-    def tell(self, news: Sequence[News]) -> Deferred[None]:
+    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
         if self.isBroken:
             return fail(DeviceUnavailable("it is broken"))
-        self.messages.append([(one.isRaised, one.finding["kind"], one.finding["where"]) for one in news])
+        self.messages.append([(one.isRaised, one.finding["kind"], one.finding["where"]) for one in alerts])
         return succeed(None)
 
     def said(self) -> list[list[tuple[bool, str, str]]]:
@@ -78,52 +78,52 @@ class TellerTests(SynchronousTestCase):
         self.clock.advance(5000.0)
         self.channel = Heard()
 
-    def started(self, rules: TellingRules = RULES, memory: Any = None) -> Teller:
-        teller = Teller(self.clock, rules, [self.channel], memory)
-        teller.start()
-        self.addCleanup(teller.stop)
-        return teller
+    def started(self, rules: AlertRules = RULES, memory: Any = None) -> Notifier:
+        notifier = Notifier(self.clock, rules, [self.channel], memory)
+        notifier.start()
+        self.addCleanup(notifier.stop)
+        return notifier
 
     def test_delay(self) -> None:
         """A finding is told when it has been there for a while, and its end when it has gone."""
-        teller, entry = self.started(), entryOf()
-        teller.heard(Raised(entry))
+        notifier, entry = self.started(), entryOf()
+        notifier.findingChanged(Raised(entry))
         self.clock.advance(59.0)
         self.assertEqual(self.channel.said(), [])
         self.clock.advance(11.0)
         self.assertEqual(self.channel.said(), [[(True, "width", "leaf 1")]])
         self.clock.advance(1000.0)
-        teller.heard(Cleared(entry))
+        notifier.findingChanged(Cleared(entry))
         self.clock.advance(10.0)
         self.assertEqual(self.channel.said(), [[(False, "width", "leaf 1")]])
 
     def test_brief(self) -> None:
         """A finding that has gone before it was told is told to nobody, and neither is its end."""
-        teller, entry = self.started(), entryOf()
-        teller.heard(Raised(entry))
+        notifier, entry = self.started(), entryOf()
+        notifier.findingChanged(Raised(entry))
         self.clock.advance(50.0)
-        teller.heard(Cleared(entry))
+        notifier.findingChanged(Cleared(entry))
         self.clock.advance(1000.0)
         self.assertEqual(self.channel.said(), [])
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_back(self) -> None:
         """A finding that is back before its end was told has neither ended nor begun."""
-        teller, entry = self.started(), entryOf()
-        teller.heard(Raised(entry))
+        notifier, entry = self.started(), entryOf()
+        notifier.findingChanged(Raised(entry))
         self.clock.advance(100.0)
         self.channel.said()
-        teller.heard(Cleared(entry))
+        notifier.findingChanged(Cleared(entry))
         self.clock.advance(5.0)
-        teller.heard(Raised(entry))
+        notifier.findingChanged(Raised(entry))
         self.clock.advance(1000.0)
         self.assertEqual(self.channel.said(), [])
 
     def test_group(self) -> None:
         """Findings of about one time are one message."""
-        teller = self.started()
+        notifier = self.started()
         for number in range(5):
-            teller.heard(Raised(entryOf(where=f"leaf {number}")))
+            notifier.findingChanged(Raised(entryOf(where=f"leaf {number}")))
             self.clock.advance(2.0)
         self.clock.advance(100.0)
         (message,) = self.channel.said()
@@ -131,55 +131,55 @@ class TellerTests(SynchronousTestCase):
 
     def test_severity(self) -> None:
         """What is less severe than wanted is not told."""
-        teller = self.started()
-        teller.heard(Raised(entryOf(severity=Severity.INFO)))
+        notifier = self.started()
+        notifier.findingChanged(Raised(entryOf(severity=Severity.INFO)))
         self.clock.advance(1000.0)
         self.assertEqual(self.channel.said(), [])
 
     def test_silence(self) -> None:
         """A finding that is silenced is told at the end of the silence, if it is still there."""
         silence = Silence("wid*", "leaf *", self.clock.seconds() + 3600.0)
-        teller = self.started(TellingRules(60.0, 10.0, silences=(silence,)))
-        teller.heard(Raised(entryOf()))
-        teller.heard(Raised(entryOf(kind="speed")))
+        notifier = self.started(AlertRules(60.0, 10.0, silences=(silence,)))
+        notifier.findingChanged(Raised(entryOf()))
+        notifier.findingChanged(Raised(entryOf(kind="speed")))
         brief = entryOf(where="leaf 2")
-        teller.heard(Raised(brief))
+        notifier.findingChanged(Raised(brief))
         self.clock.advance(1800.0)
         self.assertEqual(self.channel.said(), [[(True, "speed", "leaf 1")]])
-        teller.heard(Cleared(brief))
+        notifier.findingChanged(Cleared(brief))
         self.clock.advance(1900.0)
         self.assertEqual(self.channel.said(), [[(True, "width", "leaf 1")]])
 
     def test_forever(self) -> None:
         """A silence without an end holds forever."""
-        teller = self.started(TellingRules(60.0, 10.0, silences=(Silence("width"),)))
-        teller.heard(Raised(entryOf()))
+        notifier = self.started(AlertRules(60.0, 10.0, silences=(Silence("width"),)))
+        notifier.findingChanged(Raised(entryOf()))
         self.clock.advance(1e9)
         self.assertEqual(self.channel.said(), [])
 
     def test_broken(self) -> None:
-        """News wait for a channel that is broken, which is a finding until it takes them."""
-        teller = self.started()
+        """Alerts wait for a channel that is broken, which is a finding until it takes them."""
+        notifier = self.started()
         self.channel.isBroken = True
-        teller.heard(Raised(entryOf()))
+        notifier.findingChanged(Raised(entryOf()))
         self.clock.advance(100.0)
-        self.assertEqual([one.kind for one in teller.findings()], ["telling-failed"])
-        teller.heard(Raised(entryOf(where="leaf 2")))
+        self.assertEqual([one.kind for one in notifier.findings()], ["telling-failed"])
+        notifier.findingChanged(Raised(entryOf(where="leaf 2")))
         self.clock.advance(100.0)
         self.channel.isBroken = False
         self.clock.pump([1.0] * int(LONGEST_RETRY_SECONDS))
         (message,) = self.channel.said()
         self.assertEqual([where for _isRaised, _kind, where in message], ["leaf 1", "leaf 2"])
-        self.assertEqual(teller.findings(), [])
+        self.assertEqual(notifier.findings(), [])
 
     def test_repeat(self) -> None:
         """Who wants to is told again of what is there."""
         self.channel = Heard(300.0)
-        teller, entry = self.started(), entryOf()
-        teller.heard(Raised(entry))
+        notifier, entry = self.started(), entryOf()
+        notifier.findingChanged(Raised(entry))
         self.clock.pump([60.0] * 12)
         self.assertEqual(self.channel.said(), [[(True, "width", "leaf 1")]] * 3)
-        teller.heard(Cleared(entry))
+        notifier.findingChanged(Cleared(entry))
         self.clock.pump([60.0] * 12)
         self.assertEqual(self.channel.said(), [[(False, "width", "leaf 1")]])
 
@@ -187,18 +187,18 @@ class TellerTests(SynchronousTestCase):
         """A new process tells nothing that was told, tells the end of what has gone, and what is new."""
         path = self.mktemp()
         store = HistoryStore(path)
-        teller = self.started(memory=StoredMemory(store))
+        notifier = self.started(memory=StoredMemory(store))
         for where in ("leaf 1", "leaf 2"):
-            teller.heard(Raised(entryOf(where=where)))
+            notifier.findingChanged(Raised(entryOf(where=where)))
         self.clock.advance(100.0)
         self.assertEqual(len(self.channel.said()), 1)
-        teller.stop()
+        notifier.stop()
         store.close()
         store = HistoryStore(path)
         self.addCleanup(store.close)
-        teller = self.started(memory=StoredMemory(store))
+        notifier = self.started(memory=StoredMemory(store))
         for where in ("leaf 1", "leaf 3"):
-            teller.heard(Raised(entryOf(where=where)))
+            notifier.findingChanged(Raised(entryOf(where=where)))
         self.clock.pump([10.0] * 60)
         self.assertEqual(self.channel.said(), [[(True, "width", "leaf 3")]])
         self.clock.pump([10.0] * int(GRACE_SECONDS // 10))
@@ -208,16 +208,16 @@ class TellerTests(SynchronousTestCase):
 
     def test_change(self) -> None:
         """Other rules and channels hold from then on; what was told is not told again."""
-        teller, entry = self.started(), entryOf()
-        teller.heard(Raised(entry))
-        teller.heard(Raised(entryOf(where="leaf 2")))
+        notifier, entry = self.started(), entryOf()
+        notifier.findingChanged(Raised(entry))
+        notifier.findingChanged(Raised(entryOf(where="leaf 2")))
         self.clock.advance(100.0)
         other = Heard()
-        teller.change(TellingRules(0.0, 0.0), [other])
-        teller.heard(Raised(entryOf(where="leaf 3")))
+        notifier.change(AlertRules(0.0, 0.0), [other])
+        notifier.findingChanged(Raised(entryOf(where="leaf 3")))
         self.clock.advance(0.0)
         self.assertEqual(other.said(), [[(True, "width", "leaf 3")]])
-        teller.heard(Cleared(entry))
+        notifier.findingChanged(Cleared(entry))
         self.clock.advance(0.0)
         self.assertEqual(other.said(), [[(False, "width", "leaf 1")]])
 
@@ -227,31 +227,31 @@ class FormatTests(SynchronousTestCase):
 
     def test_posted(self) -> None:
         """Alertmanager's API is told labels, annotations and times; an alert that is there ends by itself."""
-        (alert,) = postedAlerts(newsOf("leaf 1"), 3000.0)
+        (alert,) = postedAlerts(alertsOf("leaf 1"), 3000.0)
         self.assertEqual(alert["labels"]["alertname"], "width")
         self.assertEqual((alert["labels"]["severity"], alert["labels"]["port"]), ("warning", "7"))
         self.assertEqual(alert["annotations"], {"summary": "it is slow", "description": "Mend it."})
         self.assertEqual(alert["startsAt"], "1970-01-01T00:16:40Z")
         self.assertEqual(alert["endsAt"], "1970-01-01T01:05:00Z")
         self.assertEqual(3000.0 + 3 * REPEAT_SECONDS, 3900.0)
-        (alert,) = postedAlerts(newsOf("leaf 1", isRaised=False), 3000.0)
+        (alert,) = postedAlerts(alertsOf("leaf 1", isRaised=False), 3000.0)
         self.assertEqual(alert["endsAt"], "1970-01-01T00:33:20Z")
 
     def test_webhook(self) -> None:
         """Others are told as Alertmanager tells them."""
-        message = webhookMessage(newsOf("leaf 1", "leaf 2") + newsOf("leaf 3", isRaised=False), "me")
+        message = webhookMessage(alertsOf("leaf 1", "leaf 2") + alertsOf("leaf 3", isRaised=False), "me")
         self.assertEqual((message["version"], message["status"], message["receiver"]), ("4", "firing", "me"))
         self.assertEqual([alert["status"] for alert in message["alerts"]], ["firing", "firing", "resolved"])
         self.assertEqual(message["commonLabels"]["alertname"], "width")
         self.assertNotIn("where", message["commonLabels"])
         self.assertEqual(len({alert["fingerprint"] for alert in message["alerts"]}), 3)
-        self.assertEqual(webhookMessage(newsOf("leaf 1", isRaised=False), "me")["status"], "resolved")
+        self.assertEqual(webhookMessage(alertsOf("leaf 1", isRaised=False), "me")["status"], "resolved")
 
     def test_mail(self) -> None:
         """A mail has all findings; names from the fabric change no header of it."""
         evil = "leaf\r\nBcc: all@example.org\r\n\r\n\x1b[2J\u00e9"
         settings = MailSettings("mail", "fabric@example.org", ("ops@example.org", "you@example.org"))
-        raw = mailOf(newsOf(evil, "leaf 2") + newsOf("leaf 3", isRaised=False), settings, 0.0).as_bytes()
+        raw = mailOf(alertsOf(evil, "leaf 2") + alertsOf("leaf 3", isRaised=False), settings, 0.0).as_bytes()
         message = message_from_bytes(raw)
         self.assertIsNone(message["Bcc"])
         self.assertEqual(message["To"], "ops@example.org, you@example.org")
@@ -264,17 +264,17 @@ class FormatTests(SynchronousTestCase):
         """Lines of JSON are appended, one for each finding, whatever is in its name."""
         path = self.mktemp()
         channel = LineChannel(path)
-        self.successResultOf(channel.tell(newsOf("leaf\n\udcff")))
-        self.successResultOf(channel.tell(newsOf("leaf 2", isRaised=False)))
+        self.successResultOf(channel.send(alertsOf("leaf\n\udcff")))
+        self.successResultOf(channel.send(alertsOf("leaf 2", isRaised=False)))
         lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
         self.assertEqual([line["status"] for line in lines], ["firing", "resolved"])
-        self.assertRaises(DeviceUnavailable, LineChannel("/nonexistent/log").tell, newsOf("leaf 1"))
+        self.assertRaises(DeviceUnavailable, LineChannel("/nonexistent/log").send, alertsOf("leaf 1"))
 
     def test_fullLog(self) -> None:
         """Of lines that the disk has no room for none is there, so that none is there twice later."""
         path = self.mktemp()
         channel = LineChannel(path)
-        self.successResultOf(channel.tell(newsOf("leaf 1")))
+        self.successResultOf(channel.send(alertsOf("leaf 1")))
         before, write, sizes = Path(path).read_bytes(), os.write, [7]
 
         def full(descriptor: int, content: bytes) -> int:
@@ -283,8 +283,8 @@ class FormatTests(SynchronousTestCase):
             return write(descriptor, content[: sizes.pop()])
 
         self.patch(os, "write", full)
-        error = self.assertRaises(DeviceUnavailable, channel.tell, newsOf("leaf 2"))
+        error = self.assertRaises(DeviceUnavailable, channel.send, alertsOf("leaf 2"))
         self.assertEqual((Path(path).read_bytes(), str(error)), (before, "No space left on device"))
         self.patch(os, "write", write)
-        self.successResultOf(channel.tell(newsOf("leaf 2")))
+        self.successResultOf(channel.send(alertsOf("leaf 2")))
         self.assertEqual(len(Path(path).read_text().splitlines()), 2)

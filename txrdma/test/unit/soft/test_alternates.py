@@ -21,12 +21,12 @@ from txrdma.iba.verbs import (
     QPKind,
     QPState,
 )
-from txrdma.soft._transitions import transition
-from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.memory import Domain
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.transitions import transition
 from txrdma.soft.device import SoftDevice
-from txrdma.soft.memory import Domain
 from txrdma.soft.ports import SoftPort
-from txrdma.soft.queuepair import SoftQueuePair
 from txrdma.test.unit.soft.test_queuepair import Host, required, Route
 
 RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
@@ -178,7 +178,7 @@ class AlternateTests(SynchronousTestCase):
     def test_refusedMigration(self) -> None:
         """A route tells of a migration that was refused, and the queue pair goes on."""
         queuePair = self.armed()
-        queuePair.told(AsyncEventKind.PATH_MIGRATION_FAILED)
+        queuePair.raiseEvent(AsyncEventKind.PATH_MIGRATION_FAILED)
         self.assertEqual([e.kind for e in self.host.events], [AsyncEventKind.PATH_MIGRATION_FAILED])
         self.assertEqual(queuePair.state, RTS)
 

@@ -18,7 +18,7 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, SendRequest, Status
 from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue
-from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 
 
 def completion(identifier: int, status: Status = Status.SUCCESS, number: int = 2) -> Completion:
@@ -91,8 +91,8 @@ class QueueTests(SynchronousTestCase):
         """A lane that is looked at."""
         lane = Lane(queue)
         member = Member(lane)
-        queue.join(member)
-        queue.attach(lane, member)
+        queue.join(member.failed, member.armRoute)
+        queue.attach(lane)
         return lane
 
     def rung(self) -> bool:
@@ -192,11 +192,10 @@ class QueueTests(SynchronousTestCase):
         self.assertTrue(self.rung())
         self.assertEqual(list(self.channel.takeEvents()), [self.queue])
 
-    def test_lateLane(self) -> None:
-        """A lane that is attached to an armed queue is armed, too; a detached one is not looked at."""
+    def test_detached(self) -> None:
+        """A detached lane is not polled."""
         self.queue.arm()
         lane = self.attached(self.queue)
-        self.assertTrue(lane.isArmed)
         self.queue.detach(lane)
         before = lane.polls
         self.queue.poll(1)
@@ -205,7 +204,7 @@ class QueueTests(SynchronousTestCase):
     def test_overrun(self) -> None:
         """One completion too many: the queue is in error, its members fail; what was there can be taken."""
         member = Member()
-        self.queue.join(member)
+        self.queue.join(member.failed, member.armRoute)
         for identifier in range(10):
             self.queue.push(completion(identifier))
         self.assertEqual([event.kind for event in self.events], [AsyncEventKind.CQ_ERROR])
@@ -225,13 +224,13 @@ class QueueTests(SynchronousTestCase):
     def test_closed(self) -> None:
         """When it is closed its members fail, and what they complete is nobody's."""
         member = Member()
-        self.queue.join(member)
+        self.queue.join(member.failed, member.armRoute)
         self.queue.arm()
         self.queue.close()
         self.queue.close()
         self.queue.push(completion(1))
         self.assertEqual((member.failures, self.rung(), self.events), ([None], False, []))
-        self.assertRaises(InvalidRequest, self.queue.join, member)
+        self.assertRaises(InvalidRequest, self.queue.join, member.failed, member.armRoute)
 
     def test_closedChannel(self) -> None:
         """A closed channel has no descriptor and takes no events, but its queues still complete."""

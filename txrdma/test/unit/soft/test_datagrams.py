@@ -1,6 +1,6 @@
 """
-Tests for L{txrdma.soft.shared._datagrams}, L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.neighbours}:
-datagrams between devices of one host.
+Datagrams between devices of one host: L{txrdma.soft.shared.datagramlane},
+L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.localpeers}.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.soft.shared._datagrams import AT_ONCE, DatagramLane
 from txrdma.soft.shared._layout import CONSUMED, FIRST, HEADER_BYTES, LINE, PADDING, PLAIN, WAKE
+from txrdma.soft.shared.datagramlane import AT_ONCE, DatagramLane
 
 RING = 4096
 NAME = ("192.0.2.1", 4791)
@@ -22,12 +22,12 @@ class LaneTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.rings: list[str] = []
-        boxes = [memoryview(bytearray(HEADER_BYTES + RING)) for _ in range(2)]
-        self.one = DatagramLane(NAME, boxes[0], lambda: self.rings.append("other"))
-        self.other = DatagramLane(NAME, boxes[1], lambda: self.rings.append("one"))
-        self.box = boxes[0]
-        self.one.attach(boxes[1])
-        self.other.attach(boxes[0])
+        rings = [memoryview(bytearray(HEADER_BYTES + RING)) for _ in range(2)]
+        self.one = DatagramLane(NAME, rings[0], lambda: self.rings.append("other"))
+        self.other = DatagramLane(NAME, rings[1], lambda: self.rings.append("one"))
+        self.box = rings[0]
+        self.one.attach(rings[1])
+        self.other.attach(rings[0])
 
     def put(self, packet: bytes) -> bool:
         """Send one packet from one to the other."""
@@ -155,5 +155,5 @@ class LaneTests(SynchronousTestCase):
         """A lane that is closed sends nothing, and lets go of its memory; twice is fine."""
         for _ in range(2):
             self.one.close()
-        self.assertEqual((self.one.isUp, self.one.isOver), (False, True))
+        self.assertEqual((self.one.isUp, self.one.isClosed), (False, True))
         self.box.release()

@@ -23,7 +23,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import AsyncEvent, IVerbsDevice
 from txrdma.soft import device as devices
-from txrdma.soft._netdev import activeMTU, laneCount, pathMTU, softMAC, udpPort
+from txrdma.soft.core.netdev import activeMTU, laneCount, pathMTU, softMAC, udpPort
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 

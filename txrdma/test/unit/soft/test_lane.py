@@ -23,7 +23,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import AsyncEventKind, CompletionOpcode, Operation, SendRequest, Status
-from txrdma.soft.shared import _atomics, _boxes, _incoming, _outgoing
+from txrdma.soft.shared import _atomics, _incoming, _outgoing, _rings
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, Kind, ringBytes
 from txrdma.test.support.soft.lanes import ok, pair, send, Side, spoil
 
@@ -40,10 +40,10 @@ class LaneTests(SynchronousTestCase):
             one, other = pair()
             address, rkey = other.memory.address, other.memory.rkey
 
-            def wantRegion(_: RKey, one: Side = one, event: AsyncEventKind | None = event) -> None:
+            def requestRegion(_: RKey, one: Side = one, event: AsyncEventKind | None = event) -> None:
                 one.lane.peerGone(event)
 
-            one.wantRegion = wantRegion  # type: ignore[method-assign,assignment]  # of this one
+            one.requestRegion = requestRegion  # type: ignore[method-assign,assignment]  # of this one
             operation = Operation.RDMA_WRITE
             one.post(
                 *(
@@ -415,7 +415,7 @@ class WeaklyOrderedTests(LaneTests):
     """The same with the fences of machines that keep no order by themselves."""
 
     def setUp(self) -> None:
-        for module in (_atomics, _boxes, _incoming, _outgoing):
+        for module in (_atomics, _rings, _incoming, _outgoing):
             self.patch(module, "ORDERED", False)
         super().setUp()
 
@@ -466,7 +466,7 @@ class ScribbledTests(SynchronousTestCase):
         """What is remembered of short messages has a bound, whatever a peer writes into their headers."""
         for immediate in range(2000):
             self.other.receive(immediate, (0, 100))
-            at = self.one.lane._boxes.out
+            at = self.one.lane._rings.writeIndex
             self.one.post(send(immediate, b"x" * (immediate % 56)))
             self.words[at] |= immediate << 32
             for side in (self.other, self.one):
@@ -499,7 +499,7 @@ class ScribbledTests(SynchronousTestCase):
     def scribble(self, seed: int) -> None:
         chance = random.Random(seed)
         one, other = pair(chance.choice((4096, 16384)))
-        boxes = [side.box for side in (one, other)]
+        rings = [side.box for side in (one, other)]
         one.attributes = replace(one.attributes, rnrRetry=chance.choice((0, 7)))
         for side in (one, other):
             side.memory.view[:] = b"\xa5" * side.memory.length
@@ -521,7 +521,7 @@ class ScribbledTests(SynchronousTestCase):
                 side.lane.arm(True, True, chance.random() < 0.5)
                 side.lane.expired(step)
             else:
-                spoil(chance, chance.choice(boxes))
+                spoil(chance, chance.choice(rings))
         for side in (one, other):
             for _ in range(10):
                 side.lane.poll()

@@ -20,8 +20,8 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.shared import _atomics, _boxes, _incoming, _lane, _outgoing
-from txrdma.soft.shared._layout import ASKED_BYTES, CONSUMED, FIRST, Kind, RESULT_COUNT, WAKE, Wake
+from txrdma.soft.shared import _atomics, _incoming, _lane, _outgoing, _rings
+from txrdma.soft.shared._layout import ATOMIC_BYTES, CONSUMED, FIRST, Kind, RESULT_COUNT, WAKE, Wake
 from txrdma.test.support.soft.lanes import ALL, ok, pair, send, spoil
 
 ADD, SWAP = Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP
@@ -294,7 +294,7 @@ class WeaklyOrderedTests(AtomicTests):
     """The same with the fences of machines that keep no order by themselves."""
 
     def setUp(self) -> None:
-        for module in (_atomics, _boxes, _incoming, _outgoing):
+        for module in (_atomics, _rings, _incoming, _outgoing):
             self.patch(module, "ORDERED", False)
         super().setUp()
 
@@ -441,12 +441,9 @@ class ScribbledTests(AtomicCase):
                 side.lane.poll()
                 side.deliver()
             elif what < 0.85:
-                side.lane.setEnabled(chance.random() < 0.7)
                 side.lane.expired(step)
             else:
                 spoil(chance, chance.choice(sides).box)
-        for side in sides:
-            side.lane.setEnabled(True)
         self.turn()
         for side in sides:
             view = side.memory.view
@@ -470,9 +467,9 @@ class ScribbledTests(AtomicCase):
         for length in (0, 31, 33, 500):
             self.record(int(ADD) << 32 | kind | length)
         for flag in (8, 16, 32, 64, 128):
-            self.record(int(ADD) << 32 | kind | flag << 24 | ASKED_BYTES)
+            self.record(int(ADD) << 32 | kind | flag << 24 | ATOMIC_BYTES)
         for operation in (0, 4, 7, 1 << 31):
-            self.record(operation << 32 | kind | ASKED_BYTES)
+            self.record(operation << 32 | kind | ATOMIC_BYTES)
 
     def test_inTheMiddle(self) -> None:
         """An atomic between two parts of a message."""
@@ -481,13 +478,13 @@ class ScribbledTests(AtomicCase):
         words[FIRST] = Kind.SEND << 24 | 16 << 24 | 56
         content = _atomics.packed(self.other.memory.address, self.other.memory.rkey, 1, 0)
         self.one.box[FIRST * 8 + 72 : FIRST * 8 + 72 + 32] = content
-        words[FIRST + 8] = int(ADD) << 32 | Kind.ATOMIC << 24 | ASKED_BYTES
+        words[FIRST + 8] = int(ADD) << 32 | Kind.ATOMIC << 24 | ATOMIC_BYTES
         self.other.lane.poll()
         self.assertEqual(self.other.events, [AsyncEventKind.QP_REQUEST_ERROR])
 
     def test_armedForAnything(self) -> None:
         """Flags that the peer invents don't keep an atomic from being asked for."""
-        self.other.box.cast("Q")[WAKE] = 0xFF & ~(Wake.DOWN | Wake.RECEIVES)
+        self.other.box.cast("Q")[WAKE] = 0xFF & ~Wake.RECEIVES
         self.one.post(self.atomic(1, operand=1))
         self.one.deliver()
         self.assertEqual(self.word(self.other.memory.view), 1)

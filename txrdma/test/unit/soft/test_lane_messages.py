@@ -173,17 +173,6 @@ class MessageTests(SynchronousTestCase):
         turn(self.one, QPState.RTS)
         self.assertTrue(self.put(1))
 
-    def test_portDown(self) -> None:
-        """While our port is down nothing is put, and nothing is taken while the other's is."""
-        self.one.lane.setEnabled(False)
-        self.assertFalse(self.put(1))
-        self.one.lane.setEnabled(True)
-        self.assertTrue(self.put(1))
-        self.other.lane.setEnabled(False)
-        self.assertEqual(self.take(), [])
-        self.other.lane.setEnabled(True)
-        self.assertEqual([each.length for each in self.other.received], [_LENGTH])
-
     def test_bell(self) -> None:
         """A peer that sleeps is rung, once."""
         self.other.lane.arm(False, True, False)
@@ -222,4 +211,4 @@ class MessageTests(SynchronousTestCase):
     def test_sizes(self) -> None:
         """One cache line holds a message."""
         self.put(1)
-        self.assertEqual(self.one.lane._boxes.produced, LINE)
+        self.assertEqual(self.one.lane._rings.produced, LINE)

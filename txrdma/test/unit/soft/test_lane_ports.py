@@ -1,5 +1,5 @@
 """
-Lanes of shared memory whose port is down, those that hear their first message, and those that share receives.
+Lanes of shared memory: the first message, access rights, and shared receives.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft.shared import _lane
 from txrdma.soft.shared._incoming import Incoming
-from txrdma.soft.shared._layout import WAKE, Wake
 from txrdma.test.support.soft.lanes import ok, pair, send, Side
 
-PATIENCE = 2 * 4.096e-6 * 4096
+UNCOMPLETED_SENDS = 2 * 4.096e-6 * 4096
 """How long the lanes of these tests wait for an answer, retries included."""
 
 
@@ -56,237 +55,8 @@ class Case(SynchronousTestCase):
         )
 
 
-class DownTests(Case):
-    """While a port is down nothing goes out of it, and nothing comes in."""
-
-    def setDown(self, side: Side, isDown: bool = True) -> None:
-        """As L{txrdma.soft.shared.routes.SharedMemoryPort} does it."""
-        for word in side.valid.values():
-            word[0] = 2 if isDown else 1
-        side.lane.setEnabled(not isDown)
-        side.nudge()
-
-    def test_ourPort(self) -> None:
-        """What is posted and what has arrived waits while our port is down, and goes on when it is up."""
-        self.one.receive(7, (1000, 100))
-        self.other.receive(8, (2000, 100))
-        self.other.post(send(1, b"arrived"))
-        self.setDown(self.one)
-        self.one.post(send(2, b"posted"), self.rdma(3, Operation.RDMA_WRITE, b"written"))
-        self.turn()
-        for side in self.sides:
-            self.assertEqual((side.sent, side.received), ([], []))
-        self.assertEqual(self.other.memory.view[:7], bytes(7))
-        self.setDown(self.one, False)
-        self.turn()
-        self.assertEqual((ok(self.one.received), ok(self.other.received)), ([7], [8]))
-        self.assertEqual((ok(self.one.sent), ok(self.other.sent)), ([2, 3], [1]))
-        self.assertEqual(self.other.memory.view[:7], b"written")
-
-    def test_peersPort(self) -> None:
-        """Nothing reaches a peer whose port is down, not even its memory, and all does when it is up."""
-        self.one.post(self.rdma(1, Operation.RDMA_WRITE, b"before"))
-        self.turn()
-        self.other.receive(7, (1000, 100))
-        self.setDown(self.other)
-        self.one.post(self.rdma(2, Operation.RDMA_WRITE, b"during"))
-        self.one.post(self.rdma(3, Operation.FETCH_AND_ADD, length=8), send(4, b"message"))
-        self.turn()
-        self.assertEqual(self.other.memory.view[:6], b"before")
-        self.assertEqual((ok(self.one.sent), self.other.received), ([1], []))
-        self.setDown(self.other, False)
-        self.turn()
-        self.assertEqual(ok(self.one.sent), [1, 2, 3, 4])
-        self.assertEqual(ok(self.other.received), [7])
-        self.assertEqual(self.other.memory.view[:6], b"euring")
-
-    def test_read(self) -> None:
-        """Neither is its memory read."""
-        self.other.memory.view[:5] = b"there"
-        self.setDown(self.other)
-        self.one.post(self.rdma(1, Operation.RDMA_READ, length=5))
-        self.turn()
-        self.assertEqual((self.one.sent, self.one.memory.view[:5]), ([], bytes(5)))
-        self.setDown(self.other, False)
-        self.turn()
-        self.assertEqual((ok(self.one.sent), self.one.memory.view[:5]), ([1], b"there"))
-
-    def test_patience(self) -> None:
-        """Who waits for too long, with its own port down or its peer's, ends with RETRY_EXC_ERR."""
-        for which in range(2):
-            for request in (
-                send(1, b"message"),
-                self.rdma(1, Operation.RDMA_WRITE, b"written"),
-                self.rdma(1, Operation.FETCH_AND_ADD, length=8),
-            ):
-                self.one, self.other = self.sides = list(pair())
-                self.other.receive(7, (1000, 100))
-                request = replace(
-                    request,
-                    segments=[self.one.memory.segment(0, 8)] if request.segments else (),
-                    remoteAddress=self.other.memory.address,
-                    rkey=self.other.memory.rkey,
-                )
-                self.setDown(self.sides[which])
-                self.one.post(request, send(2, b"behind"))
-                self.assertGreater(self.one.watched, 0)
-                self.assertAlmostEqual(self.one.lane.expired(5.0) or 0, PATIENCE)
-                self.turn()
-                self.assertAlmostEqual(self.one.lane.expired(5.0 + PATIENCE / 2) or 0, PATIENCE / 2)
-                self.assertEqual(self.one.sent, [])
-                self.assertIsNone(self.one.lane.expired(5.0 + PATIENCE * 1.01))
-                self.assertEqual([c[:2] for c in self.one.sent], [(1, Status.RETRY_EXC_ERR)])
-                self.assertEqual(self.one.flushed, [(2, CompletionOpcode.SEND)])
-                self.turn()
-                self.assertEqual((self.other.received, self.other.memory.view[:8]), ([], bytes(8)))
-
-    def test_postedBefore(self) -> None:
-        """A message that was on its way when the port went down has the usual time, too."""
-        self.one.post(send(1, b"on its way"))
-        self.setDown(self.other)
-        self.other.receive(7, (1000, 100))
-        watched = self.one.watched
-        self.turn()
-        self.assertGreater(self.one.watched, watched)
-        self.assertIsNotNone(self.one.lane.expired(5.0))
-        self.one.lane.expired(5.0 + PATIENCE * 1.01)
-        self.assertEqual([c[:2] for c in self.one.sent], [(1, Status.RETRY_EXC_ERR)])
-        self.assertEqual(self.other.received, [])
-
-    def test_patienceBeginsAnew(self) -> None:
-        """Each time the port goes down there is the whole time again; while it is up nobody waits."""
-        self.one.post(send(1, b"message"))
-        for began in (5.0, 6.0):
-            self.setDown(self.other)
-            self.turn()
-            self.assertAlmostEqual(self.one.lane.expired(began) or 0, PATIENCE)
-            self.setDown(self.other, False)
-            self.turn()
-            self.assertIsNone(self.one.lane.expired(began + 0.5))
-        self.setDown(self.one)
-        self.assertAlmostEqual(self.one.lane.expired(7.0) or 0, PATIENCE)
-        self.setDown(self.one, False)
-        self.assertIsNone(self.one.lane.expired(8.0))
-        self.other.receive(7, (1000, 100))
-        self.turn()
-        self.assertEqual((ok(self.one.sent), ok(self.other.received)), ([1], [7]))
-
-    def test_downInTurns(self) -> None:
-        """It begins anew, too, when one port goes down as soon as the other one is up."""
-        for first, second in (self.sides, self.sides[::-1]):
-            self.one.post(send(1, b"message"))
-            self.setDown(first)
-            self.turn()
-            self.one.lane.expired(5.0)
-            self.setDown(first, False)
-            self.setDown(second)
-            self.turn()
-            self.assertAlmostEqual(self.one.lane.expired(6.0) or 0, PATIENCE)
-            self.setDown(second, False)
-            self.turn()
-            self.one.lane.expired(7.0)
-
-    def test_shortest(self) -> None:
-        """Nobody waits for less than is sensible between processes."""
-        self.one.attributes = replace(self.one.attributes, timeout=1)
-        self.setDown(self.other)
-        self.one.post(send(1, b"message"))
-        self.assertAlmostEqual(self.one.lane.expired(5.0) or 0, 2 * 0.008)
-
-    def test_forEver(self) -> None:
-        """With a timeout of 0 there is no end to it."""
-        self.one.attributes = replace(self.one.attributes, timeout=0)
-        self.setDown(self.other)
-        self.one.post(send(1, b"message"))
-        self.assertIsNone(self.one.lane.expired(5.0))
-        self.assertIsNone(self.one.lane.expired(5000.0))
-        self.assertEqual(self.one.sent, [])
-
-    def test_tooLate(self) -> None:
-        """What was given up while the peer's port was down does not arrive when it is up, in no part."""
-        for size in (10, 2500):
-            self.one, self.other = self.sides = list(pair())
-            for index in range(3):
-                self.other.receive(index, (3000 * index, 3000))
-            self.one.post(send(1, b"before"))
-            self.turn()
-            self.setDown(self.other)
-            self.one.post(send(2, b"x" * size), send(3, b"x" * size))
-            self.one.lane.expired(5.0)
-            self.one.lane.expired(6.0)
-            self.assertEqual([c.status for c in self.one.sent], [Status.SUCCESS, Status.RETRY_EXC_ERR])
-            self.setDown(self.other, False)
-            self.other.lane.poll()
-            self.other.lane.peerGone(None)
-            self.assertEqual((ok(self.other.received), self.other.events), ([0], []))
-
-    def test_consumedMeanwhile(self) -> None:
-        """What was received before a port went down counts, even when the sender had not looked."""
-        for which in range(2):
-            self.one, self.other = self.sides = list(pair())
-            self.one.post(send(1, b"message"))
-            self.other.receive(7, (1000, 100))
-            self.other.lane.poll()
-            self.setDown(self.sides[which])
-            self.one.deliver()
-            self.one.lane.expired(5.0)
-            self.one.lane.expired(6.0)
-            self.assertEqual((ok(self.one.sent), self.one.events), ([1], []))
-
-    def test_begins(self) -> None:
-        """A lane that begins while its port is down waits for it."""
-        one, other = self.sides = [Side(2, 4096), Side(3, 4096)]
-        one.lane.setEnabled(False)
-        one.post(send(1, b"early"))
-        other.receive(7, (0, 100))
-        one.meet(other)
-        other.meet(one)
-        self.turn()
-        self.assertEqual(other.received, [])
-        one.lane.setEnabled(True)
-        one.lane.setEnabled(True)
-        self.turn()
-        self.assertEqual((ok(one.sent), ok(other.received)), ([1], [7]))
-
-    def test_sleepers(self) -> None:
-        """Nobody is woken whose port is down; who was armed before is armed again when it is up."""
-        self.other.receive(7, (0, 100))
-        self.other.lane.arm(True, True, False)
-        self.setDown(self.other)
-        self.other.lane.arm(True, True, False)
-        self.one.post(send(1, b"message"))
-        self.assertEqual(self.one.rung, [])
-        self.assertEqual(self.other.box.cast("Q")[WAKE] & 0xFF, Wake.DOWN)
-        self.setDown(self.other, False)
-        self.assertEqual(self.other.box.cast("Q")[WAKE] & 0xFF, Wake.SENDS | Wake.RECEIVES)
-
-    def test_toldWhenUp(self) -> None:
-        """A sender that sleeps hears of what was received just before the port went down, when it is up."""
-        self.one.post(send(1, b"message"))
-        self.other.receive(7, (0, 100))
-        self.other.lane.poll()
-        self.setDown(self.other)
-        self.one.lane.arm(True, False, False)
-        self.other.lane.poll()
-        self.assertEqual(self.other.rung, [])
-        self.setDown(self.other, False)
-        self.assertEqual(self.other.rung, ["sends"])
-
-    def test_ends(self) -> None:
-        """What ends while its port is down does not come back."""
-        for end in ("close", "peerGone"):
-            self.one, self.other = self.sides = list(pair())
-            self.setDown(self.one)
-            if end == "close":
-                self.one.lane.close()
-            else:
-                self.one.lane.peerGone(None)
-            self.one.receive(7, (0, 100))
-            self.setDown(self.one, False)
-            self.turn()
-            self.other.post(send(1, b"message"))
-            self.turn()
-            self.assertEqual((self.one.received, self.other.sent), ([], []))
+class PathTests(Case):
+    """Alternate paths."""
 
     def test_noOtherPath(self) -> None:
         """There is no other path to take."""
@@ -434,7 +204,7 @@ class SharedTests(SynchronousTestCase):
         self.senders[0].post(send(1, b"a" * 2500))
         self.hubs[0].lane.poll()
         self.assertEqual([len(hub.received) for hub in self.hubs], [1, 0])
-        ring = self.senders[0].lane._boxes.ring
+        ring = self.senders[0].lane._rings.ring
         self.assertGreater(2500, ring >> 2)
         box = self.senders[1].box.cast("Q")
         begin = 4096 // 8
@@ -486,20 +256,20 @@ class SharedTests(SynchronousTestCase):
         self.offer(2, 3)
         if not (_lane.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
-        peeked = Incoming._peeked
+        peeked = Incoming._prepareOldest
 
         def vanish(incoming: Incoming) -> bool:
             found = peeked(incoming)
-            self.senders[0].box.cast("Q")[incoming._boxes.at] = 0
+            self.senders[0].box.cast("Q")[incoming._rings.readIndex] = 0
             return found
 
         self.senders[0].post(send(2, b"vanishes"))
         self.senders[1].post(send(2, b"stays"))
-        self.patch(Incoming, "_peeked", vanish)
+        self.patch(Incoming, "_prepareOldest", vanish)
         self.hubs[0].lane.poll()
-        self.patch(Incoming, "_peeked", peeked)
+        self.patch(Incoming, "_prepareOldest", peeked)
         self.hubs[1].lane.poll()
-        self.senders[0].box.cast("Q")[self.hubs[0].lane._boxes.at] = 1 << 24 | 8
+        self.senders[0].box.cast("Q")[self.hubs[0].lane._rings.readIndex] = 1 << 24 | 8
         self.hubs[0].lane.poll()
         self.assertEqual([ok(hub.received) for hub in self.hubs], [[0, 3], [1, 2]])
         self.assertEqual(self.taken(3, 9), b"vanishes\0")

@@ -30,9 +30,9 @@ from txrdma.iba.verbs import (
     Segment,
     SendRequest,
 )
+from txrdma.soft.core.memory import KeyTable
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.limits import LIMITS
-from txrdma.soft.memory import KeyTable
 from txrdma.soft.ports import SoftPort
 
 THERE = AddressVector(GID.fromIP("192.0.2.1"))

@@ -10,21 +10,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.soft.shared.datagrams import SharedDatagrams
+from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.testing.reactors import ReactorClock
-
-
-class SilentNeighbour:
-    """A process that is found, and never answers."""
-
-    name = ("10.0.0.2", 4791)
-
-    isLost = False
-
-    def bellOf(self, channel: object) -> int:
-        return 1
-
-    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        pass
 
 
 class BellTests(SynchronousTestCase):
@@ -33,11 +20,10 @@ class BellTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.reactor = ReactorClock()
         reactor: Any = self.reactor
-        meetings: Any = None
-        self.datagrams = SharedDatagrams(reactor, meetings, lambda name: None)
+        rendezvous: Any = None
+        self.datagrams = SharedDatagrams(reactor, rendezvous, lambda name: None, lambda name, reason: None)
         self.addCleanup(self.datagrams.close)
-        neighbour: Any = SilentNeighbour()
-        self.datagrams.open(neighbour)
+        self.datagrams.open(PeerProcess(("10.0.0.2", 4791)))
 
     def isRung(self) -> bool:
         """Whether the reactor would read the bell."""

@@ -20,7 +20,7 @@ from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Segment
 from txrdma.interfaces import IMemoryRegion
-from txrdma.soft.memory import Domain, KeyTable, PAGE, Region
+from txrdma.soft.core.memory import Domain, KeyTable, PAGE, Region
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
@@ -187,36 +187,6 @@ class SharedTests(SynchronousTestCase):
             self.assertEqual(int.from_bytes(mapping[word], sys.byteorder), 1)
             self.region.close()
             self.assertEqual(int.from_bytes(mapping[word], sys.byteorder), 0)
-
-    def test_guarded(self) -> None:
-        """While there is any reason to, those who have mapped a region are told to look first."""
-        keys, domain = KeyTable(), Domain()
-
-        def words() -> list[int]:
-            return [int.from_bytes(mapping[offset : offset + 8], sys.byteorder) for mapping, offset in mapped]
-
-        def allocate() -> Region:
-            region = keys.allocate(domain, 100, ALL)
-            assert region.descriptor is not None
-            mapping = mmap.mmap(region.descriptor, 0)
-            self.addCleanup(mapping.close)
-            self.addCleanup(region.close)
-            mapped.append((mapping, region.validOffset))
-            return region
-
-        mapped: list[tuple[mmap.mmap, int]] = []
-        first = allocate()
-        keys.guard(True)
-        keys.guard(True)
-        allocate()
-        self.assertEqual(words(), [2, 2])
-        keys.guard(False)
-        self.assertEqual(words(), [2, 2])
-        first.close()
-        keys.guard(False)
-        self.assertEqual(words(), [0, 1])
-        allocate()
-        self.assertEqual(words(), [0, 1, 1])
 
     def test_sealed(self) -> None:
         """Nobody can change its size, or its seals."""

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.soft._patience}.
+Tests for L{txrdma.soft.core.roundtrip}.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.times import ackTimeoutSeconds
-from txrdma.soft._patience import FIRST_TIMEOUT, LONGEST_TIMEOUT, Patience, RoundTrip, SHORTEST_TIMEOUT
+from txrdma.soft.core.roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, RetryTimer, RoundTrip, SHORTEST_TIMEOUT
 
 SECONDS = st.floats(0, 5, allow_subnormal=False)
 
@@ -53,7 +53,9 @@ class RoundTripTests(SynchronousTestCase):
         self.assertLess(self.trip.timeout, delay + 1.01 * SHORTEST_TIMEOUT)
 
     @given(
-        calls=st.lists(st.one_of(SECONDS, st.sampled_from(("expired", "answered", "heardTwice", "rewound"))))
+        calls=st.lists(
+            st.one_of(SECONDS, st.sampled_from(("expired", "answered", "duplicateAcknowledged", "rewound")))
+        )
     )
     def test_bounds(self, calls: list[float | str]) -> None:
         """Whatever happens the timeout is no shorter than a reactor's turn and no longer than a second."""
@@ -97,16 +99,16 @@ class RoundTripTests(SynchronousTestCase):
     def test_longerWay(self) -> None:
         """Two acknowledgements of one packet keep the timeout doubled, until the longer way is measured."""
         usual = self.measure(*[0.001] * 50)
-        self.trip.heardTwice()
+        self.trip.duplicateAcknowledged()
         self.assertEqual(self.trip.timeout, usual)
         for _ in range(6):
             self.trip.expired()
         self.trip.answered()
-        self.trip.heardTwice()
+        self.trip.duplicateAcknowledged()
         self.assertEqual(self.trip.timeout, 64 * usual)
         timeout = self.measure(0.3)
         self.assertTrue(0.3 < timeout < 64 * usual)
-        self.trip.heardTwice()
+        self.trip.duplicateAcknowledged()
         self.assertEqual(self.trip.timeout, timeout)
 
     def test_sleeper(self) -> None:
@@ -117,22 +119,22 @@ class RoundTripTests(SynchronousTestCase):
 
 
 class PatienceTests(SynchronousTestCase):
-    """L{Patience} ends as the attributes say, whatever the round trip is."""
+    """L{RetryTimer} ends as the attributes say, whatever the round trip is."""
 
     @given(timeout=st.integers(1, 22), retryCount=st.integers(0, 7), delay=st.floats(1e-5, 2))
     def test_end(self, timeout: int, retryCount: int, delay: float) -> None:
         """The end comes C{retryCount} + 1 timeouts after the last progress, and as many tries before it."""
-        patience = Patience(timeout, retryCount)
+        patience = RetryTimer(timeout, retryCount)
         patience.begin(0.0)
         patience.roundTrip.sent(1, 0.0)
         patience.progressed(1, delay)
         seconds = max(ackTimeoutSeconds(timeout), SHORTEST_TIMEOUT)
         now, tries = delay, 0
-        while not patience.isOver(deadline := patience.deadline()):
+        while not patience.isExpired(deadline := patience.deadline()):
             self.assertTrue(now < deadline <= now + seconds)
             now = deadline
             patience.tried()
-            patience.sentAgain(now)
+            patience.resent(now)
             tries += 1
         self.assertAlmostEqual(deadline, delay + seconds * (retryCount + 1))
         self.assertGreaterEqual(tries, retryCount)
@@ -140,37 +142,37 @@ class PatienceTests(SynchronousTestCase):
     @given(timeout=st.integers(20, 31), retryCount=st.integers(1, 7), delay=st.floats(1e-5, 2))
     def test_few(self, timeout: int, retryCount: int, delay: float) -> None:
         """A silent peer is tried about once a second, however long the patience is."""
-        patience = Patience(timeout, retryCount)
+        patience = RetryTimer(timeout, retryCount)
         patience.begin(0.0)
         patience.roundTrip.sent(1, 0.0)
         patience.progressed(1, delay)
         tries, now = 0, delay
-        while now < delay + 120 and not patience.isOver(now):
+        while now < delay + 120 and not patience.isExpired(now):
             now = patience.deadline()
             patience.tried()
-            patience.sentAgain(now)
+            patience.resent(now)
             tries += 1
         self.assertLess(tries, now - delay + 10)
 
     def test_never(self) -> None:
         """The timeout of code 0 has no end, but tries, unless there are no retries at all."""
-        patience = Patience(0, 1)
+        patience = RetryTimer(0, 1)
         for _ in range(1000):
-            self.assertFalse(patience.isOver(1e9))
+            self.assertFalse(patience.isExpired(1e9))
             self.assertLess(patience.deadline(), math.inf)
             patience.tried()
-        self.assertEqual(Patience(0, 0).deadline(), math.inf)
+        self.assertEqual(RetryTimer(0, 0).deadline(), math.inf)
 
     @given(timeout=st.integers(1, 20), retryCount=st.integers(1, 7), slept=st.floats(0, 1e4))
     @example(timeout=1, retryCount=1, slept=0.015625)  # a moment before the end
     def test_slept(self, timeout: int, retryCount: int, slept: float) -> None:
         """A process that was busy until all was over makes its tries, and waits after the last one."""
-        patience = Patience(timeout, retryCount)
+        patience = RetryTimer(timeout, retryCount)
         patience.begin(0.0)
         now, tries = slept, 0
-        while not patience.isOver(now):
+        while not patience.isExpired(now):
             patience.tried()
-            patience.sentAgain(now)
+            patience.resent(now)
             tries += 1
             now = max(now, patience.deadline())
         self.assertGreaterEqual(tries, retryCount)
@@ -179,7 +181,7 @@ class PatienceTests(SynchronousTestCase):
 
     def test_moved(self) -> None:
         """By another path all tries are left, and the round trip is not known."""
-        patience = Patience(14, 1)
+        patience = RetryTimer(14, 1)
         patience.roundTrip.sent(1, 0.0)
         patience.progressed(1, 0.001)
         self.assertLess(patience.deadline(), 0.02)

@@ -23,8 +23,9 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
-from txrdma.soft._netdev import softMAC
-from txrdma.soft._route import Owner, Route
+from txrdma.soft.core.netdev import softMAC
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.route import Route
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import NO_GID, SoftPort
 
@@ -59,7 +60,7 @@ class Beginning:
     def __init__(self) -> None:
         self.told: list[object] = []
 
-    def connect(self, owner: Owner) -> Route | None:
+    def connect(self, queuePair: SoftQueuePair) -> Route | None:
         return None
 
     def drive(self) -> bool:

@@ -33,11 +33,11 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, IQueuePair
-from txrdma.soft._transitions import transition
-from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.memory import Domain, KeyTable
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.transitions import transition
 from txrdma.soft.domains import SoftAddressHandle
-from txrdma.soft.memory import Domain, KeyTable
-from txrdma.soft.queuepair import SoftQueuePair
 
 RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
 RC, UD = QPKind.RC, QPKind.UD
@@ -285,7 +285,7 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual([request.identifier for request in self.route().posted], [1, 2])
 
     def test_depth(self) -> None:
-        """Places are given back when requests retire, not before."""
+        """Places are given back when requests completeSends, not before."""
         queuePair = self.make()
         queuePair.postSend([SendRequest(index, Operation.SEND) for index in range(3)])
         two = [SendRequest(8, Operation.SEND), SendRequest(9, Operation.SEND)]
@@ -354,13 +354,13 @@ class QueuePairTests(SynchronousTestCase):
         self.receives.close()
         self.assertRaises(InvalidRequest, queuePair.modify, required(RC, RESET, INIT))
         self.assertRaises(InvalidRequest, self.make, upTo=RESET)
-        self.assertEqual(list(self.sends._members), [queuePair])
+        self.assertEqual(list(self.sends._members), [queuePair.failed])
         queuePair.close()
 
     def test_told(self) -> None:
         """What the route tells is told, and the queue pair goes on."""
         queuePair = self.make(upTo=RTR)
-        queuePair.told(AsyncEventKind.COMMUNICATION_ESTABLISHED)
+        queuePair.raiseEvent(AsyncEventKind.COMMUNICATION_ESTABLISHED)
         self.assertEqual(
             self.host.events, [AsyncEvent(AsyncEventKind.COMMUNICATION_ESTABLISHED, queuePair=queuePair)]
         )

@@ -13,7 +13,7 @@ from txrdma.iba.headers import AETH, NAKCode, Opcode, RETH
 from txrdma.iba.times import rnrTimerSeconds
 from txrdma.iba.types import LKey, QPN, RKey
 from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, SendRequest, Status
-from txrdma.soft._patience import EXPECTED_AT_FIRST, LONGEST_TIMEOUT, SHORTEST_TIMEOUT
+from txrdma.soft.core.roundtrip import EXPECTED_AT_FIRST, LONGEST_TIMEOUT, SHORTEST_TIMEOUT
 from txrdma.soft.rc._packets import Failed, Outgoing, PSN_MASK, Retired
 from txrdma.soft.rc._requester import READ_CHUNK, Requester
 from txrdma.soft.rc._window import FEWEST_PACKETS, FIRST, FIRST_PACKETS

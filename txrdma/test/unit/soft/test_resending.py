@@ -1,5 +1,5 @@
 """
-Lost packets, late ones and silent peers: L{txrdma.soft._patience} in connections over a simulated network.
+Lost and late packets and silent peers, over a simulated network: L{txrdma.soft.core.roundtrip}.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txrdma.iba.times import ackTimeoutSeconds
 from txrdma.iba.verbs import Operation, QPAttributes, QPState, Status
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.network import Faults, SimulatedCarrier, SimulatedNetwork
-from txrdma.soft._patience import Patience, SHORTEST_TIMEOUT
+from txrdma.soft.core.roundtrip import RetryTimer, SHORTEST_TIMEOUT
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
@@ -41,12 +41,12 @@ class ResendingCase(SynchronousTestCase):
         self.clock = SimulatedClock()
         self.tries = 0  # timeouts, on both sides
 
-        def tried(patience: Patience) -> None:
+        def tried(patience: RetryTimer) -> None:
             self.tries += 1
             original(patience)
 
-        original = Patience.tried
-        self.patch(Patience, "tried", tried)
+        original = RetryTimer.tried
+        self.patch(RetryTimer, "tried", tried)
 
     def connect(self, delay: float = 0.001, seed: int = 1, **attributes: int) -> None:
         """Two devices with so long a way between them, and a connection."""

@@ -15,18 +15,18 @@ from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.kit.wire import Layout
 from txrdma.soft.shared._rendezvous import (
-    Access,
-    Answer,
-    Bell,
+    AccessReply,
+    AccessRequest,
     decode,
+    DoorbellNotice,
     Hello,
     Join,
     MAGIC,
     MessageKind,
-    Note,
+    PairNotice,
     Reach,
-    Region,
-    Want,
+    RegionReply,
+    RegionRequest,
 )
 
 
@@ -39,14 +39,19 @@ class MessageTests(SynchronousTestCase):
         messages: list[tuple[Layout, bytes]] = [
             (Hello(kind=MessageKind.HELLO, magic=MAGIC, version=1, port=4791, address=GID(bytes(16))), b""),
             (Join(kind=MessageKind.JOIN, firstPSN=5, receives=1, sends=1 << 31, **names), b""),
-            (Bell(kind=MessageKind.BELL, number=0xFFFFFFFF), b""),
-            (Note(kind=MessageKind.LEAVE, **names), b""),
-            (Note(kind=MessageKind.NUDGE, **names), b""),
-            (Want(kind=MessageKind.WANT, rkey=RKey(0xFFFFFFFF), **names), b""),
-            (Region(kind=MessageKind.REGION, reach=Reach.MAPPED, address=1 << 63, length=5, **names), b""),
-            (Access(kind=MessageKind.ACCESS, writing=True, length=3, **names), b"abc"),
-            (Access(kind=MessageKind.ACCESS, length=300, **names), b""),
-            (Answer(kind=MessageKind.ANSWER, allowed=True, length=3, **names), b"abc"),
+            (DoorbellNotice(kind=MessageKind.DOORBELL, number=0xFFFFFFFF), b""),
+            (PairNotice(kind=MessageKind.LEAVE, **names), b""),
+            (PairNotice(kind=MessageKind.NUDGE, **names), b""),
+            (RegionRequest(kind=MessageKind.REGION_REQUEST, rkey=RKey(0xFFFFFFFF), **names), b""),
+            (
+                RegionReply(
+                    kind=MessageKind.REGION_REPLY, reach=Reach.MAPPED, address=1 << 63, length=5, **names
+                ),
+                b"",
+            ),
+            (AccessRequest(kind=MessageKind.ACCESS_REQUEST, writing=True, length=3, **names), b"abc"),
+            (AccessRequest(kind=MessageKind.ACCESS_REQUEST, length=300, **names), b""),
+            (AccessReply(kind=MessageKind.ACCESS_REPLY, allowed=True, length=3, **names), b"abc"),
         ]
         for message, rest in messages:
             decoded, content = decode(message.encode() + rest)

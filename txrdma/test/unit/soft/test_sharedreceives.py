@@ -23,10 +23,10 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, ISharedReceiveQueue
-from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
-from txrdma.soft.memory import Domain
-from txrdma.soft.queuepair import SoftQueuePair
-from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
+from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.memory import Domain
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.test.support.soft.sharedreceives import ERR, INIT, LAST, LIMIT, RESET, RTR, RTS
 from txrdma.test.unit.soft.test_queuepair import Host, required, Route
 

@@ -12,10 +12,10 @@ from typing import Any, cast
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.soft.shared.unixpackets import PacketSocket, UnixMeetings
+from txrdma.soft.shared.unixpackets import PacketSocket, UnixRendezvous
 
 
-class Hearer:
+class MessageReceiver:
     """Notes why its line has ended."""
 
     reason = ""
@@ -32,14 +32,14 @@ class ScarceTests(SynchronousTestCase):
         self.reactor = cast(Any, MemoryReactorClock())
         near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self.addCleanup(self.far.close)
-        self.hearer = Hearer()
-        hearer: Any = self.hearer
+        self.receiver = MessageReceiver()
+        receiver: Any = self.receiver
         self.error = errno.ETOOMANYREFS
         self.isFailing = True
         self.near = near
         self.line = PacketSocket(self.reactor, self.scarce(near))
         self.addCleanup(self.line.close)
-        self.line.start(hearer)
+        self.line.start(receiver)
 
     def scarce(self, near: socket.socket) -> Any:
         """A socket whose sendmsg fails for now."""
@@ -93,7 +93,7 @@ class ScarceTests(SynchronousTestCase):
 
         self.patch(os, "dup", dup)
         self.line.send(b"hello", [0, 1])
-        self.assertIn("test", self.hearer.reason)
+        self.assertIn("test", self.receiver.reason)
         self.assertEqual(len(os.listdir("/proc/self/fd")), before - 1)
 
     def test_noSocket(self) -> None:
@@ -103,4 +103,4 @@ class ScarceTests(SynchronousTestCase):
             raise OSError(errno.EMFILE, "test")
 
         self.patch(socket, "socket", refuse)
-        self.assertIsNone(UnixMeetings(self.reactor).connect("127.0.0.1", 9))
+        self.assertIsNone(UnixRendezvous(self.reactor).connect("127.0.0.1", 9))

@@ -26,7 +26,7 @@ from txrdma.interfaces import (
     IReactorPolling,
 )
 from txrdma.verbs import completions
-from txrdma.verbs._lookout import Allowance
+from txrdma.verbs._busypoll import SpinBudget
 from txrdma.verbs.completions import CompletionReader
 
 
@@ -185,7 +185,7 @@ class CompletionReaderTests(SynchronousTestCase):
         def poll(limit: int) -> Sequence[Completion]:
             raise ZeroDivisionError
 
-        self.reader.lookAt(poll, self.handle)
+        self.reader.addSource(poll, self.handle)
         self.assertFalse(self.reader.poll())
 
     def test_lost(self) -> None:
@@ -306,7 +306,7 @@ class SleepingTests(CompletionReaderTests):
         def poll(limit: int) -> Sequence[Completion]:
             raise ZeroDivisionError
 
-        reader.lookAt(poll, self.handle)
+        reader.addSource(poll, self.handle)
         self.reactor.advance(0)
         self.assertEqual([failure.type for failure in failures], [ZeroDivisionError])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
@@ -388,7 +388,7 @@ class LookingOnTests(SynchronousTestCase):
         self.crowd = 0.0
         self.patch(completions, "perf_counter", lambda: self.now)
         self.patch(completions, "sched_yield", self.yield_)
-        self.patch(completions, "_allowance", Allowance())
+        self.patch(completions, "_budget", SpinBudget())
         self.reactor: Any = LookingReactor()
         self.log: list[str] = []
         self.queue = LiveQueue(self.log)
@@ -406,10 +406,10 @@ class LookingOnTests(SynchronousTestCase):
         self.yields += 1
         self.now += 1e-6 + self.crowd
 
-    def make(self, looksOn: bool = True) -> CompletionReader:
+    def make(self, busyPolls: bool = True) -> CompletionReader:
         channel = Channel([self.queue])
         self.channels.append(channel)
-        return CompletionReader(self.reactor, channel, [self.queue], self.handle, looksOn=looksOn)
+        return CompletionReader(self.reactor, channel, [self.queue], self.handle, busyPolls=busyPolls)
 
     def handle(self, batch: Sequence[Completion]) -> None:
         self.found += [completion.identifier for completion in batch]
@@ -418,7 +418,7 @@ class LookingOnTests(SynchronousTestCase):
         """Turns of the reactor, until it may sleep; how many there were."""
         for turns in range(1000):
             if not self.reactor.getDelayedCalls() and all(channel.isTaken for channel in self.channels):
-                self.assertEqual(completions._allowance.lookers, 0)
+                self.assertEqual(completions._budget.pollers, 0)
                 return turns
             self.reactor.turn()
         raise AssertionError("it looks on for ever")
@@ -486,10 +486,10 @@ class LookingOnTests(SynchronousTestCase):
         self.wake()
         self.reactor.turn()
         self.wake(other)
-        self.assertEqual(completions._allowance.lookers, 2)
+        self.assertEqual(completions._budget.pollers, 2)
         self.log.clear()
         self.reactor.turn()
-        self.assertEqual(completions._allowance.lookers, 2)
+        self.assertEqual(completions._budget.pollers, 2)
         self.assertEqual(self.log, ["poll"] * 4)
         self.settle()
 
@@ -527,16 +527,16 @@ class LookingOnTests(SynchronousTestCase):
         """A reader that is stopped while it looks leaves nothing behind."""
         self.queue.put(1)
         self.wake()
-        self.assertEqual(completions._allowance.lookers, 1)
+        self.assertEqual(completions._budget.pollers, 1)
         self.reader.stop()
-        self.assertEqual(completions._allowance.lookers, 0)
+        self.assertEqual(completions._budget.pollers, 0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_not(self) -> None:
         """It can be told not to."""
         self.reader.stop()
         self.log.clear()
-        self.reader = self.make(looksOn=False)
+        self.reader = self.make(busyPolls=False)
         self.reader.start()
         self.reactor.turn()
         self.assertEqual(self.log, ["poll", "arm", "poll"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.error import ConnectionLost
 from twisted.internet.protocol import Factory
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
@@ -128,6 +129,24 @@ class ConnectionTests(PinnedMessagingCase):
                     end.transport.sendMessage(data)
         self.wait(lambda: all(len(end.messages) == count for pair in ends for end in pair), 600.0)
         self.assertLess(self.pinned.peak, 2 << 20)
+
+    def test_fewSlots(self) -> None:
+        """A connection that finds less memory for its messages than it asks for sends fewer at a time."""
+        client, server = self.connected()
+        self.pinned.most = self.pinned.total + 3 * 4096
+        for number in range(100):
+            client.transport.sendMessage(bytes((number,)))
+        self.wait(lambda: len(server.messages) == 100)
+        self.assertEqual([data[0] for data, _ in server.messages], list(range(100)))
+        self.assertEqual((self.pinned.total, client.lost), (self.pinned.most - 4096, []))
+
+    def test_noSlot(self) -> None:
+        """A connection without memory for a single message ends."""
+        client, _server = self.connected()
+        self.pinned.most = self.pinned.total
+        client.transport.sendMessage(b"hello")
+        self.wait(lambda: client.lost)
+        client.lost[0].trap(ConnectionLost)
 
 
 class ReceivesTests(SynchronousTestCase):

@@ -55,8 +55,8 @@ class StringTests(SynchronousTestCase):
     def test_nonsense(self) -> None:
         """What means nothing is a ValueError that shows it."""
         for text, named in (
-            ("pyverbs", "which device"),
-            ("pyverbs:", "which device"),
+            ("pyverbs", "name a device"),
+            ("pyverbs:", "name a device"),
             ("pyverbs:a:b", "'b'"),
             ("pyverbs:a:port=1", "port=1"),
             ("pyverbs:a/b", "'a/b'"),

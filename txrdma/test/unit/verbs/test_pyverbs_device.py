@@ -4,18 +4,20 @@ What devices by pyverbs do by themselves: with a fake in pyverbs' place.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 
 from twisted.internet.testing import MemoryReactorClock
 
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.verbs import (
     AsyncEventKind,
 )
 from txrdma.interfaces import (
     AsyncEvent,
 )
+from txrdma.test.support.verbs.fakepyverbs import Thing
 from txrdma.test.support.verbs.pyverbs_device import _inside, FakeDevice
 from txrdma.verbs.pyverbs import device as _pyverbs_device
 
@@ -42,6 +44,36 @@ class FakeRemovals:
     def close(self) -> None:
         os.close(self._reading)
         os.close(self._writing)
+
+
+class LeakTests(FakeDevice):
+    """Objects that can't be made leave nothing behind."""
+
+    def setUp(self) -> None:
+        self.patch(_pyverbs_device, "Removals", FakeRemovals)
+        super().setUp()
+
+    def test_completionQueue(self) -> None:
+        """A completion queue whose descriptor can't be watched is closed, and the error is translated."""
+
+        def fail(queue: object, descriptor: int) -> None:
+            raise OSError(errno.ENOSPC, "too many descriptors are watched")
+
+        self.patch(self.channel, "join", fail)
+        Thing.log.clear()
+        self.assertRaises(ResourceExhausted, self.device.createCompletionQueue, 8, self.channel)
+        self.assertEqual([type(each).__name__ for each in Thing.log], ["CQ", "CompChannel"])
+
+    def test_channel(self) -> None:
+        """A completion channel for which there is only one descriptor left keeps none."""
+
+        def fail(*args: int) -> int:
+            raise OSError(errno.EMFILE, "no descriptor is left")
+
+        self.patch(os, "eventfd", fail)
+        before = len(os.listdir("/dev/fd"))
+        failure = self.assertRaises(ResourceExhausted, self.device.createChannel)
+        self.assertEqual(len(os.listdir("/dev/fd")), before, failure)
 
 
 class RestTests(FakeDevice):

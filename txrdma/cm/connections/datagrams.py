@@ -1,0 +1,415 @@
+"""
+Services of datagrams: found by a port of RDMA CM's UDP port space, spoken to by one queue pair for all peers.
+
+Follows InfiniBand Architecture vol. 1, 12.11 (service ID resolution) and annex A11. Datagrams may be lost,
+and come out of order; each fits into one packet.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from secrets import randbelow
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, execute, succeed
+from twisted.internet.interfaces import IAddress, IListeningPort
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.cm.connections.adapter import Adapter, adapterOf, SharedCompletionQueue
+from txrdma.cm.connections.endpoints import LIFE_TIME
+from txrdma.cm.connections.hostnames import addressesOf
+from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
+from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
+from txrdma.cm.terms import MessageAddress
+from txrdma.error import InvalidRequest, RDMAError
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID, QPN
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    Buffer,
+    Capacity,
+    Completion,
+    CompletionOpcode,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import IAddressHandle
+from txrdma.mad.ports.verbsport import grhFields
+from txrdma.ports.softdevices import softDeviceTo
+from txrdma.verbs.devices import DevicePlace
+
+_log = Logger()
+
+QKEY: Final = 0x01234567
+"""The Q_Key of all queue pairs of RDMA CM's UDP port space."""
+
+RECEIVES: Final = 128
+"""Datagrams that can come before the protocol takes the first of them; others are lost."""
+
+SENDS: Final = 64
+"""Datagrams that can be on their way out."""
+
+_HANDLES: Final = 4 * SENDS
+_GRH: Final = 40
+_HOPS: Final = 64
+_FIRST_PORT: Final = 0xC000
+_ANSWER_ROOM: Final = 136
+_QUESTION_ROOM: Final = 180
+_RECEIVE: Final = 1 << 16
+
+
+@implementer(IAddress)
+class DatagramPeer:
+    """
+    A queue pair of datagrams.
+
+    @ivar gid: of its port.
+    @ivar qpn: the number of the queue pair, and C{qkey} its Q_Key.
+    @ivar privateData: bytes that a service gave with its answer, padded with zeros; none of a sender.
+    """
+
+    __slots__ = ("gid", "privateData", "qkey", "qpn")
+
+    def __init__(self, gid: GID, qpn: QPN, qkey: int = QKEY, privateData: bytes = b"") -> None:
+        self.gid, self.qpn, self.qkey, self.privateData = gid, qpn, qkey, privateData
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DatagramPeer) and (self.gid, self.qpn) == (other.gid, other.qpn)
+
+    def __hash__(self) -> int:
+        return hash((self.gid, self.qpn))
+
+    def __repr__(self) -> str:
+        return f"<DatagramPeer {self.gid.ip or self.gid} {self.qpn:#x}>"
+
+
+class DatagramProtocol:
+    """
+    A protocol of datagrams that does nothing until it is subclassed.
+
+    @ivar transport: from C{startProtocol} on.
+    @cvar answer: private data for who resolves the service, at most 136 bytes.
+    """
+
+    answer = b""
+    transport: DatagramTransport
+
+    def startProtocol(self) -> None:
+        """Begin: datagrams can be sent."""
+
+    def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
+        """Take a datagram; what is sent to C{peer} goes back to its sender."""
+
+    def stopProtocol(self) -> None:
+        """End: nothing comes any more."""
+
+
+class DatagramTransport:
+    """
+    A queue pair of unreliable datagrams, for one protocol.
+
+    @ivar peer: the service that was asked for; None at the service itself.
+    @ivar longest: bytes that a datagram may have: the payload of one packet.
+    @ivar dropped: datagrams that were not sent, because too many were on their way.
+    """
+
+    def __init__(self, adapter: Adapter, source: GID, protocol: DatagramProtocol) -> None:
+        """
+        @param source: the GID of this end's port.
+        @raise RDMAError: the device has no room for another queue pair.
+        """
+        self.peer: DatagramPeer | None = None
+        self.dropped = 0
+        self._adapter, self._protocol = adapter, protocol
+        self._release = adapter.hold()
+        self._shared: SharedCompletionQueue | None = None
+        self._inbox: list[Completion] = []
+        self._handles: OrderedDict[AddressVector, IAddressHandle] = OrderedDict()
+        self._free = list(range(SENDS))
+        self._undo: list[Callable[[], None]] = []
+        try:
+            port, self._index = adapter.requireGID(source)
+            self._port = port
+            self.longest = int(adapter.mtuOf(port).bytes)
+            self._stride = self.longest + _GRH
+            self._shared = adapter.reserve(SENDS + RECEIVES)
+            memory = adapter.domain.allocateMemory((SENDS + RECEIVES) * self._stride, Access.LOCAL_WRITE)
+            self._memory = memory
+            self._undo.append(memory.close)
+            queue, capacity = self._shared.queue, Capacity(SENDS, RECEIVES, 1, 1)
+            self._pair = adapter.domain.createQueuePair(QPKind.UD, queue, queue, capacity)
+            self._undo.append(self._pair.close)
+            adapter.attach(self._shared, self._pair, self)
+            self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port, qkey=QKEY))
+            self._post(range(RECEIVES))
+            self._pair.modify(QPAttributes(state=QPState.RTR))
+            self._pair.modify(QPAttributes(state=QPState.RTS, sqPSN=0))
+        except BaseException:
+            self._close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<DatagramTransport {self.qpn:#x}>"
+
+    @property
+    def qpn(self) -> QPN:
+        """The number of the queue pair."""
+        return self._pair.number
+
+    def write(self, data: Buffer, peer: DatagramPeer | None = None) -> None:
+        """
+        Send a datagram, which may be lost. After the end it is dropped.
+
+        @param peer: its receiver; None is the service that was asked for.
+        @raise InvalidRequest: it is too long, or has no receiver.
+        """
+        to = peer or self.peer
+        if to is None:
+            raise InvalidRequest("a datagram of a service needs a receiver")
+        if len(data) > self.longest:
+            raise InvalidRequest(f"a datagram has {self.longest} bytes at most, not {len(data)}")
+        if self._shared is None:
+            return
+        if not self._free:
+            self._shared.poll()  # some may have left meanwhile
+        if not self._free or self._shared is None:
+            self.dropped += 1
+            return
+        slot = self._free.pop()
+        begin = slot * self._stride
+        self._memory.view[begin : begin + len(data)] = data
+        segments = (Segment(self._memory.address + begin, len(data), self._memory.lkey),) if data else ()
+        request = SendRequest(slot, Operation.SEND, segments)
+        request.remoteQPN, request.remoteQKey = to.qpn, to.qkey
+        try:
+            request.address = self._handleTo(to.gid)
+            self._pair.postSend([request])
+        except RDMAError:
+            self._free.append(slot)
+            raise
+
+    def begin(self) -> None:
+        """Start the protocol; what it raises is the end, of which it does not hear."""
+        self._protocol.transport = self
+        try:
+            self._protocol.startProtocol()
+        except BaseException:
+            self._close()
+            raise
+
+    def loseConnection(self) -> None:
+        """End: close the queue pair, and stop the protocol. Twice is fine."""
+        if self._close():
+            try:
+                self._protocol.stopProtocol()
+            except Exception:
+                _log.failure("{transport}: its program failed", transport=self)
+
+    # Completions: see L{txrdma.cm.connections.adapter.CompletionHandler}
+
+    def arrived(self, completion: Completion) -> None:
+        """Keep a completion for L{process}."""
+        self._inbox.append(completion)
+
+    def process(self) -> None:
+        """Act on what has completed."""
+        inbox, self._inbox = self._inbox, []
+        for completion in inbox:
+            if self._shared is None:
+                return
+            if completion.status is not Status.SUCCESS:
+                _log.warn("{transport} ends: {status}", transport=self, status=completion.status)
+                self.loseConnection()
+            elif completion.opcode is CompletionOpcode.RECEIVE:
+                self._received(completion)
+            else:
+                self._free.append(completion.identifier)
+
+    def pathChanged(self) -> None:
+        """Do nothing: datagrams have no alternate paths."""
+
+    def broken(self, failure: Failure) -> None:
+        """End: completions can't be acted on, or are read no more."""
+        self.loseConnection()
+
+    def _received(self, completion: Completion) -> None:
+        slot = completion.identifier - _RECEIVE
+        begin = (SENDS + slot) * self._stride
+        grh = bytes(self._memory.view[begin : begin + _GRH])
+        data = bytes(self._memory.view[begin + _GRH : begin + completion.length])
+        self._post((slot,))
+        if completion.hasGRH:  # on RoCE there always is one
+            peer = DatagramPeer(grhFields(grh)[0], completion.sourceQPN)
+            try:
+                self._protocol.datagramReceived(data, peer)
+            except Exception:
+                _log.failure("{transport}: its program failed", transport=self)
+                self.loseConnection()
+
+    def _post(self, slots: Sequence[int]) -> None:
+        address, lkey, stride = self._memory.address, self._memory.lkey, self._stride
+        requests = []
+        for slot in slots:
+            begin = (SENDS + slot) * stride
+            self._memory.view[begin] = 0  # no GRH of before: of IPv4 only the latter half is written
+            requests.append(ReceiveRequest(_RECEIVE + slot, (Segment(address + begin, stride, lkey),)))
+        self._pair.postReceive(requests)
+
+    def _handleTo(self, gid: GID) -> IAddressHandle:
+        address = AddressVector(gid, sgidIndex=self._index, port=self._port, hopLimit=_HOPS)
+        handle = self._handles.get(address)
+        if handle is not None:
+            self._handles.move_to_end(address)
+            return handle
+        if len(self._handles) >= _HANDLES:
+            self._handles.popitem(last=False)[1].close()
+        handle = self._handles[address] = self._adapter.domain.createAddressHandle(address)
+        return handle
+
+    def _close(self) -> bool:
+        """Close all; whether it was open."""
+        shared, self._shared = self._shared, None
+        pair = getattr(self, "_pair", None)
+        for close in reversed(self._undo):
+            close()
+        self._undo.clear()
+        for handle in self._handles.values():
+            handle.close()
+        self._handles.clear()
+        if shared is not None:
+            self._adapter.detach(shared, pair, SENDS + RECEIVES)
+        self._release()
+        return shared is not None
+
+
+class DatagramClientEndpoint:
+    """Asks for a service of datagrams at a host and a port of RDMA CM's UDP port space."""
+
+    def __init__(
+        self, reactor: Any, host: str, port: int, device: DevicePlace | None = None, privateData: bytes = b""
+    ) -> None:
+        """
+        @param host: an IP address, or a name, of whose addresses the first counts.
+        @param device: None is the software device where the way to the host begins.
+        @param privateData: for the service; at most 180 bytes.
+        @raise InvalidRequest: there are more.
+        """
+        if len(privateData) > _QUESTION_ROOM:
+            raise InvalidRequest(f"there is room for {_QUESTION_ROOM} bytes of private data")
+        self._reactor, self._host, self._device, self._privateData = reactor, host, device, privateData
+        self._serviceID = serviceIDOf(PortSpace.UDP, port)
+
+    def connect(self, protocol: DatagramProtocol) -> Deferred[DatagramProtocol]:
+        """
+        Resolve the service, and start the protocol. The Deferred can be cancelled.
+
+        @return: fires with the protocol, whose transport has the service as its C{peer}; fails with
+            L{Refused<txrdma.error.Refused>}, whose status is a L{SIDRStatus}, with
+            L{PeerSilent<txrdma.cm.errors.PeerSilent>}, or another L{RDMAError}.
+        """
+        return Deferred.fromCoroutine(self._connect(protocol))
+
+    async def _connect(self, protocol: DatagramProtocol) -> DatagramProtocol:
+        address = (await addressesOf(self._reactor, self._host))[0]
+        adapter = adapterOf(self._reactor, softDeviceTo(address) if self._device is None else self._device)
+        release = adapter.hold()
+        try:
+            source, gid = adapter.usualGID(), GID.fromIP(address)
+            if source.ip is None or (":" in source.ip) != (":" in address):
+                raise InvalidRequest(f"{adapter.device.name} has no way to {address}")
+            sourcePort = _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
+            said = IPAddresses(source.ip, sourcePort, address).toPrivateData(self._privateData)
+            path = IBPath(sgid=source, dgid=gid, hopLimit=_HOPS, packetLifeTime=LIFE_TIME)
+            found = await adapter.own.resolve(self._serviceID, path, said)
+            transport = DatagramTransport(adapter, source, protocol)
+        finally:
+            release()
+        transport.peer = DatagramPeer(gid, found.qpn, found.qkey, found.privateData)
+        transport.begin()
+        return protocol
+
+
+@implementer(IListeningPort)
+class _Serving:
+    """A service of datagrams that is answered for."""
+
+    def __init__(self, adapter: Adapter, port: int, protocol: DatagramProtocol) -> None:
+        self._gid, self._protocol = adapter.usualGID(), protocol
+        self._transport = DatagramTransport(adapter, self._gid, protocol)
+        self._manager = adapter.own
+        self._port = port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
+        self._end: Callable[[], None] = lambda: None
+
+    def startListening(self) -> None:
+        """
+        Answer for the service from now on.
+
+        @raise InvalidRequest: somebody answers for it already, or there is too much private data.
+        """
+        try:
+            if len(self._protocol.answer) > _ANSWER_ROOM:
+                raise InvalidRequest(f"there is room for {_ANSWER_ROOM} bytes of private data")
+            self._end = self._manager.serve(serviceIDOf(PortSpace.UDP, self._port), self._answered)
+            self._transport.begin()
+        except BaseException:
+            self._end()
+            self._transport._close()
+            raise
+
+    def stopListening(self) -> Deferred[None]:
+        """Answer for the service no more, and stop its protocol. Twice is fine."""
+        self._end()
+        self._transport.loseConnection()
+        return succeed(None)
+
+    def getHost(self) -> MessageAddress:
+        """The address of the service."""
+        serviceID = serviceIDOf(PortSpace.UDP, self._port)
+        return MessageAddress(self._gid, serviceID, self._gid.ip or "", self._port)
+
+    def _answered(self, request: SIDRREQ) -> SIDRREP:
+        return SIDRREP(
+            status=SIDRStatus.VALID,
+            qpn=self._transport.qpn,
+            qkey=QKEY,
+            privateData=self._protocol.answer.ljust(_ANSWER_ROOM, b"\0"),
+        )
+
+
+class DatagramServerEndpoint:
+    """Is a service of datagrams at a port of RDMA CM's UDP port space."""
+
+    def __init__(self, reactor: Any, port: int, device: DevicePlace = "soft") -> None:
+        """
+        @param port: 0 is any that is free.
+        """
+        self._reactor, self._port, self._device = reactor, port, device
+
+    def listen(self, protocol: DatagramProtocol) -> Deferred[IListeningPort]:
+        """
+        Answer for the service, and start the protocol, which hears all peers.
+
+        @return: fires with the port, whose C{getHost} is a L{MessageAddress}; fails with an L{RDMAError}.
+        """
+        return execute(self._listen, protocol)
+
+    def _listen(self, protocol: DatagramProtocol) -> IListeningPort:
+        adapter = adapterOf(self._reactor, self._device)
+        release = adapter.hold()
+        try:
+            serving = _Serving(adapter, self._port, protocol)
+            serving.startListening()
+        finally:
+            release()
+        return serving

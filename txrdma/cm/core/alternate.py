@@ -1,0 +1,463 @@
+"""
+Alternate paths: one is loaded, accepted or rejected, and migrated to, while a connection lives.
+
+Follows InfiniBand Architecture vol. 1, 12.8 (LAP, APR) and 17.2.8 (automatic path migration).
+
+The active end loads, the passive one answers. While a LAP is on its way neither end has an alternate path:
+the queue pair is disarmed before, at both ends, and armed again with the answer, first at the passive end.
+So a queue pair can't migrate to a path about which both ends don't agree. Each LAP has a transaction of its
+own, one more than the last: a late APR is not taken for the answer to the next LAP, nor a late LAP for a new
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol, Union
+
+from txrdma.cm.core.events import (
+    AlternatePathAbandoned,
+    AlternatePathCancelled,
+    AlternatePathLoaded,
+    AlternatePathRejected,
+    AlternatePathRequested,
+    AlternatePathTimedOut,
+    MigrationUnexpected,
+    PathMigrated,
+    QPArmed,
+    QPDisarmed,
+)
+from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, Patience
+from txrdma.cm.layouts.messages import APR, APStatus, checkFits, checkRoom, CMPath, LAP, MessageKind, MRA
+from txrdma.cm.layouts.paths import alternateOf, areSame, lapFor, reversedPath
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import QPN
+from txrdma.kit.machines import Row, Table
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import Layout
+
+_NO_LAP: Final = LAP()
+_NO_APR: Final = APR()
+
+LATE: Final = 1 << 16
+"""Distance from the newest LAP's transaction back to the oldest that is late: some number otherwise."""
+
+Refusal = tuple[APStatus, bytes]
+"""A reason for which an end can't use a path, with its additional information."""
+
+AlternateCheck = Callable[[CMPath], Union[Refusal, None]]
+"""Returns why an end can't use a path, as seen from it; None if it can."""
+
+PathCheck = Callable[[CMPath, int], Union[Refusal, None]]
+"""An L{AlternateCheck} for any connection; the second argument is the P_Key of its partition."""
+
+
+def acceptAnyPath(_path: CMPath, _pkey: int = 0) -> Refusal | None:
+    """Accept any path: the program decides."""
+    return None
+
+
+@frozen
+class Ends:
+    """
+    The ids by which both ends of a connection know each other.
+
+    @ivar transactionID: that of the REQ. CMs of the IbAccess family answer any LAP with it.
+    """
+
+    localCommID: int
+    remoteCommID: int
+    localQPN: QPN
+    remoteQPN: QPN
+    transactionID: int
+
+
+@frozen
+class _Answered:
+    """The last LAP that was answered, and the answer, in case it is lost."""
+
+    transactionID: int
+    path: CMPath
+    response: APR
+
+
+class Inputs(Protocol):
+    """The inputs of the alternate path's state machine."""
+
+    def load(self) -> None:
+        """The program wants another alternate path."""
+
+    def reply(self) -> None:
+        """The program gives its answer to a LAP."""
+
+    def delay(self) -> None:
+        """The program takes longer than the peer expects."""
+
+    def requested(self) -> None:
+        """A LAP came whose path the program may accept."""
+
+    def again(self) -> None:
+        """The LAP that waits for an answer came again."""
+
+    def replaced(self) -> None:
+        """Another LAP came: the peer has given up the one that waits."""
+
+    def delayed(self) -> None:
+        """The peer takes longer: it sent an MRA for our LAP."""
+
+    def loaded(self) -> None:
+        """The peer has accepted our LAP."""
+
+    def refused(self) -> None:
+        """The peer has rejected our LAP."""
+
+    def expired(self) -> None:
+        """No answer came in time; there are retries left."""
+
+    def exhausted(self) -> None:
+        """No answer came in time, and that was the last retry."""
+
+    def migrated(self) -> None:
+        """The queue pair has migrated to the alternate path."""
+
+    def surprised(self) -> None:
+        """The queue pair says that it has migrated, and had no path to migrate to."""
+
+    def close(self) -> None:
+        """The connection ends, by either end."""
+
+
+class Alternate(Core):
+    """
+    The paths of one established connection, at one end.
+
+    @ivar primary: the path in use, as this end sees it.
+    @ivar alternate: the path to migrate to; None while there is none, or none that both ends know.
+    @ivar wasUsed: a LAP was sent or received.
+    """
+
+    __slots__ = (
+        *(
+            "_answered",
+            "_ends",
+            "_isActive",
+            "_isSupported",
+            "_judge",
+            "_lap",
+            "_lapTransaction",
+            "_mayReload",
+        ),
+        *("_newest", "_path", "_private", "_response", "_service", "_timedOut"),
+        *("alternate", "primary", "wasUsed"),
+    )
+    _final = frozenset({"CLOSED"})
+
+    def __init__(
+        self,
+        ends: Ends,
+        *,
+        isActive: bool,
+        primary: CMPath,
+        alternate: CMPath | None,
+        patience: Patience,
+        isSupported: bool = True,
+        mayReload: bool = False,
+        checkPath: AlternateCheck = acceptAnyPath,
+    ) -> None:
+        """
+        @param isSupported: what the connection's REP said of failover.
+        @param mayReload: an alternate path can be replaced before it was migrated to.
+        @param checkPath: finds out why this end can't use a path.
+        """
+        self._ends = ends
+        self._isActive, self._isSupported, self._mayReload = isActive, isSupported, mayReload
+        self._judge = checkPath
+        self.primary = primary
+        self.alternate = alternate
+        self.wasUsed = False
+        self._path = primary
+        self._lap = _NO_LAP
+        self._lapTransaction = 0
+        self._newest: int | None = None
+        self._answered: _Answered | None = None
+        self._response = _NO_APR
+        self._private = b""
+        self._service = LONGEST_SERVICE
+        self._timedOut = False
+        super().__init__(patience)
+
+    @property
+    def isOutstanding(self) -> bool:
+        """True if a LAP waits for its answer, at either end."""
+        return self._place not in (_IDLE, _CLOSED)
+
+    # Requests of a program
+
+    def load(self, path: CMPath, transactionID: int, now: float, privateData: bytes = b"") -> bool:
+        """
+        Send a LAP. The answer is an event, as is its absence.
+
+        @param transactionID: one more than that of the LAP before.
+        @return: whether there still is a connection; the same of all requests here.
+        @raise InvalidRequest: this end can't load, or not now, or not this path.
+        """
+        if self._place == _CLOSED:
+            return False
+        if not self._isActive:
+            raise InvalidRequest("only the active end of a connection loads alternate paths")
+        if not self._isSupported:
+            raise InvalidRequest("the peer has no alternate paths: its REP said so")
+        if self._place == _IDLE and self.alternate is not None and not self._mayReload:
+            raise InvalidRequest("there is an alternate path, and this connection does not reload it")
+        if areSame(path, self.primary):
+            raise InvalidRequest("the alternate path is the primary one")
+        refusal = self._judge(path)
+        if refusal is not None:
+            raise InvalidRequest(f"this end cannot use the path: {refusal[0].name}")
+        checkRoom(privateData, 168)
+        checkFits(path)
+        if self._place == _IDLE:
+            self._path, self._lapTransaction, self._private = path, transactionID & LOW_BITS, privateData
+        return self._ask("load", now)
+
+    def reply(
+        self,
+        transactionID: int,
+        status: APStatus,
+        now: float,
+        information: bytes = b"",
+        privateData: bytes = b"",
+    ) -> bool:
+        """
+        Answer a LAP of the peer.
+
+        @param transactionID: the one that came with L{AlternatePathRequested}.
+        @raise InvalidRequest: this LAP does not wait for an answer any more.
+        """
+        if self._place in (_LAP_RCVD, _MRA_LAP_SENT) and transactionID != self._lapTransaction:
+            raise InvalidRequest("the peer has given up this LAP, and sent another one")
+        checkRoom(information, 72, "information")
+        checkRoom(privateData, 148)
+        self._response = self._apr(status, information, privateData)
+        return self._ask("reply", now)
+
+    def delay(self, service: int, now: float, privateData: bytes = b"") -> bool:
+        """
+        Ask the peer to wait for the answer to its LAP, by an MRA.
+
+        @param service: the time until the answer, a time's code.
+        """
+        checkFits(MRA(serviceTimeout=service))
+        checkRoom(privateData, 222)
+        self._service, self._private = service, privateData
+        return self._ask("delay", now)
+
+    # What happens
+
+    def migrated(self, now: float) -> None:
+        """Note that the queue pair has migrated. Call this before a LAP of the peer that came later."""
+        self._now = now
+        if self._place == _IDLE and self.alternate is not None:
+            self._inputs.migrated()
+        else:
+            self._inputs.surprised()
+
+    def close(self, now: float) -> None:
+        """End all exchanges: the connection is over."""
+        self._now = now
+        self._inputs.close()
+
+    def _hear(self, message: Layout) -> None:
+        self._transaction &= LOW_BITS
+        if isinstance(message, LAP):
+            self._hearLAP(message)
+        elif isinstance(message, APR) and self._isOfOurLAP():
+            if message.apStatus == APStatus.LOADED:
+                self._inputs.loaded()
+            else:
+                self._inputs.refused()
+        elif isinstance(message, MRA) and message.messageMRAed == MessageKind.LAP and self._isOfOurLAP():
+            self._inputs.delayed()
+
+    def _isOfOurLAP(self) -> bool:
+        """True if an answer is for the LAP that waits. One in the REQ's transaction may be for any LAP."""
+        isLegacy = self._transaction == self._ends.transactionID & LOW_BITS and not self._timedOut
+        return self._transaction == self._lapTransaction or isLegacy
+
+    def _hearLAP(self, lap: LAP) -> None:
+        if self._place == _CLOSED:
+            return
+        self.wasUsed = True
+        path = reversedPath(alternateOf(lap))
+        if self._isActive or not self._isSupported:
+            self._send(self._apr(APStatus.NOT_SUPPORTED))
+        elif self._place != _IDLE and self._isOf(self._lapTransaction, self._path, path):
+            self._inputs.again()
+        elif self._answered and self._isOf(self._answered.transactionID, self._answered.path, path):
+            self._send(self._answered.response)
+        elif not self._isLate():
+            if self._place != _IDLE:
+                self._inputs.replaced()
+            self._consider(lap, path)
+
+    def _isOf(self, transactionID: int, known: CMPath, path: CMPath) -> bool:
+        return self._transaction == transactionID and areSame(path, known)
+
+    def _isLate(self) -> bool:
+        """True if the peer has gone on to another LAP, or to another path. Legacy peers number no LAPs."""
+        if self._newest is None or self._transaction == self._ends.transactionID & LOW_BITS:
+            return False
+        return (self._newest - self._transaction) & LOW_BITS < LATE
+
+    def _consider(self, lap: LAP, path: CMPath) -> None:
+        """Answer a new LAP, or have it answered."""
+        self._newest = self._transaction
+        self._answered = None
+        refusal = self._refusal(lap, path)
+        if refusal is not None:
+            self._answer(path, self._apr(*refusal))
+            return
+        self._path, self._lap, self._lapTransaction = path, lap, self._transaction
+        self._inputs.requested()
+
+    def _refusal(self, lap: LAP, path: CMPath) -> Refusal | None:
+        if areSame(path, self.primary):
+            return APStatus.IS_CURRENT, b""
+        if self.alternate is not None and areSame(path, self.alternate):
+            return APStatus.LOADED, b""  # no refusal, but there is nothing to ask the program
+        if self.alternate is not None and not self._mayReload:
+            return APStatus.REJECTED, b""
+        refusal = self._judge(path)
+        if refusal is None and lap.remoteQPN != self._ends.localQPN:
+            return APStatus.QPN_EECN_DO_NOT_MATCH, b""
+        return refusal
+
+    def _apr(self, status: APStatus, information: bytes = b"", privateData: bytes = b"") -> APR:
+        return APR(
+            localCommID=self._ends.localCommID,
+            remoteCommID=self._ends.remoteCommID,
+            apStatus=status,
+            additionalInfoLength=len(information),
+            additionalInfo=information.ljust(72, b"\0"),
+            privateData=privateData.ljust(148, b"\0"),
+        )
+
+    def _answer(self, path: CMPath, response: APR) -> None:
+        self._answered = _Answered(self._transaction, path, response)
+        self._send(response)
+
+    # What transitions do
+
+    def _disarm(self) -> None:
+        self.wasUsed = True
+        if self.alternate is not None:
+            self.alternate = None
+            self._tell(QPDisarmed())
+
+    def _arm(self) -> None:
+        self.alternate = self._path
+        self._tell(QPArmed(self._path))
+
+    def _sendLAP(self) -> None:
+        blank = LAP(
+            localCommID=self._ends.localCommID,
+            remoteCommID=self._ends.remoteCommID,
+            remoteQPN=self._ends.remoteQPN,
+            remoteCMResponseTimeout=self._patience.responseTimeout,
+            privateData=self._private.ljust(168, b"\0"),
+        )
+        self._sendUntilAnswered(lapFor(self._path, blank), self._lapTransaction)
+
+    def _tellRequested(self) -> None:
+        self._tell(AlternatePathRequested(self._lap, self._path, self._lapTransaction))
+
+    def _cancel(self) -> None:
+        self._tell(AlternatePathCancelled(self._lapTransaction))
+
+    def _reply(self) -> None:
+        if self._response.apStatus == APStatus.LOADED:
+            self._arm()
+        self._transaction = self._lapTransaction
+        self._answer(self._path, self._response)
+
+    def _sendMRA(self) -> None:
+        mra = MRA(
+            localCommID=self._ends.localCommID,
+            remoteCommID=self._ends.remoteCommID,
+            messageMRAed=MessageKind.LAP,
+            serviceTimeout=self._service,
+            privateData=self._private.ljust(222, b"\0"),
+        )
+        self._send(mra, self._lapTransaction)
+
+    def _waitLonger(self) -> None:
+        self._wait(self._heard.serviceTimeout)
+
+    def _tellLoaded(self) -> None:
+        self._arm()
+        self._tell(AlternatePathLoaded(self._path, self._heard))
+
+    def _tellRefused(self) -> None:
+        self._tell(AlternatePathRejected(self._heard))
+
+    def _tellTimedOut(self) -> None:
+        self._timedOut = True
+        self._tell(AlternatePathTimedOut())
+
+    def _migrate(self) -> None:
+        assert self.alternate is not None
+        self.primary, self.alternate = self.alternate, None
+        self._patience = self._patience.by(self.primary)
+        self._answered = None  # nobody waits for it: the peer could not have migrated
+        self._tell(PathMigrated(self.primary))
+
+    def _tellUnexpected(self) -> None:
+        self._tell(MigrationUnexpected())
+
+    def _tellAbandoned(self) -> None:
+        self._tell(AlternatePathAbandoned())
+
+
+_IDLE = "IDLE"
+_LAP_SENT = "LAP_SENT"
+_MRA_LAP_RCVD = "MRA_LAP_RCVD"
+_LAP_RCVD = "LAP_RCVD"
+_MRA_LAP_SENT = "MRA_LAP_SENT"
+_CLOSED = "CLOSED"
+
+_In = Inputs
+_Do = Alternate
+_Row = Row[Inputs, Alternate]
+
+
+def _rows() -> Iterator[_Row]:
+    yield _IDLE, _In.migrated, _IDLE, (_Do._migrate,)
+    yield _IDLE, _In.close, _CLOSED, ()
+    # The active end.
+    yield _IDLE, _In.load, _LAP_SENT, (_Do._disarm, _Do._sendLAP)
+    yield _LAP_SENT, _In.delayed, _MRA_LAP_RCVD, (_Do._waitLonger,)
+    for here in (_LAP_SENT, _MRA_LAP_RCVD):
+        yield here, _In.loaded, _IDLE, (_Do._stop, _Do._tellLoaded)
+        yield here, _In.refused, _IDLE, (_Do._stop, _Do._tellRefused)
+        yield here, _In.expired, _LAP_SENT, (_Do._sendAgain,)
+        yield here, _In.exhausted, _IDLE, (_Do._tellTimedOut,)
+        yield here, _In.close, _CLOSED, (_Do._stop, _Do._tellAbandoned)
+    # The passive end.
+    yield _IDLE, _In.requested, _LAP_RCVD, (_Do._disarm, _Do._tellRequested)
+    for here in (_LAP_RCVD, _MRA_LAP_SENT):
+        yield here, _In.reply, _IDLE, (_Do._reply,)
+        yield here, _In.delay, _MRA_LAP_SENT, (_Do._sendMRA,)
+        yield here, _In.again, _MRA_LAP_SENT, (_Do._sendMRA,)
+        yield here, _In.replaced, _IDLE, (_Do._cancel,)
+        yield here, _In.close, _CLOSED, (_Do._cancel,)
+    for here in (_IDLE, _LAP_SENT, _MRA_LAP_RCVD, _LAP_RCVD, _MRA_LAP_SENT):
+        yield here, _In.surprised, here, (_Do._tellUnexpected,)
+
+
+TABLE: Table[Inputs, Alternate] = Table(Inputs, Alternate, _rows())
+Alternate._table = TABLE
+
+
+def diagram() -> str:
+    """The state machine as a graph in the DOT language, for the documentation."""
+    return TABLE.diagram("alternate")

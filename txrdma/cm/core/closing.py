@@ -1,0 +1,190 @@
+"""
+The end of a connection: DREQ and DREP, from either end or from both, and the time that its ids rest.
+
+Follows InfiniBand Architecture vol. 1, 12.9.6 and 12.9.8.4 (timewait).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from txrdma.cm.core.events import ConnectionRejected, Disconnected, TimewaitOver
+from txrdma.cm.core.exchange import Core, Patience
+from txrdma.cm.layouts.messages import checkRoom, DISCONNECT_ROOM, DREP, DREQ, REJ
+from txrdma.iba.types import QPN
+from txrdma.kit.machines import Row, Table
+from txrdma.kit.wire import Layout
+
+
+class Inputs(Protocol):
+    """The inputs of a connection's end: requests of its program, messages of its peer, and the time."""
+
+    def disconnect(self) -> None:
+        """The program wants the end, or has heard of it."""
+
+    def requested(self) -> None:
+        """A DREQ came, for the first time or again."""
+
+    def answered(self) -> None:
+        """A DREP of the peer came."""
+
+    def rejected(self) -> None:
+        """A REJ came: the peer does not know the connection."""
+
+    def linger(self) -> None:
+        """The opening failed when the peer may have been ready to send."""
+
+    def expired(self) -> None:
+        """No answer came in time; there are retries left."""
+
+    def exhausted(self) -> None:
+        """No answer came in time, and that was the last retry; or the time is over that ids rest."""
+
+
+class Closing(Core):
+    """
+    The end of one connection, from when it is established.
+
+    A DREQ is answered once the program has heard of it and calls L{disconnect}, too: then it can give private
+    data. Where both ends want the same at the same time the answer goes out at once.
+    """
+
+    __slots__ = (
+        *("_drep", "_dreq", "_newTransaction", "_private", "_restSeconds"),
+        *("localCommID", "remoteCommID", "remoteQPN"),
+    )
+    _final = frozenset({"DREQ_SENT", "TIMEWAIT", "FREE"})
+
+    def __init__(
+        self, localCommID: int, remoteCommID: int, remoteQPN: QPN, patience: Patience, restSeconds: float
+    ) -> None:
+        """
+        @param restSeconds: the time that ids rest after the end.
+        """
+        self.localCommID = localCommID
+        self.remoteCommID = remoteCommID
+        self.remoteQPN = remoteQPN
+        self._restSeconds = restSeconds
+        self._private = b""
+        self._newTransaction = 0
+        self._dreq: int = 0
+        self._drep: DREP | None = None
+        super().__init__(patience)
+
+    @property
+    def isFree(self) -> bool:
+        """True if the ids and the queue pair can be used again."""
+        return self._place == _FREE
+
+    @property
+    def isOver(self) -> bool:
+        """True if the connection has ended; its ids may still rest."""
+        return self._place in (_TIMEWAIT, _FREE)
+
+    def disconnect(self, transactionID: int, now: float, privateData: bytes = b"") -> bool:
+        """
+        End the connection, or answer the peer that has ended it.
+
+        @param transactionID: a new one, for a DREQ of ours.
+        @return: whether this changes anything.
+        @raise InvalidRequest: there is too much private data.
+        """
+        checkRoom(privateData, DISCONNECT_ROOM)
+        self._private, self._newTransaction = privateData, transactionID
+        return self._ask("disconnect", now)
+
+    def linger(self, now: float) -> None:
+        """Let the ids rest after an opening that failed."""
+        self._now = now
+        self._inputs.linger()
+
+    def _hear(self, message: Layout) -> None:
+        if isinstance(message, DREQ):
+            self._inputs.requested()
+        elif isinstance(message, DREP):
+            self._inputs.answered()
+        elif isinstance(message, REJ):
+            self._inputs.rejected()
+
+    # What transitions do
+
+    def _sendDREQ(self) -> None:
+        request = DREQ(
+            localCommID=self.localCommID,
+            remoteCommID=self.remoteCommID,
+            remoteQPN=self.remoteQPN,
+            privateData=self._private.ljust(DISCONNECT_ROOM, b"\0"),
+        )
+        self._sendUntilAnswered(request, self._newTransaction)
+
+    def _takeRequest(self) -> None:
+        self._dreq = self._transaction
+        self._tell(Disconnected(self._heard))
+
+    def _crossed(self) -> None:
+        self._private = b""  # was for the DREQ
+        self._takeRequest()
+
+    def _sendDREP(self) -> None:
+        self._drep = DREP(
+            localCommID=self.localCommID,
+            remoteCommID=self.remoteCommID,
+            privateData=self._private.ljust(224, b"\0"),
+        )
+        self._send(self._drep, self._dreq)
+
+    def _sendDREPAgain(self) -> None:
+        self._send(
+            self._drep or DREP(localCommID=self.localCommID, remoteCommID=self.remoteCommID),
+            self._transaction,
+        )
+
+    def _rest(self) -> None:
+        self._again = None
+        self._retries = 0
+        self.deadlineSeconds = self._now + self._restSeconds
+
+    def _tellDisconnected(self) -> None:
+        self._tell(Disconnected(None))
+
+    def _tellRejected(self) -> None:
+        self._tell(ConnectionRejected(self._heard))
+
+    def _tellFree(self) -> None:
+        self._tell(TimewaitOver())
+
+
+_ESTABLISHED = "ESTABLISHED"
+_DREQ_SENT = "DREQ_SENT"
+_DREQ_RCVD = "DREQ_RCVD"
+_TIMEWAIT = "TIMEWAIT"
+_FREE = "FREE"
+
+_In = Inputs
+_Do = Closing
+_Row = Row[Inputs, Closing]
+
+
+def _rows() -> Iterator[_Row]:
+    yield _ESTABLISHED, _In.disconnect, _DREQ_SENT, (_Do._sendDREQ,)
+    yield _ESTABLISHED, _In.requested, _DREQ_RCVD, (_Do._takeRequest,)
+    yield _ESTABLISHED, _In.rejected, _TIMEWAIT, (_Do._tellRejected, _Do._rest)
+    yield _ESTABLISHED, _In.linger, _TIMEWAIT, (_Do._rest,)
+    yield _DREQ_SENT, _In.answered, _TIMEWAIT, (_Do._tellDisconnected, _Do._rest)
+    yield _DREQ_SENT, _In.requested, _TIMEWAIT, (_Do._crossed, _Do._sendDREP, _Do._rest)
+    yield _DREQ_SENT, _In.rejected, _TIMEWAIT, (_Do._tellDisconnected, _Do._rest)
+    yield _DREQ_SENT, _In.expired, _DREQ_SENT, (_Do._sendAgain,)
+    yield _DREQ_SENT, _In.exhausted, _TIMEWAIT, (_Do._tellDisconnected, _Do._rest)
+    yield _DREQ_RCVD, _In.disconnect, _TIMEWAIT, (_Do._sendDREP, _Do._rest)
+    yield _TIMEWAIT, _In.requested, _TIMEWAIT, (_Do._sendDREPAgain,)
+    yield _TIMEWAIT, _In.exhausted, _FREE, (_Do._tellFree,)
+
+
+TABLE: Table[Inputs, Closing] = Table(Inputs, Closing, _rows())
+Closing._table = TABLE
+
+
+def diagram() -> str:
+    """The state machine as a graph in the DOT language, for the documentation."""
+    return TABLE.diagram("closing")

@@ -1,0 +1,302 @@
+"""
+A connection as one core: its opening, its alternate paths, its end.
+
+Follows InfiniBand Architecture vol. 1, 12.9. Messages go to the part that they are about. Where an RTU is
+lost, a DREQ or a LAP of the peer takes its place, and so do its data.
+"""
+
+from __future__ import annotations
+
+from txrdma.cm.core.alternate import acceptAnyPath, Alternate, Ends, PathCheck
+from txrdma.cm.core.closing import Closing
+from txrdma.cm.core.events import Event
+from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, Outgoing, Patience
+from txrdma.cm.core.opening import Opening
+from txrdma.cm.layouts.messages import (
+    APR,
+    APStatus,
+    CMPath,
+    DREP,
+    DREQ,
+    FailoverAccepted,
+    LAP,
+    MessageKind,
+    MRA,
+    REJ,
+)
+from txrdma.cm.layouts.paths import isPath, lifeTimeOf, reversedPath
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import lifetimeSeconds
+from txrdma.iba.types import GUID, QPN
+from txrdma.kit.wire import Layout
+
+
+class Connection:
+    """
+    A connection at one end, from its first message until its ids can be used again.
+
+    @ivar opening: the REQ, the REP, and how far these came.
+    @ivar closing: its end; None until the connection is established.
+    @ivar alternate: its paths; None until the connection is established.
+    """
+
+    def __init__(
+        self,
+        localCommID: int,
+        guid: GUID,
+        transactionID: int,
+        *,
+        mayReload: bool = False,
+        checkPath: PathCheck = acceptAnyPath,
+    ) -> None:
+        """
+        @param guid: this end's CA GUID.
+        @param transactionID: the first of this end's transactions; others have the numbers that follow.
+        @param mayReload: see L{Alternate}, as C{checkPath}.
+        """
+        self.opening = Opening(localCommID, guid)
+        self.closing: Closing | None = None
+        self.alternate: Alternate | None = None
+        self._transactionID = transactionID
+        self._mayReload, self._judge = mayReload, checkPath
+        self._way: tuple[CMPath, CMPath] | None = None  # that of a passive end's REQ, and reversed
+
+    # Its names
+
+    @property
+    def localCommID(self) -> int:
+        """The comm id of this end."""
+        return self.opening.localCommID
+
+    @property
+    def remoteCommID(self) -> int:
+        """The peer's comm id; 0 while it is not known."""
+        return self.opening.remoteCommID
+
+    @property
+    def remoteGUID(self) -> GUID | None:
+        """The peer's CA GUID, as far as it is known."""
+        opening = self.opening
+        theirs = opening.reply if opening.isActive else opening.request
+        return None if theirs is None else theirs.localCAGUID
+
+    @property
+    def localQPN(self) -> QPN:
+        """The queue pair of this end; 0 while it is not known."""
+        return self._qpn(self.opening.isActive)
+
+    @property
+    def remoteQPN(self) -> QPN:
+        """The peer's queue pair; 0 while it is not known."""
+        return self._qpn(not self.opening.isActive)
+
+    def _qpn(self, ofREQ: bool) -> QPN:
+        reply = self.opening.reply
+        return self.opening.request.localQPN if ofREQ else QPN(0) if reply is None else reply.localQPN
+
+    @property
+    def primary(self) -> CMPath:
+        """The path in use, as this end sees it: messages take it, too."""
+        if self.alternate is not None:
+            return self.alternate.primary
+        path = self.opening.request.primary
+        if self.opening.isActive:
+            return path
+        if self._way is None or self._way[0] is not path:
+            self._way = path, reversedPath(path)
+        return self._way[1]
+
+    @property
+    def state(self) -> str:
+        """The state of the connection by the specification's name, without that of its alternate path."""
+        return self.opening.state if self.closing is None else self.closing.state
+
+    @property
+    def isFree(self) -> bool:
+        """True if nothing is left: the ids and the queue pair can be used again."""
+        return self.opening.isOver if self.closing is None else self.closing.isFree
+
+    # The five verbs
+
+    def deadline(self) -> float | None:
+        """The time at which L{expired} is to be called; None is never."""
+        first = self.opening.deadlineSeconds
+        for core in (self.alternate, self.closing):
+            at = None if core is None else core.deadline()
+            if at is not None and (first is None or at < first):
+                first = at
+        return first
+
+    def outgoing(self) -> list[Outgoing]:
+        """Take the messages to send, after acting on the events."""
+        taken = self.opening.outgoing()
+        for core in (self.alternate, self.closing):
+            if core is not None:
+                taken += core.outgoing()
+        return taken
+
+    def events(self) -> list[Event]:
+        """Take what happened since the last call, in order."""
+        taken = self.opening.events()
+        for core in (self.alternate, self.closing):
+            if core is not None:
+                taken += core.events()
+        return taken
+
+    def expired(self, now: float) -> None:
+        """Act on deadlines whose time has come."""
+        for core in self._cores():
+            core.expired(now)
+        self._goOn(now)
+
+    def received(self, message: Layout, transactionID: int, now: float) -> bool:
+        """
+        Take a message whose comm ids are those of this connection.
+
+        @return: whether it was news: late and duplicate messages are none.
+        """
+        if isinstance(message, DREQ) and message.remoteQPN != self.localQPN:
+            return False
+        isDREQ = isinstance(message, DREQ)
+        if isDREQ or (isinstance(message, LAP) and not self.opening.isActive):
+            self.opening.confirmed(now)
+            self._goOn(now, isDREQ)
+        return self._part(message).received(message, transactionID, now) | self._goOn(now)
+
+    # Requests of a program; those of an opening are made to it
+
+    def settled(self, now: float) -> None:
+        """Go on after a request was made to the opening."""
+        self._goOn(now)
+
+    def communicating(self, now: float) -> None:
+        """Note that the queue pair has received data: a peer that sends has sent its RTU, too."""
+        if not self.opening.isActive:
+            self.opening.confirmed(now)
+            self._goOn(now)
+
+    def disconnect(self, now: float, privateData: bytes = b"") -> bool:
+        """
+        End the connection, whatever its state, or answer the peer that has ended it.
+
+        @return: whether this changes anything.
+        @raise InvalidRequest: there is too much private data.
+        """
+        if self.closing is None:
+            changes = self.opening.cancel(now)
+            self._goOn(now)
+            return changes
+        changes = self.closing.disconnect(self.nextTransaction(), now, privateData)
+        if self.alternate is not None:
+            self.alternate.close(now)
+        return changes
+
+    def fail(self, now: float) -> None:
+        """End an established connection that the peer does not know any more: it has asked for a new one."""
+        if self.closing is not None and self.closing.state == "ESTABLISHED":
+            self.disconnect(now)
+
+    def loadAlternatePath(self, path: CMPath, now: float, privateData: bytes = b"") -> bool:
+        """
+        Send a LAP for a path.
+
+        @raise InvalidRequest: there is no connection, or see L{Alternate.load}.
+        """
+        return self._established().load(path, self.nextTransaction(), now, privateData)
+
+    def replyAlternatePath(
+        self, transactionID: int, status: APStatus, now: float, information: bytes = b""
+    ) -> bool:
+        """
+        Answer a LAP of the peer.
+
+        @raise InvalidRequest: see L{Alternate.reply}.
+        """
+        return self._established().reply(transactionID, status, now, information)
+
+    def migrated(self, now: float) -> None:
+        """Note that the queue pair has migrated. Call this before a LAP that came later is handed over."""
+        if self.alternate is not None:
+            self.alternate.migrated(now)
+
+    def nextTransaction(self) -> int:
+        """A transaction id: one more than the last of this connection's."""
+        self._transactionID = (self._transactionID + 1) & LOW_BITS
+        return self._transactionID
+
+    def free(self) -> None:
+        """Let go of all machines: the ids are free, and nothing happens any more."""
+        for core in self._cores():
+            core.free()
+
+    # Inside
+
+    def _cores(self) -> tuple[Core, ...]:
+        if self.closing is None:
+            return (self.opening,)
+        if self.alternate is None:
+            return self.opening, self.closing
+        return self.opening, self.alternate, self.closing
+
+    def _established(self) -> Alternate:
+        if self.alternate is None:
+            raise InvalidRequest("the connection is not established")
+        return self.alternate
+
+    def _part(self, message: Layout) -> Core:
+        """The part that a message is about."""
+        if self.closing is None:
+            return self.opening
+        if self.alternate is None:  # the opening has failed
+            return self.closing
+        if isinstance(message, (LAP, APR)):
+            return self.alternate
+        if isinstance(message, MRA) and message.messageMRAed == MessageKind.LAP:
+            return self.alternate
+        if isinstance(message, REJ) and self.alternate.wasUsed and not self.alternate.isOutstanding:
+            return self.opening  # where it changes nothing: a connection that has answered a LAP is known
+        return self.closing if isinstance(message, (DREQ, DREP, REJ)) else self.opening
+
+    def _goOn(self, now: float, isDREQ: bool = False) -> bool:
+        """Begin and end parts, as others have come so far; a DREQ will be answered by the closing."""
+        opening, closing = self.opening, self.closing
+        if closing is None and (opening.isEstablished or (opening.isOver and opening.lingers)):
+            patience = self._patience()
+            self.closing = closing = self._newClosing(patience)
+            if opening.isEstablished:
+                self.alternate = self._newAlternate(patience)
+            elif not isDREQ:
+                closing.linger(now)
+            return True
+        if closing is not None and closing.isOver and self.alternate is not None:
+            self.alternate.close(now)
+        return False
+
+    def _newClosing(self, patience: Patience) -> Closing:
+        rest = lifetimeSeconds(min(self.opening.request.primary.localACKTimeout, LONGEST_SERVICE))
+        return Closing(self.localCommID, self.remoteCommID, self.remoteQPN, patience, rest)
+
+    def _patience(self) -> Patience:
+        request = self.opening.request
+        theirs = request.remoteCMResponseTimeout if self.opening.isActive else request.localCMResponseTimeout
+        return Patience(theirs, lifeTimeOf(request.primary), request.maxCMRetries)
+
+    def _newAlternate(self, patience: Patience) -> Alternate:
+        opening = self.opening
+        assert opening.reply is not None  # there is no connection without
+        isActive, request, checkPath = opening.isActive, opening.request, self._judge
+        isAccepted = opening.reply.failoverAccepted == FailoverAccepted.ACCEPTED
+        first = request.alternate if isAccepted and isPath(request.alternate) else None
+        return Alternate(
+            Ends(
+                *(self.localCommID, self.remoteCommID, self.localQPN, self.remoteQPN),
+                opening.transactionID,
+            ),
+            isActive=isActive,
+            primary=self.primary,
+            alternate=first if first is None or isActive else reversedPath(first),
+            patience=patience,
+            isSupported=isAccepted,
+            mayReload=self._mayReload,
+            checkPath=lambda path: checkPath(path, request.pkey),
+        )

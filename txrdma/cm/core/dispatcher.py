@@ -1,0 +1,486 @@
+"""
+The dispatcher of one end port: finds the connection of each message, and answers messages without one.
+
+Follows InfiniBand Architecture vol. 1, 12.9.8 (comm ids, stale connections) and 12.9.9 (timewait). Every
+message of a peer is answered, or counted as late; it changes no connection but the one that it matches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Union
+
+from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
+from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.events import ConnectionEstablished, Event, PathMigrated
+from txrdma.cm.core.exchange import LOW_BITS, Patience
+from txrdma.cm.core.sidr import Resolution
+from txrdma.cm.layouts.messages import (
+    APR,
+    APStatus,
+    DREP,
+    DREQ,
+    LAP,
+    MessageKind,
+    MRA,
+    REJ,
+    RejectReason,
+    REP,
+    REQ,
+    RTU,
+    SIDRREP,
+    SIDRREQ,
+    SIDRStatus,
+)
+from txrdma.cm.layouts.paths import pathOf
+from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.iba.path import GMP_QKEY, IBPath
+from txrdma.iba.types import GUID, QPN
+from txrdma.kit.deadlines import Notch, Wheel
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import Layout
+
+BACKLOG: Final = 1024
+"""Connections of a listener that are asked for and not established yet, unless it has another number."""
+
+NOTCH_SECONDS: Final = 0.01
+"""The precision of timeouts, in seconds."""
+
+MOST_QUESTIONS: Final = 1024
+"""SIDR_REQs of peers that are kept with their answers: a flood of others gets none."""
+
+_AGAIN: Final = Patience(18, 18, 2)
+"""The time in which a SIDR_REQ may come again."""
+
+_TRIES: Final = 64
+
+
+class Listener:
+    """
+    A listener for the REQs, or the SIDR_REQs, of a service id.
+
+    @ivar backlog: limit of C{waiting}. REQs beyond it are dropped; peers retransmit them.
+    @ivar pattern: bytes that the private data of a REQ must have at C{offset}.
+    @ivar waiting: local comm ids of requested connections that are not established yet.
+    """
+
+    __slots__ = ("backlog", "checkPath", "mayReload", "offset", "pattern", "serviceID", "waiting")
+
+    def __init__(
+        self,
+        serviceID: int,
+        backlog: int = BACKLOG,
+        offset: int = 0,
+        pattern: bytes = b"",
+        mayReload: bool = False,
+        checkPath: PathCheck = acceptAnyPath,
+    ) -> None:
+        """
+        @param mayReload: passed on to L{txrdma.cm.core.alternate.Alternate}, as C{checkPath}.
+        """
+        self.serviceID = serviceID
+        self.backlog, self.offset, self.pattern = backlog, offset, pattern
+        self.mayReload, self.checkPath = mayReload, checkPath
+        self.waiting: set[int] = set()
+
+    def wants(self, privateData: bytes) -> bool:
+        """Whether private data match the pattern."""
+        return privateData.startswith(self.pattern, self.offset)
+
+
+@frozen
+class Sending:
+    """A message to send on its way; C{isAgain}: it was sent before."""
+
+    message: Layout
+    transactionID: int
+    path: IBPath
+    isAgain: bool = False
+
+
+class Managed:
+    """
+    A connection or a resolution with what its manager keeps of it.
+
+    @ivar core: the connection, or the resolution.
+    @ivar path: the way of messages to the peer.
+    @ivar listener: the listener that it came to; None where this end asked.
+    """
+
+    __slots__ = ("core", "key", "listener", "names", "notch", "path", "when")
+
+    def __init__(
+        self, key: int, core: Union[Connection, Resolution], path: IBPath, listener: Listener | None = None
+    ) -> None:
+        self.key, self.core, self.path, self.listener = key, core, path, listener
+        self.when: float | None = None
+        self.notch: Notch[Managed] = {}
+        self.names: list[tuple[dict[tuple[object, int], Managed], tuple[object, int]]] = []
+
+    @property
+    def connection(self) -> Connection:
+        """The connection that this is."""
+        assert isinstance(self.core, Connection)
+        return self.core
+
+    @property
+    def resolution(self) -> Resolution:
+        """The resolution that this is."""
+        assert isinstance(self.core, Resolution)
+        return self.core
+
+
+class Dispatcher:
+    """
+    The connections, listeners and resolutions of one end port.
+
+    After a request to a connection or a resolution its owner calls L{turned}.
+
+    @ivar guid: the CA GUID of this end, in its REQs and REPs. Each process needs its own: by it and a queue
+        pair peers find connections that we have forgotten.
+    @ivar counters: messages by direction and kind: C{"sent REQ"}, C{"retried REQ"} (which are sent, too),
+        C{"received REQ"}, C{"duplicate REQ"} (late ones, too), C{"stray REP"} (of no connection).
+    """
+
+    def __init__(self, guid: GUID, random: Callable[[], int]) -> None:
+        """
+        @param random: gives numbers of 32 bits that nobody can foresee.
+        """
+        self.guid = guid
+        self.counters: Counter[str] = Counter()
+        self._random = random
+        self._connections: dict[int, Managed] = {}
+        self._byPeer: dict[tuple[object, int], Managed] = {}
+        self._byQP: dict[tuple[object, int], Managed] = {}
+        self._peerToPeer: set[Managed] = set()
+        self._questions: dict[int, Managed] = {}
+        self._asked: dict[tuple[object, int], Managed] = {}
+        self._listeners: dict[int, list[Listener]] = {}
+        self._wheel: Wheel[Managed] = Wheel(NOTCH_SECONDS)
+        self._sendings: list[Sending] = []
+        self._events: list[tuple[Managed, Event]] = []
+
+    def __len__(self) -> int:
+        """Connections, those included whose ids rest."""
+        return len(self._connections)
+
+    @property
+    def states(self) -> Counter[str]:
+        """Numbers of connections by their states."""
+        return Counter(managed.connection.state for managed in self._connections.values())
+
+    @property
+    def listeners(self) -> int:
+        """The number of listeners, those for SIDR_REQs included."""
+        return sum(map(len, self._listeners.values()))
+
+    # Requests of programs
+
+    def listen(self, listener: Listener) -> None:
+        """
+        Take REQs, or SIDR_REQs, for a service.
+
+        @raise InvalidRequest: another listener takes the same.
+        """
+        others = self._listeners.setdefault(listener.serviceID, [])
+        for other in others:
+            if (other.offset, other.pattern) == (listener.offset, listener.pattern):
+                raise InvalidRequest(f"somebody listens to service {listener.serviceID:#x} already")
+        others.append(listener)
+        others.sort(key=lambda each: -len(each.pattern))  # the most special one first
+
+    def unlisten(self, listener: Listener) -> None:
+        """Take no more for a listener; its connections stay. Twice is fine."""
+        others = self._listeners.get(listener.serviceID, [])
+        if listener in others:
+            others.remove(listener)
+        if not others:
+            self._listeners.pop(listener.serviceID, None)
+
+    def connect(
+        self,
+        request: REQ,
+        path: IBPath,
+        now: float,
+        isPeerToPeer: bool = False,
+        mayReload: bool = False,
+        checkPath: PathCheck = acceptAnyPath,
+    ) -> Managed:
+        """
+        Send a REQ; comm id and CA GUID are filled in.
+
+        @param path: the way of messages to the peer.
+        @param mayReload: see L{txrdma.cm.core.alternate.Alternate}, as C{checkPath}.
+        @raise ResourceExhausted: no comm id is free.
+        """
+        number = self._freeNumber(self._connections)
+        first = self._random() & LOW_BITS
+        connection = Connection(number, self.guid, first, mayReload=mayReload, checkPath=checkPath)
+        managed = self._connections[number] = Managed(number, connection, _toGSI(path))
+        made = request.replace(localCommID=number, localCAGUID=self.guid)
+        if isPeerToPeer:
+            self._peerToPeer.add(managed)
+        connection.opening.connect(made, first, now, isPeerToPeer)
+        self.turned(managed, now)
+        return managed
+
+    def resolve(self, question: SIDRREQ, path: IBPath, patience: Patience, now: float) -> Managed:
+        """
+        Send a SIDR_REQ; its request id is filled in.
+
+        @raise ResourceExhausted: no request id is free.
+        """
+        number = self._freeNumber(self._questions)
+        managed = self._questions[number] = Managed(number, Resolution(patience), _toGSI(path))
+        managed.resolution.ask(question.replace(requestID=number), self._random() & LOW_BITS, now)
+        self.turned(managed, now)
+        return managed
+
+    def turned(self, managed: Managed, now: float) -> None:
+        """Take over what a connection or a resolution has to say after a request to it."""
+        core = managed.core
+        if isinstance(core, Connection):
+            core.settled(now)
+        for event in core.events():
+            if isinstance(event, PathMigrated):
+                managed.path = _toGSI(pathOf(event.path))
+            elif isinstance(event, ConnectionEstablished) and managed.listener is not None:
+                managed.listener.waiting.discard(managed.key)
+            self._events.append((managed, event))
+        for each in core.outgoing():
+            self._send(each.message, each.transactionID, managed.path, each.isAgain)
+        if core.isFree if isinstance(core, Connection) else core.isOver:
+            self._forget(managed)
+        else:
+            self._schedule(managed)
+
+    # The five verbs
+
+    def deadline(self) -> float | None:
+        """The time at which L{expired} is to be called; None is never."""
+        return self._wheel.deadline()
+
+    def outgoing(self) -> list[Sending]:
+        """Take the messages to send, after acting on the events."""
+        taken, self._sendings = self._sendings, []
+        return taken
+
+    def events(self) -> list[tuple[Managed, Event]]:
+        """Take what happened since the last call, in order."""
+        taken, self._events = self._events, []
+        return taken
+
+    def expired(self, now: float) -> None:
+        """Act on deadlines whose time has come."""
+        for managed in self._wheel.expired(now):
+            managed.when = None
+            managed.core.expired(now)
+            self.turned(managed, now)
+
+    def received(self, message: Layout, transactionID: int, path: IBPath, now: float) -> None:
+        """
+        Take a message of a peer.
+
+        @param path: the way that it came.
+        """
+        kind = type(message).__name__
+        self.counters[f"received {kind}"] += 1
+        if isinstance(message, REQ):
+            managed = self._ofREQ(message, transactionID, path, now)
+        elif isinstance(message, SIDRREQ):
+            managed = self._ofQuestion(message, transactionID, path)
+        elif isinstance(message, SIDRREP):
+            managed = self._questions.get(message.requestID)
+        else:
+            managed = self.matching(message)
+            if managed is None:
+                self._answerStranger(message, transactionID, path)
+                self.counters[f"stray {kind}"] += 1
+            elif isinstance(message, REP) and self._endStale(managed, message, transactionID, now):
+                self._refuse(message, RejectReason.STALE_CONNECTION, transactionID, path)
+                managed = None
+        if managed is None:
+            return
+        if not managed.core.received(message, transactionID, now):
+            self.counters[f"duplicate {kind}"] += 1
+        self.turned(managed, now)
+        if isinstance(message, (REQ, REP)) and managed.key in self._connections:
+            self._name(managed)
+
+    # Messages without a connection, and their answers
+
+    def _ofREQ(self, request: REQ, transactionID: int, path: IBPath, now: float) -> Managed | None:
+        known = self._byPeer.get((request.localCAGUID, request.localCommID))
+        if known is not None:
+            if known.connection.state != "TIMEWAIT":
+                return known
+            self._refuse(request, RejectReason.STALE_CONNECTION, transactionID, path)
+            return None
+        old = self._byQP.get((request.localCAGUID, request.localQPN))
+        if old is not None:  # the peer has forgotten it
+            self._refuse(request, RejectReason.STALE_CONNECTION, transactionID, path)
+            old.connection.fail(now)
+            self.turned(old, now)
+            return None
+        crossing = self._crossing(request, path)
+        return crossing or self._ofListener(request, transactionID, path)
+
+    def _crossing(self, request: REQ, path: IBPath) -> Managed | None:
+        """A connection of ours to the same peer, peer to peer, that this REQ may be about as well."""
+        for managed in self._peerToPeer:
+            isService = request.serviceID == managed.connection.opening.request.serviceID
+            if isService and (managed.path.dgid, managed.path.dlid) == (path.sgid, path.slid):
+                return managed
+        return None
+
+    def _ofListener(self, request: REQ, transactionID: int, path: IBPath) -> Managed | None:
+        candidates = self._listeners.get(request.serviceID, ())
+        listener = next((each for each in candidates if each.wants(request.privateData)), None)
+        if listener is None:
+            self._refuse(request, RejectReason.INVALID_SERVICE_ID, transactionID, path)
+            return None
+        if len(listener.waiting) >= listener.backlog:
+            self.counters["dropped REQ"] += 1
+            return None
+        number = self._freeNumber(self._connections)
+        first = self._random() & LOW_BITS
+        connection = Connection(
+            number, self.guid, first, mayReload=listener.mayReload, checkPath=listener.checkPath
+        )
+        managed = Managed(number, connection, _toGSI(path.reverse()), listener)
+        self._connections[number] = managed
+        listener.waiting.add(number)
+        return managed
+
+    def _ofQuestion(self, question: SIDRREQ, transactionID: int, path: IBPath) -> Managed | None:
+        key = (path.sgid or path.slid, question.requestID)
+        known = self._asked.get(key)
+        if known is not None:
+            return known
+        listener = next(iter(self._listeners.get(question.serviceID, ())), None)
+        if listener is None or len(self._asked) >= MOST_QUESTIONS:
+            if listener is None:
+                refusal = SIDRREP(
+                    requestID=question.requestID,
+                    serviceID=question.serviceID,
+                    status=SIDRStatus.SERVICE_ID_NOT_SUPPORTED,
+                )
+                self._send(refusal, transactionID, _toGSI(path.reverse()))
+            return None
+        managed = Managed(question.requestID, Resolution(_AGAIN), _toGSI(path.reverse()), listener)
+        self._asked[key] = managed
+        managed.names.append((self._asked, key))
+        return managed
+
+    def matching(self, message: Layout) -> Managed | None:
+        """The connection that a message is about, by its comm ids."""
+        if not isinstance(message, (REP, REJ, MRA, RTU, DREQ, DREP, LAP, APR)):
+            return None
+        managed = self._connections.get(message.remoteCommID)
+        if managed is None and isinstance(message, REJ) and message.reason == RejectReason.TIMEOUT:
+            peer = GUID(bytes(message.additionalInfo[:8]))
+            return self._byPeer.get((peer, message.localCommID))
+        if managed is None:
+            return None
+        known = managed.connection.remoteCommID
+        isFirst = known == 0 and isinstance(message, (REP, REJ, MRA))  # the peer's id may be new, or none yet
+        return managed if isFirst or known == message.localCommID else None
+
+    def _endStale(self, managed: Managed, reply: REP, transactionID: int, now: float) -> bool:
+        """
+        End a connection that has a queue pair which another one's REP names, and that other one, too.
+
+        @return: whether it was so.
+        """
+        old = self._byQP.get((reply.localCAGUID, reply.localQPN))
+        if old is None or old is managed:
+            return False
+        old.connection.fail(now)
+        self.turned(old, now)
+        rejection = REJ(messageRejected=MessageKind.REQ, reason=RejectReason.STALE_CONNECTION)
+        managed.connection.received(rejection, transactionID, now)
+        self.turned(managed, now)
+        return True
+
+    def _answerStranger(self, message: Layout, transactionID: int, path: IBPath) -> None:
+        """Answer a message about a connection that there is not, where its sender waits for an answer."""
+        if isinstance(message, REP):
+            self._refuse(message, RejectReason.INVALID_COMM_ID, transactionID, path)
+        elif isinstance(message, (DREQ, LAP)):
+            ours, theirs = message.remoteCommID, message.localCommID
+            answer: Layout = DREP(localCommID=ours, remoteCommID=theirs)
+            if isinstance(message, LAP):
+                answer = APR(localCommID=ours, remoteCommID=theirs, apStatus=APStatus.INVALID_COMM_ID)
+            self._send(answer, transactionID, _toGSI(path.reverse()))
+
+    def _refuse(self, message: REQ | REP, reason: RejectReason, transactionID: int, path: IBPath) -> None:
+        isREQ = isinstance(message, REQ)
+        rejection = REJ(
+            localCommID=0 if isinstance(message, REQ) else message.remoteCommID,
+            remoteCommID=message.localCommID,
+            messageRejected=MessageKind.REQ if isREQ else MessageKind.REP,
+            reason=reason,
+        )
+        self._send(rejection, transactionID, _toGSI(path.reverse()))
+
+    # Tables
+
+    def _freeNumber(self, taken: dict[int, Managed]) -> int:
+        """A number that nobody has, nor had a moment ago; peers can't foresee it."""
+        for _ in range(_TRIES):
+            number = self._random() & LOW_BITS
+            if number and number not in taken:
+                return number
+        raise ResourceExhausted("no id is free")
+
+    def _name(self, managed: Managed) -> None:
+        """Find a connection by what its peer calls itself from now on."""
+        connection = managed.connection
+        guid = connection.remoteGUID
+        if guid is None:
+            return
+        names = [(self._byPeer, connection.remoteCommID)]
+        if connection.remoteQPN:
+            names.append((self._byQP, connection.remoteQPN))
+        for table, number in names:
+            key = (guid, number)
+            if number and key not in table:
+                table[key] = managed
+                managed.names.append((table, key))
+
+    def _forget(self, managed: Managed) -> None:
+        managed.notch.pop(id(managed), None)
+        table = self._connections if isinstance(managed.core, Connection) else self._questions
+        if table.get(managed.key) is managed:
+            del table[managed.key]
+        for names, key in managed.names:
+            names.pop(key, None)
+        managed.names.clear()
+        managed.core.free()
+        self._peerToPeer.discard(managed)
+        if managed.listener is not None:
+            managed.listener.waiting.discard(managed.key)
+
+    def _schedule(self, managed: Managed) -> None:
+        when = managed.core.deadline()
+        if when != managed.when:
+            managed.notch.pop(id(managed), None)
+            managed.when = when
+            if when is not None:
+                managed.notch = self._wheel.add(id(managed), managed, when)
+
+    def _send(self, message: Layout, transactionID: int, path: IBPath, isAgain: bool = False) -> None:
+        kind = type(message).__name__
+        self.counters[f"sent {kind}"] += 1
+        if isAgain:
+            self.counters[f"retried {kind}"] += 1
+        self._sendings.append(Sending(message, transactionID, path, isAgain))
+
+
+def _toGSI(path: IBPath) -> IBPath:
+    """The same way, from queue pair 1 to queue pair 1."""
+    if path.dqpn == 1 and path.sqpn == 1 and path.qkey == GMP_QKEY:
+        return path
+    return replace(path, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)

@@ -1,0 +1,191 @@
+"""
+Events of connections: what the communication manager reports to whoever owns a connection.
+
+Follows InfiniBand Architecture vol. 1, 12.9.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+from txrdma.cm.layouts.messages import (
+    APR,
+    CMPath,
+    DREQ,
+    LAP,
+    MessageKind,
+    REJ,
+    REP,
+    REQ,
+    RTU,
+    SIDRREP,
+    SIDRREQ,
+)
+from txrdma.kit.values import frozen
+
+
+@frozen
+class ConnectionRequested:
+    """A peer asks for a connection: accept it, reject it, or ask the peer for time."""
+
+    request: REQ
+
+
+@frozen
+class ConnectionReplied:
+    """The peer accepts: make the queue pair ready to send, then call C{ready}, or reject."""
+
+    reply: REP
+
+
+@frozen
+class ConnectionEstablished:
+    """
+    The connection carries data in both directions.
+
+    @ivar ready: the peer's RTU; None at the end that sent it, or where something else made good its loss.
+    """
+
+    ready: RTU | None
+
+
+@frozen
+class ConnectionRejected:
+    """The peer ends the connection by a REJ, before it is established or after."""
+
+    rejection: REJ
+
+
+@frozen
+class ConnectionTimedOut:
+    """The peer did not answer a REQ or a REP, however often it was sent."""
+
+    message: MessageKind
+
+
+@frozen
+class Disconnected:
+    """
+    The connection is over by a DREQ of either end, or of both; call C{disconnect} unless that was done.
+
+    @ivar request: the peer's DREQ, with its private data; None where the peer answered ours, or never did.
+    """
+
+    request: DREQ | None
+
+
+@frozen
+class TimewaitOver:
+    """Packets of the connection are not on their way any more: its ids and queue pair may be used again."""
+
+
+@frozen
+class AlternatePathRequested:
+    """A peer's LAP: accept its alternate path or reject it, by its transaction."""
+
+    lap: LAP
+    path: CMPath
+    transactionID: int
+
+
+@frozen
+class AlternatePathCancelled:
+    """A LAP that was reported is out of date: the peer has given it up, or the connection is over."""
+
+    transactionID: int
+
+
+@frozen
+class AlternatePathLoaded:
+    """The peer has accepted the alternate path, and both ends are ready to migrate."""
+
+    path: CMPath
+    response: APR
+
+
+@frozen
+class AlternatePathRejected:
+    """The peer has rejected the alternate path: there is none now."""
+
+    response: APR
+
+
+@frozen
+class AlternatePathTimedOut:
+    """The peer did not answer the LAP, however often it was sent: there is no alternate path now."""
+
+
+@frozen
+class AlternatePathAbandoned:
+    """The connection ended while the answer to a LAP was awaited."""
+
+
+@frozen
+class PathMigrated:
+    """The alternate path is the primary one now, and there is no alternate path."""
+
+    path: CMPath
+
+
+@frozen
+class MigrationUnexpected:
+    """The queue pair reports a migration, though there was no alternate path to migrate to."""
+
+
+@frozen
+class QPDisarmed:
+    """An instruction for the queue pair: migrate no more, before messages that go out now."""
+
+
+@frozen
+class QPArmed:
+    """An instruction for the queue pair: load this alternate path and be ready to migrate to it."""
+
+    path: CMPath
+
+
+@frozen
+class ServiceRequested:
+    """A peer asks by a SIDR_REQ for the queue pair of a datagram service."""
+
+    request: SIDRREQ
+
+
+@frozen
+class ServiceResolved:
+    """The answer to a SIDR_REQ has come; its status may be a refusal."""
+
+    response: SIDRREP
+
+
+@frozen
+class ServiceTimedOut:
+    """Nobody answered a SIDR_REQ, however often it was sent."""
+
+
+Event = Union[
+    ConnectionRequested,
+    ConnectionReplied,
+    ConnectionEstablished,
+    ConnectionRejected,
+    ConnectionTimedOut,
+    Disconnected,
+    TimewaitOver,
+    AlternatePathRequested,
+    AlternatePathCancelled,
+    AlternatePathLoaded,
+    AlternatePathRejected,
+    AlternatePathTimedOut,
+    AlternatePathAbandoned,
+    PathMigrated,
+    MigrationUnexpected,
+    QPDisarmed,
+    QPArmed,
+    ServiceRequested,
+    ServiceResolved,
+    ServiceTimedOut,
+]
+
+
+def ignoreEvent(connection: object, event: Event) -> None:
+    """Do nothing: nobody hears any more of a connection that its program has left."""

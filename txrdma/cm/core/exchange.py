@@ -1,0 +1,208 @@
+"""
+Exchanges of messages: a message that is sent again until an answer comes, and what all cores share.
+
+Follows InfiniBand Architecture vol. 1, 12.9.8 (timeouts and retries) and 12.6.6 (MRA).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from txrdma.cm.core.events import Event
+from txrdma.cm.layouts.messages import CMPath
+from txrdma.cm.layouts.paths import lifeTimeOf
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import lifetimeSeconds
+from txrdma.kit.machines import Table
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import Layout
+
+LONGEST_SERVICE: Final = 24
+"""The longest time that an MRA can make us wait, a time's code: 68.7 seconds, as Linux's rdma_cm asks for."""
+
+LONGEST_RESPONSE: Final = 22
+"""The longest time that a peer's REQ can make us wait for it or its packets, a time's code: 17 seconds."""
+
+LOW_BITS: Final = 0xFFFFFFFF
+"""Bits of a transaction id by which messages are matched: Linux's umad puts numbers of its own above them."""
+
+
+@frozen
+class Patience:
+    """
+    The time after which a message is sent again, and how often.
+
+    @ivar responseTimeout: the time that the peer's CM takes to answer at most, a time's code.
+    @ivar lifeTime: the time that a packet is on its way at most, a code likewise.
+    """
+
+    responseTimeout: int
+    lifeTime: int
+    retries: int
+
+    @property
+    def seconds(self) -> float:
+        """The time from a message to its repetition: there, to answer, and back."""
+        return lifetimeSeconds(min(self.responseTimeout, LONGEST_RESPONSE)) + self._wayThereAndBack
+
+    def service(self, code: int) -> float:
+        """The time to wait when a peer has sent an MRA with this service timeout, in seconds."""
+        return lifetimeSeconds(min(code, LONGEST_SERVICE)) + self._wayThereAndBack
+
+    @property
+    def _wayThereAndBack(self) -> float:
+        return 2 * lifetimeSeconds(min(self.lifeTime, LONGEST_RESPONSE))
+
+    def by(self, path: CMPath) -> Patience:
+        """Patience with the same response timeout and retries on another path."""
+        return Patience(self.responseTimeout, lifeTimeOf(path), self.retries)
+
+
+@frozen
+class Outgoing:
+    """
+    A message to send in a transaction.
+
+    @ivar isAgain: the same message was sent before, in this transaction.
+    """
+
+    message: Layout
+    transactionID: int
+    isAgain: bool = False
+
+
+class _Over:
+    """The inputs of a machine that is over: all of them are ignored."""
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        return _ignore
+
+
+def _ignore() -> None:
+    """Do nothing."""
+
+
+_OVER: Final = _Over()
+
+
+class Core:
+    """
+    A state machine's data with a message that waits for an answer: the five verbs of all cores here.
+
+    @ivar deadlineSeconds: the time at which C{expired} is to be called; None is never.
+    """
+
+    __slots__ = (
+        *("_again", "_events", "_heard", "_inputs", "_now", "_outgoing", "_patience", "_place"),
+        *("_retries", "_transaction", "deadlineSeconds"),
+    )
+    _table: Table[Any, Any]
+    _place: str
+    _final: frozenset[str] = frozenset()
+    """Names of states in which a program's requests are ignored: it hears of the end, or has heard of it."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._events: list[Event] = []
+        self._outgoing: list[Outgoing] = []
+        self._again: Outgoing | None = None
+        self._heard: Any = None
+        self._transaction = 0
+        self._retries = 0
+        self._now = 0.0
+        self.deadlineSeconds: float | None = None
+        self._inputs: Any = self._table.begin(self)
+
+    @property
+    def state(self) -> str:
+        """The state's name, as the specification and the pictures have it."""
+        return self._place
+
+    def deadline(self) -> float | None:
+        """The time at which L{expired} is to be called; None is never."""
+        return self.deadlineSeconds
+
+    def outgoing(self) -> list[Outgoing]:
+        """Take the messages to send; act on the events before: queue pairs are disarmed before a LAP goes."""
+        taken, self._outgoing = self._outgoing, []
+        return taken
+
+    def events(self) -> list[Event]:
+        """Take what happened since the last call, in order."""
+        taken, self._events = self._events, []
+        return taken
+
+    def received(self, message: Layout, transactionID: int, now: float) -> bool:
+        """
+        Take a message of the peer that belongs here.
+
+        @return: whether it was news: late and duplicate messages are none, though they may be answered.
+        """
+        place, events = self._place, len(self._events)
+        self._heard, self._transaction, self._now = message, transactionID, now
+        self._hear(message)
+        self._heard = None
+        return self._place != place or len(self._events) > events
+
+    def expired(self, now: float) -> None:
+        """Act on the deadline, if its time has come."""
+        if self.deadlineSeconds is None or now < self.deadlineSeconds:
+            return
+        self._now = now
+        if self._retries > 0:
+            self._retries -= 1
+            self._inputs.expired()
+        else:
+            self._stop()
+            self._inputs.exhausted()
+
+    def free(self) -> None:
+        """Let go of the machine, as nothing happens any more: it holds this, too."""
+        self._inputs = _OVER
+
+    def _hear(self, message: Layout) -> None:
+        raise NotImplementedError
+
+    def _ask(self, what: str, now: float) -> bool:
+        """
+        Give the machine the input of a program's request.
+
+        @return: whether the request came in time: a peer can end all before.
+        @raise InvalidRequest: the request makes no sense in this state.
+        """
+        if not self._table.has(self._place, what):
+            if self._place in self._final:
+                return False
+            raise InvalidRequest(f"{what} is no request for the state {self._place}")
+        self._now = now
+        getattr(self._inputs, what)()
+        return True
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+
+    def _send(self, message: Layout, transactionID: int | None = None) -> Outgoing:
+        """Send a message once; as an answer unless a transaction is given."""
+        made = Outgoing(message, self._transaction if transactionID is None else transactionID)
+        self._outgoing.append(made)
+        return made
+
+    def _sendUntilAnswered(self, message: Layout, transactionID: int) -> None:
+        made = self._send(message, transactionID)
+        self._again = Outgoing(message, made.transactionID, True)
+        self._retries = self._patience.retries
+        self.deadlineSeconds = self._now + self._patience.seconds
+
+    def _sendAgain(self) -> None:
+        assert self._again is not None  # a deadline comes with it
+        self._outgoing.append(self._again)
+        self.deadlineSeconds = self._now + self._patience.seconds
+
+    def _stop(self) -> None:
+        self._again = None
+        self.deadlineSeconds = None
+
+    def _wait(self, code: int) -> None:
+        """The peer takes longer: it sent an MRA with this service timeout."""
+        self.deadlineSeconds = self._now + self._patience.service(code)

@@ -1,0 +1,391 @@
+"""
+The opening of a connection: REQ, REP, RTU, by the active end, by the passive one, and peer to peer.
+
+Follows InfiniBand Architecture vol. 1, 12.9.5 (state diagrams), 12.9.7 and 12.10.4 (peer to peer). Each
+message is sent again until it is answered; who needs time says so by an MRA, at the latest when it gets a
+message twice. A lost RTU is made good by whatever shows that the peer is ready: data, a DREQ or a LAP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from txrdma.cm.core.events import (
+    ConnectionEstablished,
+    ConnectionRejected,
+    ConnectionReplied,
+    ConnectionRequested,
+    ConnectionTimedOut,
+)
+from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, Patience
+from txrdma.cm.layouts.messages import (
+    checkFits,
+    checkRoom,
+    MessageKind,
+    MRA,
+    REJ,
+    RejectReason,
+    REP,
+    REQ,
+    RTU,
+)
+from txrdma.cm.layouts.paths import lifeTimeOf
+from txrdma.iba.types import GUID
+from txrdma.kit.machines import Row, Table
+from txrdma.kit.wire import Layout
+
+_NO_REJECTION = REJ()
+
+
+class Inputs(Protocol):
+    """The inputs of an opening: requests of its program, messages of its peer, and the time."""
+
+    def connect(self) -> None:
+        """The program wants a connection."""
+
+    def requested(self) -> None:
+        """A REQ came, for the first time or again."""
+
+    def overtaken(self) -> None:
+        """A REQ came of a peer that connects as we do, and has the right of way."""
+
+    def accept(self) -> None:
+        """The program gives its answer to a REQ."""
+
+    def ready(self) -> None:
+        """The program's queue pair is ready to send: the answer to a REP."""
+
+    def reject(self) -> None:
+        """The program does not want the connection, and gives a reason."""
+
+    def delay(self) -> None:
+        """The program takes longer than the peer expects."""
+
+    def cancel(self) -> None:
+        """The program has lost interest."""
+
+    def delayed(self) -> None:
+        """The peer takes longer: it sent an MRA for our message."""
+
+    def replied(self) -> None:
+        """A REP came, for the first time or again."""
+
+    def rejected(self) -> None:
+        """A REJ of the peer came."""
+
+    def confirmed(self) -> None:
+        """The RTU came, or what shows that it was lost: data, a DREQ, a LAP."""
+
+    def expired(self) -> None:
+        """No answer came in time; there are retries left."""
+
+    def exhausted(self) -> None:
+        """No answer came in time, and that was the last retry."""
+
+
+class Opening(Core):
+    """
+    The opening of one connection, at one end.
+
+    @ivar isActive: this end's REQ counts, not the peer's.
+    @ivar isPeerToPeer: both ends may ask; a REQ of the peer is compared with ours.
+    @ivar request: the REQ that counts, ours or the peer's.
+    @ivar reply: the REP that was sent or received; None before.
+    @ivar transactionID: the transaction of the REQ, which all messages of the opening carry.
+    @ivar lingers: after a failure: the peer may have been ready to send, so ids rest for a while.
+    """
+
+    __slots__ = (
+        *("_guid", "_private", "_ready", "_refusal", "_service"),
+        *(
+            "isActive",
+            "isPeerToPeer",
+            "lingers",
+            "localCommID",
+            "remoteCommID",
+            "reply",
+            "request",
+            "transactionID",
+        ),
+    )
+    _final = frozenset({"ENDED", "ESTABLISHED"})
+
+    def __init__(self, localCommID: int, guid: GUID) -> None:
+        """
+        @param guid: this end's CA GUID, by which the peer finds what is rejected for a timeout.
+        """
+        self._guid = guid
+        self.localCommID = localCommID
+        self.remoteCommID = 0
+        self.isActive = False
+        self.lingers = False
+        self.request = REQ()
+        self.reply: REP | None = None
+        self.transactionID = 0
+        self._ready: RTU | None = None
+        self._refusal = _NO_REJECTION
+        self._service = LONGEST_SERVICE
+        self._private = b""
+        self.isPeerToPeer = False
+        super().__init__(Patience(0, 0, 0))
+
+    @property
+    def isOver(self) -> bool:
+        """True if there is no connection, and will be none."""
+        return self._place == _ENDED
+
+    @property
+    def isEstablished(self) -> bool:
+        """True if the connection is established."""
+        return self._place == _ESTABLISHED
+
+    # Requests of a program
+
+    def connect(self, request: REQ, transactionID: int, now: float, isPeerToPeer: bool = False) -> None:
+        """
+        Send a REQ to the peer.
+
+        @param isPeerToPeer: the peer may ask for the same connection meanwhile; one of both REQs counts.
+        """
+        self.isActive = True
+        self.request, self.transactionID, self.isPeerToPeer = request, transactionID, isPeerToPeer
+        life = lifeTimeOf(request.primary)
+        self._patience = Patience(request.remoteCMResponseTimeout, life, request.maxCMRetries)
+        self._ask("connect", now)
+
+    def accept(self, reply: REP, now: float) -> bool:
+        """
+        Answer a REQ by a REP; both comm ids are filled in.
+
+        @return: whether the peer still waits for it; the same of all requests here.
+        @raise InvalidRequest: no REQ waits for an answer, or the answer can't be encoded; the same of all
+            requests here.
+        """
+        if self._place in (_REQ_RCVD, _MRA_REQ_SENT):
+            reply = reply.replace(localCommID=self.localCommID, remoteCommID=self.remoteCommID)
+            checkFits(reply)
+            self.reply = reply
+        return self._ask("accept", now)
+
+    def ready(self, privateData: bytes, now: float) -> bool:
+        """Answer a REP by an RTU: the queue pair can send."""
+        checkRoom(privateData, 224)
+        self._private = privateData
+        return self._ask("ready", now)
+
+    def reject(
+        self, reason: RejectReason, now: float, information: bytes = b"", privateData: bytes = b""
+    ) -> bool:
+        """Answer a REQ or a REP by a REJ, or withdraw a REP."""
+        checkRoom(information, 72, "information")
+        checkRoom(privateData, 148)
+        self._refusal = REJ(
+            reason=reason,
+            rejectInfoLength=len(information),
+            additionalInfo=information.ljust(72, b"\0"),
+            privateData=privateData.ljust(148, b"\0"),
+        )
+        return self._ask("reject", now)
+
+    def delay(self, service: int, now: float, privateData: bytes = b"") -> bool:
+        """
+        Ask the peer to wait, by an MRA.
+
+        @param service: the time until the answer, a time's code.
+        """
+        checkFits(MRA(serviceTimeout=service))
+        checkRoom(privateData, 222)
+        self._service, self._private = service, privateData
+        return self._ask("delay", now)
+
+    def cancel(self, now: float) -> bool:
+        """Give up: the peer gets a REJ where it may wait for something."""
+        self._refusal = REJ(reason=RejectReason.CONSUMER_REJECT)
+        return self._ask("cancel", now)
+
+    # What happens
+
+    def confirmed(self, now: float) -> None:
+        """Note that the peer must be ready: it sent data, a DREQ or a LAP."""
+        self._now = now
+        self._inputs.confirmed()
+
+    def _hear(self, message: Layout) -> None:
+        if isinstance(message, REQ):
+            self._hearREQ(message)
+        elif isinstance(message, REP):
+            if self.isActive:
+                self._inputs.replied()
+        elif isinstance(message, RTU):
+            self._inputs.confirmed()
+        elif isinstance(message, MRA):
+            waiting = MessageKind.REQ if self.isActive else MessageKind.REP
+            if message.messageMRAed == waiting:
+                self._inputs.delayed()
+        elif isinstance(message, REJ):
+            isAbsent = self.isPeerToPeer and message.reason == RejectReason.INVALID_SERVICE_ID
+            if not isAbsent:  # else the peer may ask for the connection a moment later
+                self._inputs.rejected()
+
+    def _hearREQ(self, request: REQ) -> None:
+        if not self.isActive:
+            self._inputs.requested()
+        elif self.isPeerToPeer and _rank(request) > _rank(self.request):
+            self._inputs.overtaken()
+
+    # What transitions do
+
+    def _sendREQ(self) -> None:
+        self._sendUntilAnswered(self.request, self.transactionID)
+
+    def _sendREP(self) -> None:
+        assert self.reply is not None
+        self._sendUntilAnswered(self.reply, self.transactionID)
+
+    def _sendRTU(self) -> None:
+        self._ready = RTU(
+            localCommID=self.localCommID,
+            remoteCommID=self.remoteCommID,
+            privateData=self._private.ljust(224, b"\0"),
+        )
+        self._sendRTUAgain()
+
+    def _sendRTUAgain(self) -> None:
+        if self._ready is not None:
+            self._send(self._ready, self.transactionID)
+
+    def _sendMRA(self) -> None:
+        self._send(
+            MRA(
+                localCommID=self.localCommID,
+                remoteCommID=self.remoteCommID,
+                messageMRAed=MessageKind.REP if self.isActive else MessageKind.REQ,
+                serviceTimeout=self._service,
+                privateData=self._private.ljust(222, b"\0"),
+            ),
+            self.transactionID,
+        )
+
+    def _sendREJ(self) -> None:
+        self._refuse(MessageKind.REP if self.isActive else MessageKind.REQ, self.localCommID)
+
+    def _sendFirstREJ(self) -> None:
+        self._refuse(MessageKind.REQ, 0)  # the peer was never told our comm id
+
+    def _withdraw(self) -> None:
+        self._refuse(MessageKind.LAP, self.localCommID)
+
+    def _sendTimeout(self) -> None:
+        self._refusal = REJ(
+            reason=RejectReason.TIMEOUT,
+            rejectInfoLength=8,
+            additionalInfo=self._guid.raw.ljust(72, b"\0"),
+        )
+        self._withdraw()
+
+    def _refuse(self, kind: MessageKind, localCommID: int) -> None:
+        ids = {"localCommID": localCommID, "remoteCommID": self.remoteCommID}
+        self._send(self._refusal.replace(messageRejected=kind, **ids), self.transactionID)
+
+    def _takeRequest(self) -> None:
+        self.isActive = False
+        self.request, self.transactionID = self._heard, self._transaction
+        self.remoteCommID = self.request.localCommID
+        life = lifeTimeOf(self.request.primary)
+        self._patience = Patience(self.request.localCMResponseTimeout, life, self.request.maxCMRetries)
+        self._tell(ConnectionRequested(self.request))
+
+    def _takeReply(self) -> None:
+        self.reply = self._heard
+        self.remoteCommID = self._heard.localCommID
+        self._tell(ConnectionReplied(self._heard))
+
+    def _tellEstablished(self) -> None:
+        self._tell(ConnectionEstablished(self._heard if isinstance(self._heard, RTU) else None))
+
+    def _tellRejected(self) -> None:
+        self.lingers = self.lingers or self._heard.reason == RejectReason.STALE_CONNECTION
+        self._tell(ConnectionRejected(self._heard))
+
+    def _tellTimedOut(self) -> None:
+        self._tell(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
+
+    def _linger(self) -> None:
+        self.lingers = True
+
+    def _waitLonger(self) -> None:
+        self._wait(self._heard.serviceTimeout)
+
+
+def _rank(request: REQ) -> tuple[bytes, int]:
+    """The right of way between ends that connect to each other at the same time: the higher one is active."""
+    return request.localCAGUID.raw, request.localQPN
+
+
+_IDLE = "IDLE"
+_REQ_SENT = "REQ_SENT"
+_MRA_REQ_RCVD = "MRA_REQ_RCVD"
+_REP_RCVD = "REP_RCVD"
+_MRA_REP_SENT = "MRA_REP_SENT"
+_REQ_RCVD = "REQ_RCVD"
+_MRA_REQ_SENT = "MRA_REQ_SENT"
+_REP_SENT = "REP_SENT"
+_MRA_REP_RCVD = "MRA_REP_RCVD"
+_ESTABLISHED = "ESTABLISHED"
+_ENDED = "ENDED"
+
+_In = Inputs
+_Do = Opening
+_Row = Row[Inputs, Opening]
+
+
+def _rows() -> Iterator[_Row]:
+    # Active: a REQ is out.
+    yield _IDLE, _In.connect, _REQ_SENT, (_Do._sendREQ,)
+    yield _REQ_SENT, _In.delayed, _MRA_REQ_RCVD, (_Do._waitLonger,)
+    for here in (_REQ_SENT, _MRA_REQ_RCVD):
+        yield here, _In.replied, _REP_RCVD, (_Do._stop, _Do._takeReply)
+        yield here, _In.overtaken, _REQ_RCVD, (_Do._stop, _Do._takeRequest)
+        yield here, _In.rejected, _ENDED, (_Do._stop, _Do._tellRejected)
+        yield here, _In.expired, _REQ_SENT, (_Do._sendAgain,)
+        yield here, _In.exhausted, _ENDED, (_Do._sendTimeout, _Do._tellTimedOut)
+        yield here, _In.cancel, _ENDED, (_Do._stop, _Do._sendTimeout)
+    # Active: a REP waits for its answer.
+    for here in (_REP_RCVD, _MRA_REP_SENT):
+        yield here, _In.ready, _ESTABLISHED, (_Do._sendRTU, _Do._tellEstablished)
+        yield here, _In.replied, _MRA_REP_SENT, (_Do._sendMRA,)
+        yield here, _In.delay, _MRA_REP_SENT, (_Do._sendMRA,)
+        yield here, _In.reject, _ENDED, (_Do._sendREJ,)
+        yield here, _In.cancel, _ENDED, (_Do._sendREJ,)
+        yield here, _In.rejected, _ENDED, (_Do._linger, _Do._tellRejected)
+        yield here, _In.confirmed, _ENDED, (_Do._linger,)  # a DREQ before our RTU
+    yield _ESTABLISHED, _In.replied, _ESTABLISHED, (_Do._sendRTUAgain,)
+    # Passive: a REQ waits for its answer.
+    yield _IDLE, _In.requested, _REQ_RCVD, (_Do._takeRequest,)
+    for here in (_REQ_RCVD, _MRA_REQ_SENT):
+        refuse = _Do._sendFirstREJ if here == _REQ_RCVD else _Do._sendREJ
+        yield here, _In.accept, _REP_SENT, (_Do._sendREP,)
+        yield here, _In.requested, _MRA_REQ_SENT, (_Do._sendMRA,)
+        yield here, _In.delay, _MRA_REQ_SENT, (_Do._sendMRA,)
+        yield here, _In.reject, _ENDED, (refuse,)
+        yield here, _In.cancel, _ENDED, (refuse,)
+        yield here, _In.rejected, _ENDED, (_Do._tellRejected,)
+    # Passive: a REP is out.
+    yield _REP_SENT, _In.delayed, _MRA_REP_RCVD, (_Do._waitLonger,)
+    for here in (_REP_SENT, _MRA_REP_RCVD):
+        yield here, _In.confirmed, _ESTABLISHED, (_Do._stop, _Do._tellEstablished)
+        yield here, _In.rejected, _ENDED, (_Do._stop, _Do._tellRejected)
+        yield here, _In.expired, _REP_SENT, (_Do._sendAgain,)
+        yield here, _In.exhausted, _ENDED, (_Do._linger, _Do._sendTimeout, _Do._tellTimedOut)
+        yield here, _In.reject, _ENDED, (_Do._stop, _Do._linger, _Do._withdraw)
+        yield here, _In.cancel, _ENDED, (_Do._stop, _Do._linger, _Do._withdraw)
+
+
+TABLE: Table[Inputs, Opening] = Table(Inputs, Opening, _rows())
+Opening._table = TABLE
+
+
+def diagram() -> str:
+    """The state machine as a graph in the DOT language, for the documentation."""
+    return TABLE.diagram("opening")

@@ -1,0 +1,123 @@
+"""
+Paths in messages: from values of programs and back, turned around, compared.
+
+Follows InfiniBand Architecture vol. 1, 12.7.11 to 12.7.22. Within the communication manager a path is the
+L{CMPath} of a REQ, as its sender sees it; a LAP has the same fields in another order.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.cm.layouts.messages import CMPath, LAP
+from txrdma.iba.path import IBPath, PERMISSIVE_LID, SUBNET_TIMEOUT
+from txrdma.iba.types import GID, LID
+from txrdma.mad.layouts.values import Rate
+
+NO_PATH: Final = CMPath()
+_NO_GID: Final = GID(bytes(16))
+
+
+def pathFor(path: IBPath, ackDelay: int = 0, rate: Rate = Rate.GBPS_2_5) -> CMPath:
+    """
+    The path of a REQ for packets that leave by C{path}.
+
+    @param ackDelay: the time that the sender's port takes to acknowledge, a time's code.
+    """
+    isRouted = path.dgid is not None and path.hopLimit > 1
+    noLIDs = not path.slid and not path.dlid
+    return CMPath(
+        localLID=PERMISSIVE_LID if isRouted and noLIDs else path.slid,
+        remoteLID=PERMISSIVE_LID if isRouted and noLIDs else path.dlid,
+        localGID=path.sgid or _NO_GID,
+        remoteGID=path.dgid or _NO_GID,
+        flowLabel=path.flowLabel,
+        packetRate=rate,
+        trafficClass=path.trafficClass,
+        hopLimit=path.hopLimit,
+        serviceLevel=path.serviceLevel,
+        subnetLocal=not isRouted,
+        localACKTimeout=path.qpTimeout(ackDelay),
+    )
+
+
+def pathOf(path: CMPath) -> IBPath:
+    """The way of packets that leave by the path of a REQ; its LIDs are none where there is only a route."""
+    lids = path.localLID, path.remoteLID
+    slid, dlid = (LID(0), LID(0)) if lids == (PERMISSIVE_LID, PERMISSIVE_LID) else lids
+    return IBPath(
+        slid=slid,
+        dlid=dlid,
+        sgid=None if path.localGID == _NO_GID else path.localGID,
+        dgid=None if path.remoteGID == _NO_GID else path.remoteGID,
+        flowLabel=path.flowLabel,
+        trafficClass=path.trafficClass,
+        hopLimit=path.hopLimit,
+        serviceLevel=path.serviceLevel,
+        packetLifeTime=lifeTimeOf(path),
+    )
+
+
+def lifeTimeOf(path: CMPath) -> int:
+    """The code of a path's packet life time, by its ACK timeout: that is twice as long, and no less."""
+    return path.localACKTimeout - 1 if path.localACKTimeout else SUBNET_TIMEOUT
+
+
+def reversedPath(path: CMPath) -> CMPath:
+    """A path, as its other end sees it."""
+    return path.replace(
+        localLID=path.remoteLID,
+        remoteLID=path.localLID,
+        localGID=path.remoteGID,
+        remoteGID=path.localGID,
+    )
+
+
+def isPath(path: CMPath) -> bool:
+    """True if a REQ has a path there: a message without an alternate path has zeros."""
+    return bool(path.localLID or path.remoteLID) or {path.localGID, path.remoteGID} != {_NO_GID}
+
+
+def areSame(one: CMPath, other: CMPath) -> bool:
+    """True if two paths, seen from the same end, take the same way; LIDs count on InfiniBand links only."""
+    return _way(one) == _way(other)
+
+
+def _way(path: CMPath) -> tuple[object, ...]:
+    isRoCE = PERMISSIVE_LID in (path.localLID, path.remoteLID) or not (path.localLID or path.remoteLID)
+    lids = () if isRoCE else (path.localLID, path.remoteLID)
+    return path.localGID, path.remoteGID, path.flowLabel, path.serviceLevel, path.trafficClass, lids
+
+
+def alternateOf(lap: LAP) -> CMPath:
+    """The alternate path of a LAP, as its sender sees it."""
+    return CMPath(
+        localLID=lap.alternateLocalLID,
+        remoteLID=lap.alternateRemoteLID,
+        localGID=lap.alternateLocalGID,
+        remoteGID=lap.alternateRemoteGID,
+        flowLabel=lap.alternateFlowLabel,
+        packetRate=lap.alternatePacketRate,
+        trafficClass=lap.alternateTrafficClass,
+        hopLimit=lap.alternateHopLimit,
+        serviceLevel=lap.alternateServiceLevel,
+        subnetLocal=lap.alternateSubnetLocal,
+        localACKTimeout=lap.alternateLocalACKTimeout,
+    )
+
+
+def lapFor(path: CMPath, lap: LAP) -> LAP:
+    """A LAP with this alternate path."""
+    return lap.replace(
+        alternateLocalLID=path.localLID,
+        alternateRemoteLID=path.remoteLID,
+        alternateLocalGID=path.localGID,
+        alternateRemoteGID=path.remoteGID,
+        alternateFlowLabel=path.flowLabel,
+        alternatePacketRate=path.packetRate,
+        alternateTrafficClass=path.trafficClass,
+        alternateHopLimit=path.hopLimit,
+        alternateServiceLevel=path.serviceLevel,
+        alternateSubnetLocal=path.subnetLocal,
+        alternateLocalACKTimeout=path.localACKTimeout,
+    )

@@ -1,0 +1,292 @@
+"""
+Log of findings: when each was first and last seen, and whether it is still open.
+
+Several sources report findings; each report lists all that the source finds at that time. The time is an
+argument. There is no timer, as nothing changes between two reports.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Union
+
+from txrdma.fabric.advice import adviceOn, Severity
+from txrdma.fabric.health import Finding
+from txrdma.kit.values import frozen, record
+
+_MOST_TEXTS: Final = 3
+_MOST_DOUBLINGS: Final = 10
+MOST_CLEARED: Final = 1000
+"""Maximum number of cleared findings that are retained."""
+
+
+class Key(NamedTuple):
+    """
+    Identity of a finding, whatever its text says at a time.
+
+    @ivar place: GUID of its node, as text; the place in words where it is of no node.
+    @ivar port: number of its port; None where it is of no port.
+    """
+
+    source: str
+    kind: str
+    place: str
+    port: int | None
+
+
+@frozen
+class FindingRules:
+    """
+    Rules for raising and clearing findings.
+
+    @ivar raiseSeconds: time for which a finding must be reported before it is raised, by source; findings of
+        other sources are raised at once.
+    @ivar clearSeconds: time for which a finding must be absent before it is cleared. Each return within
+        C{returnSeconds} doubles it, up to C{mostClearSeconds}, so that flapping findings stay open.
+    @ivar returnSeconds: time after which a finding that returns is a new one.
+    @ivar ignored: kinds of findings that are dropped.
+    @ivar severities: severities by kind that replace the default ones.
+    """
+
+    raiseSeconds: Mapping[str, float]
+    clearSeconds: float = 30.0
+    mostClearSeconds: float = 3600.0
+    returnSeconds: float = 3600.0
+    ignored: Collection[str] = frozenset()
+    severities: Mapping[str, Severity] = MappingProxyType({})
+
+
+@record
+class Entry:
+    """
+    Entry of the log: a finding from its raising to its clearing.
+
+    @ivar finding: the finding as it was last seen.
+    @ivar advice: a sentence that says what to do.
+    @ivar firstSeen: time at which it was first seen; C{lastSeen} is the last one.
+    @ivar clearedAt: time at which it was cleared; None while it is there.
+    @ivar times: number of times that it was raised.
+    @ivar awaySince: time since which it is not found any more; None while it is.
+    @ivar isRestored: True of what a former process has found, until it is found again.
+    @ivar heldUntil: time until which not to find it means nothing: faults of hours are not seen at once.
+    """
+
+    key: Key
+    finding: Finding
+    severity: Severity
+    advice: str
+    firstSeen: float
+    lastSeen: float
+    clearedAt: float | None = None
+    times: int = 1
+    awaySince: float | None = None
+    isRestored: bool = False
+    heldUntil: float = 0.0
+
+    def toDict(self) -> dict[str, Any]:
+        """Entry as JSON can carry it."""
+        found = self.finding
+        return {
+            "kind": found.kind,
+            "severity": self.severity.name.lower(),
+            "where": found.where,
+            "guid": None if found.guid is None else str(found.guid),
+            "port": found.port,
+            "text": found.text,
+            "advice": self.advice,
+            "firstSeen": self.firstSeen,
+            "lastSeen": self.lastSeen,
+            "clearedAt": self.clearedAt,
+            "times": self.times,
+        }
+
+
+@frozen
+class Raised:
+    """A finding was raised, for the first time or again."""
+
+    entry: Entry
+
+
+@frozen
+class Cleared:
+    """A finding has been away for long enough, and was cleared."""
+
+    entry: Entry
+
+
+@frozen
+class Resumed:
+    """A finding of a former process is still there."""
+
+    entry: Entry
+
+
+FindingEvent = Union[Raised, Cleared, Resumed]
+
+
+class FindingLog:
+    """
+    Log of all findings: the open ones, and the last ones that were cleared.
+
+    @ivar open: entries that were raised and are not cleared, in order of their raising.
+    @ivar closed: the last entries that were cleared.
+    """
+
+    def __init__(self, rules: FindingRules) -> None:
+        self._rules = rules
+        self._pending: dict[Key, float] = {}
+        self.open: dict[Key, Entry] = {}
+        self.closed: deque[Entry] = deque(maxlen=MOST_CLEARED)
+        self._returning: dict[Key, Entry] = {}
+
+    def observe(
+        self,
+        source: str,
+        found: Iterable[Finding],
+        now: float,
+        isUnknown: Callable[[Key], bool] = lambda key: False,
+    ) -> list[FindingEvent]:
+        """
+        Process a report: all that a source finds at a time.
+
+        @param source: name of the source; findings of other sources do not change.
+        @param isUnknown: called with the keys of findings that are missing in the report; returns True where
+            the source could not check. These findings stay as they are.
+        @return: findings that were raised, cleared or found again.
+        """
+        seen = self._merged(source, found)
+        events: list[FindingEvent] = []
+        for key, finding in seen.items():
+            entry = self.open.get(key)
+            if entry is not None:
+                entry.finding, entry.lastSeen, entry.awaySince = finding, now, None
+                if entry.isRestored:
+                    entry.isRestored = False
+                    events.append(Resumed(entry))
+            elif now - self._pending.setdefault(key, now) >= self._rules.raiseSeconds.get(source, 0.0):
+                events.append(Raised(self._raise(key, finding, now)))
+        for key in [key for key in self._pending if key.source == source and key not in seen]:
+            if not isUnknown(key):
+                del self._pending[key]
+        for key, entry in [
+            one for one in self.open.items() if one[0].source == source and one[0] not in seen
+        ]:
+            if not isUnknown(key) and self._isCleared(entry, now):
+                events.append(Cleared(entry))
+        self._forget(now)
+        return events
+
+    def restore(self, entries: Iterable[Entry], heldUntil: Callable[[str], float]) -> None:
+        """
+        Add the entries of a previous process, before the first report.
+
+        @param heldUntil: returns the time until which a finding of a kind is not cleared: a process needs
+            that long to find it again.
+        """
+        for entry in sorted(entries, key=lambda one: (one.clearedAt or 0.0, one.firstSeen)):
+            if entry.clearedAt is None:
+                entry.isRestored, entry.heldUntil = True, heldUntil(entry.finding.kind)
+                self.open[entry.key] = entry
+            else:
+                self._close(entry)
+        self.change(self._rules)
+
+    def change(self, rules: FindingRules) -> None:
+        """Set the rules; open findings stay, with the severities of the new rules."""
+        self._rules = rules
+        for entry in self.open.values():
+            kind = entry.finding.kind
+            entry.severity = rules.severities.get(kind, adviceOn(kind).severity)
+
+    def worst(self) -> Severity | None:
+        """Highest severity of the open findings; None without one."""
+        return max((entry.severity for entry in self.open.values()), default=None)
+
+    def settlesIn(self, source: str, now: float) -> float | None:
+        """
+        Seconds until another report of a source can raise a finding; None if none is pending.
+        """
+        waits = [
+            since + self._rules.raiseSeconds.get(source, 0.0)
+            for key, since in self._pending.items()
+            if key.source == source
+        ]
+        return max(0.0, min(waits) - now) if waits else None
+
+    def isPending(self, source: str, places: Collection[str]) -> bool:
+        """True if a finding of a source at one of these nodes was reported, but is not raised yet."""
+        return any(key.source == source and key.place in places for key in self._pending)
+
+    def isClearing(self, source: str) -> bool:
+        """True if an open finding was not in the last report of its source, but is not cleared yet."""
+        return any(entry.awaySince is not None for key, entry in self.open.items() if key.source == source)
+
+    def _merged(self, source: str, found: Iterable[Finding]) -> dict[Key, Finding]:
+        """Findings by their identity: several of one kind at one place become one."""
+        several: dict[Key, list[Finding]] = {}
+        for one in found:
+            if one.kind not in self._rules.ignored:
+                key = Key(source, one.kind, one.where if one.guid is None else str(one.guid), one.port)
+                several.setdefault(key, []).append(one)
+        return {key: _joined(ones) for key, ones in several.items()}
+
+    def _raise(self, key: Key, finding: Finding, now: float) -> Entry:
+        since = self._pending.pop(key)
+        entry = self._returning.pop(key, None)
+        if entry is not None:
+            self.closed.remove(entry)
+            entry.finding, entry.lastSeen, entry.clearedAt, entry.awaySince = finding, now, None, None
+            entry.times += 1
+        else:
+            advice = adviceOn(finding.kind)
+            severity = self._rules.severities.get(finding.kind, advice.severity)
+            entry = Entry(key, finding, severity, advice.text, since, now)
+        self.open[key] = entry
+        return entry
+
+    def _awaySeconds(self, entry: Entry) -> float:
+        """Time that a finding has to be away before it is cleared: the longer, the oftener it came."""
+        rules = self._rules
+        longer = rules.clearSeconds * (1 << min(entry.times - 1, _MOST_DOUBLINGS))
+        return min(longer, max(rules.mostClearSeconds, rules.clearSeconds))
+
+    def _isCleared(self, entry: Entry, now: float) -> bool:
+        """Clear an entry that is not found, if it has been away for long enough."""
+        if now < entry.heldUntil:
+            return False
+        if entry.awaySince is None:
+            entry.awaySince = now
+        if now - entry.awaySince < self._awaySeconds(entry):
+            return False
+        del self.open[entry.key]
+        entry.clearedAt = now
+        self._close(entry)
+        return True
+
+    def _close(self, entry: Entry) -> None:
+        if len(self.closed) == MOST_CLEARED:
+            self._returning.pop(self.closed[0].key, None)
+        self.closed.append(entry)
+        self._returning.pop(entry.key, None)
+        self._returning[entry.key] = entry  # the last one: in order of clearing
+
+    def _forget(self, now: float) -> None:
+        """Treat what was cleared long ago as new when it comes again."""
+        returning = self._returning  # in order of clearing
+        while returning:
+            key, entry = next(iter(returning.items()))
+            if entry.clearedAt is None or now - entry.clearedAt < self._rules.returnSeconds:
+                break
+            del returning[key]
+
+
+def _joined(ones: list[Finding]) -> Finding:
+    if len(ones) == 1:
+        return ones[0]
+    texts = list(dict.fromkeys(one.text for one in ones))
+    text = "; ".join(texts[:_MOST_TEXTS]) + ("; ..." if len(texts) > _MOST_TEXTS else "")
+    first = ones[0]
+    return Finding(first.kind, first.where, text, first.guid, first.port)

@@ -1,0 +1,175 @@
+"""
+Presence of nodes and links from sweep to sweep: which of them are gone, and since when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import inf
+from typing import Any, Final, TypeVar
+
+from txrdma.fabric.health import Finding
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.iba.types import GUID
+from txrdma.kit.values import record
+from txrdma.monitor.diagnosis.thresholds import Place
+
+FORGET_SECONDS: Final = 7 * 86400.0
+"""Seconds until a node or a link that is gone is forgotten."""
+
+MOST_GONE: Final = 20_000
+"""
+Most nodes, and most links, that are known as gone: a broken node may have another GUID each minute. When
+there are more, those are forgotten first that were there for the shortest time.
+"""
+
+_FEWEST: Final = 2
+"""Fewest nodes that two fabrics have in common to be the same."""
+
+Link = tuple[Place, Place]
+"""Both ports of a link."""
+
+Key = TypeVar("Key")
+
+
+@record
+class Gone:
+    """
+    A node or a link that was there, and is there no more.
+
+    @ivar where: name of the node, or of the link's first port.
+    @ivar beyond: name of the port that led to the node, or of the link's other port; C{""} without one.
+    @ivar since: time of the first sweep that did not find it.
+    @ivar port: number of the link's first port; None for a node.
+    """
+
+    where: str
+    beyond: str
+    since: float
+    guid: GUID
+    port: int | None = None
+
+
+class Presence:
+    """
+    Nodes and links of all sweeps so far.
+
+    @ivar nodes: nodes that are gone, by GUID, and C{links} that are gone while both of their nodes are there.
+    @ivar present: names of the nodes that are there, each with that of the port which leads to it; C{linked}
+        names of both ports of the links.
+    @ivar changes: number of times that nodes or links were others than before.
+    """
+
+    def __init__(self, forgetSeconds: float = FORGET_SECONDS, mostGone: int = MOST_GONE) -> None:
+        self._forgetSeconds = forgetSeconds
+        self._mostGone = mostGone
+        self._came: dict[Any, float] = {}
+        self.present: Mapping[GUID, tuple[str, str]] = {}
+        self.linked: Mapping[Link, tuple[str, str]] = {}
+        self.nodes: dict[GUID, Gone] = {}
+        self.links: dict[Link, Gone] = {}
+        self.changes = 0
+        self._isRestored = False
+
+    def restore(
+        self,
+        present: Mapping[GUID, tuple[str, str]],
+        linked: Mapping[Link, tuple[str, str]],
+        nodes: Mapping[GUID, Gone],
+        links: Mapping[Link, Gone],
+    ) -> None:
+        """Take what a former process has seen, before the first sweep."""
+        self.present, self.linked = present, linked
+        self.nodes.update(nodes)
+        self.links.update(links)
+        self._isRestored = True
+
+    def _compare(self, fabric: Fabric) -> None:
+        """Forget what a former process has seen of another fabric: our own node may be in both."""
+        self._isRestored = False
+        if len(self.present) >= _FEWEST and sum(guid in self.present for guid in fabric.nodes) < _FEWEST:
+            self.present, self.linked = {}, {}
+            self.nodes.clear()
+            self.links.clear()
+
+    def swept(self, fabric: Fabric, now: float) -> list[GUID]:
+        """
+        Take the result of a sweep.
+
+        @return: nodes that were gone, and have returned.
+        """
+        if self._isRestored:
+            self._compare(fabric)
+        nodes = {guid: (str(node), _attachment(node)) for guid, node in fabric.nodes.items()}
+        for guid, (name, beyond) in self.present.items():
+            if guid not in nodes:
+                self.nodes[guid] = Gone(name, beyond, now, guid)
+        returned = [guid for guid in self.nodes if guid in nodes]
+        for guid in returned:
+            del self.nodes[guid]
+        links = {
+            ((one.node.guid, one.number), (other.node.guid, other.number)): (str(one), str(other))
+            for one, other in fabric.links()
+        }
+        for link, (name, beyond) in self.linked.items():
+            if link not in links:
+                self.links[link] = Gone(name, beyond, now, *link[0])
+        taken = {end for link in links for end in link}
+        for link in [link for link in self.links if link in links or taken.intersection(link)]:
+            del self.links[link]  # it is back, or a port of it is linked elsewhere
+        self.changes += nodes != self.present or links != self.linked
+        self._follow(nodes, links, now)
+        self.present, self.linked = nodes, links
+        several: tuple[dict[Any, Gone], ...] = (self.nodes, self.links)
+        for gone in several:
+            _forget(gone, now - self._forgetSeconds)
+            self._bound(gone)
+        return returned
+
+    def _follow(self, nodes: Collection[GUID], links: Collection[Link], now: float) -> None:
+        """Note since when nodes and links are there: who was there at the beginning always was."""
+        known: dict[Any, float] = self._came
+        came = self._came = {}
+        several: tuple[tuple[Any, Any, Any], ...] = (
+            (nodes, self.present, self.nodes),
+            (links, self.linked, self.links),
+        )
+        for present, before, gone in several:
+            for key in present:
+                came[key] = known.get(key, now if before and key not in before else -inf)
+            for key in gone:
+                came[key] = known.get(key, -inf)
+
+    def _bound(self, gone: dict[Any, Gone]) -> None:
+        """Forget who was there for the shortest time, while there are too many."""
+        excess = len(gone) - self._mostGone
+        if excess > 0:
+            shortest = sorted(gone, key=lambda key: gone[key].since - self._came.get(key, -inf))
+            for key in shortest[:excess]:
+                del gone[key]
+
+    def findings(self) -> list[Finding]:
+        """Faults that nodes and links which are gone make; a node's links go with it."""
+        found = [
+            Finding("node-gone", gone.where, _seenAt(gone.beyond), gone.guid) for gone in self.nodes.values()
+        ]
+        return found + [
+            Finding("link-gone", gone.where, f"its link to {gone.beyond} is gone", gone.guid, gone.port)
+            for link, gone in self.links.items()
+            if not any(guid in self.nodes for guid, _number in link)
+        ]
+
+
+def _forget(known: dict[Key, Gone], before: float) -> None:
+    for key in [key for key, gone in known.items() if gone.since <= before]:
+        del known[key]
+
+
+def _attachment(node: Node) -> str:
+    """Name of the port that leads to a host; C{""} of switches, which many lead to."""
+    linked: list[Port] = [] if node.isSwitch else node.linked()
+    return str(linked[0].peer) if linked else ""
+
+
+def _seenAt(beyond: str) -> str:
+    return f"it is gone; {beyond} led to it" if beyond else "it is gone"

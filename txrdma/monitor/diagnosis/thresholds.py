@@ -1,0 +1,320 @@
+"""
+Findings of a sweep, and of error counters that exceed their thresholds.
+
+L{txrdma.monitor.diagnosis.findinglog} decides whether a fault has lasted long enough to be reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Final
+
+from txrdma.fabric.errorcounters import shownName, UNCORRECTABLE
+from txrdma.fabric.health import Finding, findings
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.rates import bitErrorRate
+from txrdma.iba.path import IBDRPath
+from txrdma.iba.types import GUID
+from txrdma.monitor.diagnosis.tallies import Exceeded, Limit, Tallies
+from txrdma.monitor.portcounters import CounterLayout, Meter
+
+Place = tuple[GUID, int]
+"""Identity of a port from sweep to sweep: GUID of its node, and port number."""
+
+_Pick = Callable[[Sequence[int]], object]
+_HOUR: Final = 3600.0
+
+DEFAULT_LIMITS: Final = (
+    Limit("symbolErrorCounter", 120, _HOUR),  # a bit error rate of 1e-12 on the links this rule is from
+    Limit("linkErrorRecoveryCounter", 5, _HOUR),
+    Limit("portRcvErrors", 60, _HOUR),
+    Limit("portRcvRemotePhysicalErrors", 100, _HOUR),
+    Limit("portXmitDiscards", 600, 600.0),
+    Limit("portXmitConstraintErrors", 200, _HOUR),
+    Limit("portRcvConstraintErrors", 200, _HOUR),
+    Limit("localLinkIntegrityErrors", 0, _HOUR),
+    Limit("excessiveBufferOverrunErrors", 0, _HOUR),
+    Limit("vl15Dropped", 50, _HOUR),
+    Limit(UNCORRECTABLE, 10, _HOUR),
+)
+"""
+Most errors within a time that are not reported. PortRcvSwitchRelayErrors and PortXmitWait are missing, as
+they grow in healthy fabrics; LinkDowned has a rule of its own.
+"""
+
+BER_LIMIT: Final = Limit("symbolErrorCounter", 2, 720.0)
+"""Fewest symbol errors that a rate of bit errors is computed from, and the time that they are counted in."""
+
+_BER_LIMITS: Final = (BER_LIMIT, Limit(UNCORRECTABLE, BER_LIMIT.most, BER_LIMIT.seconds))
+"""
+The same for blocks beyond correction, each of which is one error at least. What is corrected does not count:
+with four levels of voltage (PAM4, from HDR on) wrong symbols are normal.
+"""
+
+MOST_BIT_ERRORS: Final = 1e-14
+"""Rate of bit errors beyond which a link is reported: UFM's rule, 3 errors in 12 minutes at 400 Gbit/s."""
+
+DEFAULT_FLAPS: Final = Limit("linkDownedCounter", 1, 600.0)
+"""Most times within a time that a link goes down without being reported as flapping."""
+
+RESTART_SECONDS: Final = 300.0
+"""Time before and after a node's restart in which its links may go down without being reported."""
+
+_KINDS: Final = {
+    "symbolErrorCounter": "symbol-errors",
+    "linkErrorRecoveryCounter": "link-recoveries",
+    "portRcvErrors": "receive-errors",
+    "portRcvRemotePhysicalErrors": "remote-errors",
+    "portXmitDiscards": "discards",
+    "portXmitConstraintErrors": "constraint-errors",
+    "portRcvConstraintErrors": "constraint-errors",
+    "localLinkIntegrityErrors": "integrity-errors",
+    "excessiveBufferOverrunErrors": "overruns",
+    "vl15Dropped": "vl15-dropped",
+    UNCORRECTABLE: "fec-uncorrectable",
+}
+
+
+# The fabric.
+
+
+def fabricFindings(fabric: Fabric) -> list[Finding]:
+    """
+    Faults that the answers to a sweep show: those of C{txrdma check}.
+
+    A place that the sweep knows by a directed route is named by the last port of that route that is known, so
+    that it is the same place in the next sweep, whichever way that takes.
+    """
+    start = next((node for node in fabric.nodes.values() if node.route and not node.route.drPath), None)
+    found = findings(fabric)
+    return found if start is None else [one if one.guid else _placed(start, one) for one in found]
+
+
+def _placed(start: Node, finding: Finding) -> Finding:
+    if not finding.where.startswith("DR "):
+        return finding
+    node = start
+    last: Port | None = None
+    for hop in IBDRPath.fromString(finding.where).drPath:
+        port = node.known(hop)
+        if port is None:
+            break
+        last = port
+        if port.peer is None:
+            break
+        node = port.peer.node
+    if last is None:
+        return finding
+    return Finding(finding.kind, str(last), finding.text, last.node.guid, last.number)
+
+
+# Counters.
+
+
+class ErrorThresholds:
+    """
+    Thresholds for the errors that ports count in minutes and hours.
+
+    A link that goes down because a node restarts is not flapping. A restart shows in counters that were
+    reset, or in a node that was gone or silent for a while.
+    """
+
+    def __init__(
+        self,
+        limits: Iterable[Limit] = DEFAULT_LIMITS,
+        flaps: Limit = DEFAULT_FLAPS,
+        mostBitErrors: float | None = None,
+        restartSeconds: float = RESTART_SECONDS,
+    ) -> None:
+        """@param mostBitErrors: rate of bit errors beyond which a link is reported; None for no report."""
+        self._tallies: Tallies[Place] = Tallies([])
+        self._bitErrors: Tallies[Place] = Tallies([])
+        self.change(limits, flaps, mostBitErrors)
+        self._restartSeconds = restartSeconds
+        self._downs: dict[Place, list[tuple[float, int]]] = {}
+        self._links: dict[Place, list[Place]] = {}
+        self._restarts: dict[GUID | Place, float] = {}
+
+    def change(self, limits: Iterable[Limit], flaps: Limit, mostBitErrors: float | None) -> None:
+        """Set the limits; counts for limits that stay are retained."""
+        self._limits = tuple(limits)
+        self._tallies.change(self._limits)
+        self._bitErrors.change([] if mostBitErrors is None else _BER_LIMITS)
+        self._mostBitErrors = mostBitErrors or 0.0
+        self._flaps = flaps
+        counters = [*self._tallies.counters, *self._bitErrors.counters, flaps.counter]
+        self._counters = list(dict.fromkeys(counters))
+        self._judged: dict[CounterLayout, tuple[_Pick, object]] = {}
+
+    def periodOf(self, kind: str) -> float:
+        """Length of the longest time that findings of a kind are counted in, in seconds; 0 for others."""
+        periods = [one.seconds for one in self._limits if _KINDS.get(one.counter, "errors") == kind]
+        periods += [self._flaps.seconds] * (kind == "flapping") + [BER_LIMIT.seconds] * (kind == "symbol-ber")
+        return max(periods, default=0.0)
+
+    def __len__(self) -> int:
+        """Number of figures in memory: some for each port with errors."""
+        return len(self._tallies) + len(self._bitErrors) + len(self._downs) + len(self._restarts)
+
+    def isConcerned(self, meter: Meter, now: float) -> bool:
+        """True of a reading with errors, or after a reset; most have more traffic alone."""
+        judged = self._judged.get(meter.layout)
+        if judged is None:
+            layout = meter.layout
+            at = [layout.places[name] for name in self._counters if name in layout.places]
+            taken: _Pick = itemgetter(*at) if at else lambda grown: None
+            judged = self._judged[layout] = taken, taken(layout.nothing)
+        pick, nothing = judged
+        return pick(meter.grown) != nothing or meter.resetAt == now
+
+    def read(self, place: Place, meter: Meter, now: float) -> None:
+        """Add a reading for which L{isConcerned} is True."""
+        if meter.resetAt == now:
+            self._restarts[place] = now
+        places, grown = meter.layout.places, meter.grown
+        for counter in self._counters:
+            at = places.get(counter)
+            if at is not None and grown[at]:
+                if counter == self._flaps.counter:
+                    self._downs.setdefault(place, []).append((now, grown[at]))
+                else:
+                    self._tallies.add(place, counter, grown[at], now)
+                    self._bitErrors.add(place, counter, grown[at], now)
+
+    def corrected(self, place: Place, meter: Meter, now: float) -> None:
+        """
+        Take a reading of the counters of a port's error correction.
+
+        Such counters may begin anew with each link, so that their reset says nothing about the node.
+        """
+        grown = meter.grown[meter.layout.places[UNCORRECTABLE]]
+        if grown:
+            self._tallies.add(place, UNCORRECTABLE, grown, now)
+            self._bitErrors.add(place, UNCORRECTABLE, grown, now)
+
+    def keep(self, known: Collection[GUID]) -> None:
+        """Forget what was counted at nodes that are neither in the fabric nor known as gone."""
+        for tallies in (self._tallies, self._bitErrors):
+            tallies.keep(lambda place: place[0] in known)
+        for places in (self._downs, self._links):
+            for place in [place for place in places if place[0] not in known]:
+                del places[place]
+
+    def restarted(self, guid: GUID, now: float) -> None:
+        """Record that a node may have restarted: it answers again after it was gone or silent."""
+        self._restarts[guid] = now
+
+    def findings(self, fabric: Fabric, now: float, gone: Iterable[tuple[Place, Place]] = ()) -> list[Finding]:
+        """
+        Faults that the counters of the last minutes and hours show.
+
+        @param gone: links that are down at present, by both of their ports, as the fabric does not know them.
+        """
+        found = []
+        for beyond in self._tallies.exceeded(now):
+            limit = beyond.limit
+            text = (
+                f"{shownName(limit.counter)} {beyond.count} in {_period(limit.seconds)}, "
+                f"{limit.most} are allowed"
+            )
+            found.append(_at(fabric, _KINDS.get(limit.counter, "errors"), beyond.place, text))
+        found += self._bitErrorFindings(fabric, now)
+        return found + self._flapping(fabric, now, gone)
+
+    def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
+        """Ports with too many bit errors, each once: by the symbols, or by the blocks beyond correction."""
+        worst: dict[Place, Exceeded[Place]] = {}
+        for beyond in self._bitErrors.exceeded(now):
+            known = worst.get(beyond.place)
+            if known is None or known.count < beyond.count:
+                worst[beyond.place] = beyond
+        found = []
+        for place, beyond in worst.items():
+            port = _portAt(fabric, place)
+            rate = 0.0 if port is None else bitErrorRate(port, beyond.count, beyond.limit.seconds)
+            if rate > self._mostBitErrors:
+                what = " blocks beyond correction" if beyond.limit.counter == UNCORRECTABLE else ""
+                text = (
+                    f"its rate of bit errors is {rate:.1e}, {self._mostBitErrors:.0e} is allowed: "
+                    f"{beyond.count}{what} in {_period(beyond.limit.seconds)}"
+                )
+                found.append(_at(fabric, "symbol-ber", place, text))
+        return found
+
+    def _flapping(self, fabric: Fabric, now: float, gone: Iterable[tuple[Place, Place]]) -> list[Finding]:
+        self._expire(now)
+        beyond = {end: link for link in gone for end in link}
+        counts: dict[Place, int] = {}
+        for place, downs in self._downs.items():
+            ends = self._link(fabric, place, beyond)
+            count = sum(times for at, times in downs if not any(self._isExcused(end, at) for end in ends))
+            counts[ends[0]] = max(count, counts.get(ends[0], 0))  # both ends count the same
+        seconds = self._flaps.seconds
+        return [
+            _at(fabric, "flapping", place, f"its link went down {count} times in {_period(seconds)}")
+            for place, count in counts.items()
+            if count > self._flaps.most
+        ]
+
+    def _link(self, fabric: Fabric, place: Place, gone: Mapping[Place, tuple[Place, Place]]) -> list[Place]:
+        """Ends of a port's link, up or down: first the one at its switch, or at the lower GUID."""
+        port = _portAt(fabric, place)
+        peer = None if port is None else port.peer
+        if peer is not None:
+            ends = [place, (peer.node.guid, peer.number)]
+        elif place in self._links:
+            return self._links[place]  # as it was when both ends were there: it keeps its place
+        elif place in gone:
+            ends = list(gone[place])
+        else:
+            return [place]
+        ends.sort(key=lambda end: _rank(fabric, end))
+        self._links[place] = ends
+        return ends
+
+    def _isExcused(self, end: Place, at: float) -> bool:
+        """True if an end of a link has restarted about the time at which the link went down."""
+        restarts = (self._restarts.get(end), self._restarts.get(end[0]))
+        return any(one is not None and abs(one - at) <= self._restartSeconds for one in restarts)
+
+    def _expire(self, now: float) -> None:
+        oldest = now - self._flaps.seconds
+        for place, downs in list(self._downs.items()):
+            kept = [one for one in downs if one[0] > oldest]
+            if kept:
+                self._downs[place] = kept
+            else:
+                del self._downs[place]
+                self._links.pop(place, None)
+        before = oldest - self._restartSeconds
+        for restarted, at in list(self._restarts.items()):
+            if at < before:
+                del self._restarts[restarted]
+
+
+def _portAt(fabric: Fabric, place: Place) -> Port | None:
+    node = fabric.nodes.get(place[0])
+    return None if node is None else node.known(place[1])
+
+
+def _rank(fabric: Fabric, place: Place) -> tuple[bool, bytes, int]:
+    guid, number = place
+    node = fabric.nodes.get(guid)
+    return node is None or not node.isSwitch, guid.raw, number
+
+
+def _at(fabric: Fabric, kind: str, place: Place, text: str) -> Finding:
+    guid, number = place
+    node = fabric.nodes.get(guid)
+    name = str(guid) if node is None else str(node)
+    return Finding(kind, f"{name} port {number}", text, guid, number)
+
+
+def _period(seconds: float) -> str:
+    """Length of a time in words: C{"10 minutes"}."""
+    if seconds >= _HOUR and not seconds % _HOUR:
+        hours = int(seconds // _HOUR)
+        return "an hour" if hours == 1 else f"{hours} hours"
+    minutes = seconds / 60
+    return f"{minutes:g} minutes" if minutes != 1 else "a minute"

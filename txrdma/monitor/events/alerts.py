@@ -1,0 +1,144 @@
+"""
+Alerts: which findings are sent to channels, and when.
+
+A finding is sent once, after it has been open for a while, together with others of about the same time. What
+a previous process has sent is not sent again. The time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from math import inf
+from typing import Any, Final
+
+from txrdma.fabric.advice import Severity
+from txrdma.kit.values import frozen
+from txrdma.monitor.diagnosis.findinglog import Entry, Key
+
+GRACE_SECONDS: Final = 900.0
+"""Seconds after which a finding that a previous process has sent, and that is not found again, is cleared."""
+
+
+@frozen
+class Silence:
+    """
+    Findings that are not sent for some time.
+
+    @ivar kind: pattern for kinds of findings, with C{*}; C{where} likewise for their locations.
+    @ivar until: end of the silence, in seconds since 1970; may be infinite.
+    """
+
+    kind: str = "*"
+    where: str = "*"
+    until: float = inf
+
+    def holds(self, entry: Entry) -> bool:
+        """True if the silence applies to a finding, regardless of the time."""
+        found = entry.finding
+        return fnmatchcase(found.kind, self.kind) and fnmatchcase(found.where, self.where)
+
+
+@frozen
+class AlertRules:
+    """
+    Rules for what is sent.
+
+    @ivar delaySeconds: time for which a finding must be open before it is sent.
+    @ivar groupSeconds: time in which findings are collected for one message.
+    @ivar least: lowest severity that is sent.
+    """
+
+    delaySeconds: float = 60.0
+    groupSeconds: float = 10.0
+    least: Severity = Severity.WARNING
+    silences: tuple[Silence, ...] = ()
+
+
+@frozen
+class Alert:
+    """
+    A finding that was raised or cleared, to be sent.
+
+    @ivar finding: the finding as a JSON object.
+    """
+
+    key: Key
+    isRaised: bool
+    finding: Mapping[str, Any]
+
+
+class AlertTracker:
+    """
+    Findings that wait to be sent, and open findings that were sent.
+
+    @ivar sent: open findings that were sent, as JSON objects.
+    """
+
+    def __init__(self, rules: AlertRules, now: float) -> None:
+        self.rules = rules
+        self.sent: dict[Key, Mapping[str, Any]] = {}
+        self._unseen: dict[Key, None] = {}
+        self._waiting: dict[Key, tuple[float, Entry]] = {}
+        self._leaving: dict[Key, tuple[float, Mapping[str, Any]]] = {}
+        self._graceEnd = now + GRACE_SECONDS
+        self._expected: frozenset[Key] = frozenset()
+
+    def expect(self, keys: Iterable[Key]) -> None:
+        """Set the open findings of a previous process: the log will report whether they are cleared."""
+        self._expected = frozenset(keys)
+
+    def remember(self, sent: Mapping[Key, Mapping[str, Any]]) -> None:
+        """Add findings that a previous process has sent."""
+        for key, finding in sent.items():
+            if key not in self.sent:
+                self.sent[key] = finding
+                if self._waiting.pop(key, None) is None and key not in self._expected:
+                    self._unseen[key] = None
+
+    def raised(self, entry: Entry, now: float) -> None:
+        """Process a finding that was raised, or that is still open after a restart."""
+        key = entry.key
+        self._unseen.pop(key, None)
+        leaving = self._leaving.pop(key, None)
+        if leaving is not None:  # its clearing was not sent yet
+            self.sent[key] = leaving[1]
+        elif key not in self.sent and entry.severity >= self.rules.least:
+            self._waiting[key] = (now + self.rules.delaySeconds, entry)
+
+    def cleared(self, entry: Entry, now: float) -> None:
+        """Process a finding that was cleared; this is sent if its raising was."""
+        key = entry.key
+        self._unseen.pop(key, None)
+        self._waiting.pop(key, None)
+        if self.sent.pop(key, None) is not None:
+            self._leaving[key] = (now, entry.toDict())
+
+    def deadline(self, now: float) -> float | None:
+        """Time at which L{take} may return alerts; None while nothing waits."""
+        dues = [self._due(due, entry) for due, entry in self._waiting.values()]
+        dues += [due for due, _finding in self._leaving.values()]
+        first = min(dues, default=inf) + self.rules.groupSeconds
+        if self._unseen:
+            first = min(first, self._graceEnd)
+        return None if first == inf else max(first, now)
+
+    def take(self, now: float) -> list[Alert]:
+        """Return alerts that are due, and count them as sent."""
+        if self._unseen and now >= self._graceEnd:
+            for key in self._unseen:
+                self._leaving[key] = (now, {**self.sent.pop(key), "clearedAt": now})
+            self._unseen.clear()
+        due = [key for key, one in self._waiting.items() if self._due(*one) <= now]
+        alerts = [Alert(key, True, self._waiting.pop(key)[1].toDict()) for key in due]
+        self.sent.update((one.key, one.finding) for one in alerts)
+        alerts += [Alert(key, False, finding) for key, (_due, finding) in self._leaving.items()]
+        self._leaving.clear()
+        return alerts
+
+    def _due(self, due: float, entry: Entry) -> float:
+        """Time at which a finding may be sent: after all silences for it."""
+        for silence in sorted(self.rules.silences, key=lambda one: one.until):
+            if silence.until > due and silence.holds(entry):
+                due = silence.until
+        return due

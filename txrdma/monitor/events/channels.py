@@ -1,0 +1,372 @@
+"""
+Channels to people and programs: webhooks, mail, and lines of JSON.
+
+Webhooks speak as Prometheus' Alertmanager does, in one of its two formats: that of its own API
+(C{/api/v2/alerts}), or the one in which it calls others (version 4).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from email.message import EmailMessage
+from email.utils import formatdate
+from hashlib import blake2b
+from io import BytesIO
+from typing import Any, Final, Protocol
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.protocol import connectionDone
+from twisted.internet.protocol import Protocol as StreamProtocol
+from twisted.logger import Logger
+from twisted.mail.smtp import ESMTPSenderFactory
+from twisted.python.failure import Failure
+from twisted.web.client import Agent, FileBodyProducer
+from twisted.web.http_headers import Headers
+
+from txrdma.error import DeviceUnavailable
+from txrdma.kit.values import frozen
+from txrdma.monitor.events.alerts import Alert
+
+_log = Logger()
+
+MAIL_SECONDS: Final = 30.0
+"""Seconds to wait for each answer of a mail server."""
+
+POST_SECONDS: Final = 10.0
+"""Seconds to wait for a connection to a webhook, and for its answer."""
+
+REPEAT_SECONDS: Final = 300.0
+"""Seconds after which an Alertmanager is told again of what is still there."""
+
+MOST_ANSWER: Final = 65_536
+"""Most octets of the body of a webhook's answer; a longer one ends the connection, and the status counts."""
+
+_HTTP_OK: Final = range(200, 300)
+_SMTP_OK: Final = range(200, 300)
+_MOST_LINES: Final = 50
+_NAMES: Final = {False: "resolved", True: "firing"}
+
+
+class Channel(Protocol):
+    """
+    Channel that sends alerts.
+
+    @ivar name: name of the channel, for messages.
+    @ivar queue: name of what waits for it, the same after a restart.
+    @ivar repeatSeconds: time after which it is told again of what is there; 0 for never.
+    """
+
+    name: str
+    queue: str
+    repeatSeconds: float
+
+    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
+        """Send alerts; fails if they must be sent again."""
+
+
+# Webhooks.
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "0001-01-01T00:00:00Z"
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def labelsOf(finding: Mapping[str, Any]) -> dict[str, str]:
+    """Labels of a finding's alert: the same for as long as it is there."""
+    labels = {"alertname": finding["kind"], "severity": finding["severity"], "where": finding["where"]}
+    for name in ("guid", "port"):
+        if finding[name] is not None:
+            labels[name] = str(finding[name])
+    return labels
+
+
+def _alert(one: Alert) -> dict[str, Any]:
+    finding = one.finding
+    return {
+        "labels": labelsOf(finding),
+        "annotations": {"summary": finding["text"], "description": finding["advice"]},
+        "startsAt": _time(finding["firstSeen"]),
+    }
+
+
+def postedAlerts(alerts: Sequence[Alert], now: float) -> list[dict[str, Any]]:
+    """
+    Alerts in the format of Alertmanager's API.
+
+    An alert that is not repeated for three times L{REPEAT_SECONDS} expires, as when the monitor has died.
+    """
+    return [
+        {
+            **_alert(one),
+            "endsAt": _time(now + 3 * REPEAT_SECONDS if one.isRaised else one.finding["clearedAt"]),
+        }
+        for one in alerts
+    ]
+
+
+def webhookMessage(alerts: Sequence[Alert], receiver: str) -> dict[str, Any]:
+    """Alerts in the format of Alertmanager's webhooks: version 4 of its message."""
+    posted = []
+    for one in alerts:
+        labels = json.dumps(labelsOf(one.finding), sort_keys=True).encode()
+        posted.append(
+            {
+                "status": _NAMES[one.isRaised],
+                **_alert(one),
+                "endsAt": _time(one.finding["clearedAt"]),
+                "generatorURL": "",
+                "fingerprint": blake2b(labels, digest_size=8).hexdigest(),
+            }
+        )
+    return {
+        "version": "4",
+        "groupKey": "{}",
+        "truncatedAlerts": 0,
+        "status": _NAMES[any(one.isRaised for one in alerts)],
+        "receiver": receiver,
+        "groupLabels": {},
+        "commonLabels": _common([alert["labels"] for alert in posted]),
+        "commonAnnotations": _common([alert["annotations"] for alert in posted]),
+        "externalURL": "",
+        "alerts": posted,
+    }
+
+
+def _common(several: list[dict[str, str]]) -> dict[str, str]:
+    first = several[0].items() if several else ()
+    return {name: value for name, value in first if all(one.get(name) == value for one in several)}
+
+
+class WebhookChannel:
+    """Channel to a URL, by POST of JSON."""
+
+    def __init__(
+        self, reactor: Any, name: str, url: str, isAlertmanager: bool, authorization: str = ""
+    ) -> None:
+        """
+        @param isAlertmanager: the URL is that of an Alertmanager's API, which wants to be told again.
+        @param authorization: value of the Authorization header; C{""} for none.
+        """
+        self._authorization = authorization
+        self.name = self.queue = f"webhook {name}"
+        self.repeatSeconds = REPEAT_SECONDS if isAlertmanager else 0.0
+        self._receiver = name
+        self._url = url
+        self._reactor = reactor
+        self._agent = Agent(reactor, connectTimeout=POST_SECONDS)
+
+    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
+        """Post alerts; fails with L{DeviceUnavailable} if the response is not a success."""
+        message: object
+        if self.repeatSeconds:
+            message = postedAlerts(alerts, self._reactor.seconds())
+        else:
+            message = webhookMessage(alerts, self._receiver)
+        return Deferred.fromCoroutine(self._post(json.dumps(message).encode()))
+
+    async def _post(self, body: bytes) -> None:
+        headers = Headers({"Content-Type": ["application/json"], "User-Agent": ["txrdma"]})
+        if self._authorization:
+            headers.addRawHeader("Authorization", self._authorization)
+        producer = FileBodyProducer(BytesIO(body), cooperator=_AtOnce())
+        posting: Deferred[Any] = self._agent.request(b"POST", self._url.encode(), headers, producer)
+        response = await posting.addTimeout(POST_SECONDS, self._reactor)
+        await _drained(response).addTimeout(POST_SECONDS, self._reactor)
+        if response.code not in _HTTP_OK:
+            raise DeviceUnavailable(f"{self.name}: it answers {response.code}")
+
+
+class _Drain(StreamProtocol):
+    """Receiver of the body of an answer, which nobody reads: one that is too long ends the connection."""
+
+    def __init__(self, ended: Deferred[None]) -> None:
+        self._ended = ended
+        self._left = MOST_ANSWER
+
+    def dataReceived(self, data: bytes) -> None:
+        """Drop a part of the body."""
+        self._left -= len(data)
+        if self._left < 0:
+            self.giveUp()
+
+    def giveUp(self) -> None:
+        """End the connection."""
+        transport: Any = self.transport
+        if transport is not None:
+            transport.loseConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Note the end of the body, whatever it is: the status has come before."""
+        if not self._ended.called:
+            self._ended.callback(None)
+
+
+def _drained(response: Any) -> Deferred[None]:
+    """Fires at the end of an answer's body."""
+    ended: Deferred[None] = Deferred(lambda _: drain.giveUp())
+    drain = _Drain(ended)
+    response.deliverBody(drain)
+    return ended
+
+
+class _AtOnce:
+    """Cooperator that does all the work at once: bodies are some kilobytes."""
+
+    def cooperate(self, work: Any) -> Any:
+        for _ in work:
+            pass
+        return _Done()
+
+
+class _Done:
+    def whenDone(self) -> Deferred[None]:
+        return succeed(None)
+
+    def stop(self) -> None:
+        """Do nothing: all the work is done."""
+
+
+# Mail.
+
+
+@frozen
+class MailSettings:
+    """
+    Settings of the way by which mail goes out.
+
+    @ivar host: name of the host that takes the mail, by SMTP at C{port}.
+    @ivar user: name to log in with, by C{password}; C{""} for no login. With one, STARTTLS is required.
+    """
+
+    host: str
+    sender: str
+    receivers: tuple[str, ...]
+    port: int = 25
+    user: str = ""
+    password: str = ""
+
+
+def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> EmailMessage:
+    """Write a message to all receivers: new findings first, then those that have ended."""
+    raised = [one for one in alerts if one.isRaised]
+    cleared = [one for one in alerts if not one.isRaised]
+    first = (raised or cleared)[0].finding
+    said = f"{first['kind']} at {first['where']}" + (" cleared" if not raised else "")
+    more = f" and {len(alerts) - 1} more" if len(alerts) > 1 else ""
+    message = EmailMessage()
+    message["Subject"] = "".join(each if each.isprintable() else " " for each in f"[fabric] {said}{more}")
+    message["From"] = settings.sender
+    message["To"] = ", ".join(settings.receivers)
+    message["Date"] = formatdate(now)
+    message["Auto-Submitted"] = "auto-generated"
+    lines = []
+    for title, several in (("There is", raised), ("Cleared", cleared)):
+        for one in several[:_MOST_LINES]:
+            found = one.finding
+            lines.append(f"{title}: {found['severity']} {found['kind']}: {found['where']}: {found['text']}")
+            if one.isRaised:
+                lines.append(f"    {found['advice']}")
+        if len(several) > _MOST_LINES:
+            lines.append(f"{title}: {len(several) - _MOST_LINES} more")
+    message.set_content("\n".join(lines) + "\n")
+    return message
+
+
+class MailChannel:
+    """Channel that sends a message to all receivers, by SMTP."""
+
+    queue = "mail"
+    repeatSeconds = 0.0
+
+    def __init__(self, reactor: Any, settings: MailSettings) -> None:
+        self.name = f"mail by {settings.host}"
+        self._reactor = reactor
+        self._settings = settings
+
+    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
+        """Send one mail with all alerts."""
+        settings, reactor = self._settings, self._reactor
+        message = mailOf(alerts, settings, reactor.seconds()).as_bytes()
+        hasLogin = bool(settings.user)
+
+        def cancel(_: object) -> None:
+            factory.sendFinished = True
+            connector.disconnect()
+
+        sending: Deferred[Any] = Deferred(cancel)
+        factory = ESMTPSenderFactory(
+            settings.user.encode() if hasLogin else None,
+            settings.password.encode() if hasLogin else None,
+            settings.sender,
+            list(settings.receivers),
+            BytesIO(message),
+            sending,
+            retries=0,  # the queue knows when to try again; at once is no time
+            timeout=MAIL_SECONDS,
+            heloFallback=True,
+            requireAuthentication=hasLogin,
+            requireTransportSecurity=hasLogin,
+            hostname=settings.host,
+        )
+        connector = reactor.connectTCP(settings.host, settings.port, factory, timeout=POST_SECONDS)
+        return sending.addTimeout(4 * MAIL_SECONDS, reactor).addCallback(self._sent)
+
+    def _sent(self, result: tuple[int, list[tuple[bytes, int, bytes]]]) -> None:
+        """Log who does not get a mail that others have got: to them it is not sent again."""
+        for address, code, answer in result[1]:
+            if code not in _SMTP_OK:
+                values = {"code": code, "answer": answer.decode("ascii", "replace")}
+                _log.warn("mail to {address}: {code} {answer}", address=address.decode(), **values)
+
+
+# Lines.
+
+
+def _append(path: str, content: bytes) -> None:
+    """
+    Append all of this to a file, or nothing: what a full disk took of it would be there twice in the end.
+
+    @raise OSError: the file cannot be written.
+    """
+    with open(path, "ab", buffering=0) as file:
+        size = file.tell()
+        try:
+            while content:
+                content = content[os.write(file.fileno(), content) :]
+        except OSError:
+            if file.seekable():
+                file.truncate(size)
+            raise
+
+
+class LineChannel:
+    """Channel to a file of JSON, a line for each finding that came or went; to standard output for C{"-"}."""
+
+    queue = "log"
+    repeatSeconds = 0.0
+
+    def __init__(self, path: str) -> None:
+        self.name = f"log {path}"
+        self._path = path
+
+    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
+        """Append lines; the file is opened anew each time, so that it can be rotated."""
+        lines = "".join(
+            json.dumps({"status": _NAMES[one.isRaised], **one.finding}, ensure_ascii=True) + "\n"
+            for one in alerts
+        )
+        try:
+            if self._path == "-":
+                sys.stdout.write(lines)
+                sys.stdout.flush()
+            else:
+                _append(self._path, lines.encode("ascii"))
+        except OSError as error:
+            raise DeviceUnavailable(error.strerror or str(error)) from error
+        return succeed(None)

@@ -1,0 +1,199 @@
+"""
+Queues of alerts for channels: they survive failures of the receiver and a restart of the process.
+
+An alert is stored until the channel has sent it: at least once, so that a process which is killed may send it
+twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, Union
+
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, TimeoutError
+from twisted.internet.error import ConnectError, ConnectionClosed
+from twisted.internet.interfaces import IReactorTime
+from twisted.mail.smtp import SMTPError
+
+from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.monitor.diagnosis.findinglog import Key
+from txrdma.monitor.events.alerts import Alert
+from txrdma.monitor.events.channels import Channel
+from txrdma.monitor.supervisor import SupervisedLoop
+
+RETRY_SECONDS: Final = 15.0
+"""Seconds until a channel that failed is tried again; doubled after each further failure."""
+
+LONGEST_RETRY_SECONDS: Final = 300.0
+
+_MOST_DOUBLINGS: Final = 10
+
+STOP_SECONDS: Final = 5.0
+"""Seconds that a channel has to finish sending when the monitor stops."""
+
+MOST_ALERTS: Final = 1000
+"""Maximum number of alerts that wait for a channel; the oldest are dropped."""
+
+QUEUE: Final = "telling"
+"""Table of stored alerts, by the name of the queue and a number."""
+
+Stored = tuple[str, str, Union[str, None]]
+
+
+def restored(rows: Iterable[tuple[str, str]]) -> dict[str, dict[int, Alert]]:
+    """Alerts that a previous process has not sent, by the names of their queues, in order."""
+    found: dict[str, dict[int, Alert]] = {}
+    for name, value in sorted(rows, key=lambda row: _nameIn(row[0])[1]):
+        queue, number = _nameIn(name)
+        key, isRaised, finding = json.loads(value)
+        found.setdefault(queue, {})[number] = Alert(Key(*key), isRaised, finding)
+    return found
+
+
+def forgotten(queue: str, numbers: Iterable[int]) -> list[Stored]:
+    """Rows that delete alerts from the store."""
+    return [(QUEUE, _nameOf(queue, number), None) for number in numbers]
+
+
+def _nameOf(queue: str, number: int) -> str:
+    return json.dumps([queue, number])
+
+
+def _nameIn(name: str) -> tuple[str, int]:
+    queue, number = json.loads(name)
+    return str(queue), int(number)
+
+
+class NotificationQueue:
+    """
+    Queue of the alerts that wait for a channel.
+
+    @ivar channel: sends the alerts; a new configuration may replace it.
+    @ivar loop: passes the alerts to the channel; its problem is the error of the last attempt.
+    @ivar dropped: number of alerts dropped since the last success, because the queue was full.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        channel: Channel,
+        store: Callable[[Sequence[Stored]], Awaitable[None]],
+        took: Callable[[], object],
+    ) -> None:
+        """
+        @param store: stores rows, and handles its errors.
+        @param took: called after each message that the channel has sent.
+        """
+        self.channel = channel
+        self.dropped = 0
+        self._reactor = reactor
+        self._store = store
+        self._took = took
+        self._waiting: dict[int, Alert] = {}
+        self._repeated: dict[int, Alert] = {}
+        self._number = 0
+        self._attempt: Deferred[None] | None = None
+        self.loop = SupervisedLoop(
+            *(reactor, channel.name, self._sendWaiting, self._untilNext),
+            isReported=False,
+            expected=(RDMAError, OSError, ConnectError, ConnectionClosed, TimeoutError, SMTPError),
+        )
+        self.loop.start(None)
+
+    @property
+    def isIdle(self) -> bool:
+        """True while nothing waits and nothing is being sent."""
+        return not self.loop.isRunning and not self._waiting
+
+    def restore(self, alerts: dict[int, Alert]) -> None:
+        """Put alerts that a previous process has not sent in front of the queue."""
+        self._waiting = {**alerts, **self._waiting}
+        self._number = max([self._number, *alerts])
+
+    def admit(self, alerts: Iterable[Alert]) -> list[Stored]:
+        """Queue alerts; returns the rows to store before L{send} is called."""
+        rows: list[Stored] = []
+        for one in alerts:
+            self._number += 1
+            self._waiting[self._number] = one
+            rows.append(self._row(self._number, one))
+        return rows + self._bound()
+
+    def _row(self, number: int, alert: Alert) -> Stored:
+        value = json.dumps([alert.key, alert.isRaised, alert.finding])
+        return QUEUE, _nameOf(self.channel.queue, number), value
+
+    def _bound(self) -> list[Stored]:
+        oldest = list(self._waiting)[: max(0, len(self._waiting) - MOST_ALERTS)]
+        for number in oldest:
+            del self._waiting[number]
+        self.dropped += len(oldest)
+        return forgotten(self.channel.queue, oldest)
+
+    def send(self) -> None:
+        """Send what waits, unless the channel is busy or waits for its next attempt."""
+        if self._waiting and not self.loop.isDue:
+            self.loop.runNow()
+
+    def repeat(self, alerts: Sequence[Alert]) -> None:
+        """Send alerts again, if nothing else waits; they are not stored."""
+        if alerts and self.isIdle:
+            self._repeated = dict(enumerate(alerts))
+            if not self.loop.isDue:
+                self.loop.runNow()
+
+    def _untilNext(self) -> float | None:
+        """Time until the next attempt: none, or doubled with each failure; None if the queue is empty."""
+        failures = self.loop.failures
+        if failures:
+            return min(RETRY_SECONDS * (1 << min(failures - 1, _MOST_DOUBLINGS)), LONGEST_RETRY_SECONDS)
+        return 0.0 if self._waiting else None
+
+    async def _sendWaiting(self) -> bool:
+        """Send all that waits, and delete it from the store when the channel has sent it."""
+        alerts = dict(self._waiting) or self._repeated
+        if not alerts:
+            return False
+        self._attempt = maybeDeferred(self.channel.send, list(alerts.values()))
+        try:
+            await self._attempt
+        except CancelledError:
+            raise DeviceUnavailable("no response in time") from None
+        finally:
+            self._attempt = None
+        self._took()
+        self.dropped = 0
+        if alerts is self._repeated:
+            self._repeated = {}
+        else:
+            for number in alerts:
+                self._waiting.pop(number, None)
+            await self._store(forgotten(self.channel.queue, alerts))
+        return True
+
+    def replaceChannel(self, channel: Channel) -> None:
+        """Replace the channel; the new one is tried immediately."""
+        self.channel = channel
+        self.loop.name = channel.name
+        if not self.loop.isRunning:
+            self.loop.cancel()  # so that it begins with the shortest pause
+            if self._waiting:
+                self.loop.runNow()
+
+    def stop(self) -> Deferred[None]:
+        """Stop; fires when the channel has sent its current message, or after L{STOP_SECONDS}."""
+        done = self.loop.stop()
+        if self._attempt is not None:
+            late = self._reactor.callLater(STOP_SECONDS, self._giveUp)
+
+            def ended(_: None) -> None:
+                if late.active():
+                    late.cancel()
+
+            done.addCallback(ended)
+        return done
+
+    def _giveUp(self) -> None:
+        if self._attempt is not None:
+            self._attempt.cancel()

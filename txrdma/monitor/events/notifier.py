@@ -1,0 +1,245 @@
+"""
+Notifier: sends alerts to all channels, once, and again to a channel that failed.
+
+An alert counts as sent, and is stored so, before it is sent, together with the queues in which it waits: see
+L{txrdma.monitor.events.notificationqueue}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol, Union
+
+from twisted.internet.defer import Deferred, TimeoutError
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.error import RDMAError
+from txrdma.fabric.health import Finding
+from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Key
+from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker
+from txrdma.monitor.events.channels import Channel
+from txrdma.monitor.events.notificationqueue import (
+    forgotten,
+    NotificationQueue,
+    QUEUE,
+    restored,
+    RETRY_SECONDS,
+    Stored,
+)
+from txrdma.monitor.supervisor import SupervisedLoop, Supervisor
+
+_log = Logger()
+
+_ROOM: Final = "told"
+"""Table of stored values: open findings that were sent."""
+
+MEMORY_SECONDS: Final = 30.0
+"""Seconds to wait for the database: one that hangs does not prevent alerts."""
+
+
+class Memory(Protocol):
+    """Memory that outlasts a process."""
+
+    def rememberedIn(self, room: str) -> Deferred[list[tuple[str, str]]]:
+        """Fires with names and values of all that is remembered in a room."""
+
+    def rememberNow(self, several: Sequence[tuple[str, str, Union[str, None]]]) -> Deferred[None]:
+        """Remember values by their rooms and names, and forget where there is none; fires when it is done."""
+
+
+class Notifier:
+    """
+    Sends the events of a finding log to channels, from L{start} to L{stop}.
+
+    @ivar sent: number of messages that channels have sent.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        rules: AlertRules,
+        channels: Sequence[Channel],
+        memory: Memory | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        """@param memory: stores what was sent; without it a new process sends everything again."""
+        self.sent = 0
+        self._reactor = reactor
+        self._tracker = AlertTracker(rules, reactor.seconds())
+        self._memory = memory
+        self._supervisor = Supervisor(reactor) if supervisor is None else supervisor
+        self._queues = [self._queue(channel) for channel in channels]
+        self._loop = self._supervisor.add(SupervisedLoop(reactor, "telling", self._take, self._untilNext))
+        self._repeats: list[IDelayedCall] = []
+        self._isStarted = self._isKnown = False
+
+    def _queue(self, channel: Channel) -> NotificationQueue:
+        queue = NotificationQueue(self._reactor, channel, self._store, self._took)
+        self._supervisor.add(queue.loop)
+        return queue
+
+    def _took(self) -> None:
+        self.sent += 1
+
+    def expect(self, keys: Iterable[Key]) -> None:
+        """Set the open findings of a previous process: see L{AlertTracker.expect}."""
+        self._tracker.expect(keys)
+
+    def start(self) -> None:
+        """Read what was sent and what waits, then send alerts."""
+        self._isStarted = True
+        self._loop.start(None)
+        for queue in self._queues:
+            self._repeatIn(queue)
+        Deferred.fromCoroutine(self._recall()).addErrback(self._failed)
+
+    def stop(self) -> Deferred[None]:
+        """
+        Stop; the next process sends what waits.
+
+        @return: fires when all channels have sent their current messages, or their time is up.
+        """
+        self._isStarted = False
+        self._loop.stop()
+        for timer in self._repeats:
+            if timer.active():
+                timer.cancel()
+        return Deferred.fromCoroutine(self._end())
+
+    async def _end(self) -> None:
+        for ending in [queue.stop() for queue in self._queues]:
+            await ending
+
+    def change(self, rules: AlertRules, channels: Sequence[Channel]) -> None:
+        """
+        Set the rules and channels; what was sent is not sent again.
+
+        Alerts that wait for a channel wait for its replacement, which has the same queue name.
+        """
+        for timer in self._repeats:
+            if timer.active():
+                timer.cancel()
+        self._repeats.clear()
+        self._tracker.rules = rules
+        before = {queue.channel.queue: queue for queue in self._queues}
+        self._queues = []
+        for channel in channels:
+            queue = before.pop(channel.queue, None)
+            if queue is None:
+                queue = self._queue(channel)
+            else:
+                queue.replaceChannel(channel)
+            self._queues.append(queue)
+            if self._isStarted:
+                self._repeatIn(queue)
+        for queue in before.values():
+            self._supervisor.remove(queue.loop)
+            queue.stop().addErrback(self._failed)
+        self._reschedule()
+
+    def findingChanged(self, event: FindingEvent) -> None:
+        """Process an event of the finding log."""
+        now = self._reactor.seconds()
+        if isinstance(event, Cleared):
+            self._tracker.cleared(event.entry, now)
+        else:
+            self._tracker.raised(event.entry, now)
+        self._reschedule()
+
+    def findings(self) -> list[Finding]:
+        """Channels whose last attempt failed."""
+        return [
+            Finding("telling-failed", queue.channel.name, queue.loop.problem + _lost(queue.dropped))
+            for queue in self._queues
+            if queue.loop.problem
+        ]
+
+    # State of the previous process.
+
+    async def _recall(self) -> None:
+        """Read what a previous process has sent, then send what it has left in the queues."""
+        with _log.failuresHandled("reading the alerts that were sent before: all are sent again"):
+            await self._restore()
+        self._isKnown = True
+        for queue in self._queues:
+            queue.send()
+        self._reschedule()
+
+    async def _restore(self) -> None:
+        """Read what a previous process has sent, and what waits for channels that still exist."""
+        sent = {Key(*json.loads(name)): json.loads(value) for name, value in await self._remembered(_ROOM)}
+        self._tracker.remember(sent)
+        left = restored(await self._remembered(QUEUE))
+        for queue in self._queues:
+            queue.restore(left.pop(queue.channel.queue, {}))
+        await self._store([row for queue, alerts in left.items() for row in forgotten(queue, alerts)])
+
+    async def _remembered(self, room: str) -> list[tuple[str, str]]:
+        if self._memory is None:
+            return []
+        try:
+            return await self._memory.rememberedIn(room).addTimeout(MEMORY_SECONDS, self._reactor)
+        except (RDMAError, TimeoutError) as error:
+            _log.warn("cannot read which alerts were sent before: {why}", why=str(error))
+            return []
+
+    async def _store(self, rows: Sequence[Stored]) -> None:
+        """Store rows for the next process, if possible; the history reports its errors."""
+        if self._memory is not None and rows:
+            try:
+                await self._memory.rememberNow(rows).addTimeout(MEMORY_SECONDS, self._reactor)
+            except (RDMAError, TimeoutError) as error:
+                _log.debug("cannot store which alerts were sent: {why}", why=str(error))
+
+    @staticmethod
+    def _failed(failure: Failure) -> None:
+        _log.failure("sending alerts", failure)
+
+    # Sending.
+
+    def _reschedule(self) -> None:
+        pause = self._untilNext()
+        if self._isKnown and pause is not None:
+            self._loop.runIn(pause)
+
+    def _untilNext(self) -> float | None:
+        """Time until alerts may be due."""
+        now = self._reactor.seconds()
+        deadline = self._tracker.deadline(now)
+        least = RETRY_SECONDS if self._loop.failures else 0.0
+        return None if deadline is None else max(deadline - now, least)
+
+    async def _take(self) -> bool:
+        """Store due alerts and their queues, then send them. False if there are none."""
+        alerts = self._tracker.take(self._reactor.seconds())
+        if not alerts:
+            return False
+        rows: list[Stored] = [
+            (_ROOM, json.dumps(one.key), json.dumps(one.finding) if one.isRaised else None) for one in alerts
+        ]
+        queues = list(self._queues)
+        for queue in queues:
+            rows += queue.admit(alerts)
+        with self._loop.step("storing"):
+            await self._store(rows)
+        for queue in queues:
+            queue.send()
+        return True
+
+    def _repeatIn(self, queue: NotificationQueue) -> None:
+        seconds = queue.channel.repeatSeconds
+        if seconds:
+            self._repeats = [timer for timer in self._repeats if timer.active()]
+            self._repeats.append(self._reactor.callLater(seconds, self._repeat, queue))
+
+    def _repeat(self, queue: NotificationQueue) -> None:
+        """Send a channel all open findings again; the receiver removes duplicates."""
+        self._repeatIn(queue)
+        queue.repeat([Alert(key, True, finding) for key, finding in self._tracker.sent.items()])
+
+
+def _lost(number: int) -> str:
+    return f"; {number} older alerts were dropped, because the queue was full" if number else ""

@@ -1,0 +1,120 @@
+"""
+Readings of ports' counters: which attributes are asked for, and how their fields make one reading.
+
+Traffic is taken from the counters of 64 bits where a port has them: at NDR one of 32 bits is full after a
+third of a second. Nothing is ever cleared.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, ClassVar, Final
+
+from txrdma.fabric.errorcounters import (
+    Abilities,
+    DATA_COUNTERS,
+    ERROR_COUNTERS,
+    UNICAST_COUNTERS,
+)
+from txrdma.fabric.rates import WORD
+from txrdma.kit.rawfields import peeks
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.pma import PerformanceCapability, PortCounters, PortCountersExtended
+from txrdma.monitor.portcounters import CounterLayout
+
+_UNITS: Final = {"portXmitData": WORD, "portRcvData": WORD}
+
+
+class Counters(Attribute):
+    """An attribute of counters, decoded as a tuple of some of them: a whole one takes ten times as long."""
+
+    widths: ClassVar[dict[str, int]]
+    whole: ClassVar[type[Any]]
+
+
+def _counters(kind: type[Attribute], names: tuple[str, ...]) -> type[Counters]:
+    bits = {field.name: field.width for field in kind.fields}
+    content = {
+        "attributeID": kind.attributeID,
+        "rpcs": kind.rpcs,
+        "size": kind.size,
+        "decode": staticmethod(peeks(kind, names)),
+        "widths": {name: bits[name] for name in names},
+        "whole": kind,
+    }
+    return type(f"_{kind.__name__}", (Counters,), content)  # private: it is no attribute to ask for by name
+
+
+class ReadingKind:
+    """
+    Kind of reading that a node's performance management agent can give.
+
+    @ivar layout: order of the values in a reading.
+    @ivar parts: attributes that make it.
+    """
+
+    __slots__ = ("_chosen", "_requests", "layout", "parts")
+
+    def __init__(self, *parts: tuple[type[Attribute], tuple[str, ...]]) -> None:
+        """@param parts: attributes to ask for, and names of the counters to take from each."""
+        self._chosen = parts
+        self.parts = tuple(_counters(*part) for part in parts)
+        self.layout = CounterLayout(
+            {name: width for part in self.parts for name, width in part.widths.items()}, _UNITS
+        )
+        self._requests: dict[int, tuple[bytes, ...]] = {}
+
+    def without(self, names: frozenset[str]) -> ReadingKind:
+        """Make this kind without counters that an agent does not have: they would always be zero."""
+        chosen = self._chosen
+        return ReadingKind(
+            *((kind, tuple(name for name in wanted if name not in names)) for kind, wanted in chosen)
+        )
+
+    def requests(self, number: int) -> tuple[bytes, ...]:
+        """Contents of the requests for the counters of a port, one for each part."""
+        known = self._requests.get(number)
+        if known is None:
+            known = tuple(part.whole(portSelect=number).encode() for part in self.parts)
+            self._requests[number] = known
+        return known
+
+
+_OPTIONAL: Final = {
+    "portXmitWait": PerformanceCapability.XMIT_WAIT,
+    "qp1Dropped": PerformanceCapability.QP1_DROP,
+}
+"""Counters that not every agent has, and the capabilities that tell so."""
+
+NARROW: Final = ReadingKind((PortCounters, ERROR_COUNTERS + DATA_COUNTERS))
+"""Reading of a port that counts traffic in 32 bits alone."""
+
+MIXED: Final = ReadingKind((PortCounters, ERROR_COUNTERS), (PortCountersExtended, DATA_COUNTERS))
+"""Reading of a port that counts traffic in 64 bits, but unicast and multicast not apart."""
+
+MIXED_CASTS: Final = ReadingKind(
+    (PortCounters, ERROR_COUNTERS), (PortCountersExtended, DATA_COUNTERS + UNICAST_COUNTERS)
+)
+"""Reading of a port that counts traffic in 64 bits, and errors in fewer."""
+
+WIDE: Final = ReadingKind((PortCountersExtended, ERROR_COUNTERS + DATA_COUNTERS + UNICAST_COUNTERS))
+"""Reading of a port that counts everything in 64 bits: one datagram has it all."""
+
+
+def kindOf(told: ClassPortInfo) -> ReadingKind:
+    """Kind of reading that an agent can give, by its ClassPortInfo."""
+    able = Abilities(told.capabilityMask, told.capabilityMask2)
+    kind = NARROW
+    if able.hasWideErrors:
+        kind = WIDE
+    elif able.isWide:
+        kind = MIXED_CASTS if able.hasCasts else MIXED
+    lacks = frozenset(name for name, able in _OPTIONAL.items() if not told.capabilityMask & able)
+    return _without(kind, lacks) if lacks else kind
+
+
+@cache
+def _without(kind: ReadingKind, names: frozenset[str]) -> ReadingKind:
+    """Kind of reading for all nodes that lack the same: their ports are told in one column."""
+    return kind.without(names)

@@ -1,0 +1,516 @@
+"""
+Reader of all ports' counters and of the states of some: rounds of readings, one datagram at a time to a node.
+
+LIDs may be given out anew at any time, without a word. So a node whose counters are lower than before, or
+have counted errors, is asked who it is before these are judged: another one may have its LID.
+
+Without Deferreds and coroutines: of all that a monitor does, this is done oftenest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from txrdma.error import DeviceUnavailable
+from txrdma.fabric.errorcounters import countingPorts
+from txrdma.fabric.health import hasLink
+from txrdma.fabric.model import Node, Port
+from txrdma.fabric.refreshing import withoutArrival
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GUID
+from txrdma.kit.wire import Buffer
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.frames import NO_KEYS
+from txrdma.mad.core.transactions import Call
+from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.attributes import RPCS
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
+from txrdma.mad.paths import toLID
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, Place
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.reading.attributes import kindOf, ReadingKind
+from txrdma.monitor.reading.backoff import BackOff
+from txrdma.monitor.reading.fec import NO_ATTRIBUTE
+
+SILENT_TIMES: Final = 3
+"""Intervals in a row without an answer after which a node is reported as silent."""
+
+_MOST_BACK_OFF: Final = 300.0
+_PERFORMANCE_GET: Final = RPCS["PerformanceGet"]
+_SUBN_GET: Final = RPCS["SubnGet"]
+
+
+class _PortReading:
+    """A port whose counters are read."""
+
+    __slots__ = ("hasLink", "meter", "number", "path", "place", "requests")
+
+    def __init__(self, place: Place, path: IBPath, hasLink: bool) -> None:
+        self.place = place
+        self.number = place[1]
+        self.path = path
+        self.hasLink = hasLink
+        self.meter: Meter | None = None
+        self.requests: tuple[bytes, ...] = ()
+
+
+class _Visit(Call):
+    """Questions to one node, one after the other: the same call, again and again."""
+
+    __slots__ = (
+        *("asking", "at", "doubted", "guid", "part", "reader", "reading", "state", "states", "stops"),
+        *("values", "version", "way"),
+    )
+
+    def __init__(self, reader: CounterReader, guid: GUID) -> None:
+        super().__init__(_PERFORMANCE_GET, ClassPortInfo, b"", 0, NO_KEYS, 0)
+        self.reader = reader
+        self.guid = guid
+        self.reading: ReadingKind | None = None
+        self.version = -1
+        self.stops: list[_PortReading] = []
+        self.way: list[_PortReading] = []
+        self.at = self.part = 0
+        self.values: tuple[int, ...] = ()
+        self.doubted: list[_PortReading] = []
+        self.states: list[tuple[Port, IBPath]] = []
+        self.state = _State(self)
+        self.asking: Call = self
+
+    def answered(self, answer: Any) -> None:
+        """Take an answer, and ask for what is next."""
+        self.reader._answered(self, answer)
+
+    def failed(self, error: Exception) -> None:
+        """Go on after a refusal; end the visit without an answer."""
+        self.reader._failed(self, error)
+
+
+class _Identify(Call):
+    """Question who is at the LID of the first port of a visit that is in doubt."""
+
+    __slots__ = ("visit",)
+
+    def __init__(self, visit: _Visit) -> None:
+        super().__init__(_SUBN_GET, NodeInfo, b"", 0, NO_KEYS, 0)
+        self.visit = visit
+
+    def answered(self, answer: Any) -> None:
+        """Judge what was read there, or drop it."""
+        self.visit.reader._identified(self.visit, answer.nodeGUID == self.visit.guid)
+
+    def failed(self, error: Exception) -> None:
+        """Judge what was read there: who counts and tells no name is taken for who it was."""
+        if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
+            self.visit.reader._failed(self.visit, error)
+        else:
+            self.visit.reader._identified(self.visit, isKnown=True)
+
+
+class _RawPortInfo(PortInfo):
+    """PortInfo as it came: it is mostly the same as before, and a whole one takes ten times as long."""
+
+    @classmethod
+    def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
+        """Take the bytes of the attribute."""
+        return bytes(buffer[offset : offset + PortInfo.size])
+
+
+class _State(Call):
+    """Question for the state of a port: the same call, for one port of a visit after the other."""
+
+    __slots__ = ("visit",)
+
+    def __init__(self, visit: _Visit) -> None:
+        super().__init__(_SUBN_GET, _RawPortInfo, b"", 0, NO_KEYS, 0)
+        self.visit = visit
+
+    def answered(self, answer: Any) -> None:
+        """Compare the state with the one that is known, and ask for the next."""
+        self.visit.reader._stated(self.visit, answer)
+
+    def failed(self, error: Exception) -> None:
+        """Ask for no more states: whether the node is silent is told by its counters."""
+        self.visit.reader._stateless(self.visit, error)
+
+
+class CounterReader:
+    """
+    Reader of counters and states, in rounds.
+
+    @ivar meters: meters of all ports whose counters were read, by place.
+    @ivar backOff: nodes that do not answer.
+    @ivar readings: ports whose counters were read; C{silences} are nodes that did not answer when asked.
+    @ivar looks: ports whose states were read; C{changed} are nodes with ports that had others in this round.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        agent: MADAgent,
+        thresholds: ErrorThresholds,
+        intervalSeconds: float,
+        timeoutSeconds: float,
+        retries: int,
+        maxOutstanding: int,
+        onDowned: Callable[[GUID], object],
+        onSilent: Callable[[GUID], object],
+        onStranger: Callable[[GUID], object],
+        choose: Callable[[ClassPortInfo], ReadingKind] = kindOf,
+    ) -> None:
+        """
+        @param choose: returns what to read of a node's ports, by what its agent can do.
+        @param onDowned: called with the GUID of a node whose port counts that its link went down.
+        @param onSilent: called with that of a node that does not answer, and did before.
+        @param onStranger: called with that of a node at whose LID there is another one.
+        """
+        self.meters: dict[Place, Meter] = {}
+        self.backOff: BackOff[GUID] = BackOff(intervalSeconds, _MOST_BACK_OFF)
+        self.readings = self.silences = self.looks = 0
+        self.changed: set[GUID] = set()
+        self._seconds = reactor.seconds
+        self._agent = agent
+        self._thresholds = thresholds
+        self._timeoutSeconds = timeoutSeconds
+        self._retries = retries
+        self._maxOutstanding = maxOutstanding
+        self._onDowned = onDowned
+        self._onSilent = onSilent
+        self._onStranger = onStranger
+        self._choose = choose
+        self._visits: dict[GUID, _Visit] = {}
+        self._waiting: deque[_Visit] = deque()
+        self._running: dict[_Visit, None] = {}
+        self._isFilling = False
+        self._done: Deferred[None] | None = None
+        self._error: Exception | None = None
+
+    def change(self, intervalSeconds: float, timeoutSeconds: float, maxOutstanding: int) -> None:
+        """Read by other times from the next round on."""
+        self.backOff.change(intervalSeconds)
+        self._timeoutSeconds = timeoutSeconds
+        self._maxOutstanding = maxOutstanding
+
+    def forget(self, guid: GUID) -> None:
+        """Ask a node anew for what it can count: it may have restarted, with other firmware."""
+        self._visits.pop(guid, None)
+        self.backOff.answered(guid)
+
+    def keep(self, known: Collection[GUID], gone: Collection[GUID]) -> None:
+        """
+        Drop what is known of nodes that are not in the fabric any more.
+
+        @param gone: nodes that are gone, and may return: their meters are kept, without values.
+        """
+        for place, meter in list(self.meters.items()):
+            if place[0] not in known:
+                meter.missed()
+                if place[0] not in gone:
+                    del self.meters[place]
+        for guid in [guid for guid in self._visits if guid not in known and guid not in gone]:
+            self.forget(guid)
+
+    def missed(self) -> None:
+        """Note that no port can be read at present."""
+        for meter in self.meters.values():
+            meter.missed()
+
+    def isSilent(self, guid: GUID) -> bool:
+        """True of a node that did not answer several times in a row."""
+        return self.backOff.times(guid) >= SILENT_TIMES
+
+    # Rounds.
+
+    def read(self, nodes: Iterable[Node], version: int, wholly: Collection[GUID] = ()) -> Deferred[None]:
+        """
+        Read the counters of nodes that are not backed off.
+
+        @param version: number of the fabric's state, by which it is known whether anything has changed.
+        @param wholly: nodes whose states are read, and the counters of ports without a link, too: most
+            switches have many.
+        @return: fires when all have answered or are given up; fails with L{DeviceUnavailable} when our own
+            port is lost, and with the first exception when the visit of a node failed, after all others.
+            Cancelling it ends the round.
+        """
+        now = self._seconds()
+        isDue = self.backOff.isDue
+        self.changed.clear()
+        self._error = None
+        for node in nodes:
+            if isDue(node.guid, now):
+                try:
+                    self._prepare(node, version, node.guid in wholly)
+                except Exception as error:
+                    self._error = self._error or error
+        done = self._done = Deferred(lambda _: self._stop())
+        self._fill()
+        return done
+
+    def _prepare(self, node: Node, version: int, isWhole: bool) -> None:
+        """Have a visit to a node wait for its turn."""
+        guid = node.guid
+        visit = self._visits.get(guid)
+        if visit is None:
+            visit = self._visits[guid] = _Visit(self, guid)
+        if visit.version != version:
+            before, visit.stops = visit.stops, self._stopsOf(node)
+            self._readdressed(before, visit.stops)
+            visit.version = version
+        if isWhole:
+            visit.way = visit.stops
+            visit.states = self._statesOf(node)
+        else:
+            visit.way = [each for each in visit.stops if self._isWanted(each)]
+            visit.states = []
+        if visit.way:
+            self._waiting.append(visit)
+
+    def _stopsOf(self, node: Node) -> list[_PortReading]:
+        end, guid = self._agent.port.endPort, node.guid
+        if node.isSwitch:  # one LID for all of its ports
+            if not node.lid:
+                return []
+            path = toLID(end, node.lid)
+            return [_PortReading((guid, port.number), path, hasLink(port)) for port in countingPorts(node)]
+        ports = [(port, port.lid) for port in countingPorts(node)]
+        return [
+            _PortReading((guid, port.number), toLID(end, lid), hasLink(port)) for port, lid in ports if lid
+        ]
+
+    def _statesOf(self, node: Node) -> list[tuple[Port, IBPath]]:
+        """Ports whose states are read, and paths to them."""
+        end, own = self._agent.port.endPort, node.lid
+        ports = [port for port in node.ports.values() if port.raw]
+        paths = {lid: toLID(end, lid or own) for lid in {port.lid for port in ports}}
+        return [(port, paths[port.lid]) for port in ports]
+
+    def _readdressed(self, before: list[_PortReading], now: list[_PortReading]) -> None:
+        """Begin ports anew whose LID has changed: traffic that was read by the old one may be another's."""
+        lids = {stop.place: stop.path.dlid for stop in before}
+        for stop in now:
+            if lids.get(stop.place, stop.path.dlid) != stop.path.dlid:
+                self.meters.pop(stop.place, None)
+
+    def _isWanted(self, stop: _PortReading) -> bool:
+        """False of a port without a link whose counters stood still when they were read last."""
+        if stop.hasLink:
+            return True
+        meter = stop.meter or self.meters.get(stop.place)
+        return meter is None or meter.isSilent or any(meter.grown)
+
+    def _stop(self) -> None:
+        self._done = None
+        self._waiting.clear()
+        running, self._running = self._running, {}
+        for visit in running:
+            visit.asking.forget(visit.asking)
+
+    def _fill(self) -> None:
+        """Begin visits while there is room; one that ends at once comes back here, to the outer loop."""
+        if self._isFilling:
+            return
+        self._isFilling = True
+        try:
+            while self._waiting and len(self._running) < self._maxOutstanding:
+                visit = self._waiting.popleft()
+                self._running[visit] = None
+                visit.at = visit.part = 0
+                visit.doubted.clear()
+                visit.asking = visit
+                try:
+                    self._ask(visit)
+                except Exception as error:
+                    self._broken(visit, error)
+        finally:
+            self._isFilling = False
+        if not self._running and not self._waiting and self._done is not None:
+            done, self._done = self._done, None
+            failed, self._error = self._error, None
+            if failed is None:
+                done.callback(None)
+            else:
+                done.errback(failed)
+
+    def _ask(self, visit: _Visit) -> None:
+        stop = visit.way[visit.at]
+        kind = visit.reading
+        if kind is None:
+            visit.kind, visit.content = ClassPortInfo, b""
+        else:
+            requests = stop.requests
+            if not requests:
+                requests = stop.requests = kind.requests(stop.number)
+            visit.kind = kind.parts[visit.part]
+            visit.content = requests[visit.part]
+        self._agent.issue(visit, stop.path, self._timeoutSeconds, self._retries)
+
+    def _answered(self, visit: _Visit, answer: Any) -> None:
+        if visit not in self._running:
+            return
+        try:
+            kind = visit.reading
+            if kind is None:
+                visit.reading = self._choose(answer)
+                self._ask(visit)
+                return
+            values = answer if not visit.part else visit.values + answer
+            visit.part += 1
+            if visit.part < len(kind.parts):
+                visit.values = values
+                self._ask(visit)
+                return
+            self._took(visit, kind, values)
+            self._next(visit)
+        except Exception as error:
+            self._broken(visit, error)
+
+    def _next(self, visit: _Visit) -> None:
+        visit.at += 1
+        visit.part = 0
+        if visit.at < len(visit.way):
+            self._ask(visit)
+            return
+        guid = visit.guid
+        times = self.backOff.times(guid)
+        if times:
+            if times >= SILENT_TIMES:
+                self._thresholds.restarted(guid, self._seconds())
+            self.backOff.answered(guid)
+        self._settle(visit)
+
+    def _settle(self, visit: _Visit) -> None:
+        """End a visit, when it is known who has answered where that matters, and when all states are."""
+        if visit.doubted:
+            visit.asking = _Identify(visit)
+            path = visit.doubted[0].path
+            self._agent.issue(visit.asking, path, self._timeoutSeconds, self._retries)
+            return
+        if visit.states:
+            (port, path), asking = visit.states[-1], visit.state
+            asking.modifier = port.number
+            visit.asking = asking
+            self._agent.issue(asking, path, self._timeoutSeconds, self._retries)
+            return
+        del self._running[visit]
+        self._fill()
+
+    def _stated(self, visit: _Visit, raw: bytes) -> None:
+        """Compare the state of a port with the one that is known."""
+        if visit not in self._running:
+            return
+        try:
+            self.looks += 1
+            before = visit.states.pop()[0].raw
+            if raw != before and withoutArrival(raw) != withoutArrival(before):
+                self.changed.add(visit.guid)
+            self._settle(visit)
+        except Exception as error:
+            self._broken(visit, error)
+
+    def _stateless(self, visit: _Visit, error: Exception) -> None:
+        """End a visit whose node does not tell the state of a port."""
+        visit.states = []
+        if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
+            self._failed(visit, error)
+        elif visit in self._running:
+            try:
+                self._settle(visit)
+            except Exception as failure:
+                self._broken(visit, failure)
+
+    def _identified(self, visit: _Visit, isKnown: bool) -> None:
+        """Judge what was read at a LID, or drop it: another node's counters say nothing about this one."""
+        if visit not in self._running:
+            return
+        visit.asking = visit
+        lid = visit.doubted[0].path.dlid
+        here = [stop for stop in visit.doubted if stop.path.dlid == lid]
+        visit.doubted = [stop for stop in visit.doubted if stop.path.dlid != lid]
+        try:
+            if isKnown:
+                for stop in here:
+                    self._judged(stop)
+            else:
+                for stop in visit.stops:
+                    if stop.path.dlid == lid:
+                        self.meters.pop(stop.place, None)
+                        stop.meter = None
+                self._onStranger(visit.guid)
+            self._settle(visit)
+        except Exception as error:
+            self._broken(visit, error)
+
+    def _judged(self, stop: _PortReading) -> None:
+        meter = stop.meter
+        assert meter is not None  # it was read
+        self._thresholds.read(stop.place, meter, meter.readAt)
+        at = meter.layout.places.get("linkDownedCounter")
+        if at is not None and meter.grown[at]:
+            self._onDowned(stop.place[0])
+
+    def _took(self, visit: _Visit, kind: ReadingKind, values: tuple[int, ...]) -> None:
+        stop = visit.way[visit.at]
+        place, meter = stop.place, stop.meter
+        if meter is None or meter.layout is not kind.layout:
+            meter = self.meters.get(place)
+            if meter is None or meter.layout is not kind.layout:
+                meter = self.meters[place] = Meter(kind.layout)
+            stop.meter = meter
+        now = self._seconds()
+        self.readings += 1
+        if (meter.read(values, now) or meter.resetAt == now) and self._thresholds.isConcerned(meter, now):
+            visit.doubted.append(stop)
+
+    def _failed(self, visit: _Visit, error: Exception) -> None:
+        if visit not in self._running:
+            return
+        if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
+            self._broken(visit, error)
+            return
+        try:
+            if not isinstance(error, MADError):
+                self._unanswered(visit, isRefusal=False)
+            elif visit.reading is not None:
+                self._unanswered(visit, isRefusal=True)
+            elif error.status in NO_ATTRIBUTE:  # without a ClassPortInfo it has what every node has
+                visit.reading = self._choose(ClassPortInfo())
+                self._ask(visit)
+            else:  # which may pass: the node is not silent, and is asked again in the next round
+                self._settle(visit)
+        except Exception as failure:
+            self._broken(visit, failure)
+
+    def _unanswered(self, visit: _Visit, isRefusal: bool) -> None:
+        """Go on after a port that was refused, which says nothing about the others; else end the visit."""
+        left = visit.way[visit.at :]
+        for stop in left[:1] if isRefusal else left:
+            meter = self.meters.get(stop.place)
+            if meter is not None:
+                meter.missed()
+        if isRefusal:
+            self._next(visit)
+            return
+        self.silences += 1
+        if not self.backOff.times(visit.guid):
+            self._onSilent(visit.guid)
+        self.backOff.silent(visit.guid, self._seconds())
+        visit.states = []
+        self._settle(visit)
+
+    def _broken(self, visit: _Visit, error: Exception) -> None:
+        """End the visit of one node that failed, which fails the round in the end; all end without a port."""
+        if isinstance(error, DeviceUnavailable):
+            done = self._done
+            self._stop()
+            if done is not None:
+                done.errback(error)
+        else:
+            self._error = self._error or error
+            self._running.pop(visit, None)
+            self._fill()

@@ -1,0 +1,119 @@
+"""
+Reader of the optional counters: why packets were dropped, at ports that have dropped some.
+
+Follows InfiniBand Architecture vol. 1, 16.1.4.1 (PortRcvErrorDetails) and 16.1.4.2 (PortXmitDiscardDetails).
+Few ports drop packets, so hardly anything is asked: only where PortRcvErrors or PortXmitDiscards has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from txrdma.error import DeviceUnavailable
+from txrdma.fabric.errorcounters import countingPorts
+from txrdma.fabric.model import Node, Port
+from txrdma.iba.path import MADEndPort
+from txrdma.iba.types import GUID
+from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
+from txrdma.mad.paths import toLID
+from txrdma.mad.rpcs import RPCs
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.reading.fec import NO_ATTRIBUTE
+
+CAUSES: Final[Mapping[str, Mapping[str, str]]] = {
+    "portRcvErrors": {
+        "portLocalPhysicalErrors": "Packets with errors of the link, as a bad CRC",
+        "portMalformedPacketErrors": "Packets whose headers contradict themselves or their length",
+        "portBufferOverrunErrors": "Packets for which there was no buffer",
+        "portDLIDMappingErrors": "Packets to a LID that leads nowhere from here",
+        "portVLMappingErrors": "Packets whose service level has no virtual lane on the way out",
+        "portLoopingErrors": "Packets that would leave by the port that they came in by",
+    },
+    "portXmitDiscards": {
+        "portInactiveDiscards": "Packets for a port that is not active",
+        "portNeighborMTUDiscards": "Packets that are longer than the neighbour takes",
+        "portSwLifetimeLimitDiscards": "Packets that were in the switch for too long",
+        "portSwHOQLifetimeLimitDiscards": "Packets that were first in their queue for too long",
+    },
+}
+"""Causes and what each means, by the counter that has the sum of them."""
+
+_ATTRIBUTES: Final[Mapping[str, type[Attribute]]] = {
+    "portRcvErrors": PortRcvErrorDetails,
+    "portXmitDiscards": PortXmitDiscardDetails,
+}
+
+
+class DetailReader:
+    """
+    Reader of causes, node by node.
+
+    @ivar causes: packets dropped by cause, of ports that have told them, by place: the values that they
+        stand at, up to 65535.
+    """
+
+    def __init__(self, meters: Mapping[Place, Meter]) -> None:
+        """@param meters: meters of all ports: what they have counted."""
+        self.causes: dict[Place, dict[str, int]] = {}
+        self._meters = meters
+        self._explained: dict[tuple[Place, str], int] = {}
+        self._unable: set[tuple[GUID, str]] = set()
+
+    def keep(self, known: Collection[GUID]) -> None:
+        """Forget nodes that are not in the fabric any more: who returns may have other firmware."""
+        self._unable = {one for one in self._unable if one[0] in known}
+        self._explained = {one: count for one, count in self._explained.items() if one[0][0] in known}
+        self.causes = {place: causes for place, causes in self.causes.items() if place[0] in known}
+
+    def isWanted(self, node: Node) -> bool:
+        """True of a node whose ports have dropped packets that are not explained."""
+        return any(self._wanted(node))
+
+    def _wanted(self, node: Node) -> Iterator[tuple[Port, str, int]]:
+        """Ports of a node that have dropped packets, what has counted them, and how many they are."""
+        guid = node.guid
+        for port in countingPorts(node):
+            place = (guid, port.number)
+            meter = self._meters.get(place)
+            if meter is None or not port.lid:
+                continue
+            for counter in _ATTRIBUTES:
+                count = meter.value(counter)
+                if not count or (guid, counter) in self._unable:
+                    continue
+                if count != self._explained.get((place, counter)):
+                    yield port, counter, count
+
+    async def look(
+        self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float, retries: int
+    ) -> None:
+        """
+        Ask for the causes of what a node's ports have dropped since they were asked last.
+
+        @raise DeviceUnavailable: our own port is gone.
+        """
+        for port, counter, count in self._wanted(node):
+            asked: Any = _ATTRIBUTES[counter]
+            path = toLID(endPort, port.lid)
+            try:
+                told = await rpcs.PerformanceGet(
+                    asked(portSelect=port.number), path, timeoutSeconds=timeoutSeconds, retries=retries
+                )
+            except DeviceUnavailable:
+                raise
+            except MADError as error:  # the attribute is optional
+                if error.status in NO_ATTRIBUTE:
+                    self._unable.add((node.guid, counter))
+                else:  # it may pass: asked again when the counter has grown
+                    self._explained[(node.guid, port.number), counter] = count
+            except MADFailure:
+                return
+            else:
+                place = (node.guid, port.number)
+                self._explained[place, counter] = count
+                values = {name: getattr(told, name) for name in CAUSES[counter]}
+                self.causes.setdefault(place, {}).update(values)

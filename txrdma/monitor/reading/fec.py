@@ -1,0 +1,176 @@
+"""
+Reader of the counters of forward error correction, of all ports with fast links, in turn with their states.
+
+Follows InfiniBand Architecture vol. 1, 16.1.4.13 (PortExtendedSpeedsCounters). The attribute is optional: a
+node that does not support it, or is silent about it alone, is not asked again while it is in the fabric. Any
+other refusal may pass: that port is asked again after pauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from typing import Any, Final
+
+from txrdma.error import DeviceUnavailable
+from txrdma.fabric.errorcorrection import correctingPorts, formOf, namesOf, valuesOf
+from txrdma.fabric.model import Node, Port
+from txrdma.iba.path import IBPath, MADEndPort
+from txrdma.iba.types import GUID
+from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
+from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.paths import toLID
+from txrdma.mad.rpcs import RPCs
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, Place
+from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.reading.backoff import BackOff
+
+_PATIENCE: Final = 3
+"""Looks in a row without an answer after which a node that answers otherwise is not asked any more."""
+
+REFUSED_SECONDS: Final = 60.0
+"""Seconds until a port that was refused is asked again; then twice that, up to L{LONGEST_REFUSED_SECONDS}."""
+
+LONGEST_REFUSED_SECONDS: Final = 3600.0
+
+NO_ATTRIBUTE: Final = frozenset((MADStatus.UNSUPPORTED_METHOD, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE))
+"""Statuses of a node that never answers this attribute; others may pass, as while a link trains."""
+
+layoutOf: Final = cache(lambda kind, lanes: CounterLayout(namesOf(kind, lanes)))
+"""Layout of a form's counters, for a number of lanes in use: one for all ports that have it."""
+
+
+class CorrectionReader:
+    """
+    Reader of the counters of error correction, node by node.
+
+    @ivar meters: meters of these counters, of ports that have told them, by place.
+    """
+
+    def __init__(
+        self, counted: Mapping[Place, Meter], thresholds: ErrorThresholds, seconds: Callable[[], float]
+    ) -> None:
+        """
+        @param counted: meters of all ports: who has told its other counters is not silent.
+        @param seconds: returns the present time.
+        """
+        self.meters: dict[Place, Meter] = {}
+        self._counted = counted
+        self._thresholds = thresholds
+        self._seconds = seconds
+        self._capabilities: dict[GUID, int] = {}
+        self._forms: dict[Place, tuple[object, type[Attribute] | None]] = {}
+        self._unable: set[GUID] = set()
+        self._silences: dict[GUID, int] = {}
+        self._refusals: BackOff[Place] = BackOff(REFUSED_SECONDS, LONGEST_REFUSED_SECONDS)
+
+    def keep(self, known: Collection[GUID]) -> None:
+        """Forget nodes that are not in the fabric any more: who returns may have other firmware."""
+        self._unable = {guid for guid in self._unable if guid in known}
+        for places in (self.meters, self._forms):
+            for place in [place for place in places if place[0] not in known]:
+                del places[place]
+        self._refusals.keep(lambda place: place[0] in known)
+        for guids in (self._capabilities, self._silences):
+            for guid in [guid for guid in guids if guid not in known]:
+                del guids[guid]
+
+    def missed(self) -> None:
+        """Note that no port can be read at present."""
+        for meter in self.meters.values():
+            meter.missed()
+
+    def isWanted(self, node: Node) -> bool:
+        """True of a node with a port that may have these counters, silent or not."""
+        return node.guid not in self._unable and any(True for _port in correctingPorts(node))
+
+    def _isWanted(self, port: Port) -> bool:
+        place = (port.node.guid, port.number)
+        counted = self._counted.get(place)
+        isDue = self._refusals.isDue(place, self._seconds())
+        return counted is not None and not counted.isSilent and isDue
+
+    async def look(
+        self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float, retries: int
+    ) -> None:
+        """
+        Read the counters of a node's ports, and compare their growth with the thresholds.
+
+        @raise DeviceUnavailable: our own port is gone.
+        """
+        guid = node.guid
+        options = {"timeoutSeconds": timeoutSeconds, "retries": retries}
+        wanted = {port.number: port for port in correctingPorts(node)}
+        for number in range(node.numPorts + 1):
+            if number not in wanted:  # its link is gone, or is a slow one by now
+                self.meters.pop((guid, number), None)
+        for port in wanted.values():
+            if guid in self._unable or not self._isWanted(port):
+                self._missed(port)
+                continue
+            path = toLID(endPort, port.lid)
+            try:
+                await self._read(port, rpcs, path, options)
+            except DeviceUnavailable:
+                raise
+            except MADError as error:
+                self._missed(port)
+                if error.status in NO_ATTRIBUTE:
+                    self._unable.add(guid)
+                else:
+                    self._refusals.silent((guid, port.number), self._seconds())
+            except MADFailure:
+                self._missed(port)
+                times = self._silences[guid] = self._silences.get(guid, 0) + 1
+                if times >= _PATIENCE:
+                    self._unable.add(guid)
+                return
+            else:
+                self._silences.pop(guid, None)
+                self._refusals.answered((guid, port.number))
+
+    def _missed(self, port: Port) -> None:
+        meter = self.meters.get((port.node.guid, port.number))
+        if meter is not None:
+            meter.missed()
+
+    async def _read(self, port: Port, rpcs: RPCs, path: IBPath, options: Mapping[str, Any]) -> None:
+        guid = port.node.guid
+        place = (guid, port.number)
+        kind: Any = await self._formOf(port, rpcs, path, options)
+        if kind is None:
+            self._unable.add(guid)
+            return
+        told = await rpcs.PerformanceGet(kind(portSelect=port.number), path, **options)
+        layout = layoutOf(kind, port.width)
+        meter = self.meters.get(place)
+        if meter is None or meter.layout is not layout:
+            meter = self.meters[place] = Meter(layout)
+        now = self._seconds()
+        meter.read(valuesOf(told, port.width), now)
+        if not self._thresholds.isConcerned(meter, now):
+            return
+        who = await rpcs.SubnGet(NodeInfo, path, **options)
+        if who.nodeGUID == guid:
+            self._thresholds.corrected(place, meter, now)
+        else:  # the LID is another node's by now
+            del self.meters[place]
+
+    async def _formOf(
+        self, port: Port, rpcs: RPCs, path: IBPath, options: Mapping[str, Any]
+    ) -> type[Attribute] | None:
+        """Form of a port's counters, asked for once for each time that its link has come up."""
+        guid = port.node.guid
+        place = (guid, port.number)
+        link = (port.activeSpeed, port.width, self._counted[place].value("linkDownedCounter"))
+        known = self._forms.get(place)
+        if known is not None and known[0] == link:
+            return known[1]
+        if guid not in self._capabilities:
+            told = await rpcs.PerformanceGet(ClassPortInfo, path, **options)
+            self._capabilities[guid] = told.capabilityMask
+        kind = await formOf(rpcs, port, path, self._capabilities[guid], **options)
+        self._forms[place] = (link, kind)
+        return kind

@@ -1,0 +1,703 @@
+"""
+Poller of a fabric: sweeps, readings and notices, on a reactor, for as long as a monitor runs.
+
+Counters are read once in an interval, those of ports without a link now and then. Traps and counters say
+where something has changed, and only those nodes are asked again. States of ports are looked at in turn, as
+well: a subnet manager consumes PortStateChange, and drops repeated traps. A whole sweep now and then, in the
+background, finds the rest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain
+from typing import Final
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.excess import LEFT_OUT
+from txrdma.fabric.health import Finding, managerFindings
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
+from txrdma.iba.types import GID, GUID
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.errors import MADFailure
+from txrdma.mad.layouts.messages import MADRequest, Notice
+from txrdma.mad.layouts.smp import SMInfo
+from txrdma.mad.layouts.traps import detailsOf, Trap
+from txrdma.mad.paths import toLID
+from txrdma.mad.portwatch import PortEvent, PortLost
+from txrdma.mad.schedule import MADSchedule
+from txrdma.mad.server import MADServer
+from txrdma.mad.subscription import Subscription
+from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, FindingRules, Key
+from txrdma.monitor.diagnosis.managers import ManagerWatch
+from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, fabricFindings
+from txrdma.monitor.reading.counterreader import CounterReader
+from txrdma.monitor.reading.details import DetailReader
+from txrdma.monitor.reading.fec import CorrectionReader
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.reading.statistics import PollerStatistics
+from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
+
+_log = Logger()
+
+_SWEEP: Final = "sweep"
+_COUNTERS: Final = "counters"
+_MONITOR: Final = "monitor"
+_MANAGERS: Final = "managers"
+_MASTER: Final = "master"
+_CHANGES: Final = frozenset(
+    (Trap.GID_IN_SERVICE, Trap.GID_OUT_OF_SERVICE, Trap.LINK_STATE_CHANGE, Trap.LOCAL_CHANGES)
+    + (Trap.SYSTEM_IMAGE_GUID_CHANGE,)
+)
+"""Traps after which the fabric may have other nodes or links."""
+
+_FEWEST_NODES: Final = 2
+"""Fewest nodes of a fabric with a link."""
+
+MOST_UNPLANNED: Final = 4
+"""Most sweeps in a row that notices, silences and other signs of change may cause; further ones wait."""
+
+UNPLANNED_SECONDS: Final = 30.0
+"""Seconds after which signs of change may cause another sweep."""
+
+_LATE_PERIODS: Final = 3
+"""Periods of a loop after which it is late, where that is more than L{LATE_SECONDS}."""
+
+_MOST_DOUBLINGS: Final = 10
+"""Most failed sweeps in a row that double the pause until the next one."""
+
+_RETRIES: Final = 2
+_LATER_SHARE: Final = 4
+"""Part of the datagrams on their way that sweeps after the first one may take."""
+
+_LEAST_OUTSTANDING: Final = 8
+UNHEARD_SECONDS: Final = 60.0
+"""Seconds without a standing subscription after which that is reported."""
+
+
+DEFAULT_RULES: Final = FindingRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0})
+"""Rules of findings: a sweep's have to be there in a second look, since datagrams are lost."""
+
+
+class FabricPoller:
+    """
+    Poller of one fabric, from L{start} to L{stop}.
+
+    @ivar fabric: the fabric as it is known at present; None before the first sweep.
+    @ivar meters: meters of all ports whose counters were read, by place. C{details} has causes of what some
+        of them have dropped, C{corrections} the counters of error correction.
+    @ivar findingLog: findings. C{presence} knows nodes and links that are gone, C{manager} the master SM.
+    @ivar statistics: work so far.
+    @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
+    @ivar version: number that grows with each change of C{fabric}, its ports' states included.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        agent: MADAgent,
+        settings: PollerSettings | None = None,
+        rules: FindingRules = DEFAULT_RULES,
+        thresholds: ErrorThresholds | None = None,
+        notify: Callable[[FindingEvent], object] = lambda event: None,
+        onRound: Callable[[float], object] = lambda began: None,
+        check: Callable[[Fabric], list[Finding]] = fabricFindings,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        """
+        @param agent: asks for the poller, and is not closed by it. One that can open its port again is waited
+            for when the port is lost.
+        @param notify: called with each finding that is raised or cleared.
+        @param onRound: called after each round of readings with the time at which it began.
+        @param check: returns the faults that the answers to a sweep show.
+        @param supervisor: supervises the loops of the poller beside others; it runs while the poller does.
+        """
+        self.fabric: Fabric | None = None
+        self.findingLog = FindingLog(rules)
+        self.presence = Presence()
+        self.manager = ManagerWatch()
+        self.statistics = PollerStatistics()
+        self.version = 0
+        self._reactor = reactor
+        self._agent = agent
+        self._settings = settings = settings or PollerSettings()
+        self._thresholds = ErrorThresholds() if thresholds is None else thresholds
+        self._check = check
+        self._notify = notify
+        self._onRound = onRound
+        self._reader = CounterReader(
+            *(reactor, agent, self._thresholds, settings.intervalSeconds, settings.timeoutSeconds, _RETRIES),
+            settings.maxOutstanding,
+            *(self._sign, self._missed, self._mistook),
+        )
+        self.meters = self._reader.meters
+        self.details = DetailReader(self.meters)
+        self.corrections = CorrectionReader(self.meters, self._thresholds, reactor.seconds)
+        self._optional = (self.details, self.corrections)
+        self._rotation: deque[Node] = deque()
+        self._signs: dict[GUID, None] = {}
+        self._strangers: set[GUID] = set()
+        self._touched: set[GUID] = set()
+        self._unheardSince = self._sweptAt = 0.0
+        self._running: dict[Deferred[None], None] = {}
+        self._isStarted = self._isBlind = self._isDoubtful = False
+        self._lost = ""
+        self._pauseSeconds: float | None = None
+        self._unplanned: deque[float] = deque(maxlen=MOST_UNPLANNED)
+        self._indexed = -1
+        self._ports: dict[int, Port] = {}
+        self._roundBegan = 0.0
+        self.supervisor = Supervisor(reactor) if supervisor is None else supervisor
+        self.sweeps = self.supervisor.add(
+            SupervisedLoop(
+                *(reactor, "sweep", self._sweep, self._untilSweep),
+                lambda: max(LATE_SECONDS, _LATE_PERIODS * self._settings.sweepSeconds),
+                isVital=True,
+            )
+        )
+        self.rounds = self.supervisor.add(
+            SupervisedLoop(
+                *(reactor, "round", self._turn, self._untilRound),
+                lambda: max(LATE_SECONDS, _LATE_PERIODS * self._settings.intervalSeconds),
+                isVital=True,
+            )
+        )
+        self._refreshes = self.supervisor.add(
+            SupervisedLoop(reactor, "refresh", self._lookAtSigns, self._untilSigns)
+        )
+        self._loops = (self.sweeps, self.rounds, self._refreshes)
+        self._unwatch: Callable[[], None] = lambda: None
+        self._server: MADServer | None = None
+        self._subscription: Subscription | None = None
+
+    def start(self) -> None:
+        """
+        Sweep, subscribe to notices, and poll from now on.
+
+        @raise txrdma.error.ResourceExhausted: another program on this host gets the notices.
+        """
+        self._isStarted = True
+        self._unwatch = self._agent.watch(self._happened)
+        if self._settings.wantsNotices:
+            self._server = MADServer(self._agent)
+            self._subscription = Subscription(self._reactor, self._agent, self._server, None, self._heard)
+            self._subscription.start()
+        self.supervisor.start(self._reportSelf)
+        self.sweeps.start()
+        self.rounds.start(self._settings.intervalSeconds)
+        self._refreshes.start(None)
+
+    def change(
+        self, settings: PollerSettings, rules: FindingRules, check: Callable[[Fabric], list[Finding]]
+    ) -> None:
+        """
+        Poll by other settings from the next round on; all that is known stays.
+
+        Whether it subscribes to notices is decided by L{start}.
+        """
+        self._settings = settings
+        self._check = check
+        self.findingLog.change(rules)
+        self._reader.change(settings.intervalSeconds, settings.timeoutSeconds, settings.maxOutstanding)
+        self._judgeTouched()
+
+    def stop(self) -> Deferred[None]:
+        """End polling; fires when the SA has answered to the end of the subscription, or has not in time."""
+        self._isStarted = False
+        self._unwatch()
+        self.supervisor.stop()
+        for loop in self._loops:
+            loop.stop()
+        self._cancelAll()
+        return Deferred.fromCoroutine(self._leave())
+
+    async def _leave(self) -> None:
+        if self._subscription is not None:
+            await self._subscription.stop()
+        if self._server is not None:
+            self._server.stop()
+
+    def _run(self, work: Deferred[None]) -> None:
+        """Keep work that is to be cancelled at the end, and log what breaks it."""
+        self._running[work] = None
+
+        def ended(result: object) -> None:
+            del self._running[work]
+            if isinstance(result, Failure) and not result.check(CancelledError, RDMAError):
+                _log.failure("while polling the fabric", result)
+
+        work.addBoth(ended)
+
+    def _cancelAll(self) -> None:
+        """End all that asks the fabric at present."""
+        for loop in self._loops:
+            loop.cancel()
+        for work in list(self._running):
+            work.cancel()
+
+    # The port.
+
+    def _happened(self, event: PortEvent) -> None:
+        """Handle the loss, the return or a change of our own port."""
+        if isinstance(event, PortLost):
+            self._lost = event.reason
+            self._unread()
+            self._cancelAll()
+        else:
+            if self._lost:
+                self._lost = ""
+                self._reader.backOff.clear()
+            self.sweeps.runIn(0.0)
+        self._reportSelf()
+
+    def _unread(self) -> None:
+        """Note that no port can be read at present."""
+        self._reader.missed()
+        self.corrections.missed()
+
+    def _isDeaf(self) -> bool:
+        """True while nobody can be asked, or heard."""
+        return bool(self._lost) or self._isBlind or self.fabric is None
+
+    def _reportSelf(self) -> None:
+        """Report faults of the port and of the loops, which have no other cause than a port that is lost."""
+        name, now = self._agent.port.name, self._reactor.seconds()
+        found = [Finding("port-lost", name, self._lost)] if self._lost else []
+        if self._subscription is None or self._subscription.isStanding or self._isDeaf():
+            self._unheardSince = now
+        elif now - self._unheardSince >= UNHEARD_SECONDS:
+            found.append(Finding("no-notices", name, "the subnet administration accepts no subscription"))
+        if not self._lost:
+            found += self.supervisor.findings()
+        self._observe(_MONITOR, found)
+
+    # Sweeps.
+
+    async def _sweep(self) -> bool:
+        """Sweep the fabric; False without a port."""
+        if self._lost:  # its return begins a sweep
+            return False
+        began = self._reactor.seconds()
+        if self._unplanned and self._unplanned[-1] > began:  # this one takes its place
+            self._unplanned[-1] = began
+        settings, statistics, step = self._settings, self.statistics, self.sweeps.step
+        most, hops, nodes = settings.maxOutstanding, settings.maxHops, settings.mostNodes
+        if self.fabric is None:
+            sweep = Sweep(self._agent, most, hops, mostNodes=nodes, isWhole=True)
+        else:  # in the background
+            most = max(_LEAST_OUTSTANDING, most // _LATER_SHARE)
+            sweep = Sweep(self._agent, most, hops, maxPerNode=1, mostNodes=nodes, isWhole=True)
+        managers: list[Finding] | None = []
+        self._pauseSeconds = None
+        try:
+            fabric = await sweep.run()
+            if len(fabric.nodes) >= _FEWEST_NODES:
+                managers = None
+                with step("asking subnet managers"):
+                    managers = await managerFindings(self._agent, self._agent.port.endPort, fabric)
+        finally:
+            now = self._sweptAt = self._reactor.seconds()
+            statistics.sweepSeconds = now - began
+        statistics.sweeps += 1
+        if len(fabric.nodes) < _FEWEST_NODES and self.presence.present:
+            self._pauseSeconds = settings.settleSeconds
+            self._blind(fabric)
+        elif sweep.bounds.isFull and self.fabric is not None:
+            self._overwhelmed(fabric)
+        else:
+            self._swept(fabric, now)
+            if managers is not None:
+                self._observe(_MANAGERS, self.manager.unwatched(managers))
+        return True
+
+    def _sweepSoon(self, seconds: float) -> None:
+        """
+        Sweep in so many seconds, as something has changed, or as soon as unplanned sweeps may.
+
+        They have pauses of four times the duration of a sweep, and L{MOST_UNPLANNED} begin in
+        C{MOST_UNPLANNED * UNPLANNED_SECONDS}: notices and silences are what any host can cause.
+        """
+        now, times = self._reactor.seconds(), self._unplanned
+        if times and times[-1] > now:  # one is due
+            return
+        at = max(now + seconds, self._sweptAt + 4 * self.statistics.sweepSeconds)
+        if len(times) == MOST_UNPLANNED:
+            at = max(at, times[0] + MOST_UNPLANNED * UNPLANNED_SECONDS)
+        times.append(at)
+        self.sweeps.runIn(at - now)
+
+    def _blind(self, fabric: Fabric) -> None:
+        """Handle a sweep that saw nothing beyond our own port: the other nodes are not gone, we are."""
+        self._isBlind = True
+        self._unread()
+        with self.sweeps.step("checking the fabric"):
+            self._observe(_SWEEP, self._check(fabric), isUnknown=lambda key: True)
+
+    def _overwhelmed(self, fabric: Fabric) -> None:
+        """Handle a sweep that came to its bounds: of nodes that it did not find, none has to be gone."""
+        found = [Finding(one.kind, one.where, one.text) for one in fabric.problems if one.kind == LEFT_OUT]
+        self._observe(_SWEEP, found, isUnknown=lambda key: True)
+
+    def _untilSweep(self) -> float:
+        """Time until the next sweep: until it settles a finding, with pauses of four times its duration."""
+        settings = self._settings
+        usual = settings.sweepSeconds
+        if self._pauseSeconds is not None:
+            return self._pauseSeconds
+        least = max(settings.settleSeconds, 4 * self.statistics.sweepSeconds)
+        failures = self.sweeps.failures
+        if failures:
+            return float(min(usual, least * (1 << min(failures - 1, _MOST_DOUBLINGS))))
+        now = self._reactor.seconds()
+        waits = [self.findingLog.settlesIn(source, now) for source in (_SWEEP, _MANAGERS)]
+        settles = min((wait for wait in waits if wait is not None), default=usual)
+        return min(usual, max(settles, least))
+
+    def _swept(self, fabric: Fabric, now: float) -> None:
+        self.fabric = fabric
+        self._touched.clear()
+        self._isDoubtful = False
+        if self._isBlind:
+            self._isBlind = False
+            self._reader.backOff.clear()
+        self._entered(self.sweeps, fabric, now)
+        with self.sweeps.step("checking the fabric"):
+            self._observe(_SWEEP, self._check(fabric) + self.presence.findings())
+
+    def _entered(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
+        """
+        Follow nodes and links that have come and gone.
+
+        @param loop: loop of the present run, of which these are steps.
+        """
+        self.version += 1
+        self._rotation = deque(node for node in fabric.ordered() if node.lid)
+        with loop.step("following nodes"):
+            for guid in self.presence.swept(fabric, now):
+                self._thresholds.restarted(guid, now)
+                self._reader.forget(guid)
+        with loop.step("forgetting counters"):
+            self._reader.keep(fabric.nodes, self.presence.nodes)
+        with loop.step("forgetting errors"):
+            self._thresholds.keep(fabric.nodes.keys() | self.presence.nodes.keys())
+        for one in self._optional:
+            with loop.step("forgetting optional counters"):
+                one.keep(fabric.nodes)
+
+    def _judgeTouched(self) -> None:
+        """
+        Judge nodes that were looked at since the last sweep; of others only what is there no more.
+
+        A sweep's own findings wait for the next sweep, since datagrams are lost.
+        """
+        if self.fabric is None:
+            return
+        touched = {str(guid) for guid in self._touched}
+        opened = {key[1:] for key in self.findingLog.open if key.source == _SWEEP}
+        found = []
+        for one in self._check(self.fabric) + self.presence.findings():
+            place = one.where if one.guid is None else str(one.guid)
+            if place in touched or (one.kind, place, one.port) in opened:
+                found.append(one)
+        self._observe(_SWEEP, found, isUnknown=lambda key: key not in self.findingLog.open)
+
+    # Signs of change.
+
+    def _heard(self, notice: Notice, request: MADRequest) -> None:
+        """Query the node that a notice is about; sweep if it is unknown."""
+        self.statistics.notices += 1
+        if notice.trapNumber not in _CHANGES or self.fabric is None:
+            return
+        details = detailsOf(notice)
+        gid = getattr(details, "gid", None)
+        node: Node | None
+        if not isinstance(gid, GID):
+            if self._indexed != self.version:  # each report costs a look-up, and not a search of all ports
+                self._indexed, self._ports = self.version, self.fabric.byLIDs()
+            port = self._ports.get(getattr(details, "lid", 0))
+            node = None if port is None else port.node
+        else:
+            node = leadingTo(self.fabric.byGUID(gid.guid))
+            if node is None:  # gone is what is not known; what has come may be found by its switch's trap
+                if notice.trapNumber == Trap.GID_IN_SERVICE:
+                    self._strangers.add(gid.guid)
+                    self._signIn()
+                return
+        if node is None:
+            self._sweepSoon(self._settings.settleSeconds)
+        else:
+            self._sign(node.guid)
+
+    def _missed(self, guid: GUID) -> None:
+        """Query a node that is silent for the first time by its route: its LID may have changed."""
+        node = None if self.fabric is None else self.fabric.nodes.get(guid)
+        if node is not None:
+            self._run(Deferred.fromCoroutine(self._seek(node)))
+
+    async def _seek(self, node: Node) -> None:
+        if await hasOtherLID(self._agent, node, self._settings.timeoutSeconds, _RETRIES):
+            self._reader.backOff.answered(node.guid)
+            self._mistook(node.guid)
+
+    def _mistook(self, guid: GUID) -> None:
+        """Sweep soon, with the usual pauses: a node has another LID than is known here, and so may others."""
+        self._isDoubtful = True
+        self._sweepSoon(0.0)
+
+    def _sign(self, guid: GUID) -> None:
+        """Query a node soon, together with others that may have changed."""
+        self._signs[guid] = None
+        self._signIn()
+
+    def _signIn(self) -> None:
+        self._refreshes.runIn(self._settings.settleSeconds)
+
+    def _untilSigns(self) -> float | None:
+        return self._settings.settleSeconds if self._signs or self._strangers else None
+
+    async def _lookAtSigns(self) -> bool:
+        """Query all nodes that may have changed; False if that must wait, or the port is down."""
+        fabric = self.fabric
+        if self._isDeaf() or fabric is None:
+            self._signs.clear()
+            self._strangers.clear()
+        elif not self.sweeps.isRunning:
+            nodes = [fabric.nodes[guid] for guid in self._signs if guid in fabric.nodes]
+            self._signs.clear()
+            try:
+                await self._refresh(fabric, nodes)
+            except Exception:  # the signs are forgotten: what has changed is found by a sweep
+                self._sweepSoon(self._settings.settleSeconds)
+                raise
+            return True
+        return False
+
+    def _refreshOf(self, schedule: MADSchedule, fabric: Fabric) -> Refresh:
+        end, seconds = self._agent.port.endPort, self._settings.timeoutSeconds
+        return Refresh(schedule, end, fabric, seconds, _RETRIES)
+
+    async def _refresh(self, fabric: Fabric, nodes: list[Node]) -> None:
+        """Ask nodes with a sign of change again."""
+        schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
+        refresh = self._refreshOf(schedule, fabric)
+        self.statistics.refreshes += 1
+
+        async def look(node: Node) -> None:
+            try:
+                await refresh.look(node, isThorough=True)
+            except DeviceUnavailable:
+                raise
+            except MADFailure as error:
+                refresh.unclear = f"{node}: {error}"
+
+        await schedule.run(mqueue=(look(node) for node in nodes))
+        await refresh.finish()
+        strangers, self._strangers = self._strangers, set()
+        if any(fabric.byGUID(guid) is None for guid in strangers):
+            refresh.unclear = "somebody is new"
+        self._refreshed(self._refreshes, refresh, fabric, wasSign=True)
+
+    def _refreshed(self, loop: SupervisedLoop, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:
+        """
+        Take what a refresh has changed; look again at that place, until that is settled.
+
+        @param loop: loop of the present run, of which this is a part.
+        """
+        self.statistics.looks += refresh.asked
+        if self.fabric is not fabric:  # a sweep has seen it
+            return
+        now = self._reactor.seconds()
+        if refresh.unclear:
+            _log.debug("a sweep is needed: {why}", why=refresh.unclear)
+            self._sweepSoon(self._settings.settleSeconds)
+        if refresh.changed or wasSign:
+            self._touched |= refresh.touched
+            if refresh.isRelinked:
+                self._entered(loop, fabric, now)
+            elif refresh.changed:
+                self.version += 1
+            with loop.step("checking what has changed"):
+                self._judgeTouched()
+        again = {node.guid for node in refresh.changed}
+        if self.findingLog.isPending(_SWEEP, set(map(str, self._touched))):
+            again |= refresh.touched
+        for guid in again & fabric.nodes.keys():
+            self._sign(guid)
+
+    # Rounds.
+
+    def _untilRound(self) -> float:
+        """Time until the next round: rounds begin in intervals, which are left out while one goes on."""
+        interval = self._settings.intervalSeconds
+        passed = self._reactor.seconds() - self._roundBegan
+        overruns = int(passed / interval)
+        self.statistics.overruns += overruns
+        return (overruns + 1) * interval - passed
+
+    async def _turn(self) -> bool:
+        """Read all counters once; False while nobody can be asked."""
+        self._roundBegan = self._reactor.seconds()
+        self._reportSelf()
+        fabric = self.fabric
+        if self._isDeaf() or fabric is None:
+            return False
+        asking = Deferred.fromCoroutine(self._askManager())
+        try:
+            await self._round(fabric, asking)
+        finally:
+            asking.addErrback(lambda _: None)
+            asking.cancel()
+        return True
+
+    async def _round(self, fabric: Fabric, asking: Deferred[None]) -> None:
+        """Read the counters of all nodes that are due, and look at the states of some."""
+        reader, statistics, step = self._reader, self.statistics, self.rounds.step
+        began, silences, looks = self._reactor.seconds(), reader.silences, reader.looks
+        nodes = [node for node in fabric.nodes.values() if node.lid]
+        due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
+        toLook = self._nextToLook(fabric)
+        schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
+        refresh = self._refreshOf(schedule, fabric)
+        try:
+            with step("reading counters"):
+                await reader.read(nodes, self.version, toLook)
+            with step("reading states"):
+                await self._readStates(schedule, refresh, nodes, toLook)
+        finally:
+            statistics.readings, statistics.silences = reader.readings, reader.silences
+            statistics.looks += reader.looks - looks
+            statistics.requests, statistics.timeouts = self._agent.sent, self._agent.late
+        with step("following changes"):
+            self._refreshed(self.rounds, refresh, fabric, wasSign=False)
+        if due > 1 and reader.silences - silences >= due - 1:
+            self._sweepSoon(0.0)  # who alone answers is we: it may be our own link
+        statistics.turns += 1
+        statistics.turnSeconds = self._reactor.seconds() - began
+        with step("asking the master subnet manager"):
+            await asking
+        if not self._isDoubtful:  # what was read by a LID may be another node's
+            with step("judging counters"):
+                self._judgeCounters(self.fabric or fabric)
+        if self.findingLog.isClearing(_SWEEP):
+            with step("checking what has changed"):
+                self._judgeTouched()
+        with step("reporting a round"):
+            self._onRound(began)
+
+    async def _readStates(
+        self, schedule: MADSchedule, refresh: Refresh, nodes: list[Node], toLook: set[GUID]
+    ) -> None:
+        """
+        Read the states of nodes that have changed, and counters that are optional.
+
+        @param toLook: nodes whose states are read.
+        """
+        changed = [node for node in nodes if node.guid in self._reader.changed]
+        looked = [node for node in nodes if node.guid in toLook]
+        optional = [(one, node) for one in self._optional for node in looked if one.isWanted(node)]
+        states = (self._look(refresh, node) for node in changed)
+        reasons = (self._lookFor(reader, node, schedule) for reader, node in optional)
+        await schedule.run(mqueue=chain(states, reasons))
+        await refresh.finish()
+
+    async def _askManager(self) -> None:
+        """Ask the master SM for its state; a new one has to be told what we want to hear."""
+        watch, end = self.manager, self._agent.port.endPort
+        if not end.smLID:
+            watch.silent(0, "")
+        else:
+            try:
+                path, seconds = toLID(end, end.smLID), self._settings.timeoutSeconds
+                info = await self._agent.SubnGet(SMInfo, path, timeoutSeconds=seconds, retries=_RETRIES)
+            except DeviceUnavailable:
+                raise
+            except MADFailure as error:
+                watch.silent(end.smLID, str(error))
+            else:
+                if watch.told(end.smLID, info, self._reactor.seconds()):
+                    self._isDoubtful = True
+                    self._sweepSoon(self._settings.settleSeconds)
+                    if self._subscription is not None:
+                        self._subscription.renew()
+        self._observe(_MASTER, watch.findings(self._reactor.seconds()))
+
+    def _nextToLook(self, fabric: Fabric) -> set[GUID]:
+        """Nodes whose states are looked at in this round: all in turn."""
+        settings = self._settings
+        share = settings.intervalSeconds / settings.lookSeconds
+        count = min(len(self._rotation), int(len(self._rotation) * share) + 1)
+        chosen = {node.guid for node in list(self._rotation)[:count]}
+        self._rotation.rotate(-count)
+        return chosen
+
+    async def _look(self, refresh: Refresh, node: Node) -> None:
+        """Enter what has changed at a node's ports."""
+        with self.rounds.step("reading states"):
+            try:
+                await refresh.look(node)
+            except DeviceUnavailable:
+                raise
+            except MADFailure:  # its counters show whether it is silent
+                return
+
+    async def _lookFor(
+        self, reader: DetailReader | CorrectionReader, node: Node, schedule: MADSchedule
+    ) -> None:
+        """Read optional counters of a node."""
+        seconds = self._settings.timeoutSeconds
+        with self.rounds.step("reading optional counters"):
+            await reader.look(node, schedule, self._agent.port.endPort, seconds, _RETRIES)
+
+    # Findings.
+
+    def _judgeCounters(self, fabric: Fabric) -> None:
+        now = self._reactor.seconds()
+        silent = [guid for guid in fabric.nodes if self._reader.isSilent(guid)]
+        found = self._thresholds.findings(fabric, now, self.presence.links)
+        found += [
+            Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
+            for guid in silent
+        ]
+        self._observe(_COUNTERS, found, {str(guid) for guid in silent})
+
+    def report(self, source: str, found: Iterable[Finding]) -> None:
+        """
+        Enter findings of another part of a monitor.
+
+        @param source: name of that part.
+        @param found: all that it finds now: what it found before and finds no more is cleared in time.
+        """
+        self._observe(source, found)
+
+    def _observe(
+        self,
+        source: str,
+        found: Iterable[Finding],
+        silent: Collection[str] = (),
+        isUnknown: Callable[[Key], bool] = lambda key: False,
+    ) -> None:
+        """
+        Enter all that a source finds now.
+
+        @param silent: GUIDs of nodes that could not be asked, as text.
+        @param isUnknown: returns True for findings that could not be looked for otherwise.
+        """
+        now = self._reactor.seconds()
+        events = self.findingLog.observe(
+            *(source, found, now),
+            lambda key: isUnknown(key) or (key.place in silent and key.kind != "node-silent"),
+        )
+        for event in events:
+            try:
+                self._notify(event)
+            except Exception:
+                _log.failure("while {event!r} was told", event=event)

@@ -1,0 +1,118 @@
+"""
+Surveyor of a fabric's tables: forwarding tables, P_Keys, virtual lanes, firmware, now and then.
+
+They are read after links have changed, when the subnet manager has had time to set them up, and else seldom.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import Cooperator
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable
+from txrdma.fabric.health import Finding
+from txrdma.fabric.routechecks import RouteCheck
+from txrdma.fabric.tables import tableFindings, TableSurvey
+from txrdma.mad.agent import MADAgent
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.supervisor import SupervisedLoop
+
+_log = Logger()
+
+TABLES: Final = "tables"
+"""Source of the findings in the finding log."""
+
+SETTLE_SECONDS: Final = 60.0
+"""Seconds without a change of the fabric after which its tables are read again."""
+
+_OUTSTANDING: Final = 16
+_YIELD_SECONDS: Final = 0.0
+_LATE_SECONDS: Final = 3600.0
+"""Seconds after which a survey is late: that of a large fabric takes minutes."""
+
+
+class Surveyor:
+    """
+    Surveyor of one fabric's tables, from L{start} to L{stop}.
+
+    @ivar surveys: number of surveys so far; C{surveySeconds} is the duration of the last one.
+    """
+
+    def __init__(
+        self, reactor: IReactorTime, agent: MADAgent, poller: FabricPoller, everySeconds: float
+    ) -> None:
+        """@param everySeconds: time between surveys of a fabric that does not change; 0 for no surveys."""
+        self.surveys = 0
+        self.surveySeconds = 0.0
+        self._reactor = reactor
+        self._agent = agent
+        self._poller = poller
+        self._everySeconds = everySeconds
+        self._cooperator = Cooperator(
+            scheduler=lambda call: reactor.callLater(_YIELD_SECONDS, call), started=False
+        )
+        self._loop = SupervisedLoop(
+            *(reactor, "survey", self._surveyIfDue, lambda: SETTLE_SECONDS, lambda: _LATE_SECONDS)
+        )
+        self._changes = self._surveyed = -1
+        self._surveyedAt = 0.0
+        self._isAgain = False
+
+    def start(self) -> None:
+        """Begin to survey, once the fabric is known and has settled."""
+        if self._everySeconds:
+            self._cooperator.start()
+            self._poller.supervisor.add(self._loop)
+            self._loop.start(SETTLE_SECONDS)
+
+    def change(self, everySeconds: float) -> None:
+        """Survey at other times from now on."""
+        self.stop()
+        self._everySeconds = everySeconds
+        self.start()
+
+    def stop(self) -> None:
+        """End surveying; twice is fine."""
+        self._loop.stop()
+        self._loop.cancel()
+        if self._loop in self._poller.supervisor.loops:
+            self._poller.supervisor.remove(self._loop)
+            self._cooperator.stop()
+
+    async def _surveyIfDue(self) -> bool:
+        """Survey the fabric if that is due, and it has settled; otherwise False."""
+        changes, before = self._poller.presence.changes, self._changes
+        self._changes = changes
+        now = self._reactor.seconds()
+        if self._poller.fabric is None or changes != before:
+            return False  # wait until nothing has changed for a while
+        isDue = self._isAgain or now - self._surveyedAt >= self._everySeconds
+        if changes == self._surveyed and not isDue and not self._loop.failures:
+            return False
+        self._surveyed, self._surveyedAt = changes, now
+        try:
+            await self._survey()
+        except DeviceUnavailable as error:  # which the poller reports, and follows
+            _log.debug("no survey: {error}", error=error)
+            return False
+        return True
+
+    async def _survey(self) -> None:
+        fabric = self._poller.fabric
+        assert fabric is not None  # it was there when this began
+        began, changes = self._reactor.seconds(), self._poller.presence.changes
+        tables = await TableSurvey(self._agent, self._agent.port.endPort, fabric, _OUTSTANDING).run()
+        check = RouteCheck(fabric, tables.linear)
+        await self._cooperator.cooperate(check.steps()).whenDone()
+        self.surveys += 1
+        self.surveySeconds = self._reactor.seconds() - began
+        if changes == self._poller.presence.changes:
+            found: list[Finding] = tableFindings(fabric, tables) + check.found
+            self._poller.report(TABLES, found)
+            findingLog = self._poller.findingLog
+            # what was found is made sure of by another survey, and so is what was not found any more
+            isNew = findingLog.settlesIn(TABLES, self._reactor.seconds()) is not None
+            self._isAgain = isNew or findingLog.isClearing(TABLES)

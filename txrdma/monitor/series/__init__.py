@@ -1,0 +1,3 @@
+"""
+Time series of counters: Prometheus' metric families, and the history in SQLite or PostgreSQL.
+"""

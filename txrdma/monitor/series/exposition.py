@@ -1,0 +1,364 @@
+"""
+Counters and states of ports as Prometheus reads them: its text format, version 0.0.4.
+
+Families have the names that node_exporter gives them, without its C{node_}: the same name is the same counter
+in the same unit, for all ports of a fabric and not for those of a host. Ports have the labels C{guid} and
+C{port}; names, which repeat and change, are in C{infiniband_node_info}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from txrdma.fabric.errorcorrection import CORRECTED, LANES, SYMBOLS
+from txrdma.fabric.errorcounters import UNCORRECTABLE
+from txrdma.fabric.linkspeeds import LaneSpeed
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.iba.types import GUID
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.reading.details import CAUSES
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+FAMILIES: Final = {
+    "portXmitData": ("port_data_transmitted_bytes", "Octets of data sent on all virtual lanes"),
+    "portRcvData": ("port_data_received_bytes", "Octets of data received on all virtual lanes"),
+    "portXmitPkts": ("port_packets_transmitted", "Packets sent on all virtual lanes"),
+    "portRcvPkts": ("port_packets_received", "Packets received on all virtual lanes"),
+    "portUnicastXmitPkts": ("unicast_packets_transmitted", "Unicast packets sent, with errors, too"),
+    "portUnicastRcvPkts": ("unicast_packets_received", "Unicast packets received, with errors, too"),
+    "portMulticastXmitPkts": ("multicast_packets_transmitted", "Multicast packets sent, with errors, too"),
+    "portMulticastRcvPkts": ("multicast_packets_received", "Multicast packets received, with errors, too"),
+    "symbolErrorCounter": ("symbol_error", "Minor link errors on one or more lanes"),
+    "linkErrorRecoveryCounter": ("link_error_recovery", "Recoveries of the link from an error"),
+    "linkDownedCounter": ("link_downed", "Recoveries from an error that failed, so that the link went down"),
+    "portRcvErrors": ("port_errors_received", "Packets received with an error"),
+    "portRcvRemotePhysicalErrors": (
+        "port_receive_remote_physical_errors",
+        "Packets received that were marked as bad further away",
+    ),
+    "portRcvSwitchRelayErrors": (
+        "port_receive_switch_relay_errors",
+        "Packets received that the switch could not forward",
+    ),
+    "portXmitDiscards": ("port_discards_transmitted", "Packets discarded as the port was down or congested"),
+    "portXmitConstraintErrors": (
+        "port_constraint_errors_transmitted",
+        "Packets not sent by the switch's filters",
+    ),
+    "portRcvConstraintErrors": (
+        "port_constraint_errors_received",
+        "Packets received and discarded by the switch's filters",
+    ),
+    "localLinkIntegrityErrors": ("local_link_integrity_errors", "Local link errors beyond the threshold"),
+    "excessiveBufferOverrunErrors": ("excessive_buffer_overrun_errors", "Overruns of buffers in succession"),
+    "vl15Dropped": ("vl15_dropped", "Management datagrams dropped for want of buffers"),
+    "qp1Dropped": ("qp1_dropped", "General management datagrams dropped for want of buffers"),
+    "portXmitWait": ("port_transmit_wait", "Ticks with data to send and no credits for it"),
+}
+"""Names of families without C{infiniband_} and C{_total}, and what each is, by the name of the counter."""
+
+_LANES: Final = {
+    "fecCorrectableSymbolCtrLanes": (
+        "port_fec_lane_corrected_symbols",
+        "Symbols of one lane that were corrected",
+    ),
+    "fecCorrectableBlockCounterLanes": (
+        "port_fec_lane_corrected_blocks",
+        "Blocks of one lane that were corrected",
+    ),
+    "fecUncorrectableBlockCounterLanes": (
+        "port_fec_lane_uncorrectable_blocks",
+        "Blocks of one lane that were beyond correction",
+    ),
+    "errorDetectionCounterLanes": (
+        "port_fec_lane_detected_errors",
+        "Errors of one lane that were detected by its code",
+    ),
+}
+"""Names of families of counters of lanes, and what each is, by the names of their fields."""
+
+CORRECTION_FAMILIES: Final = {
+    UNCORRECTABLE: ("port_fec_uncorrectable_blocks", "Blocks beyond correction, whose packets are lost"),
+    CORRECTED: ("port_fec_corrected_blocks", "Blocks with wrong symbols that were corrected"),
+    SYMBOLS: ("port_fec_corrected_symbols", "Symbols that were corrected; from HDR on there are always some"),
+    "syncHeaderErrorCounter": ("port_sync_header_errors", "Wrong headers of blocks on all lanes"),
+    "unknownBlockCounter": ("port_unknown_blocks", "Blocks of an unknown type on all lanes"),
+    **_LANES,
+}
+"""
+Names of families of counters of error correction, by their names: fields of lanes have one for all of these.
+"""
+
+METRICS: Final = (*FAMILIES, *CORRECTION_FAMILIES)
+"""Names of all counters that Prometheus can be told."""
+
+CAUSE_FAMILIES: Final = {
+    "portLocalPhysicalErrors": "port_local_physical_errors",
+    "portMalformedPacketErrors": "port_malformed_packet_errors",
+    "portBufferOverrunErrors": "port_buffer_overrun_errors",
+    "portDLIDMappingErrors": "port_dlid_mapping_errors",
+    "portVLMappingErrors": "port_vl_mapping_errors",
+    "portLoopingErrors": "port_looping_errors",
+    "portInactiveDiscards": "port_inactive_discards",
+    "portNeighborMTUDiscards": "port_neighbor_mtu_discards",
+    "portSwLifetimeLimitDiscards": "port_switch_lifetime_limit_discards",
+    "portSwHOQLifetimeLimitDiscards": "port_switch_hoq_lifetime_limit_discards",
+}
+"""Names of families of causes, by the names of the optional counters."""
+
+_NOMINAL: Final = {
+    int(LaneSpeed.SDR): 2.5,
+    int(LaneSpeed.DDR): 5.0,
+    int(LaneSpeed.QDR): 10.0,
+    int(LaneSpeed.FDR10): 10.0,
+    int(LaneSpeed.FDR): 14.0,
+    int(LaneSpeed.EDR): 25.0,
+    int(LaneSpeed.HDR): 50.0,
+    int(LaneSpeed.NDR): 100.0,
+    int(LaneSpeed.XDR): 200.0,
+}
+"""Gbit/s of a lane as kernels tell them, and so node_exporter: rounded names, not signalling rates."""
+
+_BYTES_PER_GIGABIT: Final = 125e6
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def guidText(guid: GUID) -> str:
+    """GUID as infiniband-diags and exporters write it: C{"0x0002c90300010002"}."""
+    return f"{int(guid):#018x}"
+
+
+def labels(**values: object) -> str:
+    """Labels of a series, escaped: C{'{guid="0x0002c90300010002",port="7"}'}."""
+    return (
+        "{" + ",".join(f'{name}="{str(value).translate(_ESCAPED)}"' for name, value in values.items()) + "}"
+    )
+
+
+def _ofPort(place: Place) -> str:
+    return labels(guid=guidText(place[0]), port=place[1])
+
+
+def family(name: str, kind: str, text: str, series: Iterable[tuple[str, object]]) -> str:
+    """
+    Text of a metric family.
+
+    @param kind: type of the metric: C{"gauge"} or C{"counter"}.
+    @param series: labels as L{labels} makes them, and the value, of each series.
+    """
+    head = f"# HELP {name} {text}.\n# TYPE {name} {kind}\n"
+    return head + "".join([f"{name}{label} {value}\n" for label, value in series])
+
+
+# Counters.
+
+
+class _Shown(NamedTuple):
+    """
+    A counter as Prometheus is told it.
+
+    @ivar name: name of its family, and C{text} what that is.
+    @ivar lane: number of the lane that it counts for; None for all of a port.
+    @ivar standsFull: it is told when it is full, too: it counts errors that hardly happen.
+    """
+
+    name: str
+    text: str
+    lane: int | None = None
+    standsFull: bool = True
+
+
+def _shown(counters: Iterable[str]) -> Iterator[tuple[str, _Shown]]:
+    """Counters of readings for those that are wanted, in order: those of one family follow each other."""
+    for counter in counters:
+        if counter in FAMILIES:
+            name, text = FAMILIES[counter]
+            yield counter, _Shown(f"infiniband_{name}_total", text)
+            continue
+        name, text = CORRECTION_FAMILIES[counter]
+        lanes = range(LANES) if counter in _LANES else [None]
+        for lane in lanes:
+            shown = _Shown(f"infiniband_{name}_total", text, lane, standsFull=False)
+            yield counter if lane is None else f"{counter}{lane}", shown
+
+
+def correctionMeanings() -> dict[str, str]:
+    """Meanings of all counters of error correction, by their names: those of lanes have the lane's number."""
+    return {name: shown.text for name, shown in _shown(CORRECTION_FAMILIES)}
+
+
+class _Group:
+    """
+    Ports with one layout of counters that have answered, in an order.
+
+    A scrape differs from the one before in its numbers only, so a family is one format for all ports: that
+    takes a tenth of the time of a line for each.
+    """
+
+    __slots__ = ("_formats", "_labels", "_texts", "layout", "places")
+
+    def __init__(self, layout: CounterLayout, places: list[Place]) -> None:
+        self.layout = layout
+        self.places = places
+        self._labels: list[str] = []
+        self._formats: dict[str, str] = {}
+        self._texts: dict[str, tuple[Sequence[int], str]] = {}
+
+    def text(self, counter: str, shown: _Shown, values: Sequence[int]) -> str:
+        """
+        Series of one counter of all ports; not of those whose counter is full, if it is such a one.
+
+        Most counters of errors stand still from scrape to scrape, and so does their text.
+        """
+        before = self._texts.get(counter)
+        if before is not None and before[0] == values:
+            return before[1]
+        text = self._made(counter, shown, values)
+        self._texts[counter] = (values, text)
+        return text
+
+    def _made(self, counter: str, shown: _Shown, values: Sequence[int]) -> str:
+        layout, name = self.layout, shown.name
+        unit = layout.unit(counter)
+        if not self._labels:
+            self._labels = [_ofPort(place) for place in self.places]
+        labels = self._labels
+        if shown.lane is not None:
+            labels = [f'{label[:-1]},lane="{shown.lane}"}}' for label in labels]
+        if unit != 1 or not shown.standsFull:
+            at = layout.places[counter]
+            known = [not layout.isFull(at, value) for value in set(values)]
+            if not all(known):
+                return "".join(
+                    f"{name}{label} {value * unit}\n"
+                    for label, value in zip(labels, values, strict=True)
+                    if not layout.isFull(at, value)
+                )
+            values = [value * unit for value in values]
+        form = self._formats.get(counter)
+        if form is None:
+            form = self._formats[counter] = "".join([f"{name}{label} %d\n" for label in labels])
+        return form % tuple(values)
+
+
+class CounterExposition:
+    """
+    Counters of all ports as text.
+
+    A port that does not answer has no series, and neither has a counter of data or of error correction that
+    is full, as the latter are within hours: what is not known is not zero.
+    """
+
+    def __init__(self, counters: Iterable[str] = METRICS) -> None:
+        """
+        @param counters: names of the counters that are wanted: each of them is a series for each port.
+        @raise KeyError: there is no such counter.
+        """
+        self._families = dict(_shown(counters))
+        self._groups: dict[CounterLayout, _Group] = {}
+
+    def families(self, meters: Mapping[Place, Meter]) -> Iterator[str]:
+        """Text of each family, one by one: a large fabric's can be written with pauses between them."""
+        present: dict[CounterLayout, tuple[list[Place], list[tuple[int, ...]]]] = {}
+        for place, meter in meters.items():
+            if meter.values and not meter.isSilent:
+                places, readings = present.setdefault(meter.layout, ([], []))
+                places.append(place)
+                readings.append(meter.values)
+        known, self._groups = self._groups, {}
+        columns = []
+        for layout, (places, readings) in present.items():
+            group = known.get(layout)
+            if group is None or group.places != places:
+                group = _Group(layout, places)
+            self._groups[layout] = group
+            columns.append((group, dict(zip(layout.names, zip(*readings, strict=True), strict=True))))
+        last = ""
+        for counter, shown in self._families.items():
+            parts = [
+                group.text(counter, shown, values[counter]) for group, values in columns if counter in values
+            ]
+            text = "".join(parts)
+            if text and shown.name != last:
+                last = shown.name
+                text = f"# HELP {last} {shown.text}.\n# TYPE {last} counter\n{text}"
+            if text:
+                yield text
+
+
+def causeText(causes: Mapping[Place, Mapping[str, int]], counters: Collection[str]) -> Iterator[str]:
+    """
+    Text of each family of causes: of ports that have dropped packets, and can tell why.
+
+    @param counters: counters that are wanted: causes come with the one that has their sum.
+    """
+    for counter in counters:
+        for cause, text in CAUSES.get(counter, {}).items():
+            series = [(_ofPort(place), told[cause]) for place, told in causes.items() if cause in told]
+            if series:
+                yield family(f"infiniband_{CAUSE_FAMILIES[cause]}_total", "counter", text, series)
+
+
+# States.
+
+
+def fabricText(fabric: Fabric, nameOf: Callable[[Node], str]) -> str:
+    """
+    Names, links, states and rates of a fabric, as text: the same until the next sweep.
+
+    @param nameOf: returns the name of a node.
+    """
+    nodes = fabric.ordered()
+    ports = [port for node in nodes for port in node.ports.values() if port.raw]
+    named = [
+        labels(
+            guid=guidText(node.guid),
+            name=nameOf(node),
+            type=node.type.name.lower(),
+            lid=int(node.lid),
+        )
+        for node in nodes
+    ]
+    linked = [
+        labels(
+            guid=guidText(port.node.guid),
+            port=port.number,
+            peer_guid=guidText(peer.node.guid),
+            peer_port=peer.number,
+        )
+        for port in ports
+        if (peer := port.peer) is not None
+    ]
+    where = [(port, labels(guid=guidText(port.node.guid), port=port.number)) for port in ports]
+    return "".join(
+        (
+            family("infiniband_node_info", "gauge", "Node by its GUID", ((one, 1) for one in named)),
+            family("infiniband_link_info", "gauge", "Link by one of its ends", ((one, 1) for one in linked)),
+            family(
+                "infiniband_state_id",
+                "gauge",
+                "State: 0 no change, 1 down, 2 initialize, 3 armed, 4 active, 5 active defer",
+                ((label, int(port.state)) for port, label in where),
+            ),
+            family(
+                "infiniband_physical_state_id",
+                "gauge",
+                "Physical state: 0 no change, 1 sleep, 2 polling, 3 disabled, 4 training, 5 link up, "
+                "6 error recovery, 7 phy test",
+                ((label, int(port.physicalState)) for port, label in where),
+            ),
+            family(
+                "infiniband_rate_bytes_per_second",
+                "gauge",
+                "Rate of the link at its present width and speed",
+                ((label, _rate(port)) for port, label in where),
+            ),
+        )
+    )
+
+
+def _rate(port: Port) -> int:
+    return int(port.width * _NOMINAL.get(port.activeSpeed, 0.0) * _BYTES_PER_GIGABIT)

@@ -1,0 +1,453 @@
+"""
+Store of what ports have counted, in a database: seconds for hours, minutes for weeks, hours for years.
+
+Each level of detail has a table for each of its periods, which is dropped as a whole when it is old. A
+coarser level is computed from the finer one, and how far that has come is in the same transaction: whenever
+the process ends, the next one goes on there. What the next process has to remember otherwise is in a table of
+its own, in rooms. Everything here blocks, and belongs into a thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, ExitStack
+from typing import Any, Final, NamedTuple, Union
+
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import GUID
+from txrdma.kit.values import frozen
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.series.database import Columns, Database, HistoryRefused, SQLite
+from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, Row
+
+_log = Logger()
+
+_VERSION: Final = 1
+_LATE_SECONDS: Final = 30
+"""Seconds by which readings may be late, and still count in their minute."""
+
+MOST_PORTS: Final = 250_000
+"""
+Most ports that a history has; a fabric of 10,368 hosts has 65,000. When there are more, what is known of
+those that came last and have gone is dropped: a broken node may have another GUID each minute.
+"""
+
+_IDLE_SECONDS: Final = 3600
+"""Seconds without a reading after which a port may be dropped for others."""
+
+_FULL_SECONDS: Final = 60
+"""Seconds until room is looked for again where there was none."""
+
+_AT_ONCE: Final = 500
+
+_NEWER_SHARE: Final = 8
+"""Part of a level's tables that have to be newer before old ones are dropped; C{_FEWEST_NEWER} at least."""
+
+_FEWEST_NEWER: Final = 2
+
+_HOUR: Final = 3600
+_DAY: Final = 24 * _HOUR
+
+
+@frozen
+class Level:
+    """
+    Level of detail of a history.
+
+    @ivar name: name of its tables, with the number of the period behind it.
+    @ivar stepSeconds: time that one row of a port stands for; 0 for readings as they came.
+    @ivar periodSeconds: time that one table stands for.
+    @ivar keepSeconds: time that rows are kept for, at least.
+    """
+
+    name: str
+    stepSeconds: int
+    periodSeconds: int
+    keepSeconds: int
+
+
+DEFAULT_LEVELS: Final = (
+    Level("readings", 0, 600, 6 * _HOUR),
+    Level("minutes", 60, _DAY, 28 * _DAY),
+    Level("hours", _HOUR, 30 * _DAY, 1100 * _DAY),
+)
+"""Readings of six hours, minutes of four weeks and hours of three years."""
+
+
+class Point(NamedTuple):
+    """
+    Growth of one counter in a time, as stored.
+
+    @ivar at: time of the reading; of minutes and hours their beginning.
+    @ivar seconds: time for which the growth is known.
+    @ivar grown: growth, in octets where it is data; None where it is not known.
+    @ivar peak: highest rate of data within, in octets each second; None for other counters.
+    """
+
+    at: int
+    seconds: float
+    grown: int | None
+    peak: float | None
+
+
+_PORTS: Final[Columns] = {"id": int, "guid": bytes, "number": int}
+_DONE: Final[Columns] = {"level": str, "until": int}
+_REMEMBERED: Final[Columns] = {"room": str, "name": str, "value": str}
+Remembered = tuple[str, str, Union[str, None]]
+"""Room, name there and value of a thing to remember; no value for one that is to be forgotten."""
+
+
+def openDatabase(where: str) -> Database:
+    """
+    Open the database of a history.
+
+    @param where: path of a file, or an URL as SQLAlchemy has them.
+    @raise DeviceUnavailable: it cannot be opened, or what it needs is not installed.
+    """
+    if "://" not in where:
+        return SQLite(where)
+    from txrdma.monitor.series.sqldatabase import SQLDatabase
+
+    return SQLDatabase(where)
+
+
+def _shown(where: str) -> str:
+    """Place of a database without the password of a URL."""
+    return re.sub(r"(://[^/@]*?):[^/@]*@", r"\1:***@", where)
+
+
+class HistoryStore:
+    """Store of the history of one fabric."""
+
+    def __init__(
+        self,
+        where: str,
+        levels: Sequence[Level] = DEFAULT_LEVELS,
+        mostPorts: int = MOST_PORTS,
+        isPatient: bool = False,
+    ) -> None:
+        """
+        @param where: path of a file, or URL of a database.
+        @param levels: levels of detail, the finest first.
+        @param mostPorts: most ports that are known; readings of others are dropped.
+        @param isPatient: a database that cannot be opened now, with a full disk or without its server, is
+            opened by the next call that needs it.
+        @raise HistoryRefused: the database is not such a store.
+        @raise DeviceUnavailable: the database cannot be opened.
+        @raise ValueError: a period of a level is no multiple of the next one's step.
+        """
+        for finer, coarser in zip(levels, levels[1:], strict=False):
+            if finer.periodSeconds % coarser.stepSeconds:
+                raise ValueError(f"a table of {finer.name} is no whole number of {coarser.name}")
+        self._levels = tuple(levels)
+        self._mostPorts = mostPorts
+        self._ports: dict[Place, int] = {}
+        self._next = 1
+        self._last: dict[int, int] = {}
+        self._since: int | None = None
+        self._fullAt = -_FULL_SECONDS
+        self._where = where
+        self._name = f"history {_shown(where)}"
+        self._isPatient = isPatient
+        self._isOwned = False
+        self._connections = 0
+        self._opened: Database | None = None
+        try:
+            with self._named():
+                self._attach()
+        except HistoryRefused:
+            raise
+        except DeviceUnavailable as error:
+            if not isPatient:
+                raise
+            _log.warn("{why}; it is tried again", why=str(error))
+
+    @property
+    def isOpen(self) -> bool:
+        """True once the database could be opened."""
+        return self._opened is not None
+
+    @property
+    def _database(self) -> Database:
+        """Database, which is opened if it is not open."""
+        return self._attach() if self._opened is None else self._opened
+
+    def _attach(self) -> Database:
+        """Open the database, keep others out if that is wanted, and read what is known."""
+        with ExitStack() as undo:
+            database = openDatabase(self._where)
+            undo.callback(database.close)
+            if self._isOwned:
+                database.own()
+            with database.transaction():
+                self._prepare(database)
+            undo.pop_all()
+        self._opened = database
+        return database
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except DeviceUnavailable as error:
+            raise type(error)(f"{self._name}: {error}") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._named():
+            database = self._database
+            try:
+                with database.transaction():
+                    if database.connections != self._connections:
+                        self._prepare(database)
+                    yield
+            except DeviceUnavailable:
+                self._connections = 0  # what is known of the database may not be in it
+                raise
+
+    def _prepare(self, database: Database) -> None:
+        database.claim(_VERSION)
+        database.make("ports", _PORTS, ("id",))
+        database.make("done", _DONE, ("level",))
+        database.make("remembered", _REMEMBERED, ("room", "name"))
+        self._ports = {
+            (GUID(bytes(guid)), port): number
+            for number, guid, port in database.execute("SELECT id, guid, number FROM ports")
+        }
+        self._connections = database.connections
+        self._next = max(self._ports.values(), default=0) + 1
+
+    def own(self) -> None:
+        """
+        Keep other monitors out, until the store is closed or this process ends; of a database that is not
+        open yet, from when it is.
+
+        @raise HistoryRefused: there is another one already: they would take each other's ports for theirs.
+        """
+        database = self._opened
+        if database is not None:
+            try:
+                with self._named():
+                    database.own()
+                    with database.transaction():  # the other one may have written until now
+                        self._prepare(database)
+            except HistoryRefused:
+                raise
+            except DeviceUnavailable as error:
+                if not self._isPatient:
+                    raise
+                _log.warn("{why}; it is tried again", why=str(error))
+                self._opened = None
+                database.close()
+        self._isOwned = True
+
+    def close(self) -> None:
+        """Close the database. Twice is fine."""
+        if self._opened is not None:
+            self._opened.close()
+
+    # What the next process has to know.
+
+    def remembered(self, room: str) -> list[tuple[str, str]]:
+        """
+        Names and values of all that is remembered in a room.
+
+        @raise DeviceUnavailable: the database cannot be read.
+        """
+        with self._transaction():
+            statement = "SELECT name, value FROM remembered WHERE room = ?"
+            return [(name, value) for name, value in self._database.execute(statement, room)]
+
+    def remember(self, several: Iterable[Remembered]) -> None:
+        """
+        Remember and forget: all or nothing.
+
+        @raise DeviceUnavailable: the disk is full, or the database cannot be written; nothing has changed.
+        """
+        with self._transaction():
+            self._remember(several)
+
+    def _remember(self, several: Iterable[Remembered]) -> None:
+        kept = []
+        for room, name, value in several:
+            if value is None:
+                self._database.execute("DELETE FROM remembered WHERE room = ? AND name = ?", room, name)
+            else:
+                kept.append((room, name, value))
+        self._database.put("remembered", kept)
+
+    # Writing.
+
+    def write(self, rows: Iterable[Row], now: int, remembered: Iterable[Remembered] = ()) -> int:
+        """
+        Store readings and what is to be remembered, all or nothing; compute what of minutes and hours is
+        over; drop what is old.
+
+        @param now: present time, in seconds since 1970: readings come in order of time.
+        @return: number of readings that were dropped, as there are too many ports.
+        @raise DeviceUnavailable: the disk is full, or the database cannot be written; nothing has changed.
+        """
+        known = dict(self._ports)
+        try:
+            with self._transaction():
+                dropped = self._insert(rows)
+                self._remember(remembered)
+                for family in COLUMN_FAMILIES:
+                    for finer, coarser in zip(self._levels, self._levels[1:], strict=False):
+                        self._summarize(family, finer, coarser, now)
+                    for level in self._levels:
+                        self._dropOld(family, level, now)
+        except DeviceUnavailable:
+            self._ports = known
+            raise
+        return dropped
+
+    def _insert(self, rows: Iterable[Row]) -> int:
+        level = self._levels[0]
+        dropped = 0
+        tables: dict[tuple[ColumnFamily, int], list[tuple[Any, ...]]] = {}
+        for place, at, values, family in rows:
+            number = self._numberOf(place, at)
+            if number is None:
+                dropped += 1
+            else:
+                tables.setdefault((family, at // level.periodSeconds), []).append((number, at, *values))
+        for (family, period), several in tables.items():
+            self._database.put(self._table(family, level, period), several)
+        return dropped
+
+    def _numberOf(self, place: Place, at: int) -> int | None:
+        """Number of a port, which it gets if it has none; None if there is no room for another one."""
+        if self._since is None:
+            self._since = at
+        number = self._ports.get(place)
+        if number is None:
+            if len(self._ports) >= self._mostPorts and not self._makeRoom(at):
+                return None
+            number = self._ports[place] = self._next
+            self._next += 1
+            self._database.put("ports", [(number, place[0].raw, place[1])])
+        self._last[number] = at
+        return number
+
+    def _makeRoom(self, at: int) -> bool:
+        """
+        Drop all of some ports that came last and are not read any more: a tenth of the most.
+
+        @param at: time of the last reading.
+        @return: False if there is none, or it is not known yet which are read.
+        """
+        quiet = at - _IDLE_SECONDS
+        if self._since is None or self._since > quiet or at - self._fullAt < _FULL_SECONDS:
+            return False
+        idle = [place for place, number in self._ports.items() if self._last.get(number, 0) < quiet]
+        idle.sort(key=lambda place: self._ports[place])
+        dropped = idle[-max(1, self._mostPorts // 10) :]
+        if not dropped:
+            self._fullAt = at
+            return False
+        numbers = [self._ports.pop(place) for place in dropped]
+        tables = [
+            f"{family.head}{level.name}_{period}"
+            for family in COLUMN_FAMILIES
+            for level in self._levels
+            for period in self._periods(family, level)
+        ]
+        for begin in range(0, len(numbers), _AT_ONCE):
+            some = numbers[begin : begin + _AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            for table in tables:
+                self._database.execute(f"DELETE FROM {table} WHERE port IN ({marks})", *some)
+            self._database.execute(f"DELETE FROM ports WHERE id IN ({marks})", *some)
+        for number in numbers:
+            self._last.pop(number, None)
+        return True
+
+    def _table(self, family: ColumnFamily, level: Level, period: int) -> str:
+        """Name of a table, which is made if it is not there."""
+        table = f"{family.head}{level.name}_{period}"
+        self._database.make(table, family.columns, ("port", "at"))
+        return table
+
+    def _periods(self, family: ColumnFamily, level: Level) -> list[int]:
+        """Numbers of the periods that a level has tables of, in order."""
+        head = f"{family.head}{level.name}_"
+        return sorted(int(name[len(head) :]) for name in self._database.tables() if name.startswith(head))
+
+    def _summarize(self, family: ColumnFamily, finer: Level, coarser: Level, now: int) -> None:
+        """Compute the rows of the coarser level whose time is over."""
+        step = coarser.stepSeconds
+        periods = self._periods(family, finer)
+        if not periods:
+            return
+        database = self._database
+        name = f"{family.head}{coarser.name}"
+        known = database.execute("SELECT until FROM done WHERE level = ?", name)
+        done = known[0][0] if known else periods[0] * finer.periodSeconds
+        end = (now - finer.stepSeconds - _LATE_SECONDS) // step * step
+        begin = min(done, end)  # the clock may have been set back
+        for period in periods:
+            table = f"{family.head}{finer.name}_{period}"
+            low = max(begin, period * finer.periodSeconds)
+            high = min(end, (period + 1) * finer.periodSeconds)
+            for at in range(low // step * step, high, step):
+                into = self._table(family, coarser, at // coarser.periodSeconds)
+                database.execute(
+                    f"INSERT INTO {into} SELECT port, CAST(? AS BIGINT), {family.summed} FROM {table}"
+                    f" WHERE at >= ? AND at < ? GROUP BY port {family.replaced}",
+                    *(at, at, at + step),
+                )
+        if end != done:
+            database.put("done", [(name, end)])
+
+    def _dropOld(self, family: ColumnFamily, level: Level, now: int) -> None:
+        """Drop tables that are old, once there are several newer ones: the clock may be wrong for a while."""
+        periods = self._periods(family, level)
+        old = [each for each in periods if (each + 1) * level.periodSeconds < now - level.keepSeconds]
+        fewest = max(_FEWEST_NEWER, level.keepSeconds // level.periodSeconds // _NEWER_SHARE)
+        if len(periods) - len(old) >= fewest:
+            for period in old:
+                self._database.execute(f"DROP TABLE {family.head}{level.name}_{period}")
+
+    # Reading.
+
+    def series(self, place: Place, counter: str, begin: int, end: int, level: str = "") -> list[Point]:
+        """
+        History of one counter of a port.
+
+        @param begin: beginning of the time asked for, in seconds since 1970; C{end} is its end.
+        @param level: name of the level; without one the finest that still has the beginning.
+        @raise ValueError: there is no such counter or level.
+        """
+        family = next((family for family in COLUMN_FAMILIES if counter in family.counters), None)
+        if family is None:
+            raise ValueError(f"no history has a counter {counter!r}")
+        number = self._ports.get(place)
+        found: list[Point] = []
+        peak = f'"{family.peaks[counter]}"' if counter in family.peaks else "NULL"
+        with self._transaction():
+            chosen = self._chosen(family, level, begin)
+            for period in self._periods(family, chosen) if number is not None else ():
+                if period * chosen.periodSeconds < end and (period + 1) * chosen.periodSeconds > begin:
+                    rows = self._database.execute(
+                        f'SELECT at, seconds, "{counter}", {peak} FROM {family.head}{chosen.name}_{period}'
+                        " WHERE port = ? AND at >= ? AND at < ? ORDER BY at",
+                        *(number, begin, end),
+                    )
+                    found += (Point(*row) for row in rows)
+        return found
+
+    def _chosen(self, family: ColumnFamily, name: str, begin: int) -> Level:
+        if name:
+            for level in self._levels:
+                if level.name == name:
+                    return level
+            raise ValueError(f"there is no level {name!r}, but {', '.join(one.name for one in self._levels)}")
+        for level in self._levels:
+            periods = self._periods(family, level)
+            if periods and periods[0] * level.periodSeconds <= begin:
+                return level
+        return self._levels[-1]

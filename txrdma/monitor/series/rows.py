@@ -1,0 +1,145 @@
+"""
+Rows of a history: what a reading of a port's counters leaves behind, in one of two families.
+
+What all ports count is read in each interval, what error correction counts in turn, once a minute: so each
+has rows and tables of its own, with the times of its own readings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
+from txrdma.fabric.errorcounters import UNCORRECTABLE
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.series.database import Columns
+from txrdma.monitor.series.exposition import FAMILIES
+
+_MOST: Final = 1 << 50
+"""Growth in one reading beyond which a counter is not believed: sums of it would not fit."""
+
+
+class ColumnFamily:
+    """
+    Counters that are read together, and so have their rows in the same tables.
+
+    @ivar head: beginning of the names of the tables.
+    @ivar counters: counters that are kept, data in octets.
+    @ivar peaks: columns of the highest rates, by the counters that have such.
+    @ivar columns: columns of the tables. C{summed} are those of a coarser row in SQL, and C{replaced} is what
+        becomes of a row that is there already.
+    """
+
+    def __init__(self, head: str, counters: tuple[str, ...], peaks: Mapping[str, str]) -> None:
+        self.head = head
+        self.counters = counters
+        self.peaks = peaks
+        self.columns: Columns = {
+            "port": int,
+            "at": int,
+            "seconds": float,
+            **dict.fromkeys(counters, int),
+            **dict.fromkeys(peaks.values(), float),
+        }
+        sums = [f'sum("{name}")' for name in ("seconds", *counters)]
+        self.summed = ", ".join([*sums, *(f'max("{name}")' for name in peaks.values())])
+        self.replaced = "ON CONFLICT (port, at) DO UPDATE SET " + ", ".join(
+            f'"{name}" = excluded."{name}"' for name in self.columns if name not in ("port", "at")
+        )
+
+
+COUNTERS: Final = tuple(FAMILIES)
+"""Counters of all ports that are kept, data in octets."""
+
+TRAFFIC: Final = ColumnFamily("", COUNTERS, {"portXmitData": "peakXmit", "portRcvData": "peakRcv"})
+"""Columns of the counters that all ports have."""
+
+CORRECTIONS: Final = ColumnFamily("fec_", (UNCORRECTABLE, CORRECTED, SYMBOLS), {})
+"""Columns of the counters of forward error correction, of ports whose links have it."""
+
+COLUMN_FAMILIES: Final = (TRAFFIC, CORRECTIONS)
+
+KEPT: Final = tuple(counter for family in COLUMN_FAMILIES for counter in family.counters)
+"""All counters that have a history."""
+
+
+class Row(NamedTuple):
+    """
+    Growth of a port's counters in a time, to be stored.
+
+    @ivar at: end of that time, in seconds since 1970.
+    @ivar values: length of the time in seconds; growth of the family's counters, None where it is not known;
+        the highest rates of data sent and received, in octets each second, where the family has these.
+    """
+
+    place: Place
+    at: int
+    values: tuple[float | None, ...]
+    family: ColumnFamily = TRAFFIC
+
+
+class _Plan:
+    """Order in which the counters of a layout stand in a row, made once for all ports."""
+
+    __slots__ = ("columns", "data", "still")
+
+    def __init__(self, layout: CounterLayout) -> None:
+        known = [
+            (layout.places.get(name), layout.unit(name) if name in layout.places else 1) for name in COUNTERS
+        ]
+        self.columns = known
+        self.still: list[float | None] = [None if index is None else 0 for index, _unit in known]
+        self.data = [(column, *known[column]) for column in map(COUNTERS.index, TRAFFIC.peaks)]
+
+
+_planOf = lru_cache(maxsize=64)(_Plan)
+
+
+def rowOf(place: Place, meter: Meter, at: float) -> Row | None:
+    """
+    Last growth of a port's counters as a row; None without two readings, and in a gap.
+
+    @param at: time of the last reading in seconds since 1970, which is not the reactor's.
+    """
+    seconds = meter.seconds
+    if meter.isSilent or seconds <= 0:
+        return None
+    layout, grown = meter.layout, meter.grown
+    plan = _planOf(layout)
+    if grown is layout.nothing:
+        counts = plan.still.copy()
+    else:
+        counts = [None if index is None else grown[index] * unit for index, unit in plan.columns]
+    peaks: list[float | None] = []
+    for column, index, unit in plan.data:
+        if index is None or layout.isFull(index, meter.values[index]):
+            counts[column] = None
+            peaks.append(None)
+        else:
+            peaks.append(grown[index] * unit / seconds)
+    if max(grown) >= _MOST >> 3:  # octets of words
+        counts = [None if count is None or count >= _MOST else count for count in counts]
+    return Row(place, int(at), (seconds, *counts, *peaks))
+
+
+def correctionRowOf(place: Place, meter: Meter, at: float) -> Row | None:
+    """
+    Last growth of a port's counters of error correction as a row; None without two readings, and in a gap.
+
+    These have 32 bits, nobody clears them here, and at HDR they may be full within hours: then what they have
+    grown by is not known.
+
+    @param at: time of the last reading in seconds since 1970, which is not the reactor's.
+    """
+    seconds, layout = meter.seconds, meter.layout
+    if meter.isSilent or seconds <= 0:
+        return None
+    counts: list[float | None] = []
+    for name in CORRECTIONS.counters:
+        index = layout.places.get(name)
+        isKnown = index is not None and not layout.isFull(index, meter.values[index])
+        counts.append(meter.grown[index] if index is not None and isKnown else None)
+    return Row(place, int(at), (seconds, *counts), CORRECTIONS)

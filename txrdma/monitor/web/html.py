@@ -1,0 +1,98 @@
+"""
+HTML pages over HTTP: requests are answered with pages, and so are errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.error import FlattenerError
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request
+from twisted.web.template import flattenString, Tag
+
+from txrdma.monitor.web.layout import frame, tags
+from txrdma.monitor.web.pages import Page, PAGES
+from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
+from txrdma.monitor.web.pathprefix import prefixOf, putBeneath
+from txrdma.monitor.web.rest import READING, refuseMethod
+from txrdma.monitor.web.routes import Missing
+from txrdma.monitor.web.watch import PageContext, Watch
+
+_log = Logger()
+
+
+class HTMLPages(Resource):
+    """Root of all HTML pages."""
+
+    isLeaf = True
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._watch = watch
+
+    def render(self, request: Request) -> bytes | int:
+        """Answer a request with a page, at once or when the fabric has answered."""
+        if request.method not in READING:
+            return refuseMethod(request)
+        done = Deferred.fromCoroutine(self._made(request))
+        request.notifyFinish().addErrback(lambda _: done.cancel())
+        done.addErrback(_failed, request)
+        return NOT_DONE_YET
+
+    async def _made(self, request: Request) -> None:
+        context = self._watch.context()
+        code = 200
+        try:
+            page = await _page(request, context)
+        except Wrong as error:
+            code, page = 400, _mistake(context, "This cannot be shown", str(error))
+        except Missing as error:
+            code, page = 404, _mistake(context, "Not there", str(error))
+        prefix = prefixOf(request)
+        if prefix:
+            putBeneath(prefix, page)
+        text = await flattenString(request, page)
+        request.setResponseCode(code)
+        request.setHeader("Content-Type", "text/html; charset=utf-8")
+        request.write(b"<!DOCTYPE html>\n" + text)
+        request.finish()
+
+
+async def _page(request: Request, context: PageContext) -> Tag:
+    segments = [*(request.prepath or ()), *(request.postpath or ())]
+    for page in PAGES:
+        path = inPath(page.path, page.parameters, segments)
+        if path is not None:
+            return await _filled(page, context, {**path, **inQuery(page.parameters, _given(request))})
+    raise Missing("There is no such page.")
+
+
+def _given(request: Request) -> dict[bytes, list[bytes]]:
+    """Query without the fields of a form that were left empty."""
+    return {name: values for name, values in request.args.items() if values != [b""]}
+
+
+async def _filled(page: Page, context: PageContext, values: dict[str, object]) -> Tag:
+    made = page.make(context, values)
+    return made if isinstance(made, Tag) else await made
+
+
+def _mistake(context: PageContext, heading: str, text: str) -> Tag:
+    return frame(context, "", heading, tags.p(text, class_="empty"))
+
+
+def _failed(failure: Failure, request: Request) -> None:
+    if failure.check(CancelledError):
+        return  # who asked has gone
+    broken: Any = failure.value
+    if failure.check(FlattenerError) and broken.args:  # which has the whole page in its text
+        failure = Failure(broken.args[0])
+    _log.failure("while {path} was shown", failure, path=request.path)
+    request.setResponseCode(500)
+    request.setHeader("Content-Type", "text/plain; charset=utf-8")
+    request.write(b"The monitor failed; its log tells why.\n")
+    request.finish()

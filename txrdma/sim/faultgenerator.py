@@ -1,0 +1,214 @@
+"""
+Faults and traffic of a simulated fabric: degrading cables, flapping links, hosts that lose power or hang.
+
+Traffic consists of streams between hosts, along the routes of the forwarding tables. Everything follows from
+the seed and the time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Final, NamedTuple
+
+from twisted.internet.interfaces import IDelayedCall
+
+from txrdma.fabric.excess import MOST_HOPS
+from txrdma.fabric.routing import NO_PORT
+from txrdma.sim.fabric.fabric import SimulatedFabric
+from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
+
+TURN_SECONDS: Final = 5.0
+"""Seconds between changes of the traffic and of the degraded cable."""
+
+STREAMS_PER_HOST: Final = 1.5
+"""Concurrent streams per host of the fabric."""
+
+_MAX_WORDS: Final = 2.5e9
+_WORDS_IN_PACKET: Final = 1024
+_CORRECTED: Final = {
+    "portFECCorrectedSymbolCtr": 40.0,
+    "portFECCorrectableBlockCtr": 38.0,
+    **{f"fecCorrectableSymbolCtrLanes{lane}": 10.0 for lane in range(4)},
+}
+"""Symbols per second that forward error correction corrects on a good PAM4 link."""
+
+_FIRST_ERRORS: Final = 0.02
+_MAX_ERRORS: Final = 30.0
+_DEGRADATION: Final = 1.25
+
+
+class _Stream(NamedTuple):
+    ports: list[SimulatedPort]
+    words: float
+
+
+class FaultGenerator:
+    """
+    Generator of traffic and faults in one fabric, from L{start} to L{stop}.
+
+    @ivar log: time and text of each fault so far.
+    """
+
+    def __init__(self, fabric: SimulatedFabric, seed: int = 0) -> None:
+        self.log: list[tuple[float, str]] = []
+        self._fabric = fabric
+        self._random = Random(seed)
+        self._calls: dict[IDelayedCall, None] = {}
+        self._streams: list[_Stream] = []
+        self._busy: set[SimulatedPort] = set()
+        hosts = [node for node in fabric.nodes.values() if not node.isSwitch and _linkOf(node) is not None]
+        trunks = [
+            port
+            for node in fabric.nodes.values()
+            if node.isSwitch
+            for port in node.external
+            if port.neighbor is not None and port.neighbor.node.isSwitch
+        ]
+        self._hosts = hosts[1:-1]  # the first runs the monitor, the last the subnet manager
+        self._trunks = trunks
+        self._degraded = self._random.choice(trunks) if trunks else None
+        self._errors = 0.0
+
+    def start(self, hasFaults: bool = True) -> None:
+        """Begin with traffic, then one fault of each kind, then random faults."""
+        self._update()
+        if not hasFaults:
+            return
+        self._callLater(20.0, self._degradeCable)
+        self._callLater(35.0, self._flap)
+        self._callLater(50.0, self._powerOff)
+        self._callLater(120.0, self._hang)
+
+    def stop(self) -> None:
+        """Cancel what is scheduled; the present faults remain."""
+        for call in self._calls:
+            call.cancel()
+        self._calls.clear()
+
+    def _callLater(self, seconds: float, action: Callable[[], None]) -> None:
+        def run() -> None:
+            del self._calls[call]
+            action()
+
+        call = self._fabric.clock.callLater(seconds, run)
+        self._calls[call] = None
+
+    def _record(self, text: str) -> None:
+        self.log.append((self._fabric.clock.seconds(), text))
+
+    # Traffic.
+
+    def _update(self) -> None:
+        self._callLater(TURN_SECONDS, self._update)
+        wanted = int(len(self._hosts) * STREAMS_PER_HOST)
+        ended = max(1, wanted // 20)
+        self._streams = self._streams[ended:] if len(self._streams) >= wanted else self._streams
+        for _ in range(wanted - len(self._streams)):
+            self._streams.append(self._stream())
+        self._flow()
+        if self._errors and self._degraded is not None:
+            self._errors = min(_MAX_ERRORS, self._errors * _DEGRADATION)
+            self._degraded.count().grow(
+                self._fabric.clock.seconds(),
+                symbolErrorCounter=self._errors,
+                portRcvErrors=self._errors / 10,
+                portFECUncorrectableBlockCtr=self._errors / 10,
+            )
+
+    def _stream(self) -> _Stream:
+        begin, end = self._random.sample(self._hosts, 2)
+        share: float = self._random.random() ** 3
+        return _Stream(_portsBetween(self._fabric, begin, end), share * _MAX_WORDS)
+
+    def _flow(self) -> None:
+        """Count the data of each stream at all ports of its route."""
+        now = self._fabric.clock.seconds()
+        out: Counter[SimulatedPort] = Counter()
+        into: Counter[SimulatedPort] = Counter()
+        for stream in self._streams:
+            for port in stream.ports:
+                if port.neighbor is None:
+                    break
+                out[port] += int(stream.words)
+                into[port.neighbor] += int(stream.words)
+        for port in self._busy | out.keys() | into.keys():
+            most = 4 * _MAX_WORDS
+            sent, received = min(out[port], most), min(into[port], most)
+            port.count().grow(
+                now,
+                **_CORRECTED,
+                portXmitData=sent,
+                portXmitPkts=sent / _WORDS_IN_PACKET,
+                portUnicastXmitPkts=sent / _WORDS_IN_PACKET,
+                portRcvData=received,
+                portRcvPkts=received / _WORDS_IN_PACKET,
+                portUnicastRcvPkts=received / _WORDS_IN_PACKET,
+            )
+        self._busy = set(out) | set(into)
+
+    # Faults.
+
+    def _degradeCable(self) -> None:
+        if self._degraded is not None:
+            self._errors = _FIRST_ERRORS
+            self._record(f"the cable at {_nameOf(self._degraded)} begins to degrade")
+
+    def _flap(self) -> None:
+        """Take one link down and up four times; another one follows some minutes later."""
+        if not self._trunks:
+            return
+        port = self._random.choice([port for port in self._trunks if port is not self._degraded])
+        self._record(f"the link at {_nameOf(port)} flaps")
+        for time in range(4):
+            self._callLater(time * 12.0, lambda: self._fabric.cut(port.node.identifier, port.number))
+            self._callLater(time * 12.0 + 4.0, lambda: self._fabric.heal(port.node.identifier, port.number))
+        self._callLater(self._random.uniform(300.0, 900.0), self._flap)
+
+    def _powerOff(self) -> None:
+        """Power a host off for a while."""
+        host = self._random.choice(self._hosts)
+        number = _linkOf(host)
+        if number is not None:
+            self._record(f"{host.identifier} loses power")
+            self._fabric.cut(host.identifier, number)
+            self._callLater(
+                self._random.uniform(90.0, 240.0), lambda: self._fabric.heal(host.identifier, number)
+            )
+        self._callLater(self._random.uniform(120.0, 600.0), self._powerOff)
+
+    def _hang(self) -> None:
+        """Let a host ignore all requests for a while, with its link up."""
+        host = self._random.choice(self._hosts)
+        self._record(f"{host.identifier} hangs")
+        self._fabric.silence(host.identifier)
+        self._callLater(self._random.uniform(60.0, 180.0), lambda: self._fabric.revive(host.identifier))
+        self._callLater(self._random.uniform(300.0, 900.0), self._hang)
+
+
+def _linkOf(node: SimulatedNode) -> int | None:
+    return next((port.number for port in node.external if port.neighbor is not None), None)
+
+
+def _nameOf(port: SimulatedPort) -> str:
+    return f"{port.node.identifier} port {port.number}"
+
+
+def _portsBetween(fabric: SimulatedFabric, begin: SimulatedNode, end: SimulatedNode) -> list[SimulatedPort]:
+    """Output ports on the route between two hosts, as far as the forwarding tables lead."""
+    first, last = _linkOf(begin), _linkOf(end)
+    if first is None or last is None:
+        return []
+    lid = end.ports[last].lid
+    found = [begin.ports[first]]
+    while len(found) < MOST_HOPS:
+        peer = found[-1].neighbor
+        if peer is None or not peer.node.isSwitch:
+            break
+        table = fabric.linearOf(peer.node)
+        number = table[lid] if lid < len(table) else NO_PORT
+        if number in (0, NO_PORT) or number > peer.node.numPorts:
+            break
+        found.append(peer.node.ports[number])
+    return found

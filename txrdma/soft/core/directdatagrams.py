@@ -1,0 +1,109 @@
+"""
+Datagrams of one queue pair without work requests: what has come, in the order in which it came.
+
+See L{txrdma.interfaces.IDirectDatagrams} for what it promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Sized
+from typing import Final, Protocol
+
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import Addressed, AddressVector, Buffer, QPState
+from txrdma.soft.core.route import Route
+
+_RTS: Final = QPState.RTS
+
+ReceivedDatagram = tuple[tuple[bytes, int], memoryview]
+"""A datagram: its sender's address and queue pair, and its bytes."""
+
+
+class DatagramRoute(Route, Protocol):
+    """
+    The route of a UD queue pair.
+
+    @ivar inbox: queue of datagrams that are taken without receives; None where receives take them.
+    """
+
+    inbox: DirectDatagrams | None
+
+    def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
+        """Send a datagram immediately; False where it has to be posted."""
+
+
+class Pair(Protocol):
+    """The queue pair: datagrams may be sent in RTS only."""
+
+    state: QPState
+
+
+class DirectDatagrams:
+    """
+    The datagrams of a queue pair without work requests, whatever its route.
+
+    @ivar way: the route, from RTR on; C{isOpen}: whether received datagrams are queued here.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        most: int,
+        openInbox: Callable[[DirectDatagrams], Sized],
+        ring: Callable[[bool], None],
+    ) -> None:
+        """
+        @param most: limit of queued datagrams; others are dropped, like those without a receive.
+        @param openInbox: has the queue pair queue its datagrams here.
+        @param ring: wakes the reader of the completion queue, given whether the datagram is solicited.
+        """
+        self.way: DatagramRoute | None = None
+        self.isOpen = False
+        self._pair, self._most = pair, most
+        self._open, self._ring = openInbox, ring
+        self._came: list[ReceivedDatagram] = []
+        self._isTaking = False
+
+    def openInbox(self) -> Sized:
+        """Have datagrams queued for L{takeDatagrams} from now on: see the interface."""
+        self.isOpen = True
+        return self._open(self)
+
+    def takeDatagrams(self, limit: int) -> Sequence[ReceivedDatagram]:
+        """Take at most C{limit} datagrams, oldest first."""
+        way = self.way
+        if way is not None:
+            self._isTaking = True  # who asks now needs no bell for it
+            try:
+                way.poll()
+            finally:
+                self._isTaking = False
+        came = self._came
+        if not came:
+            return ()
+        self._came = came[limit:]
+        return came if len(came) <= limit else came[:limit]
+
+    def putDatagram(self, address: Addressed, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
+        """Send one datagram now; False where it has to be posted."""
+        way = self.way
+        if way is None or self._pair.state is not _RTS:
+            return False
+        return way.put(address.address, qpn, qkey, head, body)
+
+    # For the route.
+
+    def hold(self, source: bytes, qpn: int, payload: Buffer, isSolicited: bool) -> bool:
+        """Queue a received datagram; False when the queue is full."""
+        came = self._came
+        if len(came) >= self._most:
+            return False
+        came.append(((source, qpn), memoryview(bytes(payload))))
+        if not self._isTaking:
+            self._ring(isSolicited)
+        return True
+
+    def clear(self) -> None:
+        """Drop queued datagrams, and the route."""
+        self.way = None
+        self._came = []

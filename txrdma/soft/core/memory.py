@@ -1,0 +1,287 @@
+"""
+Memory regions, their keys, and the checks that every access goes through.
+
+Follows InfiniBand Architecture vol. 1, 10.6 (memory management) and 10.2.3 (protection domains).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import sys
+from collections.abc import Callable
+from secrets import randbits
+from typing import Final
+
+from zope.interface import implementer
+
+from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
+from txrdma.iba.types import LKey, RKey
+from txrdma.iba.verbs import Access, Buffer, Segment
+from txrdma.interfaces import IMemoryRegion
+from txrdma.soft.core.mapping import mapped
+from txrdma.soft.core.recent import Recent
+
+PAGE: Final = mmap.PAGESIZE
+
+# Plain integers for the hot path: the operators of an IntFlag cost ten times as much.
+LOCAL_WRITE: Final = int(Access.LOCAL_WRITE)
+REMOTE_WRITE: Final = int(Access.REMOTE_WRITE)
+REMOTE_READ: Final = int(Access.REMOTE_READ)
+REMOTE_ATOMIC: Final = int(Access.REMOTE_ATOMIC)
+
+_EMPTY: Final = memoryview(bytearray())
+_FIRST_ADDRESS: Final = 0x1000_0000_0000
+_KEYS_REMEMBERED: Final = 4096
+_VALID: Final = (1).to_bytes(8, sys.byteorder)
+
+
+class Domain:
+    """A protection domain: keys of one are not valid in another (IBA 10.2.3)."""
+
+
+@implementer(IMemoryRegion)
+class Region:
+    """
+    Memory that the device may reach.
+
+    @ivar descriptor: the memfd, for a region that can be shared with other processes.
+    @ivar validOffset: where in the memfd the valid word is: a C{u64} of 1 until C{close}, then 0. It has
+        the last page for itself; the memfd is C{validOffset + PAGE} long.
+    @ivar rights: C{access} as a plain integer.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_mapping",
+        "_table",
+        "access",
+        "address",
+        "descriptor",
+        "domain",
+        "length",
+        "lkey",
+        "rights",
+        "rkey",
+        "valid",
+        "validOffset",
+        "view",
+    )
+
+    def __init__(
+        self,
+        table: KeyTable,
+        domain: Domain,
+        view: memoryview,
+        access: Access,
+        key: int,
+        address: int,
+        mapping: mmap.mmap | None = None,
+        descriptor: int | None = None,
+        validOffset: int = 0,
+    ) -> None:
+        self._table = table
+        self._mapping = mapping
+        self.domain = domain
+        self.view = view
+        self.length = len(view)
+        self.access = access
+        self.rights = int(access)
+        self.address = address
+        self.lkey = LKey(key)
+        self.rkey = RKey(key)
+        self.descriptor = descriptor
+        self.validOffset = validOffset
+        self.valid = True
+
+    def __repr__(self) -> str:
+        state = "" if self.valid else " closed"
+        return f"<Region {self.address:#x}+{self.length} key {self.rkey:#010x} {self.access!r}{state}>"
+
+    def segment(self, offset: int = 0, length: int | None = None) -> Segment:
+        """A segment of the region, for a work request."""
+        return Segment(self.address + offset, self.length - offset if length is None else length, self.lkey)
+
+    def close(self) -> None:
+        """
+        Deregister the memory region.
+
+        Allocated memory is unmapped now, or when the last slice of C{view} is released.
+        """
+        if not self.valid:
+            return
+        self.valid = False
+        self._table._forget(self)
+        if self._mapping is None:
+            return
+        view, self.view = self.view, _EMPTY
+        view.release()
+        if self.descriptor is not None:
+            self._mapping[self.validOffset : self.validOffset + 8] = bytes(8)
+            os.close(self.descriptor)
+            self.descriptor = None
+        try:
+            self._mapping.close()
+        except BufferError:
+            pass  # the last slice unmaps it
+        self._mapping = None
+
+
+class KeyTable:
+    """All regions of a device, by key."""
+
+    def __init__(self, maxRegions: int = 1 << 20) -> None:
+        self._regions: dict[int, Region] = {}
+        self.lookup: Callable[[int], Region | None] = (
+            self._regions.get
+        )  # for callers that check rights themselves
+        self._maxRegions = maxRegions
+        self._nextAddress = _FIRST_ADDRESS + (randbits(24) << 12)
+        self._old = Recent(_KEYS_REMEMBERED)
+
+    def __len__(self) -> int:
+        return len(self._regions)
+
+    def local(self, domain: Domain, segment: Segment, write: bool) -> memoryview:
+        """
+        The memory of a local segment.
+
+        @raise ProtectionError: it names none, or C{write} is not allowed: C{LOC_PROT_ERR}.
+        """
+        address, length, lkey = segment
+        region = self._regions.get(lkey)
+        if region is not None and region.domain is domain:
+            offset = address - region.address
+            end = offset + length
+            if 0 <= offset <= end <= region.length and (not write or region.rights & LOCAL_WRITE):
+                return region.view[offset:end]
+        if length == 0:
+            return _EMPTY  # nothing is accessed, so nothing is checked
+        raise ProtectionError(self._why(region, domain, address, length))
+
+    def fill(self, domain: Domain, segment: Segment, head: Buffer, body: Buffer, length: int) -> bool:
+        """
+        Write a head and a body, C{length} bytes together, into a local segment.
+
+        @return: False where L{local} would raise, or the segment is shorter than that.
+        """
+        address, room, lkey = segment
+        region = self._regions.get(lkey)
+        if region is None or region.domain is not domain or length > room:
+            return False
+        begin = address - region.address
+        if begin < 0 or begin + room > region.length or not region.rights & LOCAL_WRITE:
+            return False
+        view, middle = region.view, begin + len(head)
+        view[begin:middle] = head
+        view[middle : begin + length] = body
+        return True
+
+    def remote(self, domain: Domain, rkey: int, address: int, length: int, need: int) -> memoryview:
+        """
+        Memory that a peer requests.
+
+        @param need: rights of the region, all of them; plain integers are quickest.
+        @raise ProtectionError: there is no such memory for this peer: a remote access error.
+        """
+        region = self._regions.get(rkey)
+        if region is not None and region.domain is domain:
+            offset = address - region.address
+            end = offset + length
+            if 0 <= offset <= end <= region.length and region.rights & need == need:
+                return region.view[offset:end]
+        if length == 0:
+            return _EMPTY  # the R_Key of an empty request is not checked (IBA C9-88)
+        raise ProtectionError(self._why(region, domain, address, length))
+
+    def find(self, domain: Domain, rkey: int) -> Region | None:
+        """The region with this key, when it belongs to C{domain}."""
+        region = self._regions.get(rkey)
+        return region if region is not None and region.domain is domain else None
+
+    def regionsOf(self, domain: Domain) -> list[Region]:
+        """All memory regions of the device that belong to C{domain}."""
+        return [region for region in self._regions.values() if region.domain is domain]
+
+    def register(self, domain: Domain, buffer: memoryview, access: Access) -> Region:
+        """Register a buffer of the caller."""
+        view = memoryview(buffer)
+        if view.readonly or not view.c_contiguous:
+            raise InvalidRequest("only writable, contiguous memory can be registered")
+        if view.nbytes == 0:
+            raise InvalidRequest("a memory region has at least one byte")
+        self._admit(access)
+        return self._add(
+            Region(self, domain, view.cast("B"), access, self._newKey(), self._place(view.nbytes))
+        )
+
+    def allocate(self, domain: Domain, length: int, access: Access) -> Region:
+        """New zeroed memory with a key, by a memfd where the system has them."""
+        if length < 1:
+            raise InvalidRequest(f"a memory region has at least one byte, not {length}")
+        self._admit(access)
+        validOffset = -(-length // PAGE) * PAGE
+        descriptor: int | None = None
+        try:
+            if sys.platform == "linux":
+                descriptor, mapping = _sealed(validOffset + PAGE)
+            else:
+                mapping = mmap.mmap(-1, validOffset + PAGE)
+        except (OSError, ValueError, OverflowError) as error:
+            raise ResourceExhausted(f"no memory region of {length} bytes: {error}") from error
+        mapping[validOffset : validOffset + 8] = _VALID
+        view = memoryview(mapping)[:length]
+        key, address = self._newKey(), self._place(length)
+        return self._add(Region(self, domain, view, access, key, address, mapping, descriptor, validOffset))
+
+    def _admit(self, access: Access) -> None:
+        if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
+            raise InvalidRequest("memory that peers may write must be writable for ourselves (IBA 10.6.3)")
+        if len(self._regions) >= self._maxRegions:
+            raise ResourceExhausted(f"the device has its {self._maxRegions} memory regions")
+
+    def _place(self, length: int) -> int:
+        address = self._nextAddress
+        self._nextAddress += (-(-length // PAGE) + 1) * PAGE  # leave a hole between regions
+        return address
+
+    def _newKey(self) -> int:
+        while True:
+            key = randbits(32)
+            if key and key not in self._regions and key not in self._old:
+                return key
+
+    def _add(self, region: Region) -> Region:
+        self._regions[region.rkey] = region
+        return region
+
+    def _forget(self, region: Region) -> None:
+        del self._regions[region.rkey]
+        self._old.add(region.rkey)
+
+    @staticmethod
+    def _why(region: Region | None, domain: Domain, address: int, length: int) -> str:
+        if region is None:
+            return "no memory region has this key"
+        if region.domain is not domain:
+            return "the key belongs to another protection domain"
+        if not region.address <= address <= address + length <= region.address + region.length:
+            return f"{address:#x}+{length} is outside of {region!r}"
+        return f"{region!r} does not allow it"
+
+
+def _sealed(length: int) -> tuple[int, mmap.mmap]:
+    """
+    A mapped memfd of a sealed size: a peer that shrank it would kill us with SIGBUS.
+    """
+    descriptor = os.memfd_create("txrdma", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, length)
+        fcntl.fcntl(
+            descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        )
+        return descriptor, mapped(descriptor, length)
+    except BaseException:
+        os.close(descriptor)
+        raise

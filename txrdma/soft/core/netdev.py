@@ -1,0 +1,72 @@
+"""
+The properties of a software device's port: from the network interface of its IP address, or made up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from functools import lru_cache
+from typing import Final
+
+from txrdma.iba.types import MACAddress, MTU, ROCE_PORT
+from txrdma.iba.verbs import AddressVector
+
+_OUR_MAC: Final = 0x02
+_GIGA: Final = 1_000_000_000
+
+# BTH, RETH, immediate data and ICRC, on UDP.
+_OVERHEAD: Final = 12 + 16 + 4 + 4 + 8
+
+_SMALLEST: Final = 576
+_USUAL: Final = 1500
+
+
+def pathMTU(interfaceMTU: int, isIPv6: bool) -> MTU:
+    """
+    The largest payload whose packets pass through unfragmented.
+
+    @raise ValueError: there is none.
+    """
+    return MTU.fitting(interfaceMTU - _OVERHEAD - (40 if isIPv6 else 20))
+
+
+def activeMTU(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> MTU:
+    """
+    The active MTU of a port on an interface with this MTU, at most C{most}.
+
+    @param interfaceMTU: None when nobody knows: then C{most}, or what Ethernet usually has.
+    """
+    if interfaceMTU is None:
+        return pathMTU(_USUAL, isIPv6) if most is None else most
+    fitting = pathMTU(max(interfaceMTU, _SMALLEST), isIPv6)
+    return fitting if most is None else min(fitting, most)
+
+
+def laneCount(rate: int) -> int:
+    """The number of lanes of a link of that rate, as Linux counts them for RoCE; 0 for no rate."""
+    if rate <= 0:
+        return 0
+    return 1 if rate <= 10 * _GIGA or 20 * _GIGA < rate <= 25 * _GIGA else 4
+
+
+@lru_cache(maxsize=256)
+def softMAC(address: str, port: int) -> MACAddress:
+    """
+    The MAC address of a software device: locally administered, and it contains the UDP port.
+
+    With it peers reach the right one of several processes that share an IP address.
+    """
+    packed = ipaddress.ip_address(address).packed
+    middle = packed[1:] if len(packed) == 4 else hashlib.sha256(packed).digest()[:3]
+    return MACAddress(bytes((_OUR_MAC,)) + middle + port.to_bytes(2, "big"))
+
+
+def udpPort(address: AddressVector) -> int:
+    """The UDP port at this address: from the MAC address if a software device made it, else RoCE's."""
+    destination = address.dgid.ip
+    if address.dmac is not None and destination is not None:
+        port = int.from_bytes(address.dmac.raw[4:], "big")
+        if port and address.dmac == softMAC(destination, port):
+            return port
+    return ROCE_PORT

@@ -1,0 +1,537 @@
+"""
+Queue pairs: their states, what may be posted when, and what becomes of it at the end.
+
+Follows InfiniBand Architecture vol. 1, 10.2.4, 10.3.1 and 10.8. What moves the bytes is a
+L{route <txrdma.soft.core.route.Route>}.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import replace
+from typing import cast, Final, Protocol
+
+from zope.interface import implementer
+
+from txrdma.error import InvalidRequest, QueueFull
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+    Capacity,
+    Completion,
+    CompletionOpcode,
+    MigrationState,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IPlacing, IQueuePair
+from txrdma.soft.core.completion import SoftCompletionQueue
+from txrdma.soft.core.directdatagrams import DatagramRoute, DirectDatagrams
+from txrdma.soft.core.memory import Domain, KeyTable
+from txrdma.soft.core.route import Route
+from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
+from txrdma.soft.core.transitions import checkMigration, transition
+
+_RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
+
+_SEND: Final = CompletionOpcode.SEND
+_KINDS_OF_COMPLETION: Final = {
+    Operation.RDMA_WRITE: CompletionOpcode.RDMA_WRITE,
+    Operation.RDMA_WRITE_WITH_IMMEDIATE: CompletionOpcode.RDMA_WRITE,
+    Operation.SEND: CompletionOpcode.SEND,
+    Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
+    Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
+    Operation.COMPARE_AND_SWAP: CompletionOpcode.COMPARE_AND_SWAP,
+    Operation.FETCH_AND_ADD: CompletionOpcode.FETCH_AND_ADD,
+}
+# Plain integers: these are compared for every request.
+_LAST_INLINE: Final = int(Operation.SEND_WITH_IMMEDIATE)
+_LAST: Final = int(Operation.RDMA_READ)
+_ATOMICS: Final = (Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD)
+_ATOMIC_BYTES: Final = 8
+
+
+class Host(Protocol):
+    """The interface of the software device for its queue pairs, which it makes."""
+
+    keys: KeyTable
+
+    def connect(self, queuePair: SoftQueuePair) -> Route:
+        """The route for a queue pair that goes to RTR; by its C{kind} and C{attributes}."""
+
+    def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
+        """
+        Check ports, P_Keys, GIDs, MTU and counts against the device.
+
+        @raise InvalidRequest: the device does not have them.
+        """
+
+    def notify(self, event: AsyncEvent) -> None:
+        """Deliver an event to listeners, in a later reactor iteration."""
+
+    def forget(self, queuePair: SoftQueuePair) -> None:
+        """Forget a queue pair that has been closed."""
+
+
+@implementer(IQueuePair)
+class SoftQueuePair:
+    """
+    A queue pair of a software device (IBA 10.3).
+
+    @ivar receives: the receive queue, or that of C{shared}. The requests in it are those that were posted:
+        they must stay unchanged until their completion.
+    @ivar free: free places in the send queue.
+    @ivar shared: the shared receive queue, if it uses one.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        domain: Domain,
+        kind: QPKind,
+        number: QPN,
+        send: SoftCompletionQueue,
+        receive: SoftCompletionQueue,
+        capacity: Capacity,
+        shared: SoftSharedReceiveQueue | None = None,
+    ) -> None:
+        self.kind = kind
+        self.number = number
+        self.capacity = capacity
+        self.domain = domain
+        self.keys = host.keys
+        self.state = _RESET
+        self.attributes = QPAttributes()
+        self.shared = shared
+        self.receives: deque[ReceiveRequest] = deque() if shared is None else shared.receives
+        self.sendQueue = send
+        self.receiveQueue = receive
+        # Straight into the queues: these are called for every message.
+        self.sendCompleted: Callable[[Completion], None] = (
+            send.push if kind is QPKind.RC else self._datagramCompleted
+        )
+        self.receiveCompleted: Callable[[Completion, bool], None] = receive.push
+        self._host = host
+        self._route: Route | None = None
+        self.free = capacity.maxSend
+        self._held: list[SendRequest] = []
+        self._drainReported = False
+        self._closed = False
+        self._direct: DirectDatagrams | None = None
+        self._maxSegments = capacity.maxSendSegments
+        self._maxInline = capacity.maxInline
+        self._checkQueues()
+        send.join(self.failed, self.armRoute)
+        receive.join(self.failed, self.armRoute)
+        if shared is not None:
+            shared.join(self.failed, self.sharedPosted)
+
+    def __repr__(self) -> str:
+        return f"<SoftQueuePair {self.kind.name} {self.number:#08x} {self.state.name} {self.route}>"
+
+    @property
+    def route(self) -> str:
+        """C{'shared-memory'} or C{'rocev2'}; C{''} before C{RTR}."""
+        return "" if self._route is None else self._route.name
+
+    # Posting.
+
+    def postSend(self, requests: Sequence[SendRequest]) -> None:
+        """
+        Append to the send queue, in order.
+
+        @raise InvalidRequest: the state or a request's form does not allow it.
+        @raise QueueFull: there is no room for all of them.
+        """
+        count = len(requests)
+        if self.state is not _RTS or self.kind is not QPKind.RC:
+            if self.state is _RTS and self._arePlainDatagrams(requests) and count <= self.free:
+                self.free -= count
+                self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
+            else:
+                self._postUnusual(requests)
+            return
+        if count > self.free:
+            raise QueueFull(f"{count} requests for {self.free} free places in the send queue")
+        for request in requests:
+            inline = request.inline
+            if inline:
+                if request.operation > _LAST_INLINE or request.segments:
+                    raise _malformed(request, self._maxSegments)
+                if (len(inline[0]) if len(inline) == 1 else sum(map(len, inline))) > self._maxInline:
+                    raise InvalidRequest(f"more than {self._maxInline} bytes inline")
+            elif request.operation > _LAST or len(request.segments) > self._maxSegments:
+                if not _isAtomic(request):
+                    raise _malformed(request, self._maxSegments)
+        self.free -= count
+        self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
+
+    def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
+        """
+        Append to the receive queue, in order.
+
+        @raise InvalidRequest: the state or a request's form does not allow it.
+        @raise QueueFull: there is no room for all of them.
+        """
+        receives = self.receives
+        if self.shared is not None:
+            raise InvalidRequest("this queue pair takes its receives from a shared queue: post them there")
+        if self.state is _RESET or self._closed:
+            raise InvalidRequest("receives can be posted from INIT on")
+        if len(receives) + len(requests) > self.capacity.maxReceive:
+            raise QueueFull(f"{len(requests)} requests for a receive queue with {len(receives)} in it")
+        most = self.capacity.maxReceiveSegments
+        for request in requests:
+            if len(request.segments) > most:
+                raise InvalidRequest(f"receive {request.identifier} has more than {most} segments")
+        receives.extend(requests)
+        if self.state is _ERR:
+            self._flushReceives()
+        elif self._route is not None:
+            self._route.receivesPosted()
+
+    def _postUnusual(self, requests: Sequence[SendRequest]) -> None:
+        """Post datagrams that need checks, or in states other than RTS."""
+        if self._closed or self.state in (_RESET, _INIT, _RTR):
+            raise InvalidRequest(f"sends can't be posted in {self.state.name}")
+        for request in requests:
+            self._checkForm(request)
+        if self.state in (_SQE, _ERR):
+            for request in requests:
+                self._flushed(request.identifier, _KINDS_OF_COMPLETION[request.operation])
+            return
+        if len(requests) > self.free:
+            raise QueueFull(f"{len(requests)} requests for {self.free} free places in the send queue")
+        self.free -= len(requests)
+        if self.state is _SQD:
+            self._held += map(_copied, requests)
+        else:
+            self._postDatagrams(requests)
+
+    def _postDatagrams(self, requests: Sequence[SendRequest]) -> None:
+        if self.state is _RTS and self._route is not None:
+            self._route.post(requests)
+            return
+        for request in requests:  # an earlier one has failed
+            self.free += 1
+            self._flushed(request.identifier, _SEND)
+
+    def _arePlainDatagrams(self, requests: Sequence[SendRequest]) -> bool:
+        """Whether these are valid datagrams without immediates, as nearly all are."""
+        port, most = self.attributes.port, self._maxInline
+        for request in requests:
+            address, inline = request.address, request.inline
+            if request.operation is not Operation.SEND or address is None or address.address.port != port:
+                return False
+            if inline:
+                if request.segments or sum(map(len, inline)) > most:
+                    return False
+            elif len(request.segments) > self._maxSegments:
+                return False
+        return True
+
+    def _checkForm(self, request: SendRequest) -> None:
+        if request.inline:
+            if request.operation > _LAST_INLINE or request.segments:
+                raise _malformed(request, self._maxSegments)
+            if sum(map(len, request.inline)) > self._maxInline:
+                raise InvalidRequest(f"more than {self._maxInline} bytes inline")
+        elif request.operation > _LAST or len(request.segments) > self._maxSegments:
+            if not _isAtomic(request):
+                raise _malformed(request, self._maxSegments)
+        if self.kind is QPKind.UD:
+            if request.operation not in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE):
+                raise InvalidRequest(f"{request.operation!r} can't be done by datagrams")
+            if request.address is None:
+                raise InvalidRequest(f"datagram {request.identifier} has no address")
+            if request.address.address.port != self.attributes.port:
+                raise InvalidRequest(f"the way of datagram {request.identifier} begins at another port")
+
+    # States.
+
+    def modify(self, attributes: QPAttributes) -> None:
+        """
+        Change the state or other attributes of the queue pair (IBA 11.2.4.2).
+
+        @raise InvalidRequest: the transition, or an attribute with it, is not allowed; nothing has changed.
+        """
+        if self._closed:
+            raise InvalidRequest("the queue pair is closed")
+        before, current = self.attributes, self.state
+        target = transition(self.kind, current, attributes)
+        self._host.admit(attributes, before)
+        checkMigration(attributes, before)
+        if attributes.alternateAddress is not None and self.route == "shared-memory":
+            raise InvalidRequest("shared memory has no alternate path")
+        if current is _RESET and target is _INIT:
+            self._checkQueues()
+        if target is _RESET:
+            self._reset()
+            return
+        if target is _ERR:
+            self.failed()
+            return
+        self.attributes = self._changed(attributes, target)
+        if target is _RTR and current is _INIT:
+            try:
+                self._route = self._host.connect(self)
+            except BaseException:
+                self.attributes = before
+                raise
+            self._attach(self._route)
+        self.state = target
+        if self._route is not None:
+            self._route.attributesChanged()
+            if attributes.migrationState is MigrationState.MIGRATED:
+                self._route.migrate()
+        if target is _SQD:
+            self._reportDrained()
+        elif target is _RTS:
+            self._release()
+
+    def query(self) -> QPAttributes:
+        """All attributes as they are."""
+        return self.attributes.changed(state=self.state, currentState=self.state)
+
+    def close(self) -> None:
+        """Destroy the queue pair, without completions for outstanding requests."""
+        if self._closed:
+            return
+        self._reset()
+        self._closed = True
+        self.sendQueue.leave(self.failed)
+        self.receiveQueue.leave(self.failed)
+        if self.shared is not None:
+            self.shared.leave(self.failed)
+        self._host.forget(self)
+
+    def _changed(self, asked: QPAttributes, target: QPState) -> QPAttributes:
+        """The attributes after a transition."""
+        changes = {name: getattr(asked, name) for name in asked.given()}
+        changes.update(state=target, currentState=target)
+        if asked.alternateAddress is not None:  # replaces all of the previous one
+            changes.update(
+                alternatePKeyIndex=asked.alternatePKeyIndex, alternateTimeout=asked.alternateTimeout
+            )
+        if asked.migrationState is MigrationState.MIGRATED:
+            del changes["migrationState"]  # set by L{migrationChanged}
+        elif target is _RTR and self.kind is QPKind.RC:
+            changes["migrationState"] = MigrationState.MIGRATED
+        return self.attributes.changed(**changes)
+
+    def _checkQueues(self) -> None:
+        for queue in (self.sendQueue, self.receiveQueue, self.shared):
+            if queue is not None and queue.isClosed:
+                raise InvalidRequest(f"{queue!r} is closed")
+
+    def __conform__(self, interface: object) -> object | None:
+        """
+        Adapt to an interface that only some routes provide, from RTR on.
+
+        @return: the route, where it does; None lets zope.interface look elsewhere.
+        """
+        route = self._route
+        if route is not None and interface is IPlacing:
+            return route.placing
+        if route is not None and interface is IDirectLane and self.shared is None:
+            return route.direct
+        if interface is IDirectDatagrams and self._datagramRoute() is not None and self.shared is None:
+            if self._direct is None:
+                ring = self.receiveQueue.ring
+                self._direct = DirectDatagrams(self, self.capacity.maxReceive, self._openInbox, ring)
+                self._setDatagramRoute()
+            return self._direct
+        return None
+
+    def _datagramRoute(self) -> DatagramRoute | None:
+        """The route of a UD queue pair, from RTR on."""
+        return cast("DatagramRoute | None", self._route) if self.kind is QPKind.UD else None
+
+    def _openInbox(self, direct: DirectDatagrams) -> Sized:
+        """Have datagrams queued there, instead of completions."""
+        route = self._datagramRoute()
+        assert route is not None, "datagrams without a route"
+        route.inbox = direct
+        return self.receiveQueue.pollElsewhere(route)
+
+    def _setDatagramRoute(self) -> None:
+        """Hand the route to the direct datagrams."""
+        direct = self._direct
+        if direct is not None:
+            direct.way = self._datagramRoute()
+
+    def _attach(self, route: Route) -> None:
+        if route.polled:
+            self.sendQueue.attach(route)
+            self.receiveQueue.attach(route)
+            if self.sendQueue.armed or self.receiveQueue.armed:
+                self.armRoute()
+        direct = self._direct
+        if direct is not None:
+            self._setDatagramRoute()
+            if direct.isOpen:
+                self._openInbox(direct)
+        if self.receives:
+            route.receivesPosted()
+
+    def _reset(self) -> None:
+        route, self._route = self._route, None
+        self.state = _RESET
+        self.attributes = QPAttributes()
+        if route is not None:
+            route.close()
+            self.sendQueue.detach(route)
+            self.receiveQueue.detach(route)
+        if self._direct is not None:
+            self._direct.clear()
+        if self.shared is None:
+            self.receives.clear()
+        self._held.clear()
+        self.free = self.capacity.maxSend
+        self._drainReported = False
+        self.sendQueue.purge(self.number)
+        self.receiveQueue.purge(self.number)
+
+    def _release(self) -> None:
+        """Send what was posted in SQD."""
+        self._drainReported = False
+        held, self._held = self._held, []
+        if held and self.kind is QPKind.UD:
+            self._postDatagrams(held)
+        elif held and self._route is not None:
+            self._route.post(held)
+
+    # Called by the route.
+
+    def retired(self, count: int) -> None:
+        """Free that many places in the send queue; completions are separate, by C{sendCompleted}."""
+        self.free += count
+        if self.state is not _RTS:
+            self.free = min(self.free, self.capacity.maxSend)  # a flush may have freed all
+            if self.state is _SQD:
+                self._reportDrained()
+
+    def failed(self, event: AsyncEventKind | None = None) -> None:
+        """
+        Go to ERR: flush the sends, then the receives, each in order (IBA 10.3.1.7).
+
+        A send that is the cause has been completed before, by C{sendCompleted}.
+        """
+        if self.state is _ERR or self.state is _RESET:
+            return
+        self.state = _ERR
+        if event is not None:
+            self._host.notify(AsyncEvent(event, queuePair=self))
+        left = [] if self._route is None else self._route.flush()
+        for identifier, opcode in left:
+            self._flushed(identifier, opcode)
+        held, self._held = self._held, []
+        for request in held:
+            self._flushed(request.identifier, _KINDS_OF_COMPLETION[request.operation])
+        self.free = self.capacity.maxSend
+        if self.shared is None:
+            self._flushReceives()
+        else:
+            self._host.notify(AsyncEvent(AsyncEventKind.QP_LAST_WQE_REACHED, queuePair=self))
+
+    def raiseEvent(self, event: AsyncEventKind) -> None:
+        """Raise an asynchronous event after which the queue pair goes on."""
+        self._host.notify(AsyncEvent(event, queuePair=self))
+
+    def laneOpened(self) -> Sized:
+        """
+        Let messages be taken from the route itself: the receive queue does not poll it any more.
+
+        @return: the completions in that queue, which come first.
+        """
+        assert self._route is not None, "a lane that is no route"
+        return self.receiveQueue.pollElsewhere(self._route)
+
+    def migrationChanged(self, state: MigrationState) -> None:
+        """Record ARMED, or MIGRATED: then the alternate path replaces the path."""
+        attributes = self.attributes
+        if self.state is _RESET or self.state is _ERR:
+            return
+        if state is not MigrationState.MIGRATED or attributes.alternateAddress is None:
+            self.attributes = replace(attributes, migrationState=state)
+            return
+        address, pkeyIndex = attributes.alternateAddress, attributes.alternatePKeyIndex
+        timeout = attributes.alternateTimeout
+        self.attributes = replace(
+            attributes,
+            migrationState=state,
+            address=address,
+            port=address.port,
+            pkeyIndex=attributes.pkeyIndex if pkeyIndex is None else pkeyIndex,
+            timeout=attributes.timeout if timeout is None else timeout,
+            alternateAddress=None,
+            alternatePKeyIndex=None,
+            alternateTimeout=None,
+        )
+        self.raiseEvent(AsyncEventKind.PATH_MIGRATED)
+
+    # Called by the queues.
+
+    def sharedPosted(self) -> None:
+        """Notify the route that the shared receive queue has new receives."""
+        if self._route is not None and self.state is not _ERR:
+            self._route.receivesPosted()
+
+    def armRoute(self) -> None:
+        """Pass on to the route what the completion queues are armed for."""
+        if self._route is not None:
+            receives = self.receiveQueue.armed
+            self._route.arm(self.sendQueue.armed == 2, receives != 0, receives == 1)
+
+    def _datagramCompleted(self, completion: Completion) -> None:
+        """As C{sendCompleted}; a datagram that fails ends sending, but not receiving (IBA 10.3.1.6)."""
+        self.sendQueue.push(completion)
+        if completion.status and self.state is _RTS:
+            self.state = _SQE
+
+    def _flushed(self, identifier: int, opcode: CompletionOpcode) -> None:
+        self.sendQueue.push(Completion(identifier, Status.WR_FLUSH_ERR, opcode, self.number))
+
+    def _flushReceives(self) -> None:
+        receives = self.receives
+        while receives:
+            identifier = receives.popleft().identifier
+            self.receiveQueue.push(
+                Completion(identifier, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, self.number)
+            )
+
+    def _reportDrained(self) -> None:
+        busy = self.capacity.maxSend - self.free - len(self._held)
+        if busy == 0 and not self._drainReported:
+            self._drainReported = True
+            self._host.notify(AsyncEvent(AsyncEventKind.SQ_DRAINED, queuePair=self))
+
+
+def _isAtomic(request: SendRequest) -> bool:
+    """Whether this is a valid atomic: with one segment for the old value."""
+    segments = request.segments
+    return request.operation in _ATOMICS and len(segments) == 1 and segments[0].length >= _ATOMIC_BYTES
+
+
+def _malformed(request: SendRequest, maxSegments: int) -> InvalidRequest:
+    """The error for a malformed request."""
+    what = f"request {request.identifier}"
+    if request.operation in _ATOMICS and not request.inline:
+        return InvalidRequest(f"{what}: {request.operation!r} needs one segment of {_ATOMIC_BYTES} bytes")
+    if not request.inline:
+        return InvalidRequest(f"{what} has {len(request.segments)} segments, more than {maxSegments}")
+    if request.segments:
+        return InvalidRequest(f"{what} has both segments and inline data")
+    return InvalidRequest(f"{what}: {request.operation!r} takes no inline data")
+
+
+def _copied(request: SendRequest) -> SendRequest:
+    """A copy that is independent of the poster's buffers."""
+    inline = tuple(piece if isinstance(piece, bytes) else bytes(piece) for piece in request.inline)
+    return replace(request, inline=inline, segments=tuple(request.segments))

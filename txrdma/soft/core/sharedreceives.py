@@ -1,0 +1,142 @@
+"""
+Shared receive queues: receives that many queue pairs take from as their messages come.
+
+Follows InfiniBand Architecture vol. 1, 10.2.9 (shared receive queues) and 11.6.3.1 (their events).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from zope.interface import implementer
+
+from txrdma.error import InvalidRequest, QueueFull
+from txrdma.iba.verbs import AsyncEventKind, ReceiveRequest
+from txrdma.interfaces import AsyncEvent, ISharedReceiveQueue
+from txrdma.soft.core.memory import Domain
+
+_Failed = Callable[[AsyncEventKind | None], None]
+
+
+class _Receives(deque[ReceiveRequest]):
+    """The posted receives, which report when the limit is reached."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        super().__init__()
+        self.limit = 0
+        self._tell = tell
+
+    def popleft(self) -> ReceiveRequest:
+        taken = super().popleft()
+        if len(self) < self.limit:
+            self._tell()
+        return taken
+
+
+@implementer(ISharedReceiveQueue)
+class SoftSharedReceiveQueue:
+    """
+    Receives that are shared by queue pairs.
+
+    @ivar receives: the requests: those of every queue pair that takes from here. They must stay unchanged
+        until their completion.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        maxReceive: int,
+        maxSegments: int,
+        notify: Callable[[AsyncEvent], None],
+        closed: Callable[[SoftSharedReceiveQueue], None] = lambda queue: None,
+    ) -> None:
+        self.domain = domain
+        self.maxReceive = maxReceive
+        self.maxSegments = maxSegments
+        self.receives = _Receives(self._tellLimit)
+        self._notify = notify
+        self._takers: dict[_Failed, Callable[[], None]] = {}
+        self._closed = False
+        self._onClosed = closed
+
+    def __repr__(self) -> str:
+        return f"<SoftSharedReceiveQueue {len(self.receives)} of {self.maxReceive}>"
+
+    def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
+        """
+        Append to the queue, in order.
+
+        @raise InvalidRequest: the queue is closed, or a request's form does not allow it.
+        @raise QueueFull: there is no room for all of them.
+        """
+        self._checkOpen()
+        receives = self.receives
+        if len(receives) + len(requests) > self.maxReceive:
+            raise QueueFull(f"{len(requests)} requests for a shared queue with {len(receives)} in it")
+        most = self.maxSegments
+        for request in requests:
+            if len(request.segments) > most:
+                raise InvalidRequest(f"receive {request.identifier} has more than {most} segments")
+        receives.extend(requests)
+        for posted in tuple(self._takers.values()):
+            posted()
+
+    def arm(self, limit: int) -> None:
+        """
+        Raise one C{SRQ_LIMIT_REACHED} when fewer than C{limit} receives are left; 0 is never.
+
+        @raise InvalidRequest: it is more than C{maxReceive}.
+        """
+        self._checkOpen()
+        if not 0 <= limit <= self.maxReceive:
+            raise InvalidRequest(f"the limit is from 0 to {self.maxReceive}, not {limit}")
+        self.receives.limit = limit
+        if len(self.receives) < limit:
+            self._tellLimit()
+
+    def limit(self) -> int:
+        """The limit that the queue is armed for; 0 when it is not armed."""
+        return self.receives.limit
+
+    def close(self) -> None:
+        """Destroy it; queue pairs that still take from it go to ERR."""
+        if self._closed:
+            return
+        self._closed = True
+        self.receives.limit = 0
+        for failed in tuple(self._takers):
+            failed(None)
+        self._takers.clear()
+        self.receives.clear()
+        self._onClosed(self)
+
+    # For queue pairs.
+
+    @property
+    def isClosed(self) -> bool:
+        """Whether the shared receive queue is closed, and takes no more receives."""
+        return self._closed
+
+    def join(self, failed: _Failed, posted: Callable[[], None]) -> None:
+        """
+        Add a queue pair that takes receives from here.
+
+        @param failed: puts the queue pair into ERR, and raises the event, if any.
+        @param posted: called when receives were added.
+        """
+        self._checkOpen()
+        self._takers[failed] = posted
+
+    def leave(self, failed: _Failed) -> None:
+        """Remove a queue pair, by its first argument of L{join}."""
+        self._takers.pop(failed, None)
+
+    def _checkOpen(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the shared receive queue is closed")
+
+    def _tellLimit(self) -> None:
+        """Raise SRQ_LIMIT_REACHED, once."""
+        self.receives.limit = 0
+        self._notify(AsyncEvent(AsyncEventKind.SRQ_LIMIT_REACHED, sharedReceiveQueue=self))

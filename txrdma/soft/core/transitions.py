@@ -1,0 +1,137 @@
+"""
+The changes of a queue pair's state and attributes that are allowed.
+
+Follows InfiniBand Architecture vol. 1, 10.3.1 (states) and 11.2.4.2 (tables 91 to 96), as far as both the
+specification and the Linux verbs agree.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.verbs import MigrationState, QPAttributes, QPKind, QPState
+
+_RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
+
+_Rule = tuple[frozenset[str], frozenset[str]]
+
+
+def _rule(required: str = "", optional: str = "") -> _Rule:
+    return frozenset(required.split()), frozenset(optional.split())
+
+
+_LOADING = "alternateAddress alternatePKeyIndex alternateTimeout"
+_PATH = f"{_LOADING} migrationState"
+
+_ALLOWED: Final[dict[QPKind, dict[tuple[QPState, QPState], _Rule]]] = {
+    QPKind.RC: {
+        (_RESET, _INIT): _rule("pkeyIndex port access"),
+        (_INIT, _INIT): _rule("", "pkeyIndex port access"),
+        (_INIT, _RTR): _rule(
+            "address pathMTU destinationQPN rqPSN maxDestRDAtomic minRNRTimer",
+            f"{_LOADING} access pkeyIndex",
+        ),
+        (_RTR, _RTS): _rule(
+            "timeout retryCount rnrRetry sqPSN maxRDAtomic", f"currentState access minRNRTimer {_PATH}"
+        ),
+        (_RTS, _RTS): _rule("", f"currentState access minRNRTimer {_PATH}"),
+        (_RTS, _SQD): _rule(),
+        (_SQD, _RTS): _rule("", f"currentState access minRNRTimer {_PATH}"),
+        (_SQD, _SQD): _rule(
+            "",
+            "port address timeout retryCount rnrRetry maxRDAtomic maxDestRDAtomic access pkeyIndex "
+            f"minRNRTimer {_PATH}",
+        ),
+    },
+    QPKind.UD: {
+        (_RESET, _INIT): _rule("pkeyIndex port qkey"),
+        (_INIT, _INIT): _rule("", "pkeyIndex port qkey"),
+        (_INIT, _RTR): _rule("", "pkeyIndex qkey"),
+        (_RTR, _RTS): _rule("sqPSN", "currentState qkey"),
+        (_RTS, _RTS): _rule("", "currentState qkey"),
+        (_RTS, _SQD): _rule(),
+        (_SQD, _RTS): _rule("", "currentState qkey"),
+        (_SQD, _SQD): _rule("", "pkeyIndex qkey"),
+        (_SQE, _RTS): _rule("", "currentState qkey"),
+    },
+}
+
+_RANGES: Final = {
+    "qkey": (0, 0xFFFFFFFF),
+    "destinationQPN": (0, 0xFFFFFF),
+    "rqPSN": (0, 0xFFFFFF),
+    "sqPSN": (0, 0xFFFFFF),
+    "maxRDAtomic": (0, 255),
+    "maxDestRDAtomic": (0, 255),
+    "minRNRTimer": (0, 31),
+    "timeout": (0, 31),
+    "alternateTimeout": (0, 31),
+    "retryCount": (0, 7),
+    "rnrRetry": (0, 7),
+}
+
+_RANGED: Final = frozenset(_RANGES)
+
+
+def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPState:
+    """
+    The state that C{modify} with these attributes leads to.
+
+    @raise InvalidRequest: the transition does not exist, or an attribute is missing, excess or invalid.
+    """
+    target = current if attributes.state is None else attributes.state
+    given = attributes.given() - {"state"}
+    if attributes.currentState not in (None, current):
+        raise InvalidRequest(f"the queue pair is in {current.name}, not in {attributes.currentState!r}")
+    if misfit := _misfit(kind, current, target, given):
+        raise InvalidRequest(misfit)
+    for name in given & _RANGED:
+        low, high = _RANGES[name]
+        value = getattr(attributes, name)
+        if not low <= value <= high:
+            raise InvalidRequest(f"{name} is {value}, not from {low} to {high}")
+    if given & {"alternatePKeyIndex", "alternateTimeout"} and attributes.alternateAddress is None:
+        raise InvalidRequest("alternatePKeyIndex and alternateTimeout go with alternateAddress")
+    return target
+
+
+@lru_cache(maxsize=256)
+def _misfit(kind: QPKind, current: QPState, target: QPState, given: frozenset[str]) -> str:
+    """Why a transition is impossible with these attributes; C{""} if it is possible."""
+    way = f"{kind.name} {current.name} to {target.name}"
+    if target is _RESET or (target is _ERR and current is not _RESET):
+        required, optional = _rule("", "currentState")
+    else:
+        try:
+            required, optional = _ALLOWED[kind][current, target]
+        except KeyError:
+            return f"there is no transition {way}"
+    if missing := required - given:
+        return f"{way} needs {', '.join(sorted(missing))}"
+    if excess := given - required - optional:
+        return f"{way} does not take {', '.join(sorted(excess))}"
+    return ""
+
+
+def checkMigration(asked: QPAttributes, current: QPAttributes) -> None:
+    """
+    Check a change of the migration state (IBA 17.2.8).
+
+    @raise InvalidRequest: the present state does not allow it.
+    """
+    here = current.migrationState or MigrationState.MIGRATED
+    if asked.alternateAddress is not None and here is not MigrationState.MIGRATED:
+        raise InvalidRequest(f"an alternate path is loaded in MIGRATED, not in {here.name}")
+    if asked.migrationState is None:
+        return
+    if asked.migrationState is MigrationState.REARM:
+        if here is not MigrationState.MIGRATED:
+            raise InvalidRequest(f"REARM follows MIGRATED, not {here.name}")
+        if asked.alternateAddress is None and current.alternateAddress is None:
+            raise InvalidRequest("REARM needs an alternate path, and none is loaded")
+    elif asked.migrationState is MigrationState.ARMED:
+        raise InvalidRequest("ARMED follows REARM by itself, when the peer is ready, too")
+    elif here is not MigrationState.ARMED:
+        raise InvalidRequest(f"there is no path to migrate to in {here.name}")

@@ -1,0 +1,172 @@
+"""
+Datagrams of a RoCE port to devices of this host, by shared memory.
+
+The packets are the same as by UDP and are counted as such, but have no ICRC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final, Protocol
+
+from txrdma.iba.headers import Opcode
+from txrdma.iba.types import DEFAULT_PKEY, QPN
+from txrdma.soft.rc._datagram import START
+from txrdma.soft.rc._packets import FRAME, ICRC_LENGTH, Outgoing, PSN_MASK
+from txrdma.soft.rc.counters import RoCECounters
+from txrdma.soft.rc.peers import Peer, PortRoute
+from txrdma.soft.rc.routes import DatagramRoute
+from txrdma.soft.shared.datagramlane import DatagramLane
+from txrdma.soft.shared.datagrams import SharedDatagrams
+
+SEEK_SECONDS: Final = 1.0
+"""Seconds between attempts to get a lane to a peer."""
+
+_QUIET: Final = 64
+_SELDOM: Final = 16
+
+_HEAD_AND_WORD: Final = Struct(">QI")
+_LEAST: Final = FRAME + 8
+_START_LENGTH: Final = START.size
+_SOLICITED: Final = 1 << 55
+_FIXED: Final = 0xFF << 56 | 0xF << 48 | 0x7FFF << 32
+_PLAIN: Final = int(Opcode.UD_SEND_ONLY) << 56 | (int(DEFAULT_PKEY) & 0x7FFF) << 32
+"""First eight bytes of the BTH of a datagram without immediate, in the default partition."""
+
+
+class PacketPort(Protocol):
+    """The interface of L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>} for its local peers."""
+
+    counters: RoCECounters
+
+    def seconds(self) -> float:
+        """The time by the port's clock."""
+
+    def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
+        """The peer on this host that sent packets by shared memory; None where they are dropped."""
+
+    def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
+        """Process one packet from shared memory, of any kind."""
+
+    def grhFor(self, peer: Peer, length: int) -> bytes:
+        """The 40 bytes before a datagram of so many bytes."""
+
+    def wrote(self, packets: int, size: int) -> None:
+        """Count packets sent by a lane, of C{size} bytes together."""
+
+    def fail(self, route: PortRoute) -> None:
+        """Fail a route for which an exception was raised; other routes go on."""
+
+
+class LocalPeers:
+    """The peers of a RoCE port on this host, with which it exchanges datagrams by shared memory."""
+
+    def __init__(self, home: PacketPort, lanes: SharedDatagrams, routes: Mapping[QPN, PortRoute]) -> None:
+        """
+        @param routes: the port's, by their queue pairs' numbers.
+        """
+        self._home = home
+        self._lanes = lanes
+        self._routes = routes
+        self._written: dict[DatagramLane, None] = {}
+        self._quiet = 0  # polls since the socket received something
+
+    def datagramsReceived(self, source: tuple[str, int], packets: list[memoryview]) -> None:
+        """
+        Process packets from a lane, from BTH to ICRC.
+
+        Fast path of receiving: plain datagrams for a known queue pair skip the general dispatch.
+        """
+        home = self._home
+        peer = home.localPeerAt(source)
+        if peer is None:
+            return
+        routes, unpack = self._routes, START.unpack_from
+        number = -1
+        taken = octets = 0
+        route: PortRoute | None = None
+        for packet in packets:
+            size = len(packet)
+            if size >= _LEAST and not size & 3:
+                head, _psn, qkey, sender = unpack(packet)
+                if head & 0xFFFFFF != number:  # consecutive packets often have the same destination
+                    number = head & 0xFFFFFF
+                    route = routes.get(QPN(number))
+                end = size - ICRC_LENGTH - (head >> 52 & 3)
+                if head & _FIXED == _PLAIN and isinstance(route, DatagramRoute) and end >= _START_LENGTH:
+                    taken += 1
+                    octets += size
+                    payload, isSolicited = packet[_START_LENGTH:end], head & _SOLICITED != 0
+                    inbox = route.inbox
+                    try:
+                        if inbox is not None:
+                            route.datagrams.hold(inbox.hold, payload, qkey, sender, peer.source, isSolicited)
+                            continue
+                        header = peer.grh if peer.grhLength == size else home.grhFor(peer, size)
+                        route.take(payload, qkey, sender, header, isSolicited)
+                    except Exception:
+                        home.fail(route)
+                        number = -1
+                    continue
+            home.packetReceived(packet, peer, home.seconds())
+            number = -1
+        home.counters.packetsReceived += taken
+        home.counters.bytesReceived += octets
+
+    def laneTo(self, peer: Peer) -> DatagramLane | None:
+        """The lane to that peer, if it is up; requests one at intervals."""
+        lane = peer.lane
+        if lane is not None and not lane.isClosed:
+            return lane if lane.isUp else None
+        now = self._home.seconds()
+        if now >= peer.seekAt:
+            peer.seekAt = now + SEEK_SECONDS
+            peer.lane = self._lanes.laneTo((peer.ip, peer.port))
+        return None
+
+    def write(self, lane: DatagramLane, heading: int, run: Outgoing) -> None:
+        """
+        Write one packet; it is lost when the ring is full.
+
+        @param heading: see L{txrdma.soft.rc._packets.heading}.
+        """
+        opcode, psn, _packets, extension, payload, _size, _acknowledge, solicited = run
+        pad = -len(payload) & 3
+        head = opcode << 56 | solicited << 55 | pad << 52 | heading
+        start = _HEAD_AND_WORD.pack(head, psn & PSN_MASK) + extension
+        packet = memoryview(b"".join((start, payload, bytes(pad + ICRC_LENGTH))))
+        lane.put((packet,), len(packet))
+        self._written[lane] = None
+        self._home.wrote(1, len(packet))
+
+    def announce(self) -> None:
+        """Wake sleeping peers for written packets."""
+        if self._written:
+            for lane in self._written:
+                lane.announce()
+            self._written.clear()
+
+    def poll(self) -> None:
+        """Take packets from shared memory."""
+        if self._lanes.isOpen:
+            self._lanes.poll()
+
+    def shouldPollSocket(self) -> bool:
+        """
+        Whether to poll the socket, which takes a system call.
+
+        Polls that find the socket empty leave it to the reactor after a while. The socket comes before
+        shared memory: peers change from UDP to memory, and their datagrams keep their order.
+        """
+        self._quiet += 1
+        return not self._lanes.isOpen or self._quiet < _QUIET or not self._quiet % _SELDOM
+
+    def arm(self) -> None:
+        """Have peers wake the reactor for their next packets; poll once after this."""
+        if self._lanes.isOpen:
+            self._lanes.arm()
+
+    def socketReceived(self) -> None:
+        """Record that the socket received something, so that it is polled."""
+        self._quiet = 0

@@ -1,0 +1,77 @@
+"""
+Sleeping and waking of the two processes of a lane: wake words, doorbells and nudges.
+
+L{txrdma.soft.shared._layout} explains the words and their fences.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.soft.shared._layout import barrier, CLOSED_SERVICES, LaneServices, WAKE, Wake
+from txrdma.soft.shared._rings import RingPair
+
+WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
+
+
+class Wakeups:
+    """
+    The events for which we want to be woken, and wakes the peer.
+
+    @ivar armed: flags of L{Wake} for our completion queues; C{room}: for requests that wait for room.
+    @ivar isPollNeeded: the peer must poll, even when it waits for no message.
+    @ivar wokenReceives: the peer's wake word for which its receive queue was woken last; C{wokenSends}: its
+        send queue.
+    """
+
+    def __init__(self, rings: RingPair, services: LaneServices) -> None:
+        self.armed = 0
+        self.room = 0
+        self.isPollNeeded = False
+        self.wokenReceives = 0
+        self.wokenSends = 0
+        self._rings = rings
+        self._services: LaneServices = services
+        self._epoch = 0
+        self._nudgedAt = 0  # our position when the peer was nudged last
+
+    def publish(self) -> None:
+        """Publish our wake word; poll once after this."""
+        flags = self.armed | self.room
+        self._epoch += 1
+        self._rings.localWords[WAKE] = self._epoch << 8 | flags if flags else 0
+        barrier()
+
+    def leave(self) -> None:
+        """Stop waking: the lane is closed."""
+        self._services = CLOSED_SERVICES
+
+    def posted(self, solicited: bool) -> None:
+        """Wake a sleeping peer that waits for records."""
+        barrier()
+        wake = self._rings.peerWords[WAKE]
+        if wake and wake != self.wokenReceives and wake & (3 if solicited else 1):
+            self.wokenReceives = wake
+            self._services.wakeReceives()
+        if self.isPollNeeded and not wake & Wake.RECEIVES:
+            self._nudge()
+        self.isPollNeeded = False
+
+    def _nudge(self) -> None:
+        """Nudge the peer, unless an earlier nudge is still unanswered."""
+        rings = self._rings
+        rings.readAcknowledged()
+        if rings.acknowledged >= self._nudgedAt:
+            self._nudgedAt = rings.produced
+            self._services.nudge()
+
+    def consumed(self) -> None:
+        """Wake a sleeping peer that waits for our position."""
+        barrier()
+        wake = self._rings.peerWords[WAKE]
+        if wake & WAKES_SENDER and wake != self.wokenSends:
+            self.wokenSends = wake
+            if wake & Wake.SENDS:
+                self._services.wakeSends()
+            if wake & Wake.ROOM:
+                self._services.nudge()

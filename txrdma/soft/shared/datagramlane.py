@@ -1,0 +1,152 @@
+"""
+The data path of datagrams between two devices on one host: a ring each way, without a system call.
+
+Rings and records are those of L{txrdma.soft.shared._layout}; a record contains a packet of RoCE v2 from its
+BTH on (InfiniBand Architecture vol. 1, annex A17), with an ICRC that is not computed. A packet that finds the
+ring full is lost, like one for which a socket has no room; by UDP it would overtake those before.
+
+The peer's box is untrusted: lengths and positions are checked. A process that dies while it writes leaves a
+header of 0, behind which nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from txrdma.iba.verbs import Buffer
+from txrdma.soft.shared._layout import (
+    barrier,
+    CONSUMED,
+    FIRST,
+    LENGTH,
+    LINE,
+    ORDERED,
+    PADDING,
+    PLAIN,
+    WAKE,
+    Wake,
+)
+from txrdma.soft.shared._rings import RingPair
+
+AT_ONCE: Final = 64
+"""Most datagrams of one peer that are taken at once, for fairness."""
+
+_KIND: Final = 0xFF
+
+
+class DatagramLane:
+    """
+    The datagrams between our device and another one.
+
+    @ivar name: IP address and UDP port of the other device.
+    @ivar isUp: whether the other device's box is attached, so that datagrams can be sent.
+    @ivar isClosed: whether the other process or this lane has ended; packets of the peer can still be taken.
+    @ivar lost: datagrams for which the ring had no room.
+    """
+
+    def __init__(self, name: tuple[str, int], box: memoryview, ring: Callable[[], None]) -> None:
+        """
+        @param box: ours, which the other device maps to read.
+        @param ring: wakes the other device.
+        """
+        self.name = name
+        self.isUp = self.isClosed = False
+        self.lost = 0
+        self._rings = RingPair(box)
+        self._ring = ring
+        self._consumed = 0
+        self._epoch = 0
+        self._rungFor = 0
+
+    def attach(self, box: memoryview) -> None:
+        """Attach the other device's box."""
+        self._rings.read(box, FIRST)
+        self.isUp = not self.isClosed
+
+    # Out.
+
+    def put(self, pieces: Sequence[Buffer], length: int) -> bool:
+        """
+        Write a packet, which a polling peer finds; L{announce} wakes a sleeping one.
+
+        @param length: of the whole packet, including the unused ICRC behind C{pieces}.
+        @return: False when there was no room, and the packet is lost.
+        """
+        if self._rings.append(PLAIN, 0, pieces, length):
+            return True
+        self.lost += 1
+        return False
+
+    def announce(self) -> None:
+        """Wake the peer, if it has armed since it was woken last."""
+        barrier()
+        wake = self._rings.peerWords[WAKE]
+        if wake and wake != self._rungFor:
+            self._rungFor = wake
+            self._ring()
+
+    # In.
+
+    def take(self) -> list[memoryview]:
+        """
+        The next packets, as views of the ring until L{taken}.
+
+        @raise ValueError: the peer has written an invalid record.
+        """
+        rings = self._rings
+        words = rings.peerWords
+        at = rings.readIndex
+        header = words[at]
+        found: list[memoryview] = []
+        if not header:
+            return found
+        end, data, consumed = rings.peerEnd, rings.peerBytes, self._consumed
+        while header and len(found) < AT_ONCE:
+            if not ORDERED:
+                barrier()
+            length = header & LENGTH
+            kind = header >> 24 & _KIND
+            after = at + ((length + LINE + 7 & -LINE) >> 3)
+            if kind == PADDING:
+                if at == FIRST or length + 8 != end - at << 3:
+                    break
+                consumed += length + 8
+                after = FIRST
+            elif kind != PLAIN or after > end:
+                break
+            else:
+                start = (at << 3) + 8
+                found.append(data[start : start + length])
+                consumed += after - at << 3
+            at = after if after < end else FIRST
+            header = words[at]
+        if at == rings.readIndex:
+            raise ValueError(f"{header & LENGTH} bytes of kind {header >> 24 & _KIND} at word {at} of a box")
+        rings.readIndex = at
+        self._consumed = consumed
+        return found
+
+    def taken(self) -> None:
+        """Release the room of the packets that were taken."""
+        if not ORDERED:
+            barrier()
+        self._rings.localWords[CONSUMED] = self._consumed
+
+    def arm(self) -> None:
+        """Ask to be woken by the next packet; poll once after this."""
+        if not self.isClosed:
+            self._epoch += 1
+            self._rings.localWords[WAKE] = self._epoch << 8 | Wake.RECEIVES
+            barrier()
+
+    def leave(self) -> None:
+        """Stop sending; packets of the peer can still be taken."""
+        self.isUp = False
+        self.isClosed = True
+
+    def close(self) -> None:
+        """Release the memory of both boxes. Idempotent."""
+        self.leave()
+        if len(self._rings.localBytes):
+            self._rings.close()

@@ -1,0 +1,52 @@
+"""
+The sending side of the connection to a process with which memory is shared.
+"""
+
+from __future__ import annotations
+
+from txrdma.soft.shared._doorbells import Channel, LocalDoorbells
+from txrdma.soft.shared._rendezvous import DoorbellNotice, MessageKind
+from txrdma.soft.shared.unixpackets import Line
+from txrdma.unix.sockets import isOurs
+
+
+class PeerProcess:
+    """
+    Another process of this host, or another device of this process.
+
+    @ivar name: IP address and UDP port of its device.
+    @ivar lines: connections to it; messages are sent by the first.
+    @ivar isLost: nothing can be sent any more.
+    """
+
+    def __init__(self, name: tuple[str, int]) -> None:
+        self.name = name
+        self.lines: list[Line] = []
+        self.isLost = False
+        self.doorbells = LocalDoorbells()
+
+    @property
+    def isTrusted(self) -> bool:
+        """Whether the process belongs to our user, by the credentials that the kernel reports."""
+        return bool(self.lines) and isOurs(self.lines[0].process.user)
+
+    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        """Send a message with descriptors; without a connection it is dropped."""
+        if self.lines:
+            self.lines[0].send(message, descriptors)
+
+    def doorbellNumber(self, channel: Channel) -> int:
+        """
+        The number of a channel's doorbell, which the peer is given on first use.
+
+        @raise InvalidRequest: the channel is closed.
+        """
+        number = self.doorbells.numberOf(channel)
+        if number is None:
+            for gone in self.doorbells.removeClosed():
+                self.send(DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=gone).encode())
+            descriptors = (channel.doorbell,) if self.isTrusted else ()
+            number = self.doorbells.assign(channel)
+            bell = DoorbellNotice(kind=MessageKind.DOORBELL, number=number)
+            self.send(bell.encode(), descriptors)
+        return number

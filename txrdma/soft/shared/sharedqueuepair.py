@@ -1,0 +1,332 @@
+"""
+The connection of a local queue pair to one of another process on the same host: its memory and messages.
+
+L{txrdma.soft.shared.routes} explains how the processes find each other.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime
+from twisted.logger import Logger
+
+from txrdma.error import ResourceExhausted
+from txrdma.iba.types import QPN, RKey
+from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
+from txrdma.kit.logs import Seldom
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.shared._doorbells import Doorbell
+from txrdma.soft.shared._lane import Lane
+from txrdma.soft.shared._layout import RemoteRegion
+from txrdma.soft.shared._rendezvous import (
+    AccessReply,
+    AccessRequest,
+    Join,
+    makeBox,
+    mapRegion,
+    MessageKind,
+    MOST_DATA,
+    PairNotice,
+    Reach,
+    RegionReply,
+    RegionRequest,
+)
+from txrdma.soft.shared._rings import part, spread
+from txrdma.soft.shared.peerprocess import PeerProcess
+from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS, Rendezvous
+
+_log = Logger()
+_seldom = Seldom(_log)
+
+_AGAIN: Final = 0.1
+"""Seconds until a region is requested again whose descriptor was lost."""
+
+_ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
+
+
+class SharingReactor(IReactorFDSet, IReactorTime):
+    """A reactor for shared memory: descriptors and delayed calls."""
+
+
+class SharedQueuePair:
+    """
+    A queue pair that is connected by shared memory: its lane, and the resources of the lane.
+
+    @ivar lane: the data path.
+    """
+
+    def __init__(
+        self,
+        reactor: SharingReactor,
+        rendezvous: Rendezvous,
+        peer: PeerProcess,
+        owner: SoftQueuePair,
+        destination: QPN,
+        ring: int,
+        closed: Callable[[QPN], None],
+    ) -> None:
+        """
+        @param closed: called with the queue pair's number when the lane has ended.
+        """
+        self.owner = owner
+        self.number = owner.number
+        self.destination = destination
+        self._reactor = reactor
+        self._rendezvous = rendezvous
+        self._closed = closed
+        self._peer = peer
+        self._isResting = False
+        self._timer: IDelayedCall | None = None
+        self._retryCall: IDelayedCall | None = None
+        self._descriptorlessRegions: set[RKey] = set()  # keys whose reply lost its descriptor
+        self._moving: tuple[SendRequest, list[memoryview], int, int] | None = None
+        try:
+            self._box, mapping = makeBox(ring)  # the descriptor is closed when the peer has it
+        except OSError as error:
+            raise ResourceExhausted(f"no shared memory for a queue pair: {error}") from error
+        self._own = mapping
+        self._mappings: dict[
+            RKey | None, mmap.mmap
+        ] = {}  # mappings of the peer: regions by key, and its box under None
+        self._doorbells: list[Doorbell] = []
+        self.isJoined = False
+        self.lane = Lane(owner, self, memoryview(mapping), owner.shared is not None)
+
+    def invite(self) -> None:
+        """Send our box and doorbells to the peer's queue pair."""
+        sends, receives = self.owner.sendQueue.channel, self.owner.receiveQueue.channel
+        message = Join(
+            kind=MessageKind.JOIN,
+            source=self.number,
+            destination=self.destination,
+            firstPSN=self.owner.attributes.rqPSN or 0,
+            receives=self._peer.doorbellNumber(receives),
+            sends=self._peer.doorbellNumber(sends),
+        )
+        self._peer.send(message.encode(), (self._box,))
+        self._closeBox()
+
+    def _closeBox(self) -> None:
+        """Close the descriptor of our box, which stays mapped."""
+        box, self._box = self._box, -1
+        if box >= 0:
+            os.close(box)
+
+    def join(self, box: mmap.mmap, doorbells: list[Doorbell]) -> None:
+        """Attach the box and doorbells of the peer's queue pair."""
+        self.isJoined = True
+        self._mappings[None] = box
+        self._doorbells = doorbells
+        self.lane.attach(memoryview(box))
+
+    # txrdma.soft.shared._layout.LaneServices
+
+    def wakeReceives(self) -> None:
+        self._ring(0)
+
+    def wakeSends(self) -> None:
+        self._ring(1)
+
+    def _ring(self, which: int) -> None:
+        if self._doorbells:
+            descriptor = self._doorbells[which].descriptor
+            if descriptor < 0:
+                self.nudge()
+            else:
+                self._rendezvous.ring(descriptor)
+
+    def nudge(self) -> None:
+        self._note(MessageKind.NUDGE)
+
+    def _note(self, kind: MessageKind) -> None:
+        self._peer.send(PairNotice(kind=kind, source=self.number, destination=self.destination).encode())
+
+    def requestRegion(self, rkey: RKey) -> None:
+        message = RegionRequest(
+            kind=MessageKind.REGION_REQUEST, source=self.number, destination=self.destination, rkey=rkey
+        )
+        self._peer.send(message.encode())
+
+    def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
+        self._moving = (request, pieces, 0, sum(map(len, pieces)))
+        self._move()
+
+    def descriptorsLost(self, rkey: RKey) -> None:
+        """Request a region again later, because no descriptor is left for it."""
+        _seldom.warn(
+            "descriptors",
+            "no descriptor is left to map memory of another process: requests wait for one",
+        )
+        self._descriptorlessRegions.add(rkey)
+        self._retryLater()
+
+    def _retryLater(self) -> None:
+        if self._retryCall is None or not self._retryCall.active():
+            self._retryCall = self._reactor.callLater(_AGAIN, self._retry)
+
+    def _retry(self) -> None:
+        descriptorsLost, self._descriptorlessRegions = self._descriptorlessRegions, set()
+        for rkey in descriptorsLost:
+            self.requestRegion(rkey)
+
+    def watch(self) -> None:
+        if self._timer is None or not self._timer.active():
+            self._timer = self._reactor.callLater(0, self._expired)
+            if self._isResting:
+                self._timer.cancel()  # L{wake} schedules it again
+
+    def rest(self) -> None:
+        """Cancel delayed calls until L{wake}."""
+        self._isResting = True
+        for call in (self._timer, self._retryCall):
+            if call is not None and call.active():
+                call.cancel()
+
+    def wake(self) -> None:
+        """Schedule delayed calls again. Idempotent."""
+        self._isResting = False
+        if self._timer is not None and not self._timer.active():
+            self.watch()
+        if self._descriptorlessRegions:
+            self._retryLater()
+
+    def _expired(self) -> None:
+        self._timer = None
+        try:
+            self.lane.poll()
+            again = self.lane.expired(self._reactor.seconds())
+        except Exception:
+            self.fail()
+            return
+        if again is not None and self._timer is None:
+            self._timer = self._reactor.callLater(again, self._expired)
+
+    def fail(self) -> None:
+        """Log the current exception, and fail this queue pair only."""
+        _log.failure(
+            "Unexpected error: a queue pair over shared memory fails ({lane!r})",
+            lane=self.lane,
+        )
+        try:
+            self.owner.failed(AsyncEventKind.QP_FATAL)
+        except Exception:
+            _log.failure("Unexpected error while a queue pair was failed ({lane!r})", lane=self.lane)
+
+    def left(self) -> None:
+        self._note(MessageKind.LEAVE)
+        self._closed(self.number)
+        self._release()
+        closeMapping(self._own)
+        self._closeBox()
+
+    def _release(self) -> None:
+        """Release memory and doorbells of the peer."""
+        self.rest()
+        self._timer = self._retryCall = None
+        self._descriptorlessRegions.clear()
+        self._moving = None
+        doorbells, self._doorbells = self._doorbells, []
+        for doorbell in doorbells:
+            doorbell.release()
+        mappings, self._mappings = self._mappings, {}
+        for mapping in mappings.values():
+            closeMapping(mapping)
+
+    # Messages of the peer.
+
+    def nudged(self) -> None:
+        """Poll the lane; wake our pollers where the peer has no doorbell."""
+        self.lane.nudged()
+        if not self._peer.isTrusted:
+            for queue in {self.owner.sendQueue, self.owner.receiveQueue}:
+                queue.channel.ring()
+
+    def peerGone(self, event: AsyncEventKind | None) -> None:
+        """Handle the end of the peer's queue pair; with an event, of its process."""
+        self.lane.peerGone(event)
+        self._release()
+
+    def regionReceived(self, reply: RegionReply, descriptors: list[int]) -> None:
+        """Handle the reply to L{requestRegion}, and map the region if possible."""
+        region: RemoteRegion | None = None
+        if reply.rkey in self._mappings:
+            raise ValueError("the region is known already")
+        if not self.lane.wants(reply.rkey):
+            return  # the request was cancelled
+        if reply.reach is Reach.MAPPED:
+            if len(descriptors) != 1:
+                raise ValueError("a mapped region comes with one descriptor")
+            self._forgetDeregistered()
+            try:
+                mapping, region = mapRegion(reply, descriptors[0])
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+                self.descriptorsLost(reply.rkey)
+                return
+            self._mappings[reply.rkey] = mapping
+        elif reply.reach is Reach.BY_MESSAGES:
+            region = RemoteRegion(reply.address, reply.length, reply.rights, None, _ALWAYS)
+        self.lane.regionKnown(reply.rkey, region, reply.access)
+
+    def _forgetDeregistered(self) -> None:
+        """Unmap regions that the peer has deregistered."""
+        regions = self.lane.regions
+        for rkey in [key for key, region in regions.items() if region is not None and not region.valid[0]]:
+            del regions[rkey]
+            mapping = self._mappings.pop(RKey(rkey), None)
+            if mapping is not None:
+                closeMapping(mapping)
+
+    def _move(self) -> None:
+        """Request the next part of an access by messages."""
+        if self._moving is None:
+            return
+        request, pieces, done, length = self._moving
+        if done == length:
+            self._moving = None
+            self.lane.accessed(True)
+            return
+        writing = request.operation is not Operation.RDMA_READ
+        size = min(MOST_DATA, length - done)
+        message = AccessRequest(
+            kind=MessageKind.ACCESS_REQUEST,
+            source=self.number,
+            destination=self.destination,
+            writing=writing,
+            rkey=request.rkey,
+            address=request.remoteAddress + done,
+            length=size,
+        )
+        what = b"".join(part(pieces, done, size)) if writing else b""
+        self._peer.send(message.encode() + what)
+
+    def moved(self, answer: AccessReply, content: memoryview) -> None:
+        """Handle the reply to an access request."""
+        if self._moving is None:
+            raise ValueError("unexpected access reply")
+        request, pieces, done, length = self._moving
+        if not answer.allowed:
+            self._moving = None
+            self.lane.accessed(False)
+            return
+        size = min(MOST_DATA, length - done)
+        if request.operation is Operation.RDMA_READ:
+            if len(content) != size:
+                raise ValueError("access reply of the wrong length")
+            spread(pieces, done, content)
+        self._moving = (request, pieces, done + size, length)
+        self._move()
+
+
+def closeMapping(mapping: mmap.mmap) -> None:
+    """Unmap memory, now or when its last view is released."""
+    try:
+        mapping.close()
+    except BufferError:
+        pass  # the last view unmaps it

@@ -1,0 +1,144 @@
+"""
+Closing objects of pyverbs, and finding their descriptors.
+
+pyverbs closes collected objects in any order, and closes those whose close failed again, in freed memory. So
+we close everything explicitly, children first, and never let an object be collected that can't be closed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Final
+
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable
+from txrdma.verbs.pyverbs.bindings import Pyverbs
+
+_log = Logger()
+
+_EVENTS: Final = "[infinibandevent]"
+_DISASSOCIATED: Final = "RDMAV_ALLOW_DISASSOC_DESTROY"
+_opening = Lock()
+
+
+class ResourceTracker:
+    """
+    Closes the objects of one device.
+
+    @ivar stuck: True once an object could not be closed; its parents then stay open.
+    """
+
+    def __init__(self) -> None:
+        self.stuck = False
+        self._owner = os.getpid()
+
+    def close(self, thing: Any) -> None:
+        """Close an object of pyverbs whose children are closed."""
+        if self.isInherited:
+            keep(thing)
+            self.stuck = True
+            return
+        try:
+            thing.close()
+        except Exception as error:
+            keep(thing)
+            self.stuck = True
+            _log.warn("{thing} can't be closed: {error}", thing=type(thing).__name__, error=error)
+
+    @property
+    def isInherited(self) -> bool:
+        """Whether this is a forked process, where closing would take objects from the parent."""
+        return os.getpid() != self._owner
+
+    def closeContext(self, context: Any) -> None:
+        """Close the context of the device, unless an object of it is still open."""
+        if self.stuck:
+            keep(context)
+        else:
+            self.close(context)
+
+
+def closeEach(*things: Any) -> None:
+    """Close all of these; failures are logged."""
+    for thing in things:
+        try:
+            thing.close()
+        except Exception:
+            _log.failure("Unexpected error while {thing!r} was closed", thing=thing)
+
+
+def keep(thing: object) -> None:
+    """Leak a reference, so that the object is never collected."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def openContext(verbs: Pyverbs, name: str) -> tuple[Any, int | None]:
+    """The device, and the descriptor of its asynchronous events, which does not block."""
+    with _newEvents() as new, _disassociatedDestroy():
+        context = verbs.Context(name=name)
+    if len(new) != 1:
+        _log.warn("no asynchronous events of {name}: their descriptor is one of {new}", name=name, new=new)
+        return context, None
+    os.set_blocking(new[0], False)
+    return context, new[0]
+
+
+def openChannel(verbs: Pyverbs, context: Any) -> tuple[Any, int]:
+    """
+    A completion channel, and its descriptor, which does not block.
+
+    Later releases of pyverbs report the descriptor; for 44 it is the one that is new.
+    """
+    with _newEvents() as new:
+        channel = verbs.CompChannel(context)
+    descriptor = getattr(channel, "fd", None)
+    if descriptor is None:
+        if len(new) != 1:
+            channel.close()
+            raise DeviceUnavailable(f"the descriptor of a completion channel is one of {new}")
+        descriptor = new[0]
+    os.set_blocking(descriptor, False)
+    return channel, descriptor
+
+
+@contextmanager
+def _disassociatedDestroy() -> Iterator[None]:
+    """
+    Let libibverbs destroy objects of a removed device.
+
+    It reads this variable on first use only; the environment is restored, because child processes inherit it.
+    """
+    if _DISASSOCIATED in os.environ:
+        yield
+        return
+    os.environ[_DISASSOCIATED] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_DISASSOCIATED]
+
+
+@contextmanager
+def _newEvents() -> Iterator[list[int]]:
+    """The event descriptors of libibverbs that are opened in this context."""
+    new: list[int] = []
+    with _opening:
+        before = _events()
+        yield new
+        new.extend(_events() - before)
+
+
+def _events() -> set[int]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if _EVENTS in os.readlink(f"/proc/self/fd/{name}"):
+                found.add(int(name))
+        except OSError:
+            pass  # closed concurrently
+    return found
