@@ -110,11 +110,11 @@ STRANGERS = {
 UPWARDS = {("interfaces", "mad")}
 """Rooms that may name the types of a higher one: a handler of MADs is asked by a value of C{mad}."""
 
-LAYERED = {"smc", "soft", "verbs"}
-"""Packages whose subpackages do not import each other in circles."""
-
 FOUNDATIONS = {"txrdma.smc.common"}
 """Rooms within a room that all its others may stand on: they import nothing of it but themselves."""
+
+ACYCLIC = {"cm", "fabric", "mad", "monitor", "sim", "smc", "soft", "verbs"}
+"""Packages whose parts (subpackages, and modules beside them) do not import each other in cycles."""
 
 CORE_ROOMS = {"soft", "mad", "cm", "smc", "btl", "monitor"}
 CORE_FOLDERS = {"core", "flow", "terms", "wire"}
@@ -180,8 +180,7 @@ def isCore(module: str) -> bool:
     if len(parts) < 3 or parts[1] not in CORE_ROOMS or parts[-1] == "__init__":
         return False
     # The core of the software device is its objects, not a machine without I/O.
-    folders = CORE_FOLDERS - {"core"} if parts[1] == "soft" else CORE_FOLDERS
-    return parts[-1].startswith("_") or not folders.isdisjoint(parts[2:-1])
+    return parts[-1].startswith("_") or (parts[1] != "soft" and not CORE_FOLDERS.isdisjoint(parts[2:-1]))
 
 
 def circles(imported: dict[str, set[str]]) -> list[list[str]]:
@@ -229,18 +228,23 @@ def graph() -> dict[str, set[str]]:
     return imported
 
 
-def subpackages(name: str) -> dict[str, set[str]]:
-    """The subpackages of a package, and its modules beside them, and which of them each imports."""
+def parts(package: str, imported: dict[str, set[str]]) -> dict[str, set[str]]:
+    """
+    Direct subpackages and modules of a package, and which of the others each imports.
 
-    def part(module: str) -> str:
-        child = ".".join(module.split(".")[:3])
-        return child if child.startswith(f"txrdma.{name}.") else ""
+    @param imported: what each module of C{txrdma} imports.
+    """
 
-    imported: dict[str, set[str]] = {}
-    for module, others in graph().items():
-        if part(module):
-            imported.setdefault(part(module), set()).update({part(other) for other in others} - {""})
-    return imported
+    def part(module: str) -> str | None:
+        names = module.split(".")
+        return names[2] if names[1:2] == [package] and len(names) > 2 else None
+
+    found: dict[str, set[str]] = {}
+    for module, others in imported.items():
+        if (name := part(module)) is not None:
+            reached = {other for each in others if (other := part(each)) is not None}
+            found[name] = found.get(name, set()) | (reached - {name})
+    return found
 
 
 def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
@@ -305,8 +309,10 @@ class FloorTests(SynchronousTestCase):
         self.assertEqual(circles(graph()), [])
 
     def test_subpackages(self) -> None:
-        """The subpackages of a layered package have an order; types count."""
-        self.assertEqual({name: circles(subpackages(name)) for name in LAYERED}, dict.fromkeys(LAYERED, []))
+        """Parts of a package do not import each other in cycles; types count."""
+        self.assertEqual(
+            {package: circles(parts(package, graph())) for package in ACYCLIC}, dict.fromkeys(ACYCLIC, [])
+        )
 
     def test_everyRoomHasAFloor(self) -> None:
         """A new room must say where it stands."""
@@ -343,6 +349,18 @@ class ComplaintTests(SynchronousTestCase):
         """Modules in a circle are found, and who only hangs on it is not among them."""
         imported = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": set(), "e": {"a"}, "f": {"e"}}
         self.assertEqual(circles(imported), [["a", "b", "c"]])
+
+    def test_parts(self) -> None:
+        """Subpackages form a cycle even if no two of their modules do; other packages do not count."""
+        imported = {
+            "txrdma.smc.a.x": {"txrdma.smc.b.y", "txrdma.kit.z"},
+            "txrdma.smc.a.z": {"txrdma.smc.a.x"},
+            "txrdma.smc.b.y": set(),
+            "txrdma.smc.b.w": {"txrdma.smc.a.z"},
+            "txrdma.kit.z": set(),
+        }
+        self.assertEqual(parts("smc", imported), {"a": {"b"}, "b": {"a"}})
+        self.assertEqual(circles(parts("smc", imported)), [["a", "b"]])
 
     def rules(self, module: str, source: str) -> int:
         return len(complaints(module, source))
