@@ -76,18 +76,18 @@ class Group:
 
 GROUPS: Final = {
     "smc flow": Group(
-        "smc/stream",
-        "_flow _ring",
+        "smc/flow",
+        "flow ring",
         "smc.test_ring smc.test_flow smc.test_flushing smc.test_transport smc.test_scenario",
     ),
     "smc closing": Group(
-        "smc/stream",
-        "_closing",
+        "smc/flow",
+        "closing",
         "smc.test_closing smc.test_endings smc.test_transport smc.test_scenario smc.test_leaving",
     ),
     "smc handshake": Group(
-        "smc/handshake",
-        "_machine _offer _silence",
+        "smc",
+        "handshake/_machine terms/offer signalling/silence",
         "smc.test_handshake smc.test_offer smc.test_silence smc.test_versions smc.test_scenario",
     ),
     "soft rc": Group(

@@ -62,11 +62,11 @@ _Handler = Callable[[Sequence[Completion]], None]
 @frozen(eq=False)
 class Port:
     """
-    A port of an open device, where links begin.
+    A port of an open device.
 
     @ivar candidate: the port, as handshakes offer it.
-    @ivar maxInline: the most bytes of a request that need no registered memory.
-    @ivar isActive: links can work there, as the device said when it was asked last.
+    @ivar maxInline: largest number of inline bytes of a request.
+    @ivar isActive: whether the port was active when the device was queried last.
     """
 
     device: IVerbsDevice
@@ -76,15 +76,15 @@ class Port:
 
     @property
     def place(self) -> tuple[IVerbsDevice, int]:
-        """The port itself, whatever is known of it at present: its device and its number."""
+        """Identity of the port: its device and its number."""
         return self.device, self.candidate.port
 
 
 class FarEnd(Protocol):
     """
-    The queue pair at the other end, as Accept, Confirm and ADD LINK name it.
+    The peer's queue pair, as Accept, Confirm or ADD LINK describe it.
 
-    @ivar psn: the first packet sequence number that it sends.
+    @ivar psn: its first packet sequence number.
     """
 
     @property
@@ -108,10 +108,10 @@ _ClosableT = TypeVar("_ClosableT", bound=_Closable)
 
 
 def _kept(undo: ExitStack, each: _ClosableT) -> _ClosableT:
-    """Have a verbs object closed with others, even if one of these can't be closed."""
+    """Register a verbs object to be closed; an error of closing it is logged."""
 
     def close() -> None:
-        with _log.failuresHandled("{each!r} of a link of SMC-R could not be closed", each=each):
+        with _log.failuresHandled("{each!r} of an SMC-R link could not be closed", each=each):
             each.close()
 
     undo.callback(close)
@@ -122,10 +122,10 @@ class Attachment:
     """
     The verbs objects of one link.
 
-    @ivar receives: the memory of the receives, one behind the other.
+    @ivar receives: memory of all receives.
     @ivar requests: the receives; the identifier of each is its offset in that memory.
-    @ivar reader: hands over what has been received, from C{connect} on.
-    @ivar sendReader: hands over what has been sent; it is started only when somebody waits for that.
+    @ivar reader: reader of receive completions, started by C{connect}.
+    @ivar sendReader: reader of send completions, started only when one is awaited.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class Attachment:
         failed: Callable[[Failure], None],
     ) -> None:
         """
-        @param domain: of the port's device; it is not closed with this.
-        @param version: of SMC-R: messages of version 2 may be long.
-        @param received: takes completions of receives.
-        @param sent: takes completions of sends.
-        @param failed: hears that completions can be taken no more.
+        @param domain: protection domain of the port's device; it is not closed with this object.
+        @param version: version of SMC-R: messages of version 2 may be long.
+        @param received: called with receive completions.
+        @param sent: called with send completions.
+        @param failed: called when completions can't be read any more.
         """
         device = port.device
         byProgram = device.attributes.acknowledgesByProgram
@@ -181,11 +181,11 @@ class Attachment:
 
     def connect(self, far: FarEnd, psn: int, isDirect: bool) -> None:
         """
-        Make the queue pair ready to send to the peer's.
+        Connect the queue pair to the peer's.
 
-        @param psn: the first packet sequence number that we send.
-        @param isDirect: no router is between the two ends.
-        @raise Refused: the device can't do it.
+        @param psn: first packet sequence number to send.
+        @param isDirect: whether there is no router between the two ends.
+        @raise Refused: the device failed to connect.
         """
         queuePair, candidate = self.queuePair, self._candidate
         hops = 1 if isDirect else _ROUTED_HOPS
@@ -216,10 +216,10 @@ class Attachment:
                 )
             )
         except RDMAError as error:
-            raise Refused(f"the queue pair did not get ready: {error}", Diagnosis.ERR_RDYLNK) from error
+            raise Refused(f"the queue pair could not be connected: {error}", Diagnosis.ERR_RDYLNK) from error
 
     def close(self) -> None:
-        """Destroy all of it, children first."""
+        """Close all objects, children first."""
         self.reader.stop()
         self.sendReader.stop()
         self._undo.close()

@@ -1,8 +1,8 @@
 """
-Further links of a group: which ports they join, how they come, and where connections go when one fails.
+Additional links of a group: choice of ports, setup, and failover of connections.
 
-Follows RFC 7609, 2.2 (symmetric and asymmetric link groups), 3.5 and 4.6. When there may be one more is
-L{txrdma.smc.group._linkflows}'s to say.
+Follows RFC 7609, 2.2 (symmetric and asymmetric link groups), 3.5 and 4.6. L{txrdma.smc.group._linkflows}
+decides when a link is added.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _seldom = Seldom(_log)
 
 class Extensible(LinkOwner, Protocol):
     """
-    A link group that gets further links: L{Group<txrdma.smc.group.group.Group>}.
+    A link group with several links: L{Group<txrdma.smc.group.group.Group>}.
 
-    @ivar links: those that there are, the oldest first.
-    @ivar pool: its buffers.
-    @ivar core: decides what LLC says.
+    @ivar links: current links, oldest first.
+    @ivar pool: local buffers.
+    @ivar core: implements LLC.
     """
 
     links: list[Link]
@@ -53,22 +53,22 @@ class Extensible(LinkOwner, Protocol):
         """The group's protection domain on a port's device."""
 
     def linkOf(self, life: LinkLife) -> Link:
-        """The link that the core means."""
+        """Return the link of a core's link."""
 
     def enduring(self, what: str) -> AbstractContextManager[None]:
-        """Log what raises; the rest is done all the same."""
+        """Log an exception, and continue."""
 
 
 class LinkFailover:
-    """The links of a group beyond its first, as they come and go."""
+    """Adds links to a group, and moves connections when one fails."""
 
     def __init__(self, group: Extensible) -> None:
         self._group = group
 
-    # The ports that they join
+    # Choice of ports
 
     def portsChanged(self) -> None:
-        """Leave ports that are down, where there is a link by another one; use those that are up again."""
+        """Close links of ports that are down, if there are others; add links for ports that are up."""
         group = self._group
         up = {port.place for port in group.groups.ports if port.isActive}
         for link in list(group.links):
@@ -80,12 +80,12 @@ class LinkFailover:
         group.core.grow(end, group.seconds())
 
     def _free(self, gid: GID | None) -> Iterator[Port]:
-        """The active ports without a link, those first that need no router to reach a peer's GID."""
+        """Active ports without a link; those that reach the peer's GID without a router come first."""
         used = {link.port.place for link in self._group.links}
         return (port for port in self._able(gid) if port.place not in used)
 
     def _able(self, gid: GID | None) -> list[Port]:
-        """The active ports from which a way leads to a peer's GID, nearest first; None: to any."""
+        """Active ports with a route to the peer's GID (None: any), direct ones first."""
         version = self._group.agreement.version
         ports = [
             port
@@ -95,17 +95,16 @@ class LinkFailover:
         return sorted(ports, key=lambda port: not self._isDirect(port, gid))
 
     def _isDirect(self, port: Port, gid: GID | None) -> bool | None:
-        """Whether no router is on the way to a peer's GID; None where there is no way."""
+        """Whether the route to the peer's GID has no router; None if there is no route."""
         if gid is None:
             return True
         return port.candidate.isDirectTo(gid, self._group.agreement.version)
 
     def _portFor(self, far: AddLink | None) -> Port | None:
         """
-        The port for a new link: one without a link, else one that makes the group asymmetric.
+        Choose the port for a new link: one without a link, else one that makes the group asymmetric.
 
-        Two links with nothing in common are the best that there is: a third one that shares a port with one
-        of them adds nothing.
+        If two links already share no port, another link on one of their ports adds no redundancy.
 
         @param far: the server's end, for a client.
         """
@@ -120,10 +119,10 @@ class LinkFailover:
         loads = [link.port.place for link in group.links]
         return min(self._able(gid), key=lambda port: loads.count(port.place), default=None)
 
-    # How they come
+    # Setup
 
     def extend(self, far: AddLink | None) -> None:
-        """Offer our end of a further link, where there is another path."""
+        """Offer the local end of an additional link, or decline if there is no other path."""
         group = self._group
         now = group.seconds()
         port = self._portFor(far)
@@ -139,7 +138,7 @@ class LinkFailover:
                 undo.pop_all()
         except (RDMAError, OSError) as error:
             _seldom.warn(
-                port.device.name, "no further link by {device}: {error}", device=port.device, error=error
+                port.device.name, "no additional link on {device}: {error}", device=port.device, error=error
             )
             group.core.decline(now)
             self.settle()
@@ -157,28 +156,28 @@ class LinkFailover:
             group.links.append(link)
 
     def made(self, event: LinkMade) -> None:
-        """Both ends of a new link are known: connect its queue pair."""
+        """Connect the queue pair of a new link, both ends of which are known."""
         group = self._group
         link = group.linkOf(event.link)
         try:
             link.connect(event.far, self._isDirect(link.port, event.far.gid) is not False)
             if link.scheduler.placing is not None:
-                raise Refused("it goes by shared memory, which has no other path", Diagnosis.NOACTLINK)
+                raise Refused("the link uses shared memory, which has no other path", Diagnosis.NOACTLINK)
         except Refused as refused:
             group.core.linkDown(group.seconds(), str(refused), event.link)
         else:
             group.core.made(event.link, group.seconds())
 
     def settle(self) -> None:
-        """Keep nothing any more of what is posted, if there is one link only, and no other is being made."""
+        """Stop retaining posted bytes if there is only one link."""
         links = self._group.links
         if len(links) == 1:
             links[0].stopRetaining()
 
-    # How they go
+    # Failover
 
     def failOver(self, link: Link, text: str) -> None:
-        """Move the connections of a link that is gone to the one with the fewest, and close it."""
+        """Move the connections of a failed link to the link with the fewest, and close the failed one."""
         group = self._group
         wasActive = link.isActive
         group.links.remove(link)
@@ -186,7 +185,7 @@ class LinkFailover:
         if wasActive:
             _seldom.info(
                 group.key.witness,
-                "{count} SMC-R connections with {peer} go on by another link: {reason}",
+                "{count} SMC-R connections with {peer} moved to another link: {reason}",
                 count=len(link.members),
                 peer=group.name,
                 reason=text,
@@ -194,9 +193,9 @@ class LinkFailover:
         with link.ending():
             kept = link.scheduler.handOver(other.scheduler)
             for stream in list(link.members):
-                with group.enduring("moved a connection"):
+                with group.enduring("moving a connection"):
                     self._move(stream, link, other, kept)
-            with group.enduring("ended its turns"):
+            with group.enduring("stopping a scheduler"):
                 link.scheduler.end()
             link.closeAttachment()
         self.settle()
@@ -207,12 +206,12 @@ class LinkFailover:
         bearing = flow.bearing
         tokens = None if bearing is None else group.core.elsewhere(link.life, other.life, bearing.rkey)
         if bearing is not None and tokens is None:
-            stream.linkLost(False, 0)  # its buffer is gone
+            stream.linkLost(False, 0)  # the peer has deleted its buffer
             return
         del link.members[stream]
         other.members[stream] = None
         if bearing is None or tokens is None:
-            stream.rebind(other)  # its handshake is not over
+            stream.rebind(other)  # its handshake is not complete
             return
         here, there = tokens
         address = there.address + bearing.address - here.address

@@ -1,8 +1,8 @@
 """
-A link group: what its connections have in common, whichever link they are bound to.
+A link group: the links, buffers and connections that two ends share.
 
-Follows RFC 7609, 3.2 and 4.5. L{txrdma.smc.group._linkgroup} decides what LLC says; here it is put into
-practice: buffers are registered, links broken off, and who waits for any of that is told.
+Follows RFC 7609, 3.2 and 4.5. L{txrdma.smc.group._linkgroup} implements LLC without I/O; this module acts on
+its events: it registers buffers, closes links, and notifies connections.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ class Group:
     """
     A link group, with its links.
 
-    @ivar agreement: what the two ends have agreed on, by the first contact.
-    @ivar isNew: it was made for the connection that is being made: the first contact.
-    @ivar links: those that there are, the oldest first.
-    @ivar flows: of all connections of the group, by alert token.
-    @ivar isOver: the group is gone; connections that still have something to read stay.
-    @ivar hasPeerParted: the peer has ended it in order: all is here that it has sent.
+    @ivar agreement: terms of the group, agreed in the first contact.
+    @ivar isNew: the first contact is not complete.
+    @ivar links: current links, oldest first.
+    @ivar flows: flows of all connections of the group, by alert token.
+    @ivar isOver: the group has ended; connections with unread bytes remain.
+    @ivar hasPeerParted: the peer has ended the group in order, so all that it sent has arrived.
     @ivar isPeerLost: the TCP connection of its last connection was lost, as when the peer's process has died.
     """
 
     def __init__(self, groups: Membership, key: GroupKey, port: Port, agreement: Agreement) -> None:
         """
-        @param port: where the first link begins.
+        @param port: local port of the first link.
         """
         self.groups = groups
         self.key = key
@@ -125,16 +125,16 @@ class Group:
 
     @property
     def isIdle(self) -> bool:
-        """Whether the group has no connections, and none that is being made."""
+        """Whether the group has no connections, and none is being set up."""
         return not (self.flows or self.isNew or self.isOver or self.core.promised)
 
-    # Making it
+    # Setup
 
     def serves(self, key: GroupKey) -> bool:
-        """Whether this names our peer, by the first contact or by one of its links."""
+        """Whether a key names the peer of this group, by the first contact or by one of its links."""
         mine = self.key
         if key.qpn is not None and key.qpn not in (mine.qpn, *[link.farQPN for link in self.links]):
-            return False  # as most of several groups with one peer
+            return False  # fast exit: a peer may have many groups
         if key == mine:
             return True
         if (key.peer, key.version, key.eid) != (mine.peer, mine.version, mine.eid):
@@ -144,22 +144,24 @@ class Group:
         return any(link.leadsTo(key.gid, key.mac, key.qpn) for link in self.links)
 
     def connect(self, answer: Accept | Confirm) -> None:
-        """First contact: the peer's end is known; L{confirmed} tells when the link is up."""
+        """Connect the first link to the peer's end; C{confirmed} fires when it is usable."""
         (link,) = self.links
         self.core.learn(answer.rkey, answer.address)
         link.connect(answer, self.agreement.isDirect)
-        if link.scheduler.placing is not None:  # what is in shared memory can't be lost, and who dies is seen
+        if link.scheduler.placing is not None:  # shared memory loses nothing, and reports the peer's death
             self.core.shareMemory()
         self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
         self._turnCore()
 
     @property
     def hasPlace(self) -> bool:
-        """Whether a new group will have room for another one, beside its first and those that wait for it."""
+        """Whether a new group has room for another connection, beside the first and those already waiting."""
         return len(self._waiting) < self.agreement.maxConnections - 1
 
     def confirmed(self) -> Deferred[None]:
-        """Fires when connections may use the group, fails with L{Refused} when they never will."""
+        """
+        Return a Deferred that fires when the group is usable, and fails with L{Refused} if it ends before.
+        """
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
         if self.isOver:
@@ -178,9 +180,12 @@ class Group:
 
     async def reserve(self, wanted: int | None = None, most: int | None = None) -> Element:
         """
-        A ring for a connection, of which the peer may be told, of that size, as L{BufferPool.grow} has room.
+        Reserve a ring for a connection; it fires when the peer knows the ring's buffer.
 
-        @raise Refused: there is none; C{NOACTLINK}: the group has ended meanwhile, another may have one.
+        @param wanted: size in bytes; None: chosen by the number of connections.
+        @param most: limit of all rings of the process, in bytes.
+        @raise Refused: no memory; with C{NOACTLINK}: the group has ended meanwhile, and another may have
+            room.
         """
         isPinned = self.links[0].scheduler.queue.isStaged
         size = self.groups.ringSize()
@@ -201,7 +206,7 @@ class Group:
                 self._turnCore()
         element = buffer.take()
         if not buffer.isAgreed:
-            self.core.promised += 1  # nobody else gets the place meanwhile
+            self.core.promised += 1  # reserve the place in the group
             try:
                 await self.pool.agreement(buffer)
                 if not self.core.isOpen:
@@ -214,7 +219,7 @@ class Group:
         return element
 
     def _grow(self, size: int, least: int, most: int | None, isPinned: bool) -> RemoteMemoryBuffer:
-        """A new buffer with rings of that size; where there is no memory for them, smaller ones."""
+        """Register a buffer with rings of this size, or smaller ones if there is not enough memory."""
         domain = self.domainOf(self.links[0].port)
         while True:
             try:
@@ -228,9 +233,9 @@ class Group:
 
     def pick(self) -> Link:
         """
-        The server's link for the next connection: the one with the fewest.
+        Choose the server's link for the next connection: the one with the fewest.
 
-        @raise Refused: there is none any more.
+        @raise Refused: there is no link any more.
         """
         links = [link for link in self.links if link.isActive or self.isNew]
         if links:
@@ -239,21 +244,21 @@ class Group:
 
     def leadingTo(self, accept: Accept) -> Link:
         """
-        The client's link that a server's Accept names.
+        Return the client's link that a server's Accept names.
 
-        @raise Refused: there is none such.
+        @raise Refused: there is no such link.
         """
         for link in self.links:
             if accept.firstContact or link.leadsTo(accept.gid, accept.mac, accept.qpn):
                 return link
-        raise Refused("the Accept names a link that we don't have", Diagnosis.NOSRVLINK)
+        raise Refused("the Accept names an unknown link", Diagnosis.NOSRVLINK)
 
     def target(self, link: Link, named: Link, answer: Accept | Confirm) -> tuple[int, RKey]:
         """
-        The place where the peer's ring begins on a link, in the peer's address space, and its key there.
+        Return the first address of the peer's ring, in its address space, and its remote key on a link.
 
-        @param named: the link that the answer is about.
-        @raise Refused: the peer never told of that buffer.
+        @param named: the link that the answer names.
+        @raise Refused: the peer has not announced that buffer.
         """
         core, rkey = self.core, answer.rkey
         address = core.target(rkey, answer.address, answer.size, answer.index, named.life)
@@ -261,7 +266,7 @@ class Group:
             return address, rkey
         tokens = core.elsewhere(named.life, link.life, rkey)
         if tokens is None:
-            raise Refused("the peer never told of its buffer on another link", Diagnosis.ERR_RTOK)
+            raise Refused("the peer has not announced its buffer on another link", Diagnosis.ERR_RTOK)
         here, there = tokens
         return there.address + address - here.address, there.rkey
 
@@ -279,22 +284,22 @@ class Group:
         return token
 
     def streams(self) -> list[Member]:
-        """The connections of the group, those included that have ended for the application only."""
+        """The connections of the group, including those that have ended for the application only."""
         return [cast("Member", stream) for stream in self.core.connections.values()]
 
     def linger(self, stream: Member) -> None:
-        """The application is gone, the peer has some time for its part."""
+        """Start the timeout for the peer's part of closing a connection."""
         if self.isOver:
             return
         until = self._reactor.seconds() + LINGER_TIMEOUT
         self._lingering.pop(stream, None)
-        self._lingering[stream] = until  # the last that is due, at the end of those that are due before
+        self._lingering[stream] = until  # appended, so that the dictionary is ordered by deadline
         timer = self._timer
         if timer is None or not timer.active() or timer.getTime() > until:
             self._reschedule()
 
     def forget(self, stream: Member, element: Element, quiet: bool) -> None:
-        """Let go of a connection that is over; L{trim} comes after the last that is said of it."""
+        """Remove an ended connection; call L{trim} after its last message was posted."""
         self._lingering.pop(stream, None)
         self.flows.pop(stream.token, None)
         self.pool.give(element, quiet)
@@ -302,7 +307,7 @@ class Group:
             self.core.remove(stream.token, self._reactor.seconds())
 
     def trim(self) -> None:
-        """Take back buffers that nobody uses, after the last that is said of their connections."""
+        """Delete unused buffers."""
         if self.isOver:
             return
         rkeys = self.pool.trim()
@@ -312,7 +317,7 @@ class Group:
             self._turnCore()
 
     def trimSoon(self) -> None:
-        """Trim at the end of a turn of one of the links that there are."""
+        """Delete unused buffers after the next flush."""
         if self.links and not self.isOver:
             self.links[0].scheduler.callAtEnd(self.trim)
 
@@ -320,10 +325,10 @@ class Group:
 
     def control(self, link: Link, raw: bytes) -> None:
         """
-        A link has brought an LLC message.
+        Process an LLC message.
 
-        A buffer of the peer's that it told of is about to be named by an Accept or a Confirm: how it is
-        reached is asked now, so that fewer connections wait for the answer.
+        A buffer that it announces is about to be named by an Accept or a Confirm: its address in shared
+        memory is resolved early, so that fewer connections wait for it.
         """
         theirs = link.life.theirs
         known = len(theirs)
@@ -334,12 +339,12 @@ class Group:
             placing.prepare(next(reversed(theirs)), lambda: None)
 
     def linkBroken(self, link: Link, text: str) -> None:
-        """A link's queue pair is of no more use; what has arrived by it is taken in."""
+        """Handle the failure of a link's queue pair, after its received messages were processed."""
         self.core.linkDown(self._reactor.seconds(), text, link.life)
         self._turnCore()
 
     def linkFailed(self, link: Link, text: str) -> None:
-        """An error of ours, or of the device's, has ended a link: the peer is told, if that can be."""
+        """End a link because of an exception, and notify the peer if possible."""
         if any(each.isActive and each is not link for each in self.links):
             self.core.linkDown(self._reactor.seconds(), text, link.life)
         else:
@@ -347,13 +352,13 @@ class Group:
         self._turnCore()
 
     def portsChanged(self) -> None:
-        """Ports of ours have gone down, or have returned."""
+        """Handle local ports that have gone down or up."""
         if self.core.isOpen:
             self._further.portsChanged()
             self._turnCore()
 
     def retire(self) -> None:
-        """The peer does not know this group: the next connection makes another."""
+        """Accept no more connections, because the peer does not know this group."""
         self.core.retire(self._reactor.seconds())
         self._turnCore()
 
@@ -363,21 +368,21 @@ class Group:
         self._turnCore()
 
     def _turnCore(self) -> None:
-        """Do what the core says."""
+        """Send the core's messages and act on its events, until there are no more."""
         self._post()
         events = self.core.events()
         while events:
             for event in events:
                 self._happened(event)
             events = self.core.events()
-            if not events and not self.isOver:  # a new link is connected before the peer is told of it
+            if not events and not self.isOver:  # a new link is connected before its message is sent
                 self._post()
                 events = self.core.events()
         if not self.isOver:
             self._reschedule()
 
     def _happened(self, event: Event) -> None:
-        """Do what one event of the core asks for."""
+        """Act on one event of the core."""
         if isinstance(event, LinkConfirmed):
             self.isNew = False
             self.links[0].isActive = True
@@ -396,9 +401,9 @@ class Group:
         elif isinstance(event, RKeyConfirmed):
             self.pool.answered(event.rkey, None)
             for link in self.links[:1]:
-                link.scheduler.callAtEnd(self.trim)  # who wanted it may have gone
+                link.scheduler.callAtEnd(self.trim)  # the connection that needed it may have ended
         elif isinstance(event, RKeyRefused):
-            refused = Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
+            refused = Refused("the peer refused the buffer", Diagnosis.ERR_RTOK)
             self.pool.answered(event.rkey, refused)
         elif isinstance(event, RKeysDeleted):
             for rkey in event.rkeys:
@@ -410,7 +415,7 @@ class Group:
         elif isinstance(event, RuleBroken):
             _seldom.warn(
                 (self.key.witness, "rules"),
-                "the peer {peer} breaks the rules of SMC-R link groups: {rule}",
+                "the peer {peer} violated the SMC-R link protocol: {rule}",
                 peer=self._peer(),
                 rule=event.text,
             )
@@ -419,17 +424,17 @@ class Group:
             self._over(event.text, Diagnosis.NOACTLINK, mayVanish=True)
 
     def _post(self) -> None:
-        """Send what the core has to say."""
+        """Send the core's messages."""
         for life, raw in self.core.outgoing():
             if (refusal := self.linkOf(life).send(raw)) is not None:
                 self.core.linkDown(self._reactor.seconds(), refusal, life)
 
     def linkOf(self, life: LinkLife) -> Link:
-        """The link that the core means."""
+        """Return the link of a core's link."""
         return next(link for link in self.links if link.life is life)
 
     def pollOtherLinks(self) -> None:
-        """Take in what links have brought whose turn it is not."""
+        """Poll all links that are not processing now."""
         for link in list(self.links):
             if not link.scheduler.isBusy:
                 link.poll()
@@ -437,16 +442,16 @@ class Group:
     # Time
 
     def deadline(self) -> float | None:
-        """The reactor's time at which something is due; None: at no time."""
+        """Time of the next timeout, in seconds of the reactor's clock; None if there is none."""
         due = self.core.deadline()
-        for until in self._lingering.values():  # in their order: the first is due before all others
+        for until in self._lingering.values():  # ordered: the first is the earliest
             return until if due is None else min(due, until)
         return due
 
     def _reschedule(self) -> None:
         deadline = self.deadline()
         timer = self._timer
-        isActive = timer is not None and timer.active()  # somebody else may have cancelled it
+        isActive = timer is not None and timer.active()  # other code may have cancelled it
         if timer is not None and not (isActive and deadline is not None and timer.getTime() <= deadline):
             self._cancelTimer()
         if deadline is not None and self._timer is None and not self._isResting:
@@ -458,13 +463,13 @@ class Group:
         self.check()
 
     def check(self) -> None:
-        """Take in what has arrived, and do what is due."""
+        """Poll all links, and process timeouts."""
         try:
             self._pass()
         except Exception:
             failure = Failure()
             _log.failure(
-                "A link of SMC-R ends by an error while it looked at the time ({group!r})",
+                "An SMC-R link group ends because of an error while processing timeouts ({group!r})",
                 failure,
                 group=self,
             )
@@ -472,7 +477,7 @@ class Group:
                 link.failed(failure)
 
     def _pass(self) -> None:
-        """Time has passed: do what is due."""
+        """Poll all links, and process timeouts; may raise."""
         for link in list(self.links):
             link.poll()
         now = self._reactor.seconds()
@@ -490,34 +495,34 @@ class Group:
         if timer is not None and timer.active():
             timer.cancel()
 
-    # Rest
+    # Suspension: see txrdma.smc.common.reactoruse
 
     @property
     def isBusy(self) -> bool:
-        """Whether a turn of one of the links is going on."""
+        """Whether one of the links is processing."""
         return any(link.scheduler.isBusy for link in self.links)
 
     def finish(self) -> None:
-        """Run a turn of each link at once."""
+        """Flush each link now."""
         for link in list(self.links):
             link.scheduler.finish()
 
     def rest(self) -> None:
-        """Leave the reactor, with readers and delayed calls; what the peer does waits until C{wake}."""
+        """Remove readers and delayed calls from the reactor until C{wake}."""
         self._isResting = True
         for link in self.links:
             link.rest()
         self._cancelTimer()
 
     def wake(self) -> None:
-        """Be part of the reactor, again or still: somebody may have removed us, and told nobody."""
+        """Return to the reactor; other code may have removed the readers, as trial does."""
         self._isResting = False
         for link in self.links:
             link.wake()
         self._reschedule()
 
     def attend(self) -> None:
-        """Take in what has arrived while the group rests, and do what is due."""
+        """Process messages and timeouts while the group is off the reactor."""
         for link in list(self.links):
             link.attend()
         if not self.isOver:
@@ -527,30 +532,30 @@ class Group:
     # The end
 
     def discard(self) -> None:
-        """The handshake that the group was made for has failed."""
+        """End a new group, because the handshake that it was created for has failed."""
         if self.isNew:
-            self._over("not needed", Diagnosis.NOACTLINK)
+            self._over("its first handshake failed", Diagnosis.NOACTLINK)
 
     def close(self, text: str) -> None:
-        """End it, and all connections on it, in order: the peer hears of it by CDC and DELETE LINK."""
+        """End the group and all its connections in order, by CDC messages and DELETE LINK."""
         if self.isOver:
             return
-        self.takeLeave()
+        self.closeConnections()
         self.part()
         for link in self.links:
-            link.isBreaking = True  # nobody waits for an answer any more
+            link.isBreaking = True  # the answer of the peer is not awaited
             link.scheduler.drain()
         self._over(text, Diagnosis.NOACTLINK)
 
-    def takeLeave(self) -> None:
-        """End the connections of applications, in order: the process or the device ends."""
+    def closeConnections(self) -> None:
+        """Close the connections of applications in order, because the process stops or the device is lost."""
         self.finish()
         for stream in self.streams():
             if stream.connected:
                 stream.stopped()
 
     def part(self) -> None:
-        """Ask the peer for the end of the group. C{core} hears of that; somebody closes the group then."""
+        """Request the end of the group from the peer; the caller closes the group after the answer."""
         if not self._isParting:
             self._isParting = True
             self.core.shutdown(self._reactor.seconds())
@@ -558,9 +563,9 @@ class Group:
 
     def _over(self, text: str, diagnosis: Diagnosis, mayVanish: bool = False) -> None:
         """
-        End the group with its links and its connections.
+        End the group with its links and connections.
 
-        @param mayVanish: perhaps the peer's process has died; then it may have said all.
+        @param mayVanish: the peer's process may have died after sending everything.
         """
         if self.isOver:
             return
@@ -569,12 +574,12 @@ class Group:
             for link in self.links:
                 ending.enter_context(link.ending())
             with self.groups.forgetting(self):
-                with self.enduring("told of that"):
+                with self.enduring("notifying its connections"):
                     self._reportEnd(text, diagnosis, mayVanish)
                 self._release()
 
     def _reportEnd(self, text: str, diagnosis: Diagnosis, mayVanish: bool) -> None:
-        """Tell everybody who waits for something of the group, and all its connections."""
+        """Report the end to pending requests, and to all connections."""
         streams: list[tuple[Member, bool, int]] = []
         for link in self.links:
             arrived = link.scheduler.arrived()
@@ -584,7 +589,7 @@ class Group:
         if alive:
             _seldom.info(
                 self.key.witness,
-                "{count} SMC-R connections with {peer} by {device} end: {reason}",
+                "{count} SMC-R connections with {peer} on {device} ended: {reason}",
                 count=len(alive),
                 peer=describe(alive[0].peer),
                 device=self.links[0].device,
@@ -593,40 +598,38 @@ class Group:
         self._answer(Refused(text, diagnosis))
         self.pool.refuseAll(Refused(text, diagnosis))
         for stream, vanishes, arrived in streams:
-            with self.enduring("told a connection of that"):
+            with self.enduring("notifying a connection"):
                 stream.linkLost(vanishes, arrived)
                 if stream.connected:
                     self.groups.orphaned(stream)
 
     def _peer(self) -> str:
-        """The peer, by a TCP address of its, else by the GID of its port."""
+        """The peer's TCP address for the log, or the GID of its port."""
         streams = self.streams()
         return describe(streams[0].peer) if streams else str(self.key.gid)
 
     def _release(self) -> None:
-        """Let go of everything, children first."""
+        """Release all resources, children first."""
         self._cancelTimer()
         self._lingering.clear()
         for link in self.links:
-            with self.enduring("ended its turns"):
+            with self.enduring("stopping a scheduler"):
                 link.scheduler.end()
-        with self.enduring("closed its buffers"):
-            self.pool.close()  # rings that are not read up stay as long as somebody holds them
+        with self.enduring("closing its buffers"):
+            self.pool.close()  # rings with unread bytes stay mapped while a flow refers to them
         for link in self.links:
             link.closeAttachment()
         self._closeDomains()
 
     def _closeDomains(self) -> None:
         for domain in self._domains.values():
-            with self.enduring("closed its protection domain"):
+            with self.enduring("closing a protection domain"):
                 domain.close()
 
     @contextmanager
     def enduring(self, what: str) -> Iterator[None]:
-        """Log what raises at the end of the group; the rest is done all the same."""
+        """Log an exception at the end of the group, and continue."""
         try:
             yield
         except Exception:
-            _log.failure(
-                "A link of SMC-R is over; an error while it {what} ({group!r})", what=what, group=self
-            )
+            _log.failure("Error while ending an SMC-R link group: {what} ({group!r})", what=what, group=self)

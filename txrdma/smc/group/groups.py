@@ -1,12 +1,10 @@
 """
-The link groups of a device, which of them a connection joins, and how long they live.
+The link groups of a device: which one a connection joins, and how long they live (RFC 7609, 3.2).
 
-Follows RFC 7609, 3.2.
-
-Groups without connections are kept, since to make them anew costs more than a connection does. When SMC is
-not in use on the reactor (L{txrdma.smc.common.reactoruse}) nothing of them stays there: those over shared
-memory rest, and so do those over adapters, for which a thread waits for what peers still want; others are
-closed.
+Groups without connections are cached, since creating a group costs more than creating a connection. When SMC
+is not in use on a reactor (L{txrdma.smc.common.reactoruse}), nothing of a group stays there: groups over
+shared memory are suspended; groups over adapters, too, and a thread polls for messages of their peers; all
+others are closed.
 """
 
 from __future__ import annotations
@@ -44,41 +42,41 @@ _log = Logger()
 
 RINGS: Final = ((2, 4 << 20), (10, 1 << 20), (32, 256 << 10), (64, 128 << 10), (192, 64 << 10))
 """
-The rings of so many connections have so many bytes: few connections are fast, many are frugal.
+Pairs of (number of connections, ring size in bytes): few connections get large rings, many get small ones.
 
-Memory comes with use, but sooner or later every byte of a ring is used. Measured with 64 KiB writes by shared
-memory: a ring of 4 MiB carries 7.6 GB/s, one of 512 KiB about 5; but ten of 4 MiB leave the caches, and cost
-more for each byte than ten of 1 MiB. Where 32 connections ask for 256 KiB each, rings of 256 KiB carry what
-those of 1 MiB do, 4 GB/s.
+Memory is allocated on use, but sooner or later all of a ring is used. Measured with 64 KiB writes through
+shared memory: a ring of 4 MiB reaches 7.6 GB/s, one of 512 KiB about 5. But ten of 4 MiB exceed the caches,
+and cost more per byte than ten of 1 MiB. If 32 connections request 256 KiB each, rings of 256 KiB are as fast
+as 1 MiB: 4 GB/s.
 """
 
 SMALL_RING: Final = 32 << 10
-"""The rings of all others."""
+"""Ring size of further connections, in bytes."""
 
 STOPPING_SECONDS: Final = 5.0
 """
-Seconds for which a reactor that stops waits until peers have what was written before.
+Seconds that a stopping reactor waits until peers have received everything.
 
-By shared memory that is at once, unless a peer does not read; by RoCE peers have to acknowledge it.
+Through shared memory that is immediate, unless a peer does not read; over RoCE, peers have to acknowledge it.
 """
 
 PARTING_SECONDS: Final = 2.0
 """
-Seconds that an end of groups waits for peers to take what is said, at most, and over adapters for their
-connections to end, and then for their consent: see L{LinkGroups.close}.
+Seconds that closing groups waits at most for peers to receive the last messages, and over adapters for the
+end of their connections, and then for their answer: see L{LinkGroups.close}.
 """
 
 _QUIET_SECONDS: Final = 0.3
 """
-Seconds without a word of a peer that had connections when its group ended, after which it has said its last.
+Seconds without a message after which a peer whose group ended with open connections is considered finished.
 
-Linux aborts each of its connections then, by a message over the link, and waits until that has arrived.
+Linux then aborts each of its connections by a message over the link, and waits until that has arrived.
 """
 
-_LOOK_SECONDS: Final = 1e-3
+_POLL_SECONDS: Final = 1e-3
 
 _LINGER_SECONDS: Final = 0.02
-"""Seconds between looks whether peers have heard of the end of their connections, while nobody uses SMC."""
+"""Seconds between polls for acknowledgements of closed connections, while SMC is not in use."""
 
 _PORT_EVENTS: Final = (AsyncEventKind.PORT_ACTIVE, AsyncEventKind.PORT_ERROR, AsyncEventKind.GID_CHANGE)
 
@@ -90,17 +88,17 @@ _open: dict[tuple[object, str], LinkGroups] = {}
 @lru_cache(2)
 def timingOn(acknowledgesByProgram: bool) -> Timing:
     """
-    The times to wait for peers: a silent one is given up when TCP's keepalive would do so here (tcp(7)).
+    Timeouts of links: an unresponsive peer is given up when TCP keepalive would do so on this host (tcp(7)).
 
-    @param acknowledgesByProgram: a busy program acknowledges nothing, not even a TEST LINK: it is asked when
-        TCP would ask, since a queue pair has less patience than that. Adapters are asked earlier.
+    @param acknowledgesByProgram: peers acknowledge by software, which a busy program delays: TEST LINK is
+        sent when TCP would send a probe. Adapters are probed earlier.
     """
     try:
         idle, interval, probes = (
             int((_KEEPALIVE / f"tcp_keepalive_{name}").read_text()) for name in ("time", "intvl", "probes")
         )
     except (OSError, ValueError):
-        idle, interval, probes = 7200, 75, 9  # Linux's own
+        idle, interval, probes = 7200, 75, 9  # the defaults of Linux
     timing = Timing(silence=float(idle + interval * probes))
     if acknowledgesByProgram:
         timing = replace(timing, testIdle=float(idle), testInterval=float(interval))
@@ -109,9 +107,9 @@ def timingOn(acknowledgesByProgram: bool) -> Timing:
 
 def linkGroups(reactor: Any, description: str) -> LinkGroups:
     """
-    The link groups of this process over a device, which is opened if need be; until the reactor shuts down.
+    Return the link groups of this process over a device, which is opened if necessary.
 
-    @raise RDMAError: the device is not to be had.
+    @raise RDMAError: the device can't be opened.
     """
     key = (reactor, description)
     groups = _open.get(key)
@@ -126,34 +124,34 @@ def hasLinkGroups(reactor: object) -> bool:
 
 
 def useDevice(reactor: Any, description: str, *devices: IVerbsDevice) -> LinkGroups:
-    """From now on, this open device is what the description means; or these."""
+    """Use these open devices for a device string from now on."""
     groups = _open[reactor, description] = LinkGroups(reactor, description, devices)
     return groups
 
 
 def closeLinkGroups(reactor: object) -> None:
-    """Close all link groups of a reactor, and their devices; tests want that before they end."""
+    """Close all link groups of a reactor, and their devices; for the end of tests."""
     for (owner, _), groups in list(_open.items()):
         if owner is reactor:
             groups.close()
 
 
 def everyGroup() -> list[Group]:
-    """All link groups of this process, over all its devices and on all its reactors."""
+    """All link groups of this process, over all devices and on all reactors."""
     return [group for groups in _open.values() for group in groups.groups()]
 
 
 def closeIdle(reactor: object, spared: Group | None = None) -> bool:
     """
-    Close the oldest link group of a reactor that has no connections, so that another one has room.
+    Close the oldest link group of a reactor without connections, to make room for another.
 
-    @param spared: a group that is not to be closed.
-    @return: whether there was one.
+    @param spared: a group that must not be closed.
+    @return: whether a group was closed.
     """
     for (owner, _), groups in _open.items():
         for group in groups.groups() if owner is reactor else ():
             if group.isIdle and group is not spared:
-                group.close("another link group needs its place")
+                group.close("closed to make room for another link group")
                 return True
     return False
 
@@ -161,10 +159,10 @@ def closeIdle(reactor: object, spared: Group | None = None) -> bool:
 @frozen
 class GroupTerms:
     """
-    The terms on which the connection of a first contact makes its link group.
+    Limits and timeouts of a new link group, from the options of its first connection.
 
-    @ivar most: link groups of this process, at most, the new one included; None: no limit.
-    @ivar keepalive: seconds of silence after which the peer is asked whether it is there; None: as usual.
+    @ivar most: largest number of link groups in this process, including the new one; None: no limit.
+    @ivar keepalive: idle seconds after which TEST LINK is sent; None: the default.
     """
 
     most: int | None = None
@@ -172,21 +170,22 @@ class GroupTerms:
 
 
 ANY_TERMS: Final = GroupTerms()
-"""The terms of connections that limit nothing."""
+"""Terms without limits."""
 
 
 class LinkGroups:
     """
-    All link groups over one device, or over several that an endpoint names together.
+    All link groups over one device, or over several devices of one device string.
 
-    @ivar devices: those that work.
-    @ivar ports: their ports, by the GID of each that most peers can reach; active ports first.
+    @ivar devices: working devices.
+    @ivar ports: their ports, each with the GID that most peers can reach; active ports first.
     """
 
     def __init__(self, reactor: Any, description: str, devices: Sequence[IVerbsDevice] = ()) -> None:
         """
-        @param description: a device string, or several with C{+} between them.
-        @param devices: what the description means, if that is open already; they are closed with this.
+        @param description: a device string, or several joined by C{+}.
+        @param devices: the devices of the description, if they are already open; they are closed with this
+            object.
         """
         self.reactor = reactor
         self.reactorUse = reactorUse(reactor)
@@ -194,7 +193,7 @@ class LinkGroups:
         self.isStopping = False
         self._key = (reactor, description)
         self._groups: dict[tuple[object, ...], list[Group]] = {}
-        self._orphans: WeakSet[Member] = WeakSet()  # without a link; they wait for TCP's word
+        self._orphans: WeakSet[Member] = WeakSet()  # connections without a link that wait for the end of TCP
         self._endingGroups = 0
         self._stopped: Deferred[None] | None = None
         self._targets: dict[Member, int] = {}
@@ -207,7 +206,7 @@ class LinkGroups:
         attended = [IAttendedDevice(each, None) for each in self.devices]
         driven = [IDrivenDevice(each, None) for each in self.devices]
         self._driven = [each for each in driven if each is not None]
-        self._isOwed = False  # a peer has still to acknowledge something, as far as these know
+        self._isOwed = False  # a peer has not acknowledged everything
         isAttended = None not in attended and IReactorFromThreads.providedBy(reactor)
         self._attended = [each for each in attended if each is not None] if isAttended else []
         self._pollThread = PollThread(reactor, self._attend)
@@ -219,7 +218,7 @@ class LinkGroups:
             for device in self._opened:
                 device.close()
             raise Refused(f"{description} has no port with MAC address and GID", Diagnosis.NOSMCRDEV)
-        self._unsubscribers = [each.subscribe(partial(self._told, each)) for each in self._opened]
+        self._unsubscribers = [each.subscribe(partial(self._asyncEvent, each)) for each in self._opened]
         self._triggers = [
             reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops),
             reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped),
@@ -231,7 +230,7 @@ class LinkGroups:
 
     @property
     def canRest(self) -> bool:
-        """Whether peers can do without us while SMC is not in use: what they do waits in shared memory."""
+        """Whether groups can be suspended: messages of peers wait in shared memory meanwhile."""
         return bool(self._resting)
 
     @property
@@ -241,7 +240,7 @@ class LinkGroups:
 
     @property
     def portCount(self) -> int:
-        """The number of ports of all devices, working or not."""
+        """The number of ports of all devices, active or not."""
         return sum([each.portCount for each in self.devices])
 
     def groups(self) -> list[Group]:
@@ -256,14 +255,14 @@ class LinkGroups:
         self, proposal: Proposal, choice: Choice, witness: Hashable, terms: GroupTerms = ANY_TERMS
     ) -> tuple[Group, bool]:
         """
-        The server's group for a client: one that there is, or a new one.
+        Return the server's group for a client, and whether it is new.
 
-        While one is being made for the same client, as many others wait for it as it will have room for.
+        While a group is being set up for the same client, as many connections wait for it as it has room for.
 
-        @param choice: what we have chosen of the Proposal.
-        @param witness: who the client is, by something better than its word.
-        @param terms: for a new group.
-        @raise Refused: there would be too many.
+        @param choice: the choice from the Proposal.
+        @param witness: identity of the client, as verified by this host.
+        @param terms: terms of a new group.
+        @raise Refused: there would be too many groups.
         """
         key = GroupKey.ofProposal(proposal, choice, witness)
         hasTurn = False
@@ -278,13 +277,13 @@ class LinkGroups:
                 waiting = None if hasTurn else self._rateLimiter.wait()
                 hasTurn = True
                 if waiting is not None:
-                    await waiting  # meanwhile another of the same client may have begun one
+                    await waiting  # meanwhile another connection of the same client may have created one
                     continue
                 return self._make(key, choice.candidate, choice.agreement, terms), True
             try:
                 await making.confirmed()
             except Refused:
-                pass  # then there will be another one
+                pass  # it failed: create another
 
     def forAccept(
         self,
@@ -295,13 +294,13 @@ class LinkGroups:
         terms: GroupTerms = ANY_TERMS,
     ) -> Group:
         """
-        The client's group that the server means.
+        Return the client's group that a server's Accept names, or a new one for a first contact.
 
-        @param candidate: our end, as we have proposed it.
-        @param agreement: what the Accept comes to.
-        @param witness: who the server is, by something better than its word.
-        @param terms: for a new group.
-        @raise Refused: we don't have it, or would have too many.
+        @param candidate: local end, as proposed.
+        @param agreement: terms of the Accept.
+        @param witness: identity of the server, as verified by this host.
+        @param terms: terms of a new group.
+        @raise Refused: there is no such group, or there would be too many.
         """
         key = GroupKey.ofAccept(accept, candidate.gid, witness)
         if accept.firstContact:
@@ -309,10 +308,10 @@ class LinkGroups:
         for group in self._serving(key):
             if group.core.usable:
                 return group
-        raise Refused("the server means a link group that we don't have", Diagnosis.SYNCERR)
+        raise Refused("the server names an unknown link group", Diagnosis.SYNCERR)
 
     def ringSize(self) -> int:
-        """Bytes of the next connection's ring."""
+        """Size of the next connection's ring, in bytes."""
         count = 0
         for groups in self._groups.values():
             for group in groups:
@@ -323,7 +322,7 @@ class LinkGroups:
         return SMALL_RING
 
     def _serving(self, key: GroupKey) -> list[Group]:
-        """The groups with the peer that this names, by whichever of its links."""
+        """Groups with the peer that a key names, by any of their links."""
         return [group for group in self._groups.get(key.peer, ()) if group.serves(key)]
 
     def _make(self, key: GroupKey, candidate: Candidate, agreement: Agreement, terms: GroupTerms) -> Group:
@@ -341,7 +340,7 @@ class LinkGroups:
 
     @contextmanager
     def forgetting(self, group: Group) -> Iterator[None]:
-        """A group is over: no connection finds it any more, while it lets go of everything."""
+        """Remove an ended group from the tables while it releases its resources."""
         self._endingGroups += 1
         try:
             self._forget(group)
@@ -350,11 +349,11 @@ class LinkGroups:
             self._endingGroups -= 1
 
     def closeIdle(self, spared: Group) -> bool:
-        """Close a link group without connections, but not C{spared}; whether there was one."""
+        """Close a link group without connections, other than C{spared}; return whether there was one."""
         return closeIdle(self.reactor, spared)
 
     def orphaned(self, stream: Member) -> None:
-        """A connection lives on without its link."""
+        """Record a connection that still has unread bytes after the end of its link."""
         self._orphans.add(stream)
 
     def _forget(self, group: Group) -> None:
@@ -364,8 +363,8 @@ class LinkGroups:
         if not groups:
             self._groups.pop(group.key.peer, None)
 
-    def _told(self, device: IVerbsDevice, event: AsyncEvent) -> None:
-        """Act on an asynchronous event: a fatal one of device or queue pair, or one of a port."""
+    def _asyncEvent(self, device: IVerbsDevice, event: AsyncEvent) -> None:
+        """Handle an asynchronous event of a device, queue pair or port."""
         if event.kind is AsyncEventKind.DEVICE_FATAL:
             self._lost(device)
         elif event.kind in _PORT_EVENTS:
@@ -375,14 +374,14 @@ class LinkGroups:
                 link.asyncEvent(event.queuePair, event.kind.value)
 
     def _lost(self, device: IVerbsDevice) -> None:
-        """A device is gone, and peers hear nothing by it; links of others go on, with their memory."""
+        """Handle the loss of a device; links of other devices continue."""
         if self.devices == [device]:
             self._end()
         elif device in self.devices:
             self.devices.remove(device)
             for link in self.links():
                 if link.port.device is device:
-                    link.broken("its device is gone")
+                    link.broken("its device is lost")
             self._portsChanged()
 
     def _portsChanged(self) -> None:
@@ -390,28 +389,28 @@ class LinkGroups:
         for group in self.groups():
             group.portsChanged()
 
-    # Not in use: see txrdma.smc.common.reactoruse
+    # Suspension: see txrdma.smc.common.reactoruse
 
     @property
     def isBusy(self) -> bool:
-        """Some group is in the middle of a turn, or of its end."""
+        """Whether a group is processing, or ending."""
         return self._endingGroups > 0 or any(group.isBusy for group in self.groups())
 
     def rest(self) -> None:
-        """Leave the reactor: links rest where peers can do without it meanwhile, and end elsewhere."""
+        """Leave the reactor: suspend groups if the devices support that, else close them."""
         if self.isStopping:
-            return  # the process leaves it
+            return  # the process stops
         if not (self._resting or self._attended):
             self._stopLingering()
-            self._takeLeave()
-            while self._lookAround() and self._isUnheard():
-                pass  # peers in this process answer at once
+            self._closeConnections()
+            while self._pollAll() and self._awaitsPeers():
+                pass  # peers in this process answer immediately
             self._linger(self.reactor.seconds() + PARTING_SECONDS)
             return
         self._isAtRest = True
         for group in self.groups():
             for link in list(group.links):
-                link.poll()  # a peer whose window is full could not say its last word while we rest
+                link.poll()  # a peer whose window is full must be able to send its last message
             group.finish()
             group.rest()
         for device in self._resting:
@@ -422,10 +421,10 @@ class LinkGroups:
             self._attend()
 
     def _linger(self, until: float) -> None:
-        """End when peers have heard of the end of their connections, or it is late."""
+        """Close when peers have acknowledged the end of their connections, or after the timeout."""
         self._lingering = None
-        self._lookAround()
-        if self._isUnheard() and self.reactor.seconds() < until:
+        self._pollAll()
+        if self._awaitsPeers() and self.reactor.seconds() < until:
             self._lingering = self.reactor.callLater(_LINGER_SECONDS, self._linger, until)
         else:
             self._end()
@@ -436,7 +435,7 @@ class LinkGroups:
             call.cancel()
 
     def _attend(self) -> None:
-        """See to what peers and devices want while all rest, and have the attendant wait for more."""
+        """Process messages while suspended, and let the thread poll for more."""
         for device in self._attended:
             if self._isAtRest:
                 device.attend()
@@ -444,18 +443,18 @@ class LinkGroups:
             if self._isAtRest:
                 group.attend()
         if not self._isAtRest:
-            return  # one of them has roused us
+            return  # processing has resumed the groups
         found = [descriptor for device in self._attended for descriptor in device.descriptors()]
         found += [link.descriptor for link in self.links()]
         times = [time for group in self.groups() if (time := group.deadline()) is not None]
         try:
             self._pollThread.watch(found, min(times) - self.reactor.seconds() if times else None)
         except (OSError, RuntimeError) as error:
-            _log.warn("{groups!r} can't rest, and end: {error}", groups=self, error=error)
+            _log.warn("closing {groups!r}, which can't be suspended: {error}", groups=self, error=error)
             self._end()
 
     def wake(self) -> None:
-        """Be part of the reactor, again or still."""
+        """Return to the reactor. Idempotent."""
         self._stopLingering()
         self._isAtRest = False
         self._pollThread.stop()
@@ -470,9 +469,9 @@ class LinkGroups:
 
     def _reactorStops(self) -> Deferred[None] | None:
         """
-        Before the reactor stops, peers get what was written until now.
+        Deliver everything that was written, before the reactor stops.
 
-        @return: fires when they have it, or C{STOPPING_SECONDS} are over; None if they have it already.
+        @return: fires when peers have received it, or after C{STOPPING_SECONDS}; None if they already have.
         """
         self.isStopping = self.reactorUse.isEnding = self.closeNotifier.isPrompt = True
         self.closeNotifier.notify()
@@ -484,7 +483,7 @@ class LinkGroups:
                     self._targets[stream] = stream.written
                     link.confirmSoon(stream)
             link.scheduler.finish()
-        self._forgetStopped()
+        self._removeDelivered()
         if not self._targets:
             return None
         stopped: Deferred[None] = Deferred()
@@ -493,16 +492,16 @@ class LinkGroups:
         return stopped.addBoth(lambda _: late.cancel() if late.active() else None)
 
     def checkStopped(self) -> None:
-        """Fewer peers may be without what was written for them."""
+        """Check whether all peers have received everything, while the reactor stops."""
         if self._stopped is not None:
-            self._forgetStopped()
-            stopped = self._stopped  # looking at one peer may have come here again, for another
+            self._removeDelivered()
+            stopped = self._stopped  # polling may have called this method again
             if stopped is not None and not self._targets:
                 self._stopped = None
                 stopped.callback(None)
 
-    def _forgetStopped(self) -> None:
-        """Peers that have all do not matter any more."""
+    def _removeDelivered(self) -> None:
+        """Remove connections whose peers have received everything."""
         for stream, target in list(self._targets.items()):
             if stream.hasReceivedEnd or stream.hasDelivered(target):
                 self._targets.pop(stream, None)
@@ -510,7 +509,7 @@ class LinkGroups:
     def _stoppingTooLong(self) -> None:
         if self._targets:
             _log.warn(
-                "{count} peers have not taken all that was written for them in {seconds} s: the rest is lost",
+                "{count} peers have not received everything within {seconds} s: the rest is lost",
                 count=len(self._targets),
                 seconds=STOPPING_SECONDS,
             )
@@ -527,48 +526,48 @@ class LinkGroups:
 
     def _part(self) -> None:
         """
-        End all groups with the consent of peers, for which somebody waits: the reactor, or its end.
+        End all groups, and wait for the answers of peers. Blocks.
 
-        Linux frees the buffers of connections with our consent each, and does not read on what has arrived
-        when the group ends before that.
+        Linux frees the buffer of each connection after our answer, and stops reading received bytes when the
+        group ends before that.
         """
         groups = [group for group in self.groups() if group.core.isOpen]
         until = monotonic() + PARTING_SECONDS
         for group in groups:
-            group.takeLeave()
+            group.closeConnections()
         while monotonic() < until and any(group.core.connections for group in groups if not group.isOver):
-            self._lookOn()
+            self._pollOrSleep()
         isLate = any(group.core.connections for group in groups)
         for group in groups:
             group.part()
         until = monotonic() + PARTING_SECONDS
         while monotonic() < until and any(group.core.state != "ended" for group in groups):
-            self._lookOn()
+            self._pollOrSleep()
         quiet = monotonic() + _QUIET_SECONDS if isLate else 0.0
         while monotonic() < min(quiet, until + _QUIET_SECONDS):
-            if self._lookOn():
+            if self._pollOrSleep():
                 quiet = monotonic() + _QUIET_SECONDS
 
-    def _takeLeave(self) -> None:
-        """End the connections of applications, in order."""
+    def _closeConnections(self) -> None:
+        """Close the connections of applications in order."""
         for group in self.groups():
             if group.core.isOpen:
-                group.takeLeave()
+                group.closeConnections()
 
-    def _isUnheard(self) -> bool:
-        """Whether a living peer has not yet heard of the end of a connection, as far as devices can tell."""
+    def _awaitsPeers(self) -> bool:
+        """Whether a living peer may not have received the end of a connection yet."""
         hasPeers = any(not group.isPeerLost for group in self.groups())
         return hasPeers and (self._isWaiting() or self._isOwed)
 
     def _isWaiting(self) -> bool:
-        """Whether a link has something to say for which its peer has had no room yet."""
+        """Whether a link has messages for which the peer's window has no room."""
         return any(link.isActive and link.scheduler.queue.dirty for link in self.links())
 
-    def _lookAround(self) -> bool:
+    def _pollAll(self) -> bool:
         """
-        Take in what peers say on all link groups of this reactor, some of which may be each other's peers.
+        Poll all link groups of the reactor, some of which may be each other's peers.
 
-        @return: whether a peer of ours has said anything.
+        @return: whether a peer of these groups has sent anything.
         """
         before = [link.life.heard for link in self.links()]
         self._isOwed = True in [device.drive() for device in self._driven]
@@ -578,19 +577,19 @@ class LinkGroups:
                 group.finish()
         return before != [link.life.heard for link in self.links()]
 
-    def _lookOn(self) -> bool:
-        """Look around, and let some time go by where no peer of ours has said anything; whether one has."""
-        hasHeard = self._lookAround()
-        if not hasHeard:
-            sleep(_LOOK_SECONDS)
-        return hasHeard
+    def _pollOrSleep(self) -> bool:
+        """Poll all link groups, and sleep 1 ms if nothing was received; return whether something was."""
+        hasReceived = self._pollAll()
+        if not hasReceived:
+            sleep(_POLL_SECONDS)
+        return hasReceived
 
     def close(self) -> None:
         """
-        Close all groups, then the devices, at the end of the process. Twice is fine.
+        Close all groups, then the devices, at the end of the process. Idempotent.
 
-        That blocks for up to L{PARTING_SECONDS}, where peers have no room for our words; over adapters up to
-        twice as long, while the peers' kernels do their part.
+        Blocks up to L{PARTING_SECONDS} while peers have no room for the last messages; over adapters up to
+        twice as long, until the peers' kernels have answered.
         """
         self._isAtRest = False
         if _open.get(self._key) is self:
@@ -602,23 +601,23 @@ class LinkGroups:
 
     def _waitForPeers(self) -> None:
         """
-        End the connections of applications, and wait until peers have heard of it.
+        Close the connections of applications, and wait until peers have received that. Blocks.
 
-        A link has room for few messages until the peer takes them, and packets may be lost.
+        The window of a link is limited, and packets may be lost.
         """
-        isUnheard = any(group.flows for group in self.groups() if group.core.isOpen)
-        self._takeLeave()
+        awaitsPeers = any(group.flows for group in self.groups() if group.core.isOpen)
+        self._closeConnections()
         until = monotonic() + PARTING_SECONDS
-        while monotonic() < until and (isUnheard or self._isWaiting()):
+        while monotonic() < until and (awaitsPeers or self._isWaiting()):
             isPosting = self._isWaiting()
-            self._lookOn()
-            isUnheard = isUnheard and (isPosting or self._isOwed)
+            self._pollOrSleep()
+            awaitsPeers = awaitsPeers and (isPosting or self._isOwed)
 
     def _end(self) -> None:
         """Close all groups and devices now."""
         self._stopLingering()
         self._pollThread.stop()
-        self._isAtRest = False  # the end of the last connection may have put all to rest
+        self._isAtRest = False  # the end of the last connection may have suspended the groups
         if _open.get(self._key) is self:
             del _open[self._key]
         self.reactorUse.remove(self)

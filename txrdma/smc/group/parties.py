@@ -1,7 +1,5 @@
 """
-The parties that a link has to do with: its group, all groups of the device, and the connections on it.
-
-All of them know links; here is as much of them as links, and groups, have to know.
+Interfaces of the objects above a link: its connections, its group, and all groups of the device.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from txrdma.smc.wire.clc import Accept, Confirm
 
 class Member(Protocol):
     """
-    A connection, as its link and the groups see it.
+    A connection of a link: L{Stream<txrdma.smc.stream.stream.Stream>}.
 
-    @ivar token: the alert token of our end (RFC 7609, A.4).
-    @ivar peer: the address of the other end of the TCP connection.
+    @ivar token: local alert token (RFC 7609, A.4).
+    @ivar peer: address of the peer's end of the TCP connection.
     """
 
     token: int
@@ -47,36 +45,36 @@ class Member(Protocol):
     def written(self) -> int: ...
 
     def hasDelivered(self, total: int) -> bool:
-        """Whether the peer has so many bytes, and the end of the connection where that is to be told."""
+        """Whether the peer has received so many bytes, and the local close."""
 
     def askForUpdate(self) -> None:
-        """Send a message, even if there is nothing to tell."""
+        """Send a message even without news."""
 
     def remoteBuffersGone(self, rkeys: Sequence[RKey]) -> None:
-        """The peer takes no more writes to these buffers."""
+        """Handle DELETE RKEY of the peer's buffers."""
 
     def rebind(self, link: Any) -> None:
-        """Begin on another link of the group, as the one that the handshake has named has failed."""
+        """Use another link, because the named one failed during the handshake."""
 
     def move(self, link: Any, bearing: RemoteBuffer, kept: Sequence[Unacknowledged]) -> None:
-        """Go on by another link of the group, as its own has failed."""
+        """Continue on another link, because this one has failed."""
 
     def linkLost(self, mayVanish: bool, arrived: int) -> None:
-        """End the connection, because its link is gone."""
+        """End the connection, because its link has ended."""
 
     def stopped(self) -> None:
-        """The process ends: take leave of the peer."""
+        """Close the connection, because the process stops."""
 
     def expired(self) -> None:
-        """The peer has not done its part of the close in time."""
+        """Release the connection, because the peer did not close in time."""
 
 
 class Membership(Protocol):
     """
-    The link groups of a device, as each of them sees them: L{txrdma.smc.group.groups.LinkGroups}.
+    The link groups of a device: L{txrdma.smc.group.groups.LinkGroups}.
 
-    @ivar ports: where links may begin; active ones first.
-    @ivar closeNotifier: ends of connections that are still to be told.
+    @ivar ports: local ports, active ones first.
+    @ivar closeNotifier: reports the end of connections to applications.
     """
 
     reactor: Any
@@ -90,27 +88,27 @@ class Membership(Protocol):
     def canRest(self) -> bool: ...
 
     def ringSize(self) -> int:
-        """Bytes of the next connection's buffer."""
+        """Size of the next connection's ring, in bytes."""
 
     def checkStopped(self) -> None:
-        """Fewer peers may be without what was written for them."""
+        """Check whether all peers have received everything, while the reactor stops."""
 
     def forgetting(self, group: Any) -> AbstractContextManager[None]:
-        """Let no connection find a group any more, while it lets go of everything."""
+        """Remove a group from the tables while it releases its resources."""
 
     def orphaned(self, stream: Member) -> None:
-        """A connection lives on without its link."""
+        """Record a connection that still has unread bytes after the end of its link."""
 
     def closeIdle(self, spared: Any) -> bool:
-        """Close a link group without connections, but not C{spared}; whether there was one."""
+        """Close a link group without connections, other than C{spared}; return whether there was one."""
 
 
 class LinkOwner(Protocol):
     """
-    A link group, as its links see it: L{Group<txrdma.smc.group.group.Group>}.
+    The group of a link: L{Group<txrdma.smc.group.group.Group>}.
 
-    @ivar flows: of all its connections, by alert token.
-    @ivar hasPeerParted: the peer has ended it in order: all is here that it has sent.
+    @ivar flows: flows of all connections, by alert token.
+    @ivar hasPeerParted: the peer has ended the group in order, so all that it sent has arrived.
     @ivar isPeerLost: the TCP connection of its last connection was lost, as when the peer's process has died.
     """
 
@@ -125,31 +123,31 @@ class LinkOwner(Protocol):
         """Add a connection, and return its alert token."""
 
     def forget(self, stream: Member, element: Element, quiet: bool) -> None:
-        """Let go of a connection that is over."""
+        """Remove an ended connection."""
 
     def linger(self, stream: Member) -> None:
-        """The application is gone, the peer has some time for its part."""
+        """Start the timeout for the peer's part of closing a connection."""
 
     def trim(self) -> None:
-        """Take back buffers that nobody uses."""
+        """Delete unused buffers."""
 
     def trimSoon(self) -> None:
-        """Trim at the end of a turn of one of the links that there are."""
+        """Delete unused buffers after the next flush."""
 
     def target(self, link: Any, named: Any, answer: Accept | Confirm) -> tuple[int, RKey]:
-        """The place where the peer's ring begins on a link, and its key there."""
+        """Return the first address of the peer's ring, and its remote key on a link."""
 
     def pollOtherLinks(self) -> None:
-        """Take in what links have brought whose turn it is not."""
+        """Poll all links that are not processing now."""
 
     def discard(self) -> None:
-        """The handshake that the group was perhaps made for has failed."""
+        """End the group if it was created for a handshake that has failed."""
 
     def control(self, link: Any, raw: bytes) -> None:
-        """A link has brought an LLC message."""
+        """Process an LLC message."""
 
     def linkBroken(self, link: Any, text: str) -> None:
-        """A link's queue pair is of no more use; what has arrived by it is taken in."""
+        """Handle the failure of a link's queue pair."""
 
     def linkFailed(self, link: Any, text: str) -> None:
-        """An error of ours, or of the device's, has ended a link."""
+        """End a link because of an exception."""

@@ -413,7 +413,7 @@ class WordsTests(RaceTestCase):
         self.until(lambda: here.reason)
         name = linkGroups(self.client, DEVICE).devices[0].name
         [told] = [each for each in self.said if "SMC-R connections" in each]
-        self.assertTrue(told.startswith(f"3 SMC-R connections with 198.51.100.2:80 by {name} end: "), told)
+        self.assertTrue(told.startswith(f"3 SMC-R connections with 198.51.100.2:80 on {name} ended: "), told)
 
     def test_flood(self) -> None:
         """A peer that breaks the rules again and again makes one entry a minute, whatever it breaks."""
