@@ -89,8 +89,9 @@ class StreamPort:
         """Stop listening. Connections stay open. Idempotent."""
         stopped = self._port.stopListening()  # first: the factory may raise
         if self._isListening:
-            self._isListening = False with _log.failuresHandled("doStop of {factory!r} failed; its port is
-            closed", factory=self._factory):
+            self._isListening = False
+            text = "doStop of {factory!r} failed; its port is closed"
+            with _log.failuresHandled(text, factory=self._factory):
                 self._factory.doStop()
         return stopped
 

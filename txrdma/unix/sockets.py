@@ -168,9 +168,7 @@ class LocalListener:
                     self._accepted(sock)
                 except Exception:
                     sock.close()
-                    _log.failure(
-                        "Unhandled error; closed the connection of a process that wants {purpose}", purpose=self._purpose
-                    )
+                    _log.failure("Unhandled error; closed a connection for {purpose}", purpose=self._purpose)
             else:
                 sock.close()
                 _seldom.warn(
