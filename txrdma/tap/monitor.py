@@ -262,7 +262,7 @@ class MonitorService(MultiService):
         memory.skip(began)
 
     def _tell(self, event: FindingEvent) -> None:
-        for receive in (tell, self._alerts.findingChanged, self.site.told):
+        for receive in (tell, self._alerts.findingChanged, self.site.findingChanged):
             with _log.failuresHandled("while {event!r} was reported", event=event):
                 receive(event)
         if self._memory is not None and self._updating is None:  # once for all events of a turn
@@ -291,7 +291,7 @@ class MonitorService(MultiService):
             self.poller.report("clock", self._clockFindings())
         self.poller.report("telling", self._alerts.findings() + self._files.findings())
         with step("updating pages"):
-            self.site.looked()
+            self.site.fabricChanged()
         with step("remembering"):
             self._update()
 

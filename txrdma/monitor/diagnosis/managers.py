@@ -43,7 +43,7 @@ class ManagerWatch:
         self._changedAt = -inf
         self._change = ""
 
-    def told(self, lid: int, info: SMInfo, now: float) -> bool:
+    def answered(self, lid: int, info: SMInfo, now: float) -> bool:
         """
         Take the answer of the manager at a LID.
 

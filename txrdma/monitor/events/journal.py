@@ -98,7 +98,7 @@ class Journal:
             found.append(change)
         return found
 
-    def told(self, event: FindingEvent, now: float) -> None:
+    def findingChanged(self, event: FindingEvent, now: float) -> None:
         """Add a finding that was raised or cleared."""
         if isinstance(event, Resumed):
             return

@@ -623,7 +623,7 @@ class FabricPoller:
             except MADFailure as error:
                 watch.silent(end.smLID, str(error))
             else:
-                if watch.told(end.smLID, info, self._reactor.seconds()):
+                if watch.answered(end.smLID, info, self._reactor.seconds()):
                     self._isDoubtful = True
                     self._sweepSoon(self._settings.settleSeconds)
                     if self._subscription is not None:

@@ -148,11 +148,11 @@ class EventHub:
         """Event that tells a reader to ask for everything anew."""
         return encoded(self._number, "resync", {})
 
-    def told(self, event: FindingEvent) -> None:
+    def findingChanged(self, event: FindingEvent) -> None:
         """Tell readers of a finding that was raised or cleared, or was there before this process."""
         self.publish("finding", FINDINGS.toDict(self._watch.context(), event.entry))
 
-    def looked(self) -> None:
+    def fabricChanged(self) -> None:
         """Tell readers of a round: whether all is well, and links whose state has changed since the last."""
         if not self.readers:
             return

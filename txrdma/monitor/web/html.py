@@ -17,7 +17,7 @@ from twisted.web.template import flattenString, Tag
 from txrdma.monitor.web.layout import frame, tags
 from txrdma.monitor.web.pages import Page, PAGES
 from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
-from txrdma.monitor.web.pathprefix import prefixOf, putBeneath
+from txrdma.monitor.web.pathprefix import addPrefix, prefixOf
 from txrdma.monitor.web.rest import READING, refuseMethod
 from txrdma.monitor.web.routes import Missing
 from txrdma.monitor.web.watch import PageContext, Watch
@@ -54,7 +54,7 @@ class HTMLPages(Resource):
             code, page = 404, _mistake(context, "Not there", str(error))
         prefix = prefixOf(request)
         if prefix:
-            putBeneath(prefix, page)
+            addPrefix(prefix, page)
         text = await flattenString(request, page)
         request.setResponseCode(code)
         request.setHeader("Content-Type", "text/html; charset=utf-8")

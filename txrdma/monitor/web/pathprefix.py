@@ -23,7 +23,7 @@ def prefixOf(request: Request) -> str:
     return told.decode("ascii").rstrip("/") if _PREFIX.fullmatch(told) else ""
 
 
-def putBeneath(prefix: str, page: Tag) -> None:
+def addPrefix(prefix: str, page: Tag) -> None:
     """Have a page's links lead beneath a path, and its scripts know of it."""
     page(**{"data-prefix": prefix})
     _change(prefix, page)

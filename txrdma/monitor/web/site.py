@@ -42,12 +42,12 @@ HEADS: Final = {
 """Heads of all answers: no script or style but ours, in no frame, and nothing is kept by others."""
 
 
-class _Fast(GzipEncoderFactory):
+class _FastGzip(GzipEncoderFactory):
     compressLevel = 1  # of the bulk a fifteenth is left, in a third of the time that level 9 takes
 
 
 def _compressed(resource: Resource) -> EncodingResourceWrapper:
-    return EncodingResourceWrapper(resource, [_Fast()])
+    return EncodingResourceWrapper(resource, [_FastGzip()])
 
 
 class _Root(Resource):
@@ -62,7 +62,7 @@ class _Root(Resource):
         return self._pages
 
 
-class _Stranger(Resource):
+class _WrongHost(Resource):
     """Answer to a browser that was led here under the name of another site."""
 
     isLeaf = True
@@ -74,7 +74,7 @@ class _Stranger(Resource):
         return b"Ask by address or as localhost; for other names give web.tokens or web.users.\n"
 
 
-class _Nothing(BytesIO):
+class _DiscardedBody(BytesIO):
     """Body of a request, of which nothing is stored."""
 
     def write(self, data: Any, /) -> int:
@@ -93,7 +93,7 @@ class _BodilessRequest(Request):
 
     def gotLength(self, length: int | None) -> None:
         """Refuse a request with a body; HTTP/2 does not always announce its length, and is not stored."""
-        self.content = _Nothing()
+        self.content = _DiscardedBody()
         if length != 0 and isinstance(self.channel, HTTPChannel):
             self._isRefused = True
             transport: Any = self.channel.transport
@@ -134,7 +134,7 @@ class _Site(Site):
         for head, value in HEADS.items():
             request.setHeader(head, value)
         if self._isOpen and not isLocalName(request.getHeader(b"host") or b""):
-            return _Stranger()  # type: ignore[no-untyped-call]  # of Twisted's
+            return _WrongHost()  # type: ignore[no-untyped-call]  # of Twisted's
         return super().getResourceFor(request)  # type: ignore[no-untyped-call,no-any-return]  # of Twisted's
 
 
@@ -184,15 +184,15 @@ class MonitorSite:
             self._timer = None
         self.hub.close()
 
-    def told(self, event: FindingEvent) -> None:
+    def findingChanged(self, event: FindingEvent) -> None:
         """Take a finding that was raised or cleared."""
-        self._watch.told(event)
-        self.hub.told(event)
+        self._watch.findingChanged(event)
+        self.hub.findingChanged(event)
 
-    def looked(self) -> None:
+    def fabricChanged(self) -> None:
         """Take a round of readings."""
-        self._watch.looked()
-        self.hub.looked()
+        self._watch.fabricChanged()
+        self.hub.fabricChanged()
 
 
 class _Versioned(Resource):

@@ -63,12 +63,12 @@ class Watch:
         self.journal = Journal()
         self._version = -1
 
-    def told(self, event: FindingEvent) -> None:
+    def findingChanged(self, event: FindingEvent) -> None:
         """Take a finding that was raised or cleared, after the change that it is of."""
-        self.looked()
-        self.journal.told(event, self.seconds())
+        self.fabricChanged()
+        self.journal.findingChanged(event, self.seconds())
 
-    def looked(self) -> None:
+    def fabricChanged(self) -> None:
         """Take what has changed of the fabric, if it has."""
         fabric, version = self.poller.fabric, self.poller.version
         if fabric is not None and version != self._version:

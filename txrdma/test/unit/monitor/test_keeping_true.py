@@ -285,10 +285,10 @@ class ManagerWatchTests(SynchronousTestCase):
     def test_still(self) -> None:
         """A manager whose activity count stands still is reported, until it moves."""
         watch = ManagerWatch()
-        watch.told(1, self.info, 0.0)
-        watch.told(1, self.info, STILL_SECONDS)
+        watch.answered(1, self.info, 0.0)
+        watch.answered(1, self.info, STILL_SECONDS)
         self.assertEqual(self.kinds(watch, STILL_SECONDS), ["sm-still"])
-        watch.told(1, self.info.replace(actCount=8), STILL_SECONDS + 1.0)
+        watch.answered(1, self.info.replace(actCount=8), STILL_SECONDS + 1.0)
         self.assertEqual(self.kinds(watch, STILL_SECONDS + 1.0), [])
 
     def test_states(self) -> None:
@@ -297,12 +297,12 @@ class ManagerWatchTests(SynchronousTestCase):
         self.assertEqual(self.kinds(watch, 0.0), [])
         watch.silent(0, "")
         self.assertEqual(self.kinds(watch, 0.0), ["no-sm"])
-        watch.told(1, self.info.replace(smState=SMState.STANDBY), 1.0)
+        watch.answered(1, self.info.replace(smState=SMState.STANDBY), 1.0)
         self.assertEqual(self.kinds(watch, 1.0), ["no-sm"])
-        watch.told(1, self.info, 2.0)
+        watch.answered(1, self.info, 2.0)
         watch.silent(1, "no answer")
         self.assertEqual(self.kinds(watch, 3.0), [])
         watch.silent(1, "no answer")
         self.assertEqual(self.kinds(watch, 4.0), ["sm-silent"])
-        self.assertTrue(watch.told(1, self.info.replace(guid=GUID(b"87654321")), 5.0))
+        self.assertTrue(watch.answered(1, self.info.replace(guid=GUID(b"87654321")), 5.0))
         self.assertEqual(self.kinds(watch, 5.0), ["sm-changed"])

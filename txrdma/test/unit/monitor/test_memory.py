@@ -69,11 +69,11 @@ class RestartTests(PollerTestCase):
             self.told_.append((self.clock.seconds(), "resumed", found.kind, found.where))
         else:
             super().heard(event)
-        self.watch.told(event)
+        self.watch.findingChanged(event)
         self.memory.update()
 
     def looked(self, began: float) -> None:
-        self.watch.looked()
+        self.watch.fabricChanged()
         self.memory.update()
 
     def ended(self) -> None:

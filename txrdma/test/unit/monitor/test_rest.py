@@ -25,11 +25,11 @@ class SiteTestCase(PollerTestCase):
         super().setUp()
         self.watch = Watch(self.poller, self.agent, None, self.clock.seconds)
         self.site = MonitorSite(self.clock, self.watch)
-        self.poller._onRound = lambda began: self.site.looked()
+        self.poller._onRound = lambda began: self.site.fabricChanged()
 
     def heard(self, event: FindingEvent) -> None:
         super().heard(event)
-        self.site.told(event)
+        self.site.findingChanged(event)
 
     def guid(self, name: str) -> str:
         return guidText(self.fabric.node(name).guid)

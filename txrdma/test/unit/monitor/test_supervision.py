@@ -308,7 +308,7 @@ class ServiceTests(SynchronousTestCase):
         assert service._writer is not None
         parts = [
             *((service._notifier, "ready"), (service._writer, "add"), (service._files, "update")),
-            *((service, "_clockFindings"), (service.site, "looked"), (service, "_update")),
+            *((service, "_clockFindings"), (service.site, "fabricChanged"), (service, "_update")),
         ]
         names = [name for _owner, name in parts]
         for broken in names:
@@ -323,12 +323,13 @@ class ServiceTests(SynchronousTestCase):
     def test_event(self) -> None:
         """A finding that one part cannot take is taken by the others."""
         service = self.service
-        for broken in ("findingChanged", "told"):
+        receivers: list[Any] = [service._alerts, service.site]
+        for broken in receivers:
             self.calls.clear()
-            self.broken(service._alerts, "findingChanged", broken == "findingChanged")
-            self.broken(service.site, "told", broken == "told")
+            for receiver in receivers:
+                self.broken(receiver, "findingChanged", receiver is broken)
             service._tell(Raised(entryOf()))
-            self.assertEqual(self.calls, ["findingChanged", "told"])
+            self.assertEqual(self.calls, ["findingChanged", "findingChanged"])
             self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
 
