@@ -186,7 +186,7 @@ class Bundle:
         self._heard, self._turned, self._failed = heard, turned, failed
         self._echo = echo
         speeds = [speedOf(rail.interface, its) for rail, its in zip(rails, theirs, strict=True)]
-        self.peer = Stripes(speeds, self._write)
+        self.peer = Stripes(speeds, self._write, rails[0].module.stripesBudget)
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._isClosed = self._isBusy = False
@@ -234,6 +234,8 @@ class Bundle:
             self._lost(number)
 
     def _came(self, data: memoryview) -> None:
+        if self._isClosed:  # by an earlier message of the same packet
+            return
         try:
             self.peer.received(data)
         except (Violation, WireError) as error:
@@ -320,6 +322,7 @@ class Bundle:
         if self._isClosed:
             return
         self._isClosed = True
+        self.peer.discard()
         for rail in self._rails:
             rail.lose()
         for call in (self._later, self._timer):
