@@ -316,7 +316,7 @@ class ModulePort:
 
     def sendAlone(self, peer: Peer, tag: int, data: Buffer, context: object = None) -> bool:
         """
-        Send a message at once, if it is alone: see L{Shortcuts<txrdma.btl._shortcuts.Shortcuts.sendAlone>}.
+        Send a message at once, if it is alone: see L{FastPath<txrdma.btl._shortcuts.FastPath.sendAlone>}.
 
         @return: False where it has to go the usual way.
         """
@@ -386,7 +386,7 @@ class ModulePort:
         self.turn()
 
     def _takeAlone(self, channel: int, source: Source, packet: memoryview, now: float) -> bool:
-        """Take a message that is alone, and tell of it at once: see L{Shortcuts.receivedAlone}."""
+        """Take a message that is alone, and tell of it at once: see L{FastPath.receivedAlone}."""
         event = None if self._isClosed else self.core.receivedAlone(channel, source, packet, now)
         if event is None:
             return False

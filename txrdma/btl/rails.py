@@ -147,7 +147,7 @@ class _Lane:
 
     __slots__ = ("_bundle", "_number")
 
-    def __init__(self, bundle: Bundle, number: int) -> None:
+    def __init__(self, bundle: MultiRailPeer, number: int) -> None:
         self._bundle, self._number = bundle, number
 
     def happened(self, event: Event) -> None:
@@ -159,7 +159,7 @@ class _Lane:
         self._bundle.turn()
 
 
-class Bundle:
+class MultiRailPeer:
     """
     Several rails to one peer, and its messages on them.
 

@@ -21,7 +21,7 @@ from txrdma.btl._module import MOST_EARLY_BYTES
 from txrdma.btl._window import GIVE_UP
 from txrdma.btl.connections import Opening
 from txrdma.btl.introductions import frame, FrameKind, Introduction, INTRODUCTION_LENGTH, MAGIC, VERSION
-from txrdma.btl.lifeline import Lifeline, MOST_EARLY, PROBE_SECONDS
+from txrdma.btl.lifeline import MOST_EARLY, PeerConnection, PROBE_SECONDS
 from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.test.unit.btl import test_landings
@@ -43,7 +43,9 @@ class EarlyTests(HostsCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(Lifeline, "_echoed", lambda *_arguments: None)  # nothing proves the address of a peer
+        self.patch(
+            PeerConnection, "_echoed", lambda *_arguments: None
+        )  # nothing proves the address of a peer
         self.openings = self.open(TagRecorder(), TagRecorder())
         self.failures: list[Failure] = []
         for opening in self.openings:
