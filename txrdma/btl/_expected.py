@@ -22,7 +22,7 @@ Early = tuple[int, Hashable, bytes]
 """A packet with its channel and the address that it came from."""
 
 
-class Expected:
+class EarlyPackets:
     """The names of peers that are to come, with the first packets of each."""
 
     __slots__ = ("_packets",)

@@ -26,12 +26,12 @@ from txrdma.btl._events import (
     SendCompleted,
     SendFailed,
 )
-from txrdma.btl._expected import Expected
+from txrdma.btl._expected import EarlyPackets
 from txrdma.btl._landing import LONG
 from txrdma.btl._peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
 from txrdma.btl._receiving import ABOVE, BELOW, NEW
 from txrdma.btl._regions import Regions
-from txrdma.btl._shortcuts import Probation, Shortcuts
+from txrdma.btl._shortcuts import FastPath, Probation
 from txrdma.btl._window import COMMAND, DATA, GIVE_UP, Message, Sent, UNHEARD
 from txrdma.btl.wire import (
     ACK,
@@ -92,7 +92,7 @@ _PROVEN: Final = 1 << 62
 _ASLEEP: Final = 1.0
 
 
-class Module(Shortcuts):
+class Module(FastPath):
     """
     A module: reliable messages to many peers over two channels of unreliable datagrams.
 
@@ -118,7 +118,7 @@ class Module(Shortcuts):
         super().__init__((min(COMMAND_MTU, mtu), mtu), credits, keepAlive)
         self._budget = Budget() if budget is None else budget
         self._giveUp, self._keepAlive = giveUp, keepAlive
-        self.regions, self.expected = Regions(), Expected()
+        self.regions, self.expected = Regions(), EarlyPackets()
         self._ready, self._losing = deque[Peer](), deque[Peer]()
         self.isFull = False
 

@@ -20,7 +20,7 @@ MOST_REFUSALS: Final = 256
 """Refusals that wait to be sent; the oldest are forgotten for others."""
 
 
-class Owed:
+class PendingAcks:
     """
     The acknowledgements and refusals of a module that wait; all of them go by the command channel.
 

@@ -15,7 +15,7 @@ from collections.abc import Hashable
 
 from txrdma.btl._counters import Counters
 from txrdma.btl._events import Event, MessageReceived
-from txrdma.btl._owed import Owed
+from txrdma.btl._owed import PendingAcks
 from txrdma.btl._peer import OPEN, Peer
 from txrdma.btl._roundtrip import SHORTEST_TIMEOUT
 from txrdma.btl._timetable import Timetable
@@ -38,7 +38,7 @@ class Probation:
         self.allowance, self.room = allowance, room
 
 
-class Shortcuts:
+class FastPath:
     """
     The state of a module that every message passes, and the ways of those that are alone.
 
@@ -54,7 +54,7 @@ class Shortcuts:
         self._mtus = mtus
         self._peers: dict[int, Peer] = {}
         self._probation: dict[Peer, Probation] = {}
-        self._owed = Owed(self.counters)
+        self._owed = PendingAcks(self.counters)
         self._times = Timetable(keepAlive)
         self._events: list[Event] = []
         self._deferred: tuple[Peer, int, float] | None = None  # an acknowledgement that came beside

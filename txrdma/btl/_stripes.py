@@ -20,7 +20,7 @@ from typing import Final, Union
 
 from typing_extensions import NamedTuple
 
-from txrdma.btl._assembly import LONGEST
+from txrdma.btl._assembly import Budget, LONGEST
 from txrdma.btl._flow import Violation
 from txrdma.btl._matching import USUAL_SPEED
 from txrdma.btl._ordering import Order
@@ -40,6 +40,13 @@ MOST_MESSAGES: Final = 4096
 
 MOST_BYTES: Final = 2 * LONGEST
 """Bytes of these messages, unless there is only one."""
+
+MOST_OF_MODULE: Final = 4 * MOST_BYTES
+"""
+Bytes of incomplete messages, and of those that wait for their predecessors, of all peers of a module.
+
+A piece cannot wait for room, since the module has acknowledged it: the connection that needs more is closed.
+"""
 
 PATIENCE: Final = 1.0
 """Seconds without an arrival by a module after which what is on its way there goes by others, too."""
@@ -218,16 +225,32 @@ class Stripes:
     """
 
     __slots__ = (
-        *("_again", "_done", "_events", "_following", "_held", "_incoming", "_lanes", "_next"),
-        *("_span", "_spanBytes", "_underWay", "_unfinished", "_urgent", "_usual", "_write"),
+        *("_again", "_budget", "_buffered", "_done", "_events", "_following", "_held"),
+        *(
+            "_incoming",
+            "_lanes",
+            "_next",
+            "_span",
+            "_spanBytes",
+            "_underWay",
+            "_unfinished",
+            "_urgent",
+            "_usual",
+            "_write",
+        ),
         *("again", "order", "queuedBytes", "state"),
     )
 
-    def __init__(self, speeds: Sequence[int], write: Callable[[int, int, Buffer], bool]) -> None:
+    def __init__(
+        self, speeds: Sequence[int], write: Callable[[int, int, Buffer], bool], budget: Budget
+    ) -> None:
         """
         @param speeds: bits per second of each module.
         @param write: carries out a put, given region, offset and bytes; tells whether there is such memory.
+        @param budget: the memory for received messages that all peers of a module share.
         """
+        self._budget = budget
+        self._buffered = 0  # bytes of the budget that this peer uses
         self._lanes = [Lane(speed) for speed in speeds]
         self._write = write
         self.state = OPEN
@@ -479,6 +502,11 @@ class Stripes:
             raise Violation(f"a message of kind {int(head.kind)} with {head.total} bytes")
         if self._underWay and self._underWay + head.total > MOST_BYTES:
             raise Violation(f"{head.total} bytes more than may be under way")
+        if head.kind == Kind.MESSAGE:
+            if self._budget.used + head.total > self._budget.most:
+                raise Violation(f"{head.total} bytes more than all peers of the module may have")
+            self._budget.used += head.total
+            self._buffered += head.total
         self._underWay += head.total
         found = self._incoming[head.number] = _Incoming(head)
         return found
@@ -493,6 +521,7 @@ class Stripes:
         elif kind == Kind.TOLD:
             self._told(head.at, head.region)
         elif kind == Kind.MESSAGE and not self.order.wants(head.tag):
+            self._release(head.total)
             self._events.append(Came(head.tag, memoryview(data)))
         else:
             heappush(self._held, (number, -1 if kind == Kind.END else head.tag, bytes(data)))
@@ -504,7 +533,19 @@ class Stripes:
             if tag < 0:
                 self._left()
             else:
+                self._release(len(held))
                 self._events.append(Came(tag, memoryview(held)))
+
+    def _release(self, count: int) -> None:
+        """Return bytes to the budget."""
+        self._budget.used -= count
+        self._buffered -= count
+
+    def discard(self) -> None:
+        """Drop messages that are incomplete or wait for others; nothing may be received after this."""
+        self._incoming.clear()
+        self._held.clear()
+        self._release(self._buffered)
 
     def _told(self, number: int, status: int) -> None:
         message = self._unfinished.get(number)

@@ -25,7 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl.introductions import INTRODUCTION_LENGTH
-from txrdma.btl.lifeline import DevicePlaces, Lifeline
+from txrdma.btl.lifeline import DevicePlaces, PeerConnection
 from txrdma.btl.transport import MessageTransport
 from txrdma.error import RDMAError, Refused, ResourceExhausted
 from txrdma.kit.logs import Seldom
@@ -100,9 +100,9 @@ class Opening:
     ) -> None:
         self.answer: Deferred[Any] = Deferred(lambda _: self.lifeline.cancel())
         self._reactor, self._factory = reactor, factory
-        self.lifeline = Lifeline(reactor, device, self._established, self._failed, isClient)
+        self.lifeline = PeerConnection(reactor, device, self._established, self._failed, isClient)
 
-    def _established(self, lifeline: Lifeline) -> MessageTransport | None:
+    def _established(self, lifeline: PeerConnection) -> MessageTransport | None:
         try:
             protocol = self._factory.buildProtocol(lifeline.peerHost)
         except Exception:
@@ -193,7 +193,7 @@ class _Waiting(StreamProtocol):
     def __init__(self, accepting: _Accepting, reactor: Any, peer: IAddress | None) -> None:
         self.peer, self.host = peer, getattr(peer, "host", None)
         self._accepting, self._reactor = accepting, reactor
-        self._lifeline: Lifeline | None = None
+        self._lifeline: PeerConnection | None = None
         self._timer: IDelayedCall | None = None
         self._early = b""
 
@@ -218,7 +218,7 @@ class _Waiting(StreamProtocol):
         else:
             self._accepting.left(self)
 
-    def begin(self, lifeline: Lifeline) -> None:
+    def begin(self, lifeline: PeerConnection) -> None:
         """Let the client have its exchange; the lifeline takes what came before."""
         self._lifeline, transport = lifeline, cast(Any, self.transport)
         lifeline.makeConnection(transport)  # type: ignore[no-untyped-call]  # of Twisted's
@@ -301,7 +301,7 @@ class _Accepting(Factory):
             self.left(first)
             first.begin(self._begin(first.peer, first.host))
 
-    def _begin(self, peer: IAddress | None, host: str | None) -> Lifeline:
+    def _begin(self, peer: IAddress | None, host: str | None) -> PeerConnection:
         self._opening += 1
         self._openingOf[host] += 1
         opening = Opening(self._reactor, self._device, self._factory, False)

@@ -1,5 +1,5 @@
 """
-Landings of a connection: memory that each end makes for the long messages of the other one.
+RemoteReceiveBuffers of a connection: memory that each end makes for the long messages of the other one.
 
 Between two software devices of one host a reliable queue pair maps the peer's memory. So when a connection
 has its first long message both ends make such a queue pair each, which the frames behind the introductions
@@ -66,7 +66,7 @@ def newLanding(module: ModulePort) -> tuple[IMemoryRegion, Callable[[], None]]:
     return memory, release
 
 
-class Landings:
+class RemoteReceiveBuffers:
     """The landings of one connection, and the queue pair that reaches the peer's."""
 
     def __init__(

@@ -58,9 +58,9 @@ from txrdma.btl.introductions import (
     INTRODUCTION_LENGTH,
     LONGEST_FRAME,
 )
-from txrdma.btl.landings import Landings
+from txrdma.btl.landings import RemoteReceiveBuffers
 from txrdma.btl.module import moduleOf, ModulePort
-from txrdma.btl.rails import Bundle, Rail, SMALL, SMALL_LENGTH
+from txrdma.btl.rails import MultiRailPeer, Rail, SMALL, SMALL_LENGTH
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.verbs import Buffer
 from txrdma.ports.softdevices import softDeviceAt
@@ -172,7 +172,7 @@ def deviceAt(host: str) -> str:
     return softDeviceAt(host) + (":port=0" if isLoopback else "")
 
 
-class Lifeline(StreamProtocol):
+class PeerConnection(StreamProtocol):
     """
     A peer, from the exchange by TCP until its end.
 
@@ -200,7 +200,7 @@ class Lifeline(StreamProtocol):
         self,
         reactor: Any,
         device: DevicePlaces,
-        established: Callable[[Lifeline], User | None],
+        established: Callable[[PeerConnection], User | None],
         failed: Callable[[Failure], None],
         isClient: bool,
     ) -> None:
@@ -214,8 +214,8 @@ class Lifeline(StreamProtocol):
         self._established, self._failed = established, failed
         self.user: User | None = None
         self._rails: list[Rail] = []
-        self._bundle: Bundle | None = None
-        self._landings: Landings | None = None
+        self._bundle: MultiRailPeer | None = None
+        self._landings: RemoteReceiveBuffers | None = None
         self._received = b""
         self._its: Introduction | None = None
         self._isClient, self._isPeerReady = isClient, not isClient
@@ -228,7 +228,7 @@ class Lifeline(StreamProtocol):
         self._ending: IDelayedCall | None = None
 
     def __repr__(self) -> str:
-        return f"<Lifeline to {self.peerHost}>"
+        return f"<PeerConnection to {self.peerHost}>"
 
     # The exchange
 
@@ -319,13 +319,15 @@ class Lifeline(StreamProtocol):
             rails[0].meet(its, self, allowance)
             self.peer = rails[0].peer
             if _isOneHost(self.host, self.peerHost):
-                self._landings = Landings(self._reactor, self.module, rails[0].peer, its.place, self._tell)
+                self._landings = RemoteReceiveBuffers(
+                    self._reactor, self.module, rails[0].peer, its.place, self._tell
+                )
             self.send, self.soon = partial(self.module.core.send, self.peer), self.module.soon
             self.sendAlone = partial(self.module.sendAlone, self.peer)
             self.waiting, self.join = rails[0].peer.usual, rails[0].peer.join
         else:
             interfaces = [interface for _rail, _its, interface in chosen]
-            bundle = Bundle(
+            bundle = MultiRailPeer(
                 self._reactor,
                 rails,
                 interfaces,
@@ -497,7 +499,7 @@ class Lifeline(StreamProtocol):
     def _brokeDown(self, error: Exception) -> None:
         self._giveUp(Failure(ConnectionLost(str(error))))
 
-    def _endStripes(self, bundle: Bundle) -> None:
+    def _endStripes(self, bundle: MultiRailPeer) -> None:
         """Tell of what fails with the end."""
         stripes = bundle.peer
         self._isClean = self._isClean or (stripes.state >= LEFT and stripes.isIdle() and not self._hasFailed)

@@ -17,9 +17,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl import insight
+from txrdma.btl._assembly import Budget
 from txrdma.btl._events import Event, Packet
 from txrdma.btl._module import COMMAND_MTU, Module, MOST_PACKETS
 from txrdma.btl._peer import Peer
+from txrdma.btl._stripes import MOST_OF_MODULE
 from txrdma.btl._window import COMMAND, DATA
 from txrdma.btl.channels import bufferBytes, Channel, Source, sourceOf
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
@@ -173,6 +175,7 @@ class ModulePort:
                 made.append(channel)
             self._channels = made
             self.core = Module(mtu, (made[0].sends, made[1].sends))
+            self.stripesBudget = Budget(MOST_OF_MODULE)
             self.place = Place(gid, attributes.mac, (made[0].qpn, made[1].qpn), mtu)
             insight.appear(reactor, self)
             undo.callback(insight.leave, self)
@@ -313,7 +316,7 @@ class ModulePort:
 
     def sendAlone(self, peer: Peer, tag: int, data: Buffer, context: object = None) -> bool:
         """
-        Send a message at once, if it is alone: see L{Shortcuts<txrdma.btl._shortcuts.Shortcuts.sendAlone>}.
+        Send a message at once, if it is alone: see L{FastPath<txrdma.btl._shortcuts.FastPath.sendAlone>}.
 
         @return: False where it has to go the usual way.
         """
@@ -383,7 +386,7 @@ class ModulePort:
         self.turn()
 
     def _takeAlone(self, channel: int, source: Source, packet: memoryview, now: float) -> bool:
-        """Take a message that is alone, and tell of it at once: see L{Shortcuts.receivedAlone}."""
+        """Take a message that is alone, and tell of it at once: see L{FastPath.receivedAlone}."""
         event = None if self._isClosed else self.core.receivedAlone(channel, source, packet, now)
         if event is None:
             return False

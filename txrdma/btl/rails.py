@@ -147,7 +147,7 @@ class _Lane:
 
     __slots__ = ("_bundle", "_number")
 
-    def __init__(self, bundle: Bundle, number: int) -> None:
+    def __init__(self, bundle: MultiRailPeer, number: int) -> None:
         self._bundle, self._number = bundle, number
 
     def happened(self, event: Event) -> None:
@@ -159,7 +159,7 @@ class _Lane:
         self._bundle.turn()
 
 
-class Bundle:
+class MultiRailPeer:
     """
     Several rails to one peer, and its messages on them.
 
@@ -186,7 +186,7 @@ class Bundle:
         self._heard, self._turned, self._failed = heard, turned, failed
         self._echo = echo
         speeds = [speedOf(rail.interface, its) for rail, its in zip(rails, theirs, strict=True)]
-        self.peer = Stripes(speeds, self._write)
+        self.peer = Stripes(speeds, self._write, rails[0].module.stripesBudget)
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._isClosed = self._isBusy = False
@@ -234,6 +234,8 @@ class Bundle:
             self._lost(number)
 
     def _came(self, data: memoryview) -> None:
+        if self._isClosed:  # by an earlier message of the same packet
+            return
         try:
             self.peer.received(data)
         except (Violation, WireError) as error:
@@ -320,6 +322,7 @@ class Bundle:
         if self._isClosed:
             return
         self._isClosed = True
+        self.peer.discard()
         for rail in self._rails:
             rail.lose()
         for call in (self._later, self._timer):

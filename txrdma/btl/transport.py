@@ -25,7 +25,7 @@ from txrdma.btl._flow import Flow, Violation
 from txrdma.btl._peer import OPEN
 from txrdma.btl._window import UNHEARD
 from txrdma.btl.errors import MessageFailed
-from txrdma.btl.lifeline import Done, Lifeline
+from txrdma.btl.lifeline import Done, PeerConnection
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import Seldom
@@ -68,10 +68,10 @@ class MessageTransport:
     @ivar progressed: called when something has come or arrived, at the end of a turn.
     """
 
-    def __init__(self, lifeline: Lifeline, protocol: IMessageProtocol) -> None:
+    def __init__(self, lifeline: PeerConnection, protocol: IMessageProtocol) -> None:
         self.disconnecting = False
         self.progressed: Callable[[], None] | None = None
-        self._lifeline: Lifeline | None = lifeline
+        self._lifeline: PeerConnection | None = lifeline
         self._core, self._send, self._soon = lifeline.module.core, lifeline.send, lifeline.soon
         self._sendAlone, self._waiting, self._join = lifeline.sendAlone, lifeline.waiting, lifeline.join
         self._peer = lifeline.peer

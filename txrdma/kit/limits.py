@@ -169,6 +169,27 @@ LIMITS: Final = (
     ),
     Limit(
         "btl:",
+        "messages before a connection is established",
+        "txrdma.btl.lifeline.MOST_EARLY",
+        "The connection is closed.",
+        "unit.btl.test_strangers.EarlyTests.test_number",
+    ),
+    Limit(
+        "btl:",
+        "bytes of a frame on the TCP connection, without its head",
+        "txrdma.btl.introductions.LONGEST_FRAME",
+        "The connection is closed.",
+        "unit.btl.test_connections.ExchangeTests.test_strangers",
+    ),
+    Limit(
+        "btl:",
+        "refusals of segments that a module has still to send",
+        "txrdma.btl._owed.MOST_REFUSALS",
+        _OLDEST,
+        "unit.btl.test_module.LiarTests.test_refusals",
+    ),
+    Limit(
+        "btl:",
         "incomplete messages of a peer",
         "txrdma.btl._assembly.MOST_MESSAGES",
         "Chunks of its next one are not acknowledged until there is room.",
@@ -229,6 +250,20 @@ LIMITS: Final = (
         "txrdma.btl._stripes.MOST_BYTES",
         "The connection is closed: a peer of ours waits before that.",
         "unit.btl.test_stripes.LiarTests.test_violations",
+    ),
+    Limit(
+        "btl:",
+        "incomplete messages of a connection over several interfaces",
+        "txrdma.btl._stripes.MOST_MESSAGES",
+        "The connection is closed: a peer of ours waits before that.",
+        "unit.btl.test_stripes.LiarTests.test_violations",
+    ),
+    Limit(
+        "btl:",
+        "bytes of received messages of all connections over several interfaces of a module",
+        "txrdma.btl._stripes.MOST_OF_MODULE",
+        "The connection that needs more is closed.",
+        "unit.btl.test_stripes.LiarTests.test_budget",
     ),
     # rdma:, ib:, rsocket:
     Limit(

@@ -10,7 +10,7 @@ from unittest import SkipTest
 from txrdma.btl import _peer
 from txrdma.btl._peer import Peer
 from txrdma.btl._regions import Regions
-from txrdma.btl.lifeline import Lifeline
+from txrdma.btl.lifeline import PeerConnection
 from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
 
 
@@ -66,7 +66,9 @@ class BystanderTests(HostsCase):
         for several in (False, True):
             lifeline = self.server.transport._lifeline
             assert lifeline is not None
-            self.raiseOnce(Lifeline, "happened", lambda each, _event, lifeline=lifeline: each is lifeline)
+            self.raiseOnce(
+                PeerConnection, "happened", lambda each, _event, lifeline=lifeline: each is lifeline
+            )
             for _each in range(1 + several):
                 sent = self.client.transport.send(TAG, bytes(700))
                 sent.addErrback(lambda failure: None)
@@ -78,7 +80,7 @@ class BystanderTests(HostsCase):
     def test_turnEnded(self) -> None:
         """The end of a turn that fails."""
         lifeline = self.server.transport._lifeline
-        self.raiseOnce(Lifeline, "turnEnded", lambda each: each is lifeline)
+        self.raiseOnce(PeerConnection, "turnEnded", lambda each: each is lifeline)
         self.client.transport.post(TAG, b"x")
         self.assertContained()
 

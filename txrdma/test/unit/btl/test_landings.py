@@ -16,8 +16,8 @@ from txrdma.btl._events import Event, LandingWanted, MessageReceived, SendComple
 from txrdma.btl._landing import FULL, Landing, LONG, UNREACHED, WORTH_WAITING
 from txrdma.btl._peer import Peer
 from txrdma.btl.introductions import frame, FrameKind, LandingPart, QueuePairPart
-from txrdma.btl.landings import HOLD_SECONDS, Landings
-from txrdma.btl.lifeline import Lifeline
+from txrdma.btl.landings import HOLD_SECONDS, RemoteReceiveBuffers
+from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.module import moduleOf
 from txrdma.btl.wire import CHUNK_LENGTH, encodeLanded, LANDED, LANDED_PUT, Segment
 from txrdma.iba.types import MTU
@@ -374,7 +374,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
     def test_older(self) -> None:
         """A peer whose version knows no landings has long messages by packets, after a moment."""
         client, server = self.connected()
-        with mock.patch.object(Landings, "heard"):
+        with mock.patch.object(RemoteReceiveBuffers, "heard"):
             begun = self.world.clock.seconds()
             self.outcome(client.transport.send(TAG, bytes(300_000)))
         self.assertTrue(HOLD_SECONDS < self.world.clock.seconds() - begun < 2 * HOLD_SECONDS)
@@ -420,7 +420,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         ):
             client, server = self.connected()
             lifeline = server.transport._lifeline
-            assert isinstance(lifeline, Lifeline)
+            assert isinstance(lifeline, PeerConnection)
             lifeline.transport.write(2 * content)  # type: ignore[union-attr]  # it is connected
             self.pause(0.01)
             for one, other in ((client, server), (server, client)):
@@ -428,7 +428,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
                 self.assertEqual(len(other.tagged), 1)
         client, server = self.connected()
         lifeline = server.transport._lifeline
-        assert isinstance(lifeline, Lifeline)
+        assert isinstance(lifeline, PeerConnection)
         lifeline.transport.write(frame(FrameKind.QUEUE_PAIR, b"x"))  # type: ignore[union-attr]  # it is connected
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual(client.why(), "WireError")

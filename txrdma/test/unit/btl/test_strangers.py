@@ -12,6 +12,7 @@ from unittest import SkipTest
 from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.internet.testing import AccumulatingProtocol, StringTransport
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import _ordering, connections
@@ -20,7 +21,7 @@ from txrdma.btl._module import MOST_EARLY_BYTES
 from txrdma.btl._window import GIVE_UP
 from txrdma.btl.connections import Opening
 from txrdma.btl.introductions import frame, FrameKind, Introduction, INTRODUCTION_LENGTH, MAGIC, VERSION
-from txrdma.btl.lifeline import Lifeline, PROBE_SECONDS
+from txrdma.btl.lifeline import MOST_EARLY, PeerConnection, PROBE_SECONDS
 from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.test.unit.btl import test_landings
@@ -42,10 +43,13 @@ class EarlyTests(HostsCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(Lifeline, "_echoed", lambda *_arguments: None)  # nothing proves the address of a peer
+        self.patch(
+            PeerConnection, "_echoed", lambda *_arguments: None
+        )  # nothing proves the address of a peer
         self.openings = self.open(TagRecorder(), TagRecorder())
+        self.failures: list[Failure] = []
         for opening in self.openings:
-            opening.answer.addErrback(lambda failure: None)
+            opening.answer.addErrback(self.failures.append)
         self.wait(lambda: all(each.lifeline._echoes for each in self.openings))
         client, self.server = (each.lifeline for each in self.openings)
         client.module.core.prove(client.peer)  # type: ignore[arg-type]  # of one module
@@ -66,6 +70,15 @@ class EarlyTests(HostsCase):
         self.assertLessEqual(self.early(), MOST_EARLY_BYTES)
         self.assertGreater(self.early(), 100_000)
         self.assertGreater(self.server.module.core.counters.noMemoryRecvs, 0)
+
+    def test_number(self) -> None:
+        """A peer that sends more than L{MOST_EARLY} messages, however short, is not connected."""
+        for _each in range(MOST_EARLY + 100):
+            self.client.send(TAG, b"x")
+        self.client.soon()
+        self.wait(lambda: bool(self.failures))
+        self.assertIn("sends much before", self.failures[0].getErrorMessage())
+        self.assertIs(self.server.user, None)
 
     def test_later(self) -> None:
         """What was not taken arrives when the connection is established."""

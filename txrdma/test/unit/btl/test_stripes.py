@@ -11,6 +11,7 @@ from hypothesis import strategies as some
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.btl._assembly import Budget
 from txrdma.btl._flow import Violation
 from txrdma.btl._peer import CLOSING, ENDED, LEFT
 from txrdma.btl._stripes import (
@@ -21,6 +22,7 @@ from txrdma.btl._stripes import (
     Failed,
     Kind,
     MOST_MESSAGES,
+    MOST_OF_MODULE,
     PATIENCE,
     Piece,
     PieceHead,
@@ -37,9 +39,9 @@ GIGABIT = 1_000_000_000
 class End:
     """One end: its stripes, its memory, and what it has heard."""
 
-    def __init__(self, speeds: list[int]) -> None:
+    def __init__(self, speeds: list[int], budget: Budget | None = None) -> None:
         self.memory = bytearray(300_000)
-        self.stripes = Stripes(speeds, self.write)
+        self.stripes = Stripes(speeds, self.write, budget or Budget(MOST_OF_MODULE))
         self.stripes.order.tags.add(ORDERED)
         self.stripes.order.isSettled = True
         self.came: list[tuple[int, bytes]] = []
@@ -199,7 +201,7 @@ class StripesTests(SynchronousTestCase):
 
     def test_bySpeed(self) -> None:
         """A module that is faster carries more."""
-        stripes = Stripes([GIGABIT, 3 * GIGABIT], lambda region, at, data: False)
+        stripes = Stripes([GIGABIT, 3 * GIGABIT], lambda region, at, data: False, Budget(MOST_OF_MODULE))
         stripes.send(PLAIN, bytes(800_000), None)
         found = [lane for lane, _piece in stripes.outgoing(0.0)]
         self.assertEqual(len(found), 32)
@@ -207,7 +209,7 @@ class StripesTests(SynchronousTestCase):
 
     def test_room(self) -> None:
         """Modules are given no more than they have room for."""
-        stripes = Stripes([GIGABIT, 0], lambda region, at, data: False)
+        stripes = Stripes([GIGABIT, 0], lambda region, at, data: False, Budget(MOST_OF_MODULE))
         stripes.send(PLAIN, bytes(4 * ROOM), None)
         pieces = stripes.outgoing(0.0)
         for lane in (0, 1):
@@ -217,7 +219,7 @@ class StripesTests(SynchronousTestCase):
 
     def test_suspect(self) -> None:
         """What a silent module has goes by another after a while, and nothing new goes by it for now."""
-        stripes = Stripes([GIGABIT, GIGABIT], lambda region, at, data: False)
+        stripes = Stripes([GIGABIT, GIGABIT], lambda region, at, data: False, Budget(MOST_OF_MODULE))
         for _each in range(4):
             stripes.send(PLAIN, bytes(1000), None)
         first = stripes.outgoing(0.0)
@@ -249,7 +251,7 @@ class StripesTests(SynchronousTestCase):
 
     def test_everywhere(self) -> None:
         """A piece that is on its way by all modules goes by none of them again."""
-        stripes = Stripes([GIGABIT, GIGABIT], lambda region, at, data: False)
+        stripes = Stripes([GIGABIT, GIGABIT], lambda region, at, data: False, Budget(MOST_OF_MODULE))
         stripes.send(PLAIN, bytes(1000), "x")
         [(first, piece)] = stripes.outgoing(0.0)
         self.assertEqual(stripes.expired(PATIENCE), [first])
@@ -268,7 +270,7 @@ class StripesTests(SynchronousTestCase):
 
     def test_allLost(self) -> None:
         """With the last module all messages fail."""
-        stripes = Stripes([GIGABIT, GIGABIT], lambda region, at, data: False)
+        stripes = Stripes([GIGABIT, GIGABIT], lambda region, at, data: False, Budget(MOST_OF_MODULE))
         stripes.send(PLAIN, bytes(100_000), "begun")
         stripes.send(PLAIN, bytes(3 * ROOM), "long")
         stripes.send(PLAIN, b"x", "waits")
@@ -412,6 +414,26 @@ class LiarTests(SynchronousTestCase):
         self.assertViolation((double, piece), (double.replace(offset=EAGER - 1), piece))
         large = plain.replace(total=64 << 20)
         self.assertViolation(*((large.replace(number=number), piece) for number in range(3)))
+
+    def test_budget(self) -> None:
+        """The peers of a module share a budget, to which delivered and discarded messages are returned."""
+        budget = Budget(MOST_OF_MODULE)
+        ends = [End([GIGABIT, GIGABIT], budget) for _each in range(5)]
+        large = PieceHead(kind=Kind.MESSAGE, tag=PLAIN, total=64 << 20)
+        for end in ends[:4]:
+            for number in range(2):
+                end.stripes.received(large.replace(number=number).encode() + bytes(EAGER))
+        self.assertEqual(budget.used, budget.most)
+        small = PieceHead(kind=Kind.MESSAGE, tag=ORDERED, number=1, total=1).encode() + b"b"
+        self.assertRaises(Violation, ends[4].stripes.received, small)
+        ends[0].stripes.discard()
+        self.assertEqual(budget.used, budget.most - (128 << 20))
+        used = budget.used
+        ends[4].stripes.received(small)  # has to wait for message 0
+        self.assertEqual(budget.used, used + 1)
+        ends[4].stripes.received(PieceHead(kind=Kind.MESSAGE, tag=ORDERED, total=1).encode() + b"a")
+        ends[4].hear()
+        self.assertEqual((budget.used, ends[4].came), (used, [(ORDERED, b"a"), (ORDERED, b"b")]))
 
     def test_short(self) -> None:
         """A piece without a whole head is an error of the wire."""
