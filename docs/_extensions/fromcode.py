@@ -36,7 +36,7 @@ _CM: Final = {
     "passive": ("core.opening", "REQ_RCVD MRA_REQ_SENT REP_SENT MRA_REP_RCVD"),
     "closing": ("core.closing", ""),
     "alternate": ("core.alternate", ""),
-    "resolution": ("_sidr", ""),
+    "resolution": ("core.sidr", ""),
     "transport": ("connections._life", ""),
 }
 """Pictures of the communication manager's machines: the module, and the states in the middle."""
@@ -270,15 +270,17 @@ class ScriptWords(FromCode):
 
 
 class CommandHelp(FromCode):
-    """What a command says of itself."""
+    """The output of a command's C{--help}: the argument is what follows C{python -m}."""
 
     required_arguments = 1
     final_argument_whitespace = True
 
     def lines(self) -> list[str]:
         command = [sys.executable, "-m", *self.arguments[0].split(), "--help"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return ["::", "", *(f"    {line}" for line in said.rstrip().splitlines())]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        if not text:
+            raise self.error(f"{' '.join(command)} printed nothing")
+        return ["::", "", *(f"    {line}" for line in text.rstrip().splitlines())]
 
 
 def dottedName(text: str) -> nodes.Node:

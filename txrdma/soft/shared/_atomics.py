@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from typing import Final
+from typing import Final, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, Status
-from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._layout import ATOMIC_BYTES, barrier, ORDERED, REMOTE_ATOMIC, RESULT_COUNT, RESULTS
 from txrdma.soft.shared._rings import spread
+
+if TYPE_CHECKING:
+    from txrdma.soft.core.queuepair import SoftQueuePair
 
 WORD_BYTES: Final = 8
 

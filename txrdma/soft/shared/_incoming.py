@@ -21,7 +21,6 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     Status,
 )
-from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._atomics import execute
 from txrdma.soft.shared._layout import (
     barrier,
@@ -49,6 +48,7 @@ from txrdma.soft.shared._rings import spread
 
 if TYPE_CHECKING:
     from txrdma.soft.core.memory import Region
+    from txrdma.soft.core.queuepair import SoftQueuePair
 
 _SUCCESS: Final = Status.SUCCESS
 _RECEIVE: Final = CompletionOpcode.RECEIVE

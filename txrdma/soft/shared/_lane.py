@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TYPE_CHECKING
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.times import ackTimeoutSeconds, rnrTimerSeconds
@@ -27,7 +27,6 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.roundtrip import SHORTEST_TIMEOUT
 from txrdma.soft.shared._incoming import IDLE_POLLS, Incoming, UNCOMPLETED_SENDS
 from txrdma.soft.shared._layout import (
@@ -49,6 +48,9 @@ from txrdma.soft.shared._layout import (
 )
 from txrdma.soft.shared._outgoing import FOR_EVER, Outgoing
 from txrdma.soft.shared._wakeups import WAKES_SENDER
+
+if TYPE_CHECKING:
+    from txrdma.soft.core.queuepair import SoftQueuePair
 
 _SEND: Final = CompletionOpcode.SEND
 _SUCCESS: Final = Status.SUCCESS

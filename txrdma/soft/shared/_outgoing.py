@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Final
+from typing import Final, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
 from txrdma.iba.verbs import (
@@ -22,7 +22,6 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._atomics import Atomics, packed, WORD_BYTES
 from txrdma.soft.shared._layout import (
     acquire,
@@ -47,6 +46,9 @@ from txrdma.soft.shared._layout import (
 from txrdma.soft.shared._remote import RemoteMemory
 from txrdma.soft.shared._rings import RingPair
 from txrdma.soft.shared._wakeups import Wakeups
+
+if TYPE_CHECKING:
+    from txrdma.soft.core.queuepair import SoftQueuePair
 
 _SEND: Final = Operation.SEND
 _SUCCESS: Final = Status.SUCCESS

@@ -7,11 +7,10 @@ Follows InfiniBand Architecture vol. 1, 10.6 and 11.4.1.1 (access rights) for wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TYPE_CHECKING
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest, Status
-from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._layout import (
     CLOSED_SERVICES,
     LaneServices,
@@ -20,6 +19,9 @@ from txrdma.soft.shared._layout import (
     RemoteRegion,
 )
 from txrdma.soft.shared._rings import RingPair
+
+if TYPE_CHECKING:
+    from txrdma.soft.core.queuepair import SoftQueuePair
 
 _SUCCESS: Final = Status.SUCCESS
 

@@ -62,7 +62,7 @@ class NodePageTests(CommandTestCase):
         text = self.page.read_text()
         commands = "trace routes ping sysstat smpquery saquery perfquery portstate sminfo query decode"
         for name in commands.split():
-            self.assertIn(f"```{{command-help}} txrdma.command {name}\n", text)
+            self.assertIn(f"```{{command-help}} txrdma {name}\n", text)
 
 
 DIAGS = """
