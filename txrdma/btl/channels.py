@@ -39,10 +39,10 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import IAddressHandle, IDirectDatagrams, IProtectionDomain, IVerbsDevice
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.verbs.completions import CompletionReader, ReaderReactor
 
-_seldom = Seldom(Logger())
+_seldom = RateLimitedLogger(Logger())
 
 MEND_SECONDS: Final = 0.25
 """Seconds after which a queue pair that has failed begins anew: its port may be down for longer."""

@@ -28,7 +28,7 @@ from txrdma.btl.introductions import INTRODUCTION_LENGTH
 from txrdma.btl.lifeline import DevicePlaces, PeerConnection
 from txrdma.btl.transport import MessageTransport
 from txrdma.error import RDMAError, Refused, ResourceExhausted
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.messages import (
     IMessageClientEndpoint,
     IMessageProtocol,
@@ -37,7 +37,7 @@ from txrdma.messages import (
 )
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 TIMEOUT: Final = 30.0
 """Seconds until the TCP connection stands."""

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any, Final, Protocol
 
 from txrdma.btl._module import Module
-from txrdma.unix.answers import Disclosure
+from txrdma.unix.answers import StatusServer
 
 NAMESPACE: Final = "txrdma/btl"
 """The beginning of the abstract names on which processes answer."""
@@ -63,7 +63,7 @@ def report() -> dict[str, Any]:
     }
 
 
-_disclosure: Disclosure[Counted] = Disclosure(NAMESPACE, "txrdma btl-stats", report)
+_disclosure: StatusServer[Counted] = StatusServer(NAMESPACE, "txrdma btl-stats", report)
 
 appear = _disclosure.appear
-"""Tell of a module from now on, until it leaves: L{Disclosure.appear}."""
+"""Tell of a module from now on, until it leaves: L{StatusServer.appear}."""

@@ -28,12 +28,12 @@ from txrdma.btl.errors import MessageFailed
 from txrdma.btl.lifeline import Done, PeerConnection
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.messages import IMessageProtocol, IMessageTransport
 from txrdma.streams.shutdown import Stopping
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 LARGEST_TAG: Final = 0xFEFF
 """The largest tag of a program; those above are the transport's own."""

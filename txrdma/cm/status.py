@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from txrdma.unix.answers import Disclosure
+from txrdma.unix.answers import StatusServer
 
 NAMESPACE: Final = "txrdma/cm"
 """The beginning of the abstract names on which processes answer."""
@@ -72,7 +72,7 @@ def report() -> dict[str, Any]:
     }
 
 
-_disclosure: Disclosure[Counted] = Disclosure(NAMESPACE, "txrdma cm-stats", report)
+_disclosure: StatusServer[Counted] = StatusServer(NAMESPACE, "txrdma cm-stats", report)
 
 appear = _disclosure.appear
-"""Tell of a manager from now on, until it leaves: L{Disclosure.appear}."""
+"""Tell of a manager from now on, until it leaves: L{StatusServer.appear}."""

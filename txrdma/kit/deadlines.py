@@ -11,46 +11,46 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-Notch = dict[int, T]
+Slot = dict[int, T]
 """Entries that expire together, by key."""
 
 
-class Wheel(Generic[T]):
+class TimerWheel(Generic[T]):
     """Entries with deadlines."""
 
-    __slots__ = ("_notchSeconds", "_notches", "_order")
+    __slots__ = ("_slotSeconds", "_slots", "_order")
 
-    def __init__(self, notchSeconds: float) -> None:
-        self._notchSeconds = notchSeconds
-        self._notches: dict[int, Notch[T]] = {}
+    def __init__(self, slotSeconds: float) -> None:
+        self._slotSeconds = slotSeconds
+        self._slots: dict[int, Slot[T]] = {}
         self._order: list[int] = []
 
-    def add(self, key: int, thing: T, deadline: float) -> Notch[T]:
+    def add(self, key: int, thing: T, deadline: float) -> Slot[T]:
         """
         Add an entry that L{expired} returns after its deadline.
 
         @return: its slot; delete the key from it to cancel the deadline.
         """
-        number = int(deadline / self._notchSeconds) + 1
-        notch = self._notches.get(number)
-        if notch is None:
-            notch = self._notches[number] = {}
+        number = int(deadline / self._slotSeconds) + 1
+        slot = self._slots.get(number)
+        if slot is None:
+            slot = self._slots[number] = {}
             heappush(self._order, number)
-        notch[key] = thing
-        return notch
+        slot[key] = thing
+        return slot
 
     def deadline(self) -> float | None:
         """The time of the next slot; None if there are no entries."""
-        return self._order[0] * self._notchSeconds if self._order else None
+        return self._order[0] * self._slotSeconds if self._order else None
 
     def expired(self, now: float) -> list[T]:
         """Remove and return the expired entries, earliest slot first."""
         due: list[T] = []
-        while self._order and self._order[0] * self._notchSeconds <= now:
-            due += self._notches.pop(heappop(self._order)).values()
+        while self._order and self._order[0] * self._slotSeconds <= now:
+            due += self._slots.pop(heappop(self._order)).values()
         return due
 
     def clear(self) -> None:
         """Remove all entries."""
-        self._notches.clear()
+        self._slots.clear()
         self._order.clear()

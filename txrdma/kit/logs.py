@@ -30,7 +30,7 @@ def advised(error: OSError) -> str:
     return f"{error}: {advice}" if advice else str(error)
 
 
-class Seldom:
+class RateLimitedLogger:
     """
     Logs events that a peer can cause again and again.
 

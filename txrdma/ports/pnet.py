@@ -18,7 +18,7 @@ from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.verbs import PortState
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.kit.values import frozen
 from txrdma.ports import _pnet
 from txrdma.ports._pnet import Finding, portFor, RDMAPort, Table
@@ -36,7 +36,7 @@ from txrdma.ports.netlink import (
 from txrdma.ports.network import HostNetwork
 from txrdma.ports.sysfs import devices, SYS
 
-_seldom = Seldom(Logger())
+_seldom = RateLimitedLogger(Logger())
 
 USUAL_FILE: Final = "/etc/txrdma/pnet.conf"
 _PROTOCOLS: Final = "/proc/net/protocols"

@@ -21,7 +21,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
-from txrdma.streams.shutdown import beforeStop, hasLeft, IParting
+from txrdma.streams.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
 from txrdma.streams.transport import Address, Front
 
 _log = Logger()
@@ -100,7 +100,7 @@ CoreT = TypeVar("CoreT", bound=Core)
 BeneathT = TypeVar("BeneathT", bound=Beneath)
 
 
-@implementer(IParting)
+@implementer(IClosesOnShutdown)
 class StreamEnd(Generic[CoreT, BeneathT]):
     """
     A stream over a message connection: an L{End<txrdma.streams.transport.End>}.
@@ -152,7 +152,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         self._transport = transport
         self._front = front = self._dress(self)
         self.isOpen = True
-        beforeStop(self._reactor, self)
+        addShutdownListener(self._reactor, self)
         self._isBusy = True
         callWithContext(self.context, front.begun)
         self._isBusy = False
@@ -378,7 +378,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         later, self._later = self._later, None
         if later is not None:
             later.cancel()
-        hasLeft(self._reactor, self)
+        removeShutdownListener(self._reactor, self)
         self.disconnected, self.isDeaf, self.isOpen = True, True, False
         if front is not None:
             callWithContext(self.context, front.ended, reason)

@@ -22,7 +22,7 @@ LEAVING_SECONDS: Final = 5.0
 """Time for sent messages to be acknowledged; after that a connection is aborted."""
 
 
-class Leaver(Protocol):
+class ShutdownListener(Protocol):
     """An object that is called before a reactor stops."""
 
     def reactorStops(self) -> Deferred[None] | None:
@@ -37,28 +37,28 @@ class _Stop:
     """
 
     def __init__(self, reactor: Any) -> None:
-        self.leavers: dict[Leaver, None] = {}
+        self.listeners: dict[ShutdownListener, None] = {}
         self._reactor = reactor
         self._hasBegun = False
         self._trigger = reactor.addSystemEventTrigger("before", "shutdown", self._stops)
 
-    def forget(self, leaver: Leaver) -> None:
+    def forget(self, listener: ShutdownListener) -> None:
         """Remove a listener, and with the last one the trigger."""
-        self.leavers.pop(leaver, None)
-        if not (self.leavers or self._hasBegun):
+        self.listeners.pop(listener, None)
+        if not (self.listeners or self._hasBegun):
             del _stops[self._reactor]
             self._reactor.removeSystemEventTrigger(self._trigger)
 
     def _stops(self) -> Deferred[Any]:
         self._hasBegun = True
         waiting = []
-        while self.leavers:  # a listener may remove or add others
-            leaver = next(iter(self.leavers))
-            del self.leavers[leaver]
+        while self.listeners:  # a listener may remove or add others
+            listener = next(iter(self.listeners))
+            del self.listeners[listener]
             try:
-                done = leaver.reactorStops()
+                done = listener.reactorStops()
             except Exception:
-                _log.failure("{leaver} failed to shut down before the reactor stops", leaver=leaver)
+                _log.failure("{listener} failed to shut down before the reactor stops", listener=listener)
             else:
                 if done is not None:
                     waiting.append(done)
@@ -69,23 +69,23 @@ class _Stop:
 _stops: dict[Any, _Stop] = {}
 
 
-def beforeStop(reactor: Any, leaver: Leaver) -> None:
+def addShutdownListener(reactor: Any, listener: ShutdownListener) -> None:
     """Call a listener before a reactor stops. A C{Clock} never stops."""
     if IReactorCore.providedBy(reactor):
         stop = _stops.get(reactor)
         if stop is None:
             stop = _stops[reactor] = _Stop(reactor)
-        stop.leavers[leaver] = None
+        stop.listeners[listener] = None
 
 
-def hasLeft(reactor: Any, leaver: Leaver) -> None:
+def removeShutdownListener(reactor: Any, listener: ShutdownListener) -> None:
     """Remove a listener, if it is still registered."""
     stop = _stops.get(reactor)
-    if stop is not None and leaver in stop.leavers:
-        stop.forget(leaver)
+    if stop is not None and listener in stop.listeners:
+        stop.forget(listener)
 
 
-class IParting(Interface):
+class IClosesOnShutdown(Interface):
     """A message protocol that closes its own connection when the reactor stops."""
 
 
@@ -98,19 +98,19 @@ class Stopping:
         self, reactor: Any, protocol: object, leave: Callable[[], None], abort: Callable[[], None]
     ) -> None:
         """
-        @param protocol: ignored if it provides L{IParting}.
+        @param protocol: ignored if it provides L{IClosesOnShutdown}.
         @param leave: closes the connection after all sent messages were acknowledged.
         @param abort: closes it at once; called if C{leave} takes longer than L{LEAVING_SECONDS}.
         """
         self._reactor, self._leave, self._abort = reactor, leave, abort
         self._stopped: Deferred[None] | None = None
         self._late: IDelayedCall | None = None
-        if not IParting.providedBy(protocol):
-            beforeStop(reactor, self)
+        if not IClosesOnShutdown.providedBy(protocol):
+            addShutdownListener(reactor, self)
 
     def ended(self) -> None:
         """Unregister, since the connection has ended and its protocol was told."""
-        hasLeft(self._reactor, self)
+        removeShutdownListener(self._reactor, self)
         late, self._late = self._late, None
         if late is not None and late.active():
             late.cancel()

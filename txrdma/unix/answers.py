@@ -25,12 +25,12 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.unix.sockets import LocalListener, peerOf, Reactor
 
 T = TypeVar("T")
 
-_seldom = Seldom(Logger())
+_seldom = RateLimitedLogger(Logger())
 
 _LISTENING: Final = 0x10000
 """__SO_ACCEPTCON, among the flags of C{/proc/net/unix}."""
@@ -93,7 +93,7 @@ def _sendRest(asker: socket.socket, answer: bytes) -> None:
             pass  # the client is gone, or does not read
 
 
-class Disclosure(Generic[T]):
+class StatusServer(Generic[T]):
     """
     The objects of one kind whose status this process reports, and their status socket.
 

@@ -21,11 +21,11 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.unix.sockets import isOurs, LocalListener, peerOf, Reactor, unmapped
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 _SHARED: Final = stat.S_ISGID | stat.S_IRWXG
 _SO_PEERGROUPS: Final = 59
@@ -49,7 +49,7 @@ def _effectiveGroup(connected: socket.socket) -> int:
     return int(_GROUP.unpack_from(told, 8)[0])
 
 
-class MeetingPlace:
+class SocketDirectory:
     """
     A directory of UNIX sockets of processes of this host.
 
@@ -63,7 +63,7 @@ class MeetingPlace:
         self.path = path
 
     def __repr__(self) -> str:
-        return f"<MeetingPlace {self.path}>"
+        return f"<SocketDirectory {self.path}>"
 
     def _sharedGroup(self) -> int | None:
         """The group whose users may connect; None if only the same user may."""
@@ -169,13 +169,13 @@ class MeetingPlace:
         return f"{self.path}/{name}"
 
 
-class PlaceListener(LocalListener):
+class DirectoryListener(LocalListener):
     """Listens in a directory; connections that are not permitted are closed at once."""
 
     def __init__(
         self,
         reactor: Reactor,
-        place: MeetingPlace,
+        place: SocketDirectory,
         kind: int,
         name: str,
         accepted: Callable[[socket.socket], None],

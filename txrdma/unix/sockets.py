@@ -23,10 +23,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTim
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.kit.logs import advised, Seldom
+from txrdma.kit.logs import advised, RateLimitedLogger
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 _CREDENTIALS: Final = struct.Struct("3i")
 _AT_ONCE: Final = 32

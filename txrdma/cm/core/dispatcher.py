@@ -38,14 +38,14 @@ from txrdma.cm.layouts.paths import pathOf
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import GUID, QPN
-from txrdma.kit.deadlines import Notch, Wheel
+from txrdma.kit.deadlines import Slot, TimerWheel
 from txrdma.kit.values import frozen
 from txrdma.kit.wire import Layout
 
 BACKLOG: Final = 1024
 """Connections of a listener that are asked for and not established yet, unless it has another number."""
 
-NOTCH_SECONDS: Final = 0.01
+SLOT_SECONDS: Final = 0.01
 """The precision of timeouts, in seconds."""
 
 MOST_QUESTIONS: Final = 1024
@@ -109,14 +109,14 @@ class Managed:
     @ivar listener: the listener that it came to; None where this end asked.
     """
 
-    __slots__ = ("core", "key", "listener", "names", "notch", "path", "when")
+    __slots__ = ("core", "key", "listener", "names", "slot", "path", "when")
 
     def __init__(
         self, key: int, core: Union[Connection, Resolution], path: IBPath, listener: Listener | None = None
     ) -> None:
         self.key, self.core, self.path, self.listener = key, core, path, listener
         self.when: float | None = None
-        self.notch: Notch[Managed] = {}
+        self.slot: Slot[Managed] = {}
         self.names: list[tuple[dict[tuple[object, int], Managed], tuple[object, int]]] = []
 
     @property
@@ -158,7 +158,7 @@ class Dispatcher:
         self._questions: dict[int, Managed] = {}
         self._asked: dict[tuple[object, int], Managed] = {}
         self._listeners: dict[int, list[Listener]] = {}
-        self._wheel: Wheel[Managed] = Wheel(NOTCH_SECONDS)
+        self._wheel: TimerWheel[Managed] = TimerWheel(SLOT_SECONDS)
         self._sendings: list[Sending] = []
         self._events: list[tuple[Managed, Event]] = []
 
@@ -451,7 +451,7 @@ class Dispatcher:
                 managed.names.append((table, key))
 
     def _forget(self, managed: Managed) -> None:
-        managed.notch.pop(id(managed), None)
+        managed.slot.pop(id(managed), None)
         table = self._connections if isinstance(managed.core, Connection) else self._questions
         if table.get(managed.key) is managed:
             del table[managed.key]
@@ -466,10 +466,10 @@ class Dispatcher:
     def _schedule(self, managed: Managed) -> None:
         when = managed.core.deadline()
         if when != managed.when:
-            managed.notch.pop(id(managed), None)
+            managed.slot.pop(id(managed), None)
             managed.when = when
             if when is not None:
-                managed.notch = self._wheel.add(id(managed), managed, when)
+                managed.slot = self._wheel.add(id(managed), managed, when)
 
     def _send(self, message: Layout, transactionID: int, path: IBPath, isAgain: bool = False) -> None:
         kind = type(message).__name__

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBPath
-from txrdma.kit.deadlines import Notch, Wheel
+from txrdma.kit.deadlines import Slot, TimerWheel
 from txrdma.mad.core.frames import Keys
 from txrdma.mad.layouts.attributes import Attribute, RPC
 
-NOTCH_SECONDS: Final = 0.01
+SLOT_SECONDS: Final = 0.01
 """Most seconds that a timeout may be late."""
 
 BUSY_PAUSE_SECONDS: Final = 0.1
@@ -56,7 +56,7 @@ class Call:
     __slots__ = (
         *("answer", "chosenID", "content", "error", "forget", "keys", "kind", "mask", "modifier"),
         *("redirections", "rpc"),
-        *("busyTimes", "datagram", "deadline", "identifier", "notch", "path", "retriesLeft"),
+        *("busyTimes", "datagram", "deadline", "identifier", "slot", "path", "retriesLeft"),
         "timeoutSeconds",
     )
 
@@ -65,7 +65,7 @@ class Call:
     deadline: float
     forget: Callable[[Call], None]
     identifier: int
-    notch: Notch[Call]
+    slot: Slot[Call]
     path: IBPath
     retriesLeft: int
     timeoutSeconds: float
@@ -118,7 +118,7 @@ class Transactions:
         self._drawn: list[int] = []
         self.open: dict[int, Call] = {}
         self.begun = self.late = self.repeated = 0
-        self._wheel: Wheel[Call] = Wheel(NOTCH_SECONDS)
+        self._wheel: TimerWheel[Call] = TimerWheel(SLOT_SECONDS)
         self._pausing: dict[int, Call] = {}
 
     def __len__(self) -> int:
@@ -163,7 +163,7 @@ class Transactions:
         deadline = transaction.deadline = now + transaction.timeoutSeconds
         self.open[identifier] = transaction
         self.begun += 1
-        transaction.notch = self._wheel.add(identifier, transaction, deadline)
+        transaction.slot = self._wheel.add(identifier, transaction, deadline)
 
     def find(self, identifier: int) -> Call | None:
         """Open request with this transaction ID; None without one."""
@@ -174,7 +174,7 @@ class Transactions:
         identifier = transaction.identifier
         if self.open.get(identifier) is transaction:
             del self.open[identifier]
-            transaction.notch.pop(identifier, None)
+            transaction.slot.pop(identifier, None)
             if self._pausing:
                 self._pausing.pop(identifier, None)
 
@@ -194,9 +194,9 @@ class Transactions:
     def extend(self, transaction: Call, deadline: float) -> None:
         """Move the deadline of a request."""
         identifier = transaction.identifier
-        transaction.notch.pop(identifier, None)
+        transaction.slot.pop(identifier, None)
         transaction.deadline = deadline
-        transaction.notch = self._wheel.add(identifier, transaction, deadline)
+        transaction.slot = self._wheel.add(identifier, transaction, deadline)
 
     def undeliverable(self, transaction: Call, now: float) -> Due:
         """End the wait for a request that could not be delivered: it is due at once."""

@@ -22,9 +22,9 @@ from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReadDescri
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 
-_seldom = Seldom(Logger())
+_seldom = RateLimitedLogger(Logger())
 
 _FEW: Final = 8
 """

@@ -16,13 +16,13 @@ from typing import Final, TYPE_CHECKING
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.verbs.strings import DEVICES
 
 if TYPE_CHECKING:
     from txrdma.ports.pnet import Networks
 
-_seldom = Seldom(Logger())
+_seldom = RateLimitedLogger(Logger())
 
 LIFE: Final = 10.0
 """Seconds for which ports, interfaces and tables are taken to be as they were seen."""

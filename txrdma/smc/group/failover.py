@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import GID, QPN
 from txrdma.interfaces import IProtectionDomain
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group._linkgroup import GroupKey, LinkEnd, LinkGroup, LinkLife, LinkMade
@@ -29,7 +29,7 @@ from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import AddLink
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 
 class Extensible(LinkOwner, Protocol):

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import RKey
 from txrdma.interfaces import IProtectionDomain, IVerbsDevice
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.names import describe
 from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.flow.flow import Flow
@@ -58,7 +58,7 @@ from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 
 class Group:

@@ -12,7 +12,7 @@ from zope.interface import implementer
 from twisted.logger import Logger
 
 from txrdma.error import RDMAError
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.signalling.approaching import LocalApproach
@@ -20,7 +20,7 @@ from txrdma.smc.signalling.interfaces import ICarrier
 from txrdma.smc.signalling.local import Announcements
 from txrdma.smc.terms.options import Options
 
-_seldom = Seldom(Logger())
+_seldom = RateLimitedLogger(Logger())
 
 
 @implementer(ICarrier)
@@ -62,9 +62,9 @@ def carrierFor(reactor: Any, options: Options) -> ICarrier:
     directory = options.meetingDirectory
     if directory:
         from txrdma.smc.signalling.netns import NeighbourCarrier
-        from txrdma.unix.places import MeetingPlace
+        from txrdma.unix.places import SocketDirectory
 
-        carrier = NeighbourCarrier(reactor, takesTCP, local.reception, MeetingPlace(directory))
+        carrier = NeighbourCarrier(reactor, takesTCP, local.reception, SocketDirectory(directory))
     if options.option and reachesOthers(options):
         from txrdma.smc.signalling.option.shared import sharedOption
         from txrdma.smc.signalling.tcpoption import MarkedCarrier

@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.error import RDMAError, Refused
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group.groups import GroupTerms, LinkGroups, linkGroups
@@ -42,7 +42,7 @@ from txrdma.smc.terms.options import LOCAL_DEVICE, Options
 from txrdma.smc.wire.clc import Diagnosis, LateCLCFilter
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 
 @lru_cache(1)

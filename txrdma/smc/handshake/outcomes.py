@@ -8,13 +8,13 @@ from twisted.internet.error import ConnectError
 from twisted.logger import Logger
 
 from txrdma.error import Refused
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common import counting
 from txrdma.smc.common.names import diagnosisName
 from txrdma.smc.wire.clc import Diagnosis
 
 _log = Logger()
-_seldom = Seldom(_log, seconds=3600.0)
+_seldom = RateLimitedLogger(_log, seconds=3600.0)
 
 
 class NotSMC(Refused, ConnectError):

@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from txrdma.error import WireError
 from txrdma.interfaces import ISMCStatus
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.kernel.sockdiag import KernelSocket, kernelSockets
 from txrdma.smc.kernel.sockets import hasFallenBack
 from txrdma.smc.stream.connectionstatus import socketToDict, tcpCounts
@@ -25,7 +25,7 @@ from txrdma.smc.wire.clc import Diagnosis
 if TYPE_CHECKING:
     from twisted.internet.tcp import Connection
 
-_seldom = Seldom(Logger())
+_seldom = RateLimitedLogger(Logger())
 
 _CACHE_SECONDS: Final = 0.02
 """Seconds for which a reply of the kernel, which lists all sockets, is used for all connections."""

@@ -36,14 +36,14 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.signalling.interfaces import IListenerSignal, IServerSignal
 from txrdma.smc.signalling.owners import isEstablished, Place, placeOf, socketUser
 from txrdma.unix.lines import Lines
 from txrdma.unix.sockets import Credentials, isOurs, LocalListener, processAt, Reactor
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 _ANNOUNCED: Final = 60.0
 """Seconds that a connection may take to come after it was announced."""

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.local import candidateNames
 from txrdma.smc.signalling.owners import acceptingUsers, isOwned, Place, sourceFor
@@ -23,7 +23,7 @@ from txrdma.unix.lines import Lines
 from txrdma.unix.sockets import Credentials, peerOf, processAt, Reactor
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 PATIENCE: Final = 2.0
 """Seconds in which a client wants to hear something of a listener: one turn of its reactor."""

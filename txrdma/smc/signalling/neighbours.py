@@ -35,14 +35,14 @@ from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.signalling.interfaces import IListenerSignal, INeighbour
 from txrdma.smc.signalling.local import Announced, Announcements, Teller
 from txrdma.smc.signalling.owners import Place
-from txrdma.unix.places import MeetingPlace, PlaceListener
+from txrdma.unix.places import DirectoryListener, SocketDirectory
 from txrdma.unix.sockets import Reactor
 
-_seldom = Seldom(Logger())
+_seldom = RateLimitedLogger(Logger())
 
 _MOST_PROVING: Final = 256
 """Processes that may be at their proof at the same time, each with a UDP socket."""
@@ -222,7 +222,7 @@ class Neighbour(Teller):
 class NeighbourReception:
     """A listener that is also found in a directory, by processes of other network namespaces."""
 
-    def __init__(self, reactor: Reactor, announcements: Announcements, place: MeetingPlace) -> None:
+    def __init__(self, reactor: Reactor, announcements: Announcements, place: SocketDirectory) -> None:
         """
         @param announcements: of processes in our own network namespace; those of others join them.
         @param place: the directory.
@@ -230,7 +230,7 @@ class NeighbourReception:
         self._reactor = reactor
         self._announcements = announcements
         self._place = place
-        self._listener: PlaceListener | None = None
+        self._listener: DirectoryListener | None = None
 
     def prepare(self, listening: socket.socket) -> None:
         """Have the socket prepared for the processes of our own namespace."""
@@ -242,7 +242,7 @@ class NeighbourReception:
         name = listenersAt(place.port) + secrets.token_hex(8)
         purpose = f"to announce a connection to {place} from another network namespace"
         try:
-            self._listener = PlaceListener(
+            self._listener = DirectoryListener(
                 self._reactor, self._place, socket.SOCK_STREAM, name, self._accepted, purpose, _BACKLOG
             )
         except OSError as error:

@@ -23,7 +23,7 @@ from txrdma.smc.signalling.neighbours import listenersAt, NeighbourReception, Pr
 from txrdma.smc.signalling.owners import Place, sourceFor
 from txrdma.smc.signalling.silence import logUnresponsivePeer
 from txrdma.unix.lines import Lines
-from txrdma.unix.places import MeetingPlace
+from txrdma.unix.places import SocketDirectory
 from txrdma.unix.sockets import Reactor
 
 _AGAIN: Final = 0.1
@@ -126,7 +126,9 @@ class _Candidate:
 class _Search:
     """A search for the listener behind an address, of which many connections may wait for the end."""
 
-    def __init__(self, reactor: Reactor, place: MeetingPlace, target: Place, names: frozenset[str]) -> None:
+    def __init__(
+        self, reactor: Reactor, place: SocketDirectory, target: Place, names: frozenset[str]
+    ) -> None:
         """
         @param names: of the listeners at the port.
         """
@@ -226,7 +228,7 @@ def _memoryOn(reactor: object) -> _Memory:
     return _memories.setdefault(reactor, _Memory())
 
 
-def seek(reactor: Reactor, place: MeetingPlace, target: Place, found: Found) -> _Search | None:
+def seek(reactor: Reactor, place: SocketDirectory, target: Place, found: Found) -> _Search | None:
     """
     Look for the listener behind an address that is not of our network namespace.
 
@@ -253,7 +255,7 @@ def seek(reactor: Reactor, place: MeetingPlace, target: Place, found: Found) -> 
 class NeighbourApproach(LocalApproach):
     """A connection that is announced to a listener on this host, in whatever network namespace it is."""
 
-    def __init__(self, reactor: Reactor, takesTCP: bool, place: MeetingPlace) -> None:
+    def __init__(self, reactor: Reactor, takesTCP: bool, place: SocketDirectory) -> None:
         """
         @param place: the directory in which listeners of other network namespaces are found.
         """
@@ -306,7 +308,7 @@ class NeighbourCarrier:
     """Announces connections in one directory, too: L{txrdma.smc.signalling.neighbours}."""
 
     def __init__(
-        self, reactor: Any, takesTCP: bool, local: Callable[[int], Announcements], place: MeetingPlace
+        self, reactor: Any, takesTCP: bool, local: Callable[[int], Announcements], place: SocketDirectory
     ) -> None:
         """
         @param takesTCP: connections on plain TCP will do.

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IReactorCore, IReactorFDSet, IReactorTime
 from twisted.logger import Logger
 
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.kit.values import frozen
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.silence import silentPeers
@@ -25,7 +25,7 @@ from txrdma.unix.answers import Answering, askProcess, IReactor, nameIn, process
 from txrdma.unix.sockets import Reactor
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 NAMESPACE = "txrdma/control"
 """The beginning of the abstract names on which processes answer."""

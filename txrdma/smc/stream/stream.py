@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import Refused
 from txrdma.iba.types import RKey
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.names import describe
 from txrdma.smc.common.reactoruse import Use
 from txrdma.smc.flow.closing import Closing, Ended, Ending, ReadEnded, Released, Send
@@ -46,7 +46,7 @@ from txrdma.streams.transport import Front
 Address = IPv4Address | IPv6Address
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 _CLOSED: Final = int(StateFlags.CLOSED)
 _ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)

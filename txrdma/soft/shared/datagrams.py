@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.shared._doorbells import Channel, Doorbell
 from txrdma.soft.shared._rendezvous import DatagramRingOffer, makeBox, mapBox, MessageKind
 from txrdma.soft.shared.datagramlane import DatagramLane
@@ -30,7 +30,7 @@ from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.sharedqueuepair import closeMapping, SharingReactor
 from txrdma.soft.shared.unixpackets import Rendezvous
 
-_seldom = Seldom(Logger())
+_seldom = RateLimitedLogger(Logger())
 
 RING_BYTES: Final = 1 << 22
 """Size of a ring in bytes: about 1,000 of the longest datagrams."""

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable, ProtectionError, WireError
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import AsyncEventKind, QPKind
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.core.netdev import udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
@@ -49,7 +49,7 @@ from txrdma.soft.shared.unixpackets import Line, NO_DESCRIPTORS, Rendezvous, Uni
 from txrdma.unix.sockets import Reactor
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 _MOST_WAITING: Final = 256
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._doorbells import Doorbell
 from txrdma.soft.shared._lane import Lane
@@ -41,7 +41,7 @@ from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS, Rendezvous
 
 _log = Logger()
-_seldom = Seldom(_log)
+_seldom = RateLimitedLogger(_log)
 
 _AGAIN: Final = 0.1
 """Seconds until a region is requested again whose descriptor was lost."""

@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
 from twisted.python.failure import Failure
 
 from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
-from txrdma.unix.places import MeetingPlace, PlaceListener
+from txrdma.unix.places import DirectoryListener, SocketDirectory
 from txrdma.unix.sockets import Credentials, isOurs, LocalListener, peerOf, Reactor
 
 _MOST_DESCRIPTORS: Final = 8
@@ -152,7 +152,7 @@ class DirectoryRendezvous(UnixRendezvous):
 
     def __init__(self, reactor: Reactor, directory: str) -> None:
         super().__init__(reactor)
-        self._place = MeetingPlace(directory)
+        self._place = SocketDirectory(directory)
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
         """Be found in the directory, as L{Rendezvous} asks."""
@@ -161,7 +161,7 @@ class DirectoryRendezvous(UnixRendezvous):
             accepted(PacketSocket(self._reactor, sock))
 
         name = meetingName(address, port)
-        return PlaceListener(
+        return DirectoryListener(
             self._reactor, self._place, socket.SOCK_SEQPACKET, name, came, "our shared memory"
         )
 

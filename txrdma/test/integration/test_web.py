@@ -22,7 +22,7 @@ from twisted.web.http import Request
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.handshake import outcomes
 from txrdma.testing.protocols import Recorder
@@ -100,7 +100,7 @@ class HTTPTests(WebTestCase):
     async def test_log(self) -> None:
         """An agent that makes an endpoint for each request tells once what its connections are."""
         events = EventLoggingObserver.createWithCleanup(self, globalLogPublisher)
-        self.patch(outcomes, "_seldom", Seldom(Logger()))  # others may have told of this port
+        self.patch(outcomes, "_seldom", RateLimitedLogger(Logger()))  # others may have told of this port
         port = await self.listen(serverFromString(reactor, "smc:0:interface=127.0.0.1"))
         for _ in range(3):
             await readBody(await self.agent().request(b"GET", f"http://127.0.0.1:{port}/".encode()))

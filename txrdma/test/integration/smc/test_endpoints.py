@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import Refused
 from txrdma.interfaces import ISMCStatus, ISMCTransport
-from txrdma.kit.logs import Seldom
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.handshake import outcomes
 from txrdma.smc.handshake.outcomes import NotSMC
 from txrdma.smc.signalling import localclient as announcing
@@ -267,7 +267,7 @@ class FallbackForbiddenTests(EndsTestCase):
 
     async def test_server(self) -> None:
         """The listener drops who can't, without a protocol, and says why in the log."""
-        self.patch(outcomes, "_seldom", Seldom(Logger()))  # others may have told of this port
+        self.patch(outcomes, "_seldom", RateLimitedLogger(Logger()))  # others may have told of this port
         events = EventLoggingObserver.createWithCleanup(self, globalLogPublisher)
         factory, port = await self.serve("smc:127.0.0.1:0:fallback=no")
         protocol = await self.connect(f"tcp:127.0.0.1:{port}")

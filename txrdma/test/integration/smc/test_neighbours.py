@@ -29,7 +29,7 @@ from txrdma.smc.signalling.silence import silentPeers
 from txrdma.test.integration.smc.test_local import PumpedReactor
 from txrdma.unix import places as unixplaces
 from txrdma.unix import sockets as unixsockets
-from txrdma.unix.places import MeetingPlace
+from txrdma.unix.places import SocketDirectory
 from txrdma.unix.sockets import Reactor
 
 TARGET = Place("127.0.0.1", 8080)
@@ -44,11 +44,11 @@ class PlaceTestCase(SynchronousTestCase):
         self.addCleanup(self.use.release)
         path = tempfile.mkdtemp(prefix="txr")
         self.addCleanup(rmtree, path)
-        self.place = MeetingPlace(path)
+        self.place = SocketDirectory(path)
 
 
 class MeetingPlaceTests(PlaceTestCase):
-    """L{MeetingPlace}."""
+    """L{SocketDirectory}."""
 
     def publish(self, name: str = "smc-1-a") -> socket.socket:
         listening = self.place.publish(socket.SOCK_STREAM, name, 5)
@@ -112,7 +112,7 @@ class MeetingPlaceTests(PlaceTestCase):
 
     def test_missing(self) -> None:
         """Where there is no directory nobody is found, and publishing fails."""
-        nowhere = MeetingPlace(self.place.path + "/nowhere")
+        nowhere = SocketDirectory(self.place.path + "/nowhere")
         self.assertEqual(nowhere.names(""), [])
         self.assertIsNone(nowhere.connect(socket.SOCK_STREAM, "x"))
         self.assertRaises(OSError, nowhere.publish, socket.SOCK_STREAM, "x", 5)

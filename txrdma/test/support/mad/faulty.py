@@ -163,4 +163,4 @@ def assertEmpty(test: SynchronousTestCase, agent: MADAgent) -> None:
     test.assertIn(" 0 outstanding", repr(agent))
     test.assertEqual(agent._core._transactions.open, {})
     test.assertEqual(agent._core._transactions._pausing, {})
-    test.assertEqual([notch for notch in agent._core._transactions._wheel._notches.values() if notch], [])
+    test.assertEqual([slot for slot in agent._core._transactions._wheel._slots.values() if slot], [])

@@ -82,7 +82,7 @@ class Case(SynchronousTestCase):
             self.assertEqual(len(manager), 0)
             for table in (manager._byPeer, manager._byQP, manager._questions, manager._asked):
                 self.assertEqual(table, {})
-            self.assertEqual([notch for notch in manager._wheel._notches.values() if notch], [])
+            self.assertEqual([slot for slot in manager._wheel._slots.values() if slot], [])
             self.assertEqual(manager._peerToPeer, set())
             for listeners in manager._listeners.values():
                 self.assertEqual([each.waiting for each in listeners], [set()] * len(listeners))
@@ -630,7 +630,7 @@ class SeedTests(Case):
         self.world.run(until=5.0)
         self.assertEqual((len(self.client.manager), len(self.server.manager)), (self.connections,) * 2)
         self.assertEqual(self.heard(self.client).count("ConnectionEstablished"), self.connections)
-        left = [notch for notch in self.client.manager._wheel._notches.values() if notch]
+        left = [slot for slot in self.client.manager._wheel._slots.values() if slot]
         self.assertEqual(left, [])
 
     def test_numbers(self) -> None:

@@ -9,7 +9,7 @@ from zope.interface import alsoProvides, implementer
 from twisted.internet.interfaces import IReactorCore
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.streams.shutdown import IParting, LEAVING_SECONDS, Stopping
+from txrdma.streams.shutdown import IClosesOnShutdown, LEAVING_SECONDS, Stopping
 from txrdma.testing.reactors import ReactorClock
 
 
@@ -92,7 +92,7 @@ class StoppingTests(SynchronousTestCase):
     def test_parting(self) -> None:
         """A protocol that ends its connection by itself is left to do so."""
 
-        @implementer(IParting)
+        @implementer(IClosesOnShutdown)
         class Stream:
             pass
 

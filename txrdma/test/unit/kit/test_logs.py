@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent, ILogObserver, LogEvent, Logger
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.kit.logs import advised, Seldom
+from txrdma.kit.logs import advised, RateLimitedLogger
 
 
 class AdvisedTests(SynchronousTestCase):
@@ -26,13 +26,13 @@ class AdvisedTests(SynchronousTestCase):
 
 
 class SeldomTests(SynchronousTestCase):
-    """L{Seldom}."""
+    """L{RateLimitedLogger}."""
 
     def setUp(self) -> None:
         self.clock = Clock()
         self.events: list[LogEvent] = []
         log = Logger("test", observer=cast(ILogObserver, self.events.append))
-        self.seldom = Seldom(log, clock=self.clock.seconds)
+        self.seldom = RateLimitedLogger(log, clock=self.clock.seconds)
 
     def written(self, subject: Hashable = 1) -> list[str]:
         """What an entry about a subject makes the log say."""

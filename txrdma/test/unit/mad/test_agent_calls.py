@@ -294,7 +294,7 @@ class PatienceTests(SynchronousTestCase):
         return ends[0]
 
     def near(self, seconds: float, expected: float) -> None:
-        """It is that long, or a notch of the wheel longer."""
+        """It is that long, or a slot of the wheel longer."""
         self.assertGreaterEqual(seconds, expected - 0.02)  # "usual" is measured by the same wheel
         self.assertLess(seconds, expected + 0.03)
 

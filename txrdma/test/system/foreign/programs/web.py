@@ -125,9 +125,9 @@ class FileAndAgent(Program):
         response.deliverBody(reader)
         saw.append(digest(await reader.done))
         response = await agent.request(b"GET", b"http://localhost/forever")
-        leaver = _Leaver()
-        response.deliverBody(leaver)
-        saw.append(await leaver.done)
+        listener = _Listener()
+        response.deliverBody(listener)
+        saw.append(await listener.done)
         body = FileBodyProducer(open(ends.folder / "big", "rb"))
         response = await agent.request(b"PUT", b"http://localhost/files/big", None, body)
         saw.append(response.code)
@@ -186,7 +186,7 @@ class _SlowReader(Protocol):
         self.done.callback(b"".join(self._data))
 
 
-class _Leaver(Protocol):
+class _Listener(Protocol):
     """Has heard enough after a megabyte."""
 
     transport: Any
