@@ -4,8 +4,8 @@ The send scheduler of a link: when the bytes of its connections are sent.
 Theory of operation. C{Flow.write} only queues bytes and marks its flow dirty. Dirty flows are flushed
 together:
 
-- after each batch of received messages (C{settle}), so that answers leave at once;
-- otherwise in the next reactor iteration (C{schedule}, C{finish}, C{run}).
+  - after each batch of received messages (C{settle}), so that answers leave at once;
+  - otherwise in the next reactor iteration (C{schedule}, C{finish}, C{run}).
 
 Flushing many flows at once means one C{postSend}, and so one doorbell. If processing takes longer than
 C{HOLD_SECONDS}, flows are flushed in between, so that the peer does not wait for bytes that are ready.
