@@ -34,11 +34,6 @@ _DURATIONS: Final = CHECKOUT / "tools" / "durations.json"
 _WORKER: Final = Path(__file__).resolve().with_name("testworker.py")
 _DESCRIPTORS: Final = 4096
 _QUIET_SECONDS: Final = 30.0  # between progress lines where there is no terminal
-STALL_SECONDS: Final = 1.0
-"""
-Seconds for which one event may keep the reactor from all others (L{testworker.Stalls}), unless the class of
-the test gives a reason (attribute C{blocksBecause}).
-"""
 SLOW_SECONDS: Final = 2.0  # the class of a slower test has to give a reason
 FORBIDDEN: Final = {
     "unit": frozenset({"process", "network", "reactor"}),
@@ -71,8 +66,6 @@ class Ended:
     cpuSeconds: float
     uses: list[str]
     reason: str | None
-    stalled: float = 0.0
-    stalledBy: str = ""
 
 
 @dataclass
@@ -291,7 +284,7 @@ class Run:
             self._start()
 
     def _finished(self, job: Job, ended: Ended) -> None:
-        if ended.outcome == "passed" and (reason := misplaced(ended) or stalling(ended)):
+        if ended.outcome == "passed" and (reason := misplaced(ended)):
             ended.outcome, ended.text = "failed", reason
         self.ended.append((job.module, ended))
         self._progress.counts[ended.outcome] += 1
@@ -344,16 +337,6 @@ def misplaced(ended: Ended) -> str:
     group = ended.test.removeprefix("txrdma.test.").partition(".")[0]
     forbidden = sorted(FORBIDDEN.get(group, frozenset()).intersection(ended.uses))
     return f"A test of the group {group} may not use: {', '.join(forbidden)}." if forbidden else ""
-
-
-def stalling(ended: Ended) -> str:
-    """Which event blocked the reactor for too long; empty if none did."""
-    if ended.stalled <= STALL_SECONDS:
-        return ""
-    return (
-        f"The reactor did nothing else for {ended.stalled:.3f} s ({ended.stalledBy}); "
-        f"at most: {STALL_SECONDS} s."
-    )
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:

@@ -77,6 +77,21 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(status, 1)
         self.assertIn("No result after 1 s", output)
 
+    def test_stall(self) -> None:
+        """A test fails if one event blocks the reactor for long, each time that the test runs."""
+        head = (
+            "import time\nfrom pathlib import Path\nfrom twisted.internet import reactor\n"
+            "from twisted.internet.task import deferLater\nfrom twisted.trial.unittest import TestCase\n"
+            "class T(TestCase):\n  def test_a(self):\n    "
+        )
+        always = "return deferLater(reactor, 0, time.sleep, 1.3)"
+        status, output = self.run_(head + always)
+        self.assertEqual(status, 1)
+        self.assertIn("The reactor did nothing else for 1.3", output)
+        self.assertIn("task.py", output)  # the stack
+        once = "seen = Path('seen').exists()\n    Path('seen').touch()\n    if not seen: " + always
+        self.assertEqual(self.last(head + once)[0], 0)
+
     def test_failures(self) -> None:
         """A failure is printed as it happens, with its traceback."""
         source = "import unittest\nclass T(unittest.TestCase):\n  def test_a(self): self.assertEqual(1, 2)"
