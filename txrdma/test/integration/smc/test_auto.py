@@ -62,7 +62,7 @@ class AutoTests(EndsTestCase):
     async def test_clientHasNone(self) -> None:
         """A client without a real port proposes shared memory, and the server follows."""
         self.found((ROCE, 1))
-        self.patch(ClientNegotiation, "_realWays", lambda negotiation: None)
+        self.patch(ClientNegotiation, "_hardwareGroups", lambda negotiation: None)
         self.assertEqual(await self.route(), "shared-memory")
 
     def test_reachesOthers(self) -> None:

@@ -447,7 +447,6 @@ class TroubleTests(EndsTestCase):
             protocol.transport.loseConnection()
             await protocol.lost
             await factory.protocols[-1].lost
-            await deferLater(reactor, 0.05)
 
         def opened() -> int:
             gc.collect()  # files that other tests have left to it
@@ -457,7 +456,9 @@ class TroubleTests(EndsTestCase):
         before = opened()
         for _ in range(5):
             await once()
-        self.assertEqual(opened(), before)
+        while opened() > before:  # the reactor still has to close them; the test's timeout ends this
+            await deferLater(reactor, 0.01)
+        self.assertLessEqual(opened(), before)
 
     async def test_nothingLeft(self) -> None:
         """When a connection has begun nothing of that is left in the reactor, but for two TCP sockets."""

@@ -93,7 +93,7 @@ class FullGroupTests(RaceTestCase):
 
         self.patch(group.pool, "grow", ending)
         [first] = self.connectMany(1)
-        while group.pool.withRoom(16384) is not None:  # until a buffer has to be asked for
+        while group.pool.withFreeElement(16384) is not None:  # until a buffer has to be asked for
             self.connectMany(1)
         ends = self.connectMany(1)
         self.assertTrue(link.isOver)

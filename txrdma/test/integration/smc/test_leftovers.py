@@ -187,7 +187,7 @@ class LeftoversTests(EndsTestCase):
 
         The connections that were left come to nothing, and nothing is left of them.
         """
-        self.patch(presence, "_LOOK_SECONDS", 60.0)  # as if no time passed between the tests of a suite
+        self.patch(presence, "_CHECK_SECONDS", 60.0)  # as if no time passed between the tests of a suite
         await self.begin()
         left = []
         for count in range(4):

@@ -27,7 +27,7 @@ from txrdma.smc.signalling.localclient import (
     Channel,
     channelTo,
     findListener,
-    LONGEST_PATIENCE,
+    LONGEST_WAIT,
     PATIENCE,
 )
 from txrdma.smc.signalling.owners import Place
@@ -399,7 +399,7 @@ class AnnouncementTests(Base):
         first = self.announce()
         self.reactor.serve()
         self.connected(first)
-        for number in range(int(LONGEST_PATIENCE)):
+        for number in range(int(LONGEST_WAIT)):
             self.assertFalse(first.isOver)
             channel = self.channel()
             other = Announcement(channel, CLIENT._replace(port=50000 + number))
@@ -454,7 +454,7 @@ class AnnouncementTests(Base):
 
     def test_strangersAreFew(self) -> None:
         """Processes of other users hold a bounded number of a listener's descriptors."""
-        self.patch(signalling, "_MOST_STRANGERS", 2)
+        self.patch(signalling, "_MOST_OTHER_USERS", 2)
         announcements = self.announcements(anybody=True)
         self.patch(signalling, "processAt", lambda connection: Credentials(1, 65533))
         clients = [socket.socket(socket.AF_UNIX) for _ in range(4)]

@@ -127,6 +127,10 @@ class Stranger(Recorder):
 class ForeignTestCase(MarkedTestCase):
     """A test whose other end is a stranger's, such as a kernel's."""
 
+    def setUp(self) -> None:
+        super().setUp()
+        self.forgetPresence()
+
     async def dial(self, isMarked: bool) -> tuple[Any, Deferred[Any]]:
         """A stranger that listens and was connected to by our endpoint, and our protocol to be."""
         factory, number, port = await self.listening(Stranger, "tcp:0:interface=127.0.0.1")

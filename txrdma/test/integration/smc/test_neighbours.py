@@ -208,13 +208,13 @@ class ProofTests(PlaceTestCase):
         """Of two listeners that both say to have the address, only that is found whose word arrives."""
         right = self.listener()
         wrong = self.listener()
-        genuine = Neighbour._wordCame
+        genuine = Neighbour._challengeReceived
 
         def wordCame(neighbour: Neighbour, data: bytes, sender: tuple[object, ...]) -> None:
             if neighbour in right.tellers:  # the other one's datagrams are somewhere else
                 genuine(neighbour, data, sender)
 
-        self.patch(Neighbour, "_wordCame", wordCame)
+        self.patch(Neighbour, "_challengeReceived", wordCame)
         self.assertIsNotNone(self.search())
         self.assertEqual(len(right.tellers), 1)
         self.reactor.serve()
@@ -244,7 +244,7 @@ class ProofTests(PlaceTestCase):
             neighbour._proof.send(neighbour._words[1], sender)
             neighbour.lines.say(b"proven 127.0.0.9 " + neighbour._words[1])
 
-        self.patch(Neighbour, "_wordCame", wordCame)
+        self.patch(Neighbour, "_challengeReceived", wordCame)
         self.assertTrue(self.seek())
         self.reactor.serve()
         self.assertEqual(self.found, [])

@@ -161,10 +161,10 @@ class TransferTests(EndsTestCase):
 
         one.transport.write(b"the last word")
         turn.finish()
-        self.assertTrue(turn.isUnderWay)
+        self.assertTrue(turn.isSending)
         turn._sendQueue = Late()
         turn.drain()
-        self.assertFalse(turn.isUnderWay)
+        self.assertFalse(turn.isSending)
         self.assertEqual(len(asked), 3)
 
     async def test_rocev2(self) -> None:
