@@ -14,7 +14,7 @@ COMPILED = [
     "txrdma/btl/_assembly.py",
     "txrdma/btl/_congestion.py",
     "txrdma/btl/_expected.py",
-    "txrdma/btl/_landing.py",
+    "txrdma/btl/_receivebuffer.py",
     "txrdma/btl/_module.py",
     "txrdma/btl/_ordering.py",
     "txrdma/btl/_owed.py",

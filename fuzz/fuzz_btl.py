@@ -10,13 +10,13 @@ from harness import decoder
 
 from txrdma.btl.wire import (
     ACK,
-    decodeLanded,
     decodePack,
-    encodeLanded,
+    decodePlaced,
     encodePack,
+    encodePlaced,
     Kind,
-    LANDED,
     PACK,
+    PLACED,
     Segment,
 )
 
@@ -24,11 +24,11 @@ _LANDING = memoryview(bytes(64))
 
 
 def _decodeSegment(packet: bytes) -> Segment:
-    """Decode a segment and its payload: a pack must encode to the same bytes, landed bytes must fit."""
+    """Decode a segment and its payload: a pack must encode to the same bytes, placed bytes must fit."""
     segment = Segment.decode(packet)
-    if segment.kind >= LANDED:
-        landed = decodeLanded(segment, _LANDING)
-        assert landed is None or len(landed.payload) <= len(_LANDING)
+    if segment.kind >= PLACED:
+        placed = decodePlaced(segment, _LANDING)
+        assert placed is None or len(placed.payload) <= len(_LANDING)
     if segment.kind == PACK:
         messages = decodePack(segment.tag, memoryview(segment.payload))
         if messages is not None:
@@ -40,7 +40,7 @@ def _segments() -> Iterator[bytes]:
     for kind in Kind:
         yield Segment(int(kind), 1 << 63, 7, 9, 3, b"some bytes").encode()
     yield Segment(ACK, 1 << 63, 0, 9, latest=8, latestAttempt=0x81).encode()
-    yield Segment(LANDED, 1 << 63, 7, 9, 3, encodeLanded(16, 32), total=32).encode()
+    yield Segment(PLACED, 1 << 63, 7, 9, 3, encodePlaced(16, 32), total=32).encode()
     yield Segment(PACK, 1 << 63, 7, 9, 2, encodePack((1, 2), (b"some", b""))).encode()
 
 

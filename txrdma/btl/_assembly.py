@@ -14,7 +14,7 @@ from typing import Final
 from txrdma.btl.wire import Segment
 
 TAKEN: Final = 0
-NO_ROOM: Final = 1
+OVER_BUDGET: Final = 1
 WRONG: Final = 2
 
 MOST_MESSAGES: Final = 64
@@ -29,7 +29,7 @@ MOST_BYTES: Final = 256 << 20
 MOST_OF_PEER: Final = 2 * LONGEST
 """Bytes of these messages of one peer, so that none takes the room of all; further chunks have to wait."""
 
-MOST_BESIDE: Final = 256 << 20
+RESERVE_BYTES: Final = 256 << 20
 """Bytes of the messages that peers have beside, of all of them; others wait until there is room again."""
 
 OLDEST: Final = 60.0
@@ -45,7 +45,7 @@ class Budget:
     The room that all peers of a module share.
 
     @ivar used: bytes of incomplete messages, of C{most}; a message may be C{longest} bytes.
-    @ivar beside: bytes of those messages that each peer may have beside, of L{MOST_BESIDE}.
+    @ivar beside: bytes of those messages that each peer may have beside, of L{RESERVE_BYTES}.
     """
 
     __slots__ = ("beside", "longest", "most", "used")
@@ -66,12 +66,12 @@ class _Incomplete:
 class Assembly:
     """The messages of one peer that are incomplete."""
 
-    __slots__ = ("_budget", "_bytes", "_hasBeside", "_incomplete")
+    __slots__ = ("_budget", "_bytes", "_usesReserve", "_incomplete")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._bytes = 0  # of incomplete messages, but for the one beside
-        self._hasBeside = False
+        self._usesReserve = False
         self._incomplete: dict[int, _Incomplete] = {}  # the one that waits longest for a chunk first
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class Assembly:
 
     def judge(self, chunk: Segment, isNext: bool) -> int:
         """
-        Tell whether a chunk can be taken: TAKEN, NO_ROOM or WRONG.
+        Tell whether a chunk can be taken: TAKEN, OVER_BUDGET or WRONG.
 
         @param isNext: whether this is the first segment of its peer that is missing.
         """
@@ -88,19 +88,19 @@ class Assembly:
             return WRONG
         found = self._incomplete.get(chunk.fragment)
         if found is None:
-            hasRoom = self._hasRoom(chunk.total) or (isNext and self._hasRoomBeside(chunk.total))
-            return TAKEN if hasRoom else NO_ROOM
+            fits = self._fits(chunk.total) or (isNext and self._fitsReserve(chunk.total))
+            return TAKEN if fits else OVER_BUDGET
         if len(found.data) != chunk.total or found.tag != chunk.tag:
             return WRONG
         return WRONG if length > found.missing else TAKEN
 
-    def _hasRoom(self, total: int) -> bool:
+    def _fits(self, total: int) -> bool:
         if len(self._incomplete) >= MOST_MESSAGES or self._bytes + total > MOST_OF_PEER:
             return False
         return self._budget.used + total <= self._budget.most
 
-    def _hasRoomBeside(self, total: int) -> bool:
-        return not self._hasBeside and self._budget.beside + total <= MOST_BESIDE
+    def _fitsReserve(self, total: int) -> bool:
+        return not self._usesReserve and self._budget.beside + total <= RESERVE_BYTES
 
     def isNew(self, fragment: int) -> bool:
         """Tell whether no chunk of this message has come."""
@@ -114,9 +114,9 @@ class Assembly:
         """
         found = self._incomplete.pop(chunk.fragment, None)
         if found is None:
-            found = _Incomplete(chunk.tag, chunk.total, not self._hasRoom(chunk.total))
+            found = _Incomplete(chunk.tag, chunk.total, not self._fits(chunk.total))
             if found.isBeside:
-                self._hasBeside = True
+                self._usesReserve = True
                 self._budget.beside += chunk.total
             else:
                 self._bytes += chunk.total
@@ -133,7 +133,7 @@ class Assembly:
 
     def _release(self, found: _Incomplete) -> None:
         if found.isBeside:
-            self._hasBeside = False
+            self._usesReserve = False
             self._budget.beside -= len(found.data)
         else:
             self._bytes -= len(found.data)

@@ -34,9 +34,9 @@ class Counters:
     @ivar spuriousResends: segments that were sent again though they had arrived, as their receiver tells.
     @ivar noMemoryRecvs: chunks dropped, to be sent again, because too much is being reassembled.
     @ivar refusedRecvs: segments that were refused; C{refusedSends}: segments that the peer has refused.
-    @ivar rdmaSends: new segments whose bytes were written into the landing of a peer, C{rdmaBytes} in all;
-        C{rdmaRecvs}: those that have come; C{rdmaMisses}: pieces that went as packets, as the landing was out
-        of reach.
+    @ivar rdmaSends: new segments whose bytes were written into a peer's receive buffer; C{rdmaBytes}: their
+        bytes; C{rdmaRecvs}: such segments received; C{rdmaMisses}: pieces sent as packets because the receive
+        buffer was not accessible.
     """
 
     __slots__ = (

@@ -76,8 +76,8 @@ class PeerLost(NamedTuple):
     error: Exception | None = None
 
 
-class LandingWanted(NamedTuple):
-    """The first long message to a peer is to go, whose landing, if it has one, would bring it sooner."""
+class ReceiveBufferWanted(NamedTuple):
+    """The first long message to a peer is queued; a receive buffer would deliver it sooner."""
 
     peer: Peer
 
@@ -90,5 +90,5 @@ Event = Union[
     PeerClosed,
     ProbeReceived,
     PeerLost,
-    LandingWanted,
+    ReceiveBufferWanted,
 ]

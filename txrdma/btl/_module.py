@@ -13,22 +13,22 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final
 
-from txrdma.btl._assembly import Budget, NO_ROOM, WRONG
+from txrdma.btl._assembly import Budget, OVER_BUDGET, WRONG
 from txrdma.btl._events import (
     Event,
-    LandingWanted,
     MessageReceived,
     Packet,
     PackReceived,
     PeerClosed,
     PeerLost,
     ProbeReceived,
+    ReceiveBufferWanted,
     SendCompleted,
     SendFailed,
 )
 from txrdma.btl._expected import EarlyPackets
-from txrdma.btl._landing import LONG
 from txrdma.btl._peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
+from txrdma.btl._receivebuffer import LONG
 from txrdma.btl._receiving import ABOVE, BELOW, NEW
 from txrdma.btl._regions import Regions
 from txrdma.btl._shortcuts import FastPath, Probation
@@ -42,10 +42,10 @@ from txrdma.btl.wire import (
     ENTRY_LENGTH,
     FRAG,
     HEADER_LENGTH,
-    LANDED,
     LONGEST_MESSAGE,
     LONGEST_PAYLOAD,
     PACK,
+    PLACED,
     PUT,
     REFUSED,
     Segment,
@@ -247,7 +247,7 @@ class Module(FastPath):
         peer.queuedBytes += message.total
         if message.total >= LONG and peer.mayAsk:
             peer.mayAsk = False
-            self._events.append(LandingWanted(peer))
+            self._events.append(ReceiveBufferWanted(peer))
         if not peer.isReady and (len(queue) == 1 or queue[0].isOver):  # else the window is closed
             self._makeReady(peer)
 
@@ -261,7 +261,7 @@ class Module(FastPath):
             peer.state = CLOSING
 
     def goOn(self, peer: Peer) -> None:
-        """Send what has waited to hear whether the peer has a landing."""
+        """Send what has waited to hear whether the peer has a receive buffer."""
         peer.isAsking = False
         if peer.state != GONE:
             self._makeReady(peer)
@@ -370,20 +370,20 @@ class Module(FastPath):
     def _take(self, peer: Peer, segment: Segment, now: float) -> None:
         """Take a segment that is new, refuse it, or leave it to be sent again."""
         counters, received = self.counters, peer.received
-        if segment.kind >= LANDED:
-            landed = peer.landed(segment)
-            if landed is None:
+        if segment.kind >= PLACED:
+            placed = peer.placed(segment)
+            if placed is None:
                 self._refuse(peer, segment.sequence, isBad=True)
                 return
-            if segment.sequence != received.following and peer.order.isFull(len(landed.payload)):
+            if segment.sequence != received.following and peer.order.isFull(len(placed.payload)):
                 counters.noMemoryRecvs += 1
                 received.remind(now)
                 return
-            segment, self.hasLanded = landed, True
+            segment, self.hasPlaced = placed, True
             counters.rdmaRecvs += 1
         kind, payload = segment.kind, segment.payload
         assert isinstance(payload, memoryview)
-        if self._probation and kind not in (VOID, BYE) and not self._hasEarlyRoom(peer, segment):
+        if self._probation and kind not in (VOID, BYE) and not self._fitsEarly(peer, segment):
             counters.noMemoryRecvs += 1
             received.remind(now)
             return
@@ -404,7 +404,7 @@ class Module(FastPath):
             if verdict == WRONG:
                 self._refuse(peer, segment.sequence, isBad=True)
                 return
-            if verdict == NO_ROOM:
+            if verdict == OVER_BUDGET:
                 counters.noMemoryRecvs += 1
                 received.remind(now)
                 return
@@ -433,7 +433,7 @@ class Module(FastPath):
         while peer.order and (found := peer.order.next(received)) is not None:
             self._events.append(MessageReceived(peer, *found))
 
-    def _hasEarlyRoom(self, peer: Peer, segment: Segment) -> bool:
+    def _fitsEarly(self, peer: Peer, segment: Segment) -> bool:
         """Count the bytes of a peer whose connection is not established; False where there are too many."""
         probation = self._probation.get(peer)
         if probation is None:
@@ -478,7 +478,7 @@ class Module(FastPath):
 
     def _hasArrived(self, peer: Peer, sent: Sent) -> None:
         message = sent.message
-        if sent.landed >= 0:
+        if sent.placed >= 0:
             peer.release(sent)
         if message is None or message.isOver:
             return
@@ -523,7 +523,7 @@ class Module(FastPath):
             self._events.append(PeerClosed(peer))
 
     def _forget(self, peer: Peer) -> None:
-        peer.state, peer.others, peer.landing, peer.ownLanding = GONE, (), None, None
+        peer.state, peer.others, peer.receiveBuffer, peer.localReceiveBuffer = GONE, (), None, None
         peer.assembly.drop()
         peer.order.drop()
         del self._peers[peer.name]
@@ -563,7 +563,7 @@ class Module(FastPath):
             return
         if peer.keepsWaiting(now):
             self.lose(peer, "the peer has stopped in the middle of a message")
-        elif peer.sent.expired(now) and not peer.isHeardElsewhere(now):
+        elif peer.sent.expired(now) and not peer.answersElsewhere(now):
             if peer.state == CLOSING and not peer.unfinished():  # all has arrived but its own end
                 self._forget(peer)
                 self._events.append(PeerClosed(peer))
@@ -593,7 +593,7 @@ class Module(FastPath):
         if not self._events:
             self._catchUp()
         events, self._events = self._events, []
-        self.hasLanded = False
+        self.hasPlaced = False
         return events
 
     def completed(self, channel: int, packets: int) -> None:
@@ -692,7 +692,7 @@ class Module(FastPath):
     def _emit(self, peer: Peer, sent: Sent, channel: int, packets: list[Packet]) -> None:
         head, received = peer.head(sent), peer.received
         if received.isOwed:
-            received.toldBeside()
+            received.ackPiggybacked()
             if not received.isOwed:
                 self._owed.peers.pop(peer, None)
         self.credits[channel] -= 1

@@ -10,8 +10,8 @@ from typing import Final
 
 from txrdma.btl._assembly import Assembly, Budget
 from txrdma.btl._counters import Counters
-from txrdma.btl._landing import FULL, Landing, LONG, UNREACHED, WORTH_WAITING
 from txrdma.btl._ordering import Ordering
+from txrdma.btl._receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
 from txrdma.btl._receiving import ReceiveWindow
 from txrdma.btl._window import Message, SendWindow, Sent
 from txrdma.btl.wire import (
@@ -19,16 +19,16 @@ from txrdma.btl.wire import (
     BYE,
     CHUNK,
     CHUNK_LENGTH,
-    decodeLanded,
+    decodePlaced,
     encodeFragment,
     encodeHead,
-    encodeLanded,
+    encodePlaced,
     ENTRY_LENGTH,
     FRAG,
     HEADER_LENGTH,
-    LANDED,
-    LANDED_PUT,
     PACK,
+    PLACED,
+    PLACED_PUT,
     PUT,
     PUT_LENGTH,
     Segment,
@@ -65,10 +65,10 @@ class Peer:
     @ivar context: whatever the module's program wants to know the peer by.
     @ivar urgent: messages that wait, and C{usual}: those behind them; always the same two queues.
     @ivar queuedBytes: of messages that have not arrived; for back pressure.
-    @ivar landing: the peer's, where both ends share memory; C{ownLanding}: memory of this end where the peer
-        writes.
-    @ivar mayAsk: whether a long message may make the module's program ask the peer for a landing;
-        C{isAsking}: whether it has asked, so that many bytes of long messages wait for the answer.
+    @ivar receiveBuffer: the peer's memory, if both ends share memory; C{localReceiveBuffer}: memory of this
+        end into which the peer writes.
+    @ivar mayAsk: whether a long message may request receive buffers; C{isAsking}: whether a request is
+        pending, for which long messages wait.
     @ivar others: what other modules know of the same end, where a connection has several.
     """
 
@@ -85,7 +85,7 @@ class Peer:
             "isLosing",
             "isReady",
             "isTouched",
-            "landing",
+            "receiveBuffer",
         ),
         *(
             "lingerUntil",
@@ -93,7 +93,7 @@ class Peer:
             "mtu",
             "name",
             "order",
-            "ownLanding",
+            "localReceiveBuffer",
             "others",
             "queuedBytes",
             "received",
@@ -136,8 +136,8 @@ class Peer:
         self.heardAt = now
         self.wakeAt: float | None = None  # entry in the module's heap that counts
         self.isReady = self.isLosing = self.isTouched = False
-        self.landing: Landing | None = None
-        self.ownLanding: memoryview | None = None
+        self.receiveBuffer: ReceiveBuffer | None = None
+        self.localReceiveBuffer: memoryview | None = None
         self.mayAsk = self.isAsking = False
         self._counters = counters
         self._fragment = 0
@@ -208,7 +208,7 @@ class Peer:
         return self.urgent
 
     def cut(self, queue: deque[Message]) -> Sent | None:
-        """Make the next segment of the first message of a queue; None while that waits for a landing."""
+        """Make the next segment of the first queued message; None if that waits for a receive buffer."""
         message = queue[0]
         kind = message.kind
         if kind == PUT or (kind == FRAG and message.total > self.mtu - HEADER_LENGTH):
@@ -231,9 +231,9 @@ class Peer:
         if self.isAsking and total >= LONG and not begin and self.queuedBytes >= WORTH_WAITING:
             return None
         end, place = min(total, begin + self.mtu - (PUT_LENGTH if isPut else CHUNK_LENGTH)), -1
-        if end < total and self.landing is not None:
-            further = begin + self.landing.fitting(begin, total)
-            place = self.landing.place(_part(message, begin, further))
+        if end < total and self.receiveBuffer is not None:
+            further = begin + self.receiveBuffer.fitting(begin, total)
+            place = self.receiveBuffer.place(_part(message, begin, further))
             if place == FULL:
                 return None
             if place >= 0:
@@ -241,21 +241,21 @@ class Peer:
         message.begun = end
         message.waiting += 1
         self._count(isPut, place, end - begin)
-        piece = _part(message, begin, end) if place < 0 else encodeLanded(place, end - begin)
+        piece = _part(message, begin, end) if place < 0 else encodePlaced(place, end - begin)
         if isPut:
-            kind, at = LANDED_PUT if place >= 0 else PUT, message.offset + begin
+            kind, at = PLACED_PUT if place >= 0 else PUT, message.offset + begin
             sent = Sent(kind, message.tag, piece, message, 0, 0, message.region, at)
         else:
             if not begin:
                 self._fragment = (self._fragment + 1) & 0xFFFFFFFF or 1
                 message.fragment = self._fragment
-            kind = LANDED if place >= 0 else CHUNK
+            kind = PLACED if place >= 0 else CHUNK
             sent = Sent(kind, message.tag, piece, message, message.fragment, total, 0, begin)
-        sent.landed = place
+        sent.placed = place
         return sent
 
     def _count(self, isPut: bool, place: int, length: int) -> None:
-        """Count a segment of a put, or of a long message, with its place in the landing."""
+        """Count a segment of a put or of a long message."""
         counters = self._counters
         if place >= 0:
             counters.rdmaSends += 1
@@ -267,15 +267,15 @@ class Peer:
         else:
             counters.chunkSends += 1
 
-    def landed(self, segment: Segment) -> Segment | None:
-        """Find the bytes of a segment that stand in the landing; None where there are no such bytes."""
-        return None if self.ownLanding is None else decodeLanded(segment, self.ownLanding)
+    def placed(self, segment: Segment) -> Segment | None:
+        """Return a segment with its bytes from the receive buffer; None if they cannot be there."""
+        return None if self.localReceiveBuffer is None else decodePlaced(segment, self.localReceiveBuffer)
 
     def release(self, sent: Sent) -> None:
-        """Give back the room that a segment's bytes had in the peer's landing."""
-        if self.landing is not None:
-            self.landing.release(sent.landed)
-        sent.landed = -1
+        """Free the bytes of a segment in the peer's receive buffer."""
+        if self.receiveBuffer is not None:
+            self.receiveBuffer.release(sent.placed)
+        sent.placed = -1
 
     def head(self, sent: Sent) -> bytes:
         """Make header and part of a segment, with an acknowledgement of all that has come up to a gap."""
@@ -302,7 +302,7 @@ class Peer:
         found = {id(each): each for each in (*self.sent.unfinished(), *self.urgent, *self.usual)}
         return [each for each in found.values() if not each.isOver and each.kind != BYE]
 
-    def isHeardElsewhere(self, now: float) -> bool:
+    def answersElsewhere(self, now: float) -> bool:
         """Tell whether the same end still answers another module, so that only the way here may be cut."""
         return any(other.state != GONE and not other.sent.isSilent(now) for other in self.others)
 
@@ -311,7 +311,7 @@ class Peer:
         oldest = self.assembly.deadline()
         if oldest is None or oldest > now:
             return False
-        if self.isHeardElsewhere(now):
+        if self.answersElsewhere(now):
             self.assembly.excuse(now)
             return False
         return True

@@ -130,7 +130,7 @@ class ReceiveWindow:
         """Owe nothing any more: an acknowledgement with the bitmap goes out."""
         self.isOwed = self.isUrgent = False
 
-    def toldBeside(self) -> None:
+    def ackPiggybacked(self) -> None:
         """
         Owe nothing but the bitmap: an acknowledgement goes out with a segment, which has no room for that.
         """

@@ -40,17 +40,17 @@ class Probation:
 
 class FastPath:
     """
-    The state of a module that every message passes, and the ways of those that are alone.
+    The fast path: a message for which nothing else is queued skips the queues and timers of the module.
 
     @ivar credits: packets that may still be posted on each channel.
-    @ivar hasLanded: events tell of bytes in a landing, so that nothing may be acknowledged before these were
-        taken, and told of.
+    @ivar hasPlaced: pending events refer to bytes in a receive buffer, which must not be acknowledged before
+        they are processed.
     """
 
     def __init__(self, mtus: tuple[int, int], credits: tuple[int, int], keepAlive: float) -> None:
         self.counters = Counters()
         self.credits = list(credits)
-        self.hasLanded = False
+        self.hasPlaced = False
         self._mtus = mtus
         self._peers: dict[int, Peer] = {}
         self._probation: dict[Peer, Probation] = {}
@@ -59,11 +59,11 @@ class FastPath:
         self._events: list[Event] = []
         self._deferred: tuple[Peer, int, float] | None = None  # an acknowledgement that came beside
 
-    def sendAlone(self, peer: Peer, tag: int, data: Buffer) -> tuple[int, bytes, bytes] | None:
+    def sendFast(self, peer: Peer, tag: int, data: Buffer) -> tuple[int, bytes, bytes] | None:
         """
         Make the packet of a message that is alone: nothing waits, and all that was sent has arrived.
 
-        @return: channel, head and bytes of the packet, which is to be posted, and told of to L{sentAlone}
+        @return: channel, head and bytes of the packet, which is to be posted, and told of to L{sentFast}
             before anything else is asked of the module; None where the message has to go the usual way.
         """
         sent = peer.sent
@@ -79,17 +79,17 @@ class FastPath:
         if self._probation and peer in self._probation:
             return None
         channel = COMMAND if whole <= self._mtus[COMMAND] else DATA
-        if self.hasLanded or self.credits[channel] <= 1 or sent.inFlight >= sent.congestion.size:
+        if self.hasPlaced or self.credits[channel] <= 1 or sent.inFlight >= sent.congestion.size:
             return None
         payload = data if type(data) is bytes else bytes(data)
         head = encodeFragment(peer.sender, following, peer.received.acknowledged, tag, length, 1)
         return channel, head, payload
 
-    def sentAlone(
+    def sentFast(
         self, peer: Peer, channel: int, tag: int, payload: bytes, context: object, now: float
     ) -> None:
         """
-        Enter a message whose packet L{sendAlone} has made: it is on its way, and the receiver may be at work.
+        Enter a message whose packet L{sendFast} has made: it is on its way, and the receiver may be at work.
 
         @param context: see L{Module.send<txrdma.btl._module.Module.send>}.
         """
@@ -99,7 +99,7 @@ class FastPath:
         peer.sent.add(Sent(FRAG, tag, payload, message), channel, now)
         received = peer.received
         if received.isOwed:
-            received.toldBeside()
+            received.ackPiggybacked()
             if not received.isOwed:
                 self._owed.peers.pop(peer, None)
         self._touch(peer, now)
@@ -114,7 +114,7 @@ class FastPath:
         if wakeAt is None or wakeAt > now + SHORTEST_TIMEOUT:
             self._times.touch(peer)
 
-    def receivedAlone(
+    def receiveFast(
         self, channel: int, address: Hashable, packet: memoryview, now: float
     ) -> MessageReceived | None:
         """

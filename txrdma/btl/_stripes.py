@@ -191,15 +191,15 @@ class Lane:
     A module of the connection, by the pieces that go there.
 
     @ivar speed: bits per second.
-    @ivar onWay: pieces on their way, the oldest first, of C{bytes} bytes.
+    @ivar inFlight: pieces on their way, the oldest first, of C{bytes} bytes.
     @ivar since: seconds; when the latest piece arrived, or the first was sent after a rest.
     """
 
-    __slots__ = ("bytes", "isLost", "isSuspect", "onWay", "since", "speed")
+    __slots__ = ("bytes", "isLost", "isSuspect", "inFlight", "since", "speed")
 
     def __init__(self, speed: int) -> None:
         self.speed = speed or USUAL_SPEED
-        self.onWay: dict[Piece, None] = {}
+        self.inFlight: dict[Piece, None] = {}
         self.bytes = 0
         self.since = 0.0
         self.isLost = self.isSuspect = False
@@ -232,7 +232,7 @@ class Stripes:
             "_next",
             "_span",
             "_spanBytes",
-            "_underWay",
+            "_bytesInFlight",
             "_unfinished",
             "_urgent",
             "_usual",
@@ -266,7 +266,7 @@ class Stripes:
         self._following = 0  # the first number that has not come whole
         self._incoming: dict[int, _Incoming] = {}
         self._done: dict[int, int] = {}  # bytes of those behind it that have
-        self._underWay = 0  # bytes of both
+        self._bytesInFlight = 0  # bytes of both
         self._held: list[tuple[int, int, Buffer]] = []  # a heap: number, tag, bytes
         self._events: list[Event] = []
 
@@ -327,8 +327,8 @@ class Stripes:
     def arrived(self, lane: int, piece: Piece, now: float) -> None:
         """Note that a piece has arrived by a module, which is suspect no more."""
         there = self._lanes[lane]
-        if piece in there.onWay:
-            del there.onWay[piece]
+        if piece in there.inFlight:
+            del there.inFlight[piece]
             there.bytes -= piece.length
         there.since, there.isSuspect = now, False
         message = piece.message
@@ -362,7 +362,7 @@ class Stripes:
         if not there.isLost:
             there.isLost = True
             self._sendAgain(there)
-            there.onWay.clear()
+            there.inFlight.clear()
             there.bytes = 0
         return not all(each.isLost for each in self._lanes)
 
@@ -371,7 +371,7 @@ class Stripes:
         return self._lanes[lane].isLost
 
     def _sendAgain(self, there: Lane) -> None:
-        self._again.extend(piece for piece in there.onWay if not piece.isArrived)
+        self._again.extend(piece for piece in there.inFlight if not piece.isArrived)
 
     def told(self, following: int) -> None:
         """Note that the peer has ended, and has taken all messages before this number, but no other one."""
@@ -400,9 +400,9 @@ class Stripes:
             if piece is None:
                 break
             there = self._lanes[lane]
-            if not there.onWay:
+            if not there.inFlight:
                 there.since = now
-            there.onWay[piece] = None
+            there.inFlight[piece] = None
             there.bytes += piece.length
             found.append((lane, piece))
         return found
@@ -418,7 +418,7 @@ class Stripes:
         again, there = self._again, self._lanes[lane]
         while again:
             piece = again.popleft()
-            if not piece.isArrived and piece not in there.onWay:
+            if not piece.isArrived and piece not in there.inFlight:
                 self.again += 1
                 return piece
         for queue in (
@@ -500,14 +500,14 @@ class Stripes:
             raise Violation(f"message {head.number} of {head.total} bytes, and {self._following} is missing")
         if not 1 <= head.kind <= 4 or (head.kind in (Kind.TOLD, Kind.END) and head.total):
             raise Violation(f"a message of kind {int(head.kind)} with {head.total} bytes")
-        if self._underWay and self._underWay + head.total > MOST_BYTES:
+        if self._bytesInFlight and self._bytesInFlight + head.total > MOST_BYTES:
             raise Violation(f"{head.total} bytes more than may be under way")
         if head.kind == Kind.MESSAGE:
             if self._budget.used + head.total > self._budget.most:
                 raise Violation(f"{head.total} bytes more than all peers of the module may have")
             self._budget.used += head.total
             self._buffered += head.total
-        self._underWay += head.total
+        self._bytesInFlight += head.total
         found = self._incoming[head.number] = _Incoming(head)
         return found
 
@@ -526,7 +526,7 @@ class Stripes:
         else:
             heappush(self._held, (number, -1 if kind == Kind.END else head.tag, bytes(data)))
         while self._following in self._done:
-            self._underWay -= self._done.pop(self._following)
+            self._bytesInFlight -= self._done.pop(self._following)
             self._following += 1
         while self._held and self._held[0][0] < self._following:
             _number, tag, held = heappop(self._held)
@@ -591,7 +591,7 @@ class Stripes:
         times = [
             each.since + PATIENCE
             for each in self._lanes
-            if each.onWay and not (each.isSuspect or each.isLost)
+            if each.inFlight and not (each.isSuspect or each.isLost)
         ]
         return min(times, default=None)
 
@@ -603,7 +603,7 @@ class Stripes:
         """
         found = []
         for number, lane in enumerate(self._lanes):
-            if lane.onWay and not (lane.isSuspect or lane.isLost) and lane.since + PATIENCE <= now:
+            if lane.inFlight and not (lane.isSuspect or lane.isLost) and lane.since + PATIENCE <= now:
                 lane.isSuspect = True
                 self._sendAgain(lane)
                 found.append(number)

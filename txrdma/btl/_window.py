@@ -95,7 +95,7 @@ class Sent:
     @ivar ordinal: number of the segment, which unlike C{sequence} begins with zero and never begins anew.
     @ivar number: of its latest transmission, at C{sentAt} seconds, on C{channel}.
     @ivar isLost: whether it waits to be sent again; C{isLate}: because of the timer alone.
-    @ivar landed: place of its bytes in the peer's landing; -1 where they travel with it.
+    @ivar placed: place of its bytes in the peer's receive buffer; -1 where they travel with it.
     """
 
     __slots__ = (
@@ -106,7 +106,7 @@ class Sent:
             "isLate",
             "isLost",
             "kind",
-            "landed",
+            "placed",
             "message",
             "number",
             "offset",
@@ -129,7 +129,7 @@ class Sent:
         self.kind, self.tag, self.payload, self.message = kind, tag, payload, message
         self.fragment, self.total, self.region, self.offset = fragment, total, region, offset
         self.sequence = self.ordinal = self.number = self.channel = self.tries = 0
-        self.landed = -1
+        self.placed = -1
         self.sentAt = 0.0
         self.isArrived = self.isLate = self.isLost = False
 
@@ -252,7 +252,7 @@ class SendWindow:
         if told >= outstanding or (beyond and told + 1 + beyond.bit_length() >= outstanding):
             self._counters.badAckRecvs += 1
             return None
-        self._heardDuplicates(ack.duplicates)
+        self._countDuplicates(ack.duplicates)
         if told == -1:
             self._counters.dupAcks += 1
         return self._arrive(told, beyond, ack.latest, ack.latestAttempt, now)
@@ -376,7 +376,7 @@ class SendWindow:
         if channel == DATA:
             self.congestion.measured(seconds)
 
-    def _heardDuplicates(self, duplicates: int) -> None:
+    def _countDuplicates(self, duplicates: int) -> None:
         more = difference(duplicates, self._duplicates)
         if more <= 0:
             return

@@ -47,7 +47,7 @@ _seldom = RateLimitedLogger(Logger())
 MEND_SECONDS: Final = 0.25
 """Seconds after which a queue pair that has failed begins anew: its port may be down for longer."""
 
-MOST_UNTOLD: Final = 32
+MOST_UNREPORTED: Final = 32
 """Packets, or a quarter of a send queue if that is less, behind which a batch makes a completion."""
 
 QKEY: Final = 0x62746C31
@@ -110,7 +110,7 @@ class Channel:
         self.sends, receives = (min(depth, most) for depth in depths)
         self.reposts = self.posted = self.left = 0
         self._untold = 0  # packets since the last request that makes a completion
-        self._mostUntold = min(MOST_UNTOLD, self.sends // 4)
+        self._mostUnreported = min(MOST_UNREPORTED, self.sends // 4)
         self._taken, self._broken = taken, broken
         self.isClosed = False
         self._reactor = reactor
@@ -167,11 +167,13 @@ class Channel:
             at = begin + number * stride
             yield ReceiveRequest(at, (Segment(memory.address + at, stride, memory.lkey),))
 
-    def send(self, packets: Sequence[Packet], wayTo: Callable[[object], tuple[IAddressHandle, QPN]]) -> int:
+    def send(
+        self, packets: Sequence[Packet], destinationOf: Callable[[object], tuple[IAddressHandle, QPN]]
+    ) -> int:
         """
         Post packets, in one call of the device; there are credits for all of them.
 
-        @param wayTo: the peer's address and queue pair, by the context of the peer.
+        @param destinationOf: the peer's address and queue pair, by the context of the peer.
         @return: packets that were dropped, since the queue pair has failed or refuses them: none, or all.
         """
         if self._mending is not None:
@@ -182,11 +184,11 @@ class Channel:
         for peer, _channel, head, payload in packets:
             if peer is not latest:  # some of each peer follow each other
                 latest = peer
-                address, qpn = wayTo(peer.context)
+                address, qpn = destinationOf(peer.context)
             batch.append(prepared(address, qpn, head, payload))
         return 0 if self._post(batch) else len(packets)
 
-    def sendAlone(self, address: IAddressHandle, qpn: QPN, head: bytes, payload: Buffer) -> int:
+    def sendFast(self, address: IAddressHandle, qpn: QPN, head: bytes, payload: Buffer) -> int:
         """
         Send one packet, without a request where the device has a way for that.
 
@@ -219,18 +221,18 @@ class Channel:
 
     def _post(self, batch: Sequence[SendRequest]) -> bool:
         """Post requests; False if the device refuses them, so that their packets are lost as on a wire."""
-        untold = self._untold + len(batch)
-        isTold = untold >= self._mostUntold
+        unreported = self._untold + len(batch)
+        isTold = unreported >= self._mostUnreported
         if isTold:
             last = batch[-1]
-            last.signaled, last.identifier = True, untold
+            last.signaled, last.identifier = True, unreported
         try:
             self._pair.postSend(batch)
         except RDMAError as error:
             self._warnRefused(error)
             return False
         self.posted += len(batch)
-        self._untold = 0 if isTold else untold
+        self._untold = 0 if isTold else unreported
         return True
 
     def _repost(self, receives: list[ReceiveRequest]) -> None:

@@ -120,8 +120,8 @@ class FrameKind(Code):
     QUEUE_PAIR = 5
     """The sender has a reliable queue pair for long messages, and wants one of the peer: L{QueuePairPart}."""
 
-    LANDING = 6
-    """The sender has made memory for long messages of the peer, or will not do so: L{LandingPart}."""
+    RECEIVE_BUFFER = 6
+    """The sender has made memory for long messages of the peer, or will not do so: L{ReceiveBufferFrame}."""
 
 
 @wire(12)
@@ -147,9 +147,9 @@ class QueuePairPart(Layout):
 
 
 @wire(16)
-class LandingPart(Layout):
+class ReceiveBufferFrame(Layout):
     """
-    The content of a C{LANDING} frame: memory where the peer may write.
+    The content of a C{RECEIVE_BUFFER} frame: memory where the peer may write.
 
     @ivar length: bytes; 0 where there is none, nor will be for this connection.
     """

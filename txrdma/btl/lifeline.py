@@ -32,11 +32,11 @@ from twisted.python.failure import Failure
 
 from txrdma.btl._events import (
     Event,
-    LandingWanted,
     MessageReceived,
     PackReceived,
     PeerClosed,
     ProbeReceived,
+    ReceiveBufferWanted,
     SendCompleted,
     SendFailed,
 )
@@ -58,9 +58,9 @@ from txrdma.btl.introductions import (
     INTRODUCTION_LENGTH,
     LONGEST_FRAME,
 )
-from txrdma.btl.landings import RemoteReceiveBuffers
 from txrdma.btl.module import moduleOf, ModulePort
 from txrdma.btl.rails import MultiRailPeer, Rail, SMALL, SMALL_LENGTH
+from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.verbs import Buffer
 from txrdma.ports.softdevices import softDeviceAt
@@ -110,7 +110,7 @@ class Send(Protocol):
     def __call__(self, tag: int, data: Buffer, context: object = None, isUrgent: bool = False) -> None: ...
 
 
-class SendAlone(Protocol):
+class SendFast(Protocol):
     """A function that sends a message to the peer at once; it returns False where C{Send} has to do that."""
 
     def __call__(self, tag: int, data: Buffer, context: object = None) -> bool: ...
@@ -123,14 +123,14 @@ class Join(Protocol):
 
 
 def _never(*_words: object, **_named: object) -> bool:
-    """Send nothing, where several modules share the messages: see L{SendAlone} and L{Join}."""
+    """Send nothing, where several modules share the messages: see L{SendFast} and L{Join}."""
     return False
 
 
 class User(Protocol):
     """The owner of a lifeline, once it is established."""
 
-    def messagesCame(self, messages: Sequence[tuple[int, memoryview]]) -> None:
+    def deliverMessages(self, messages: Sequence[tuple[int, memoryview]]) -> None:
         """Take messages, each a tag and its bytes, which are valid until this returns."""
 
     def turnEnded(self) -> None:
@@ -182,12 +182,12 @@ class PeerConnection(StreamProtocol):
         peer, once introduced.
     @ivar send: sends a message, as L{Module.send<txrdma.btl._module.Module.send>} does; whoever has called it
         calls C{soon}, so that it goes.
-    @ivar sendAlone: sends a message at once, if it can; only where none is C{waiting}.
+    @ivar sendFast: sends a message at once, if it can; only where none is C{waiting}.
     @ivar join: sends a message with the last one that is C{waiting}, if it can.
     """
 
     send: Send
-    sendAlone: SendAlone
+    sendFast: SendFast
     soon: Callable[[], None]
     waiting: deque[Message]
     join: Join
@@ -215,7 +215,7 @@ class PeerConnection(StreamProtocol):
         self.user: User | None = None
         self._rails: list[Rail] = []
         self._bundle: MultiRailPeer | None = None
-        self._landings: RemoteReceiveBuffers | None = None
+        self._receiveBuffers: RemoteReceiveBuffers | None = None
         self._received = b""
         self._its: Introduction | None = None
         self._isClient, self._isPeerReady = isClient, not isClient
@@ -319,11 +319,11 @@ class PeerConnection(StreamProtocol):
             rails[0].meet(its, self, allowance)
             self.peer = rails[0].peer
             if _isOneHost(self.host, self.peerHost):
-                self._landings = RemoteReceiveBuffers(
+                self._receiveBuffers = RemoteReceiveBuffers(
                     self._reactor, self.module, rails[0].peer, its.place, self._tell
                 )
             self.send, self.soon = partial(self.module.core.send, self.peer), self.module.soon
-            self.sendAlone = partial(self.module.sendAlone, self.peer)
+            self.sendFast = partial(self.module.sendFast, self.peer)
             self.waiting, self.join = rails[0].peer.usual, rails[0].peer.join
         else:
             interfaces = [interface for _rail, _its, interface in chosen]
@@ -338,7 +338,7 @@ class PeerConnection(StreamProtocol):
             )
             self._bundle, self.peer = bundle, bundle.peer
             self.send, self.soon = bundle.peer.send, bundle.soon
-            self.sendAlone, self.waiting, self.join = _never, deque(), _never
+            self.sendFast, self.waiting, self.join = _never, deque(), _never
             for number, (rail, its, _interface) in enumerate(chosen):
                 rail.meet(its, bundle.program(number), allowance)
             bundle.met()
@@ -386,8 +386,8 @@ class PeerConnection(StreamProtocol):
             self.module.turn()
         elif kind == FrameKind.ECHO:
             self._echoed(content)
-        elif kind in (FrameKind.QUEUE_PAIR, FrameKind.LANDING) and self._landings is not None:
-            self._landings.heard(kind, content)
+        elif kind in (FrameKind.QUEUE_PAIR, FrameKind.RECEIVE_BUFFER) and self._receiveBuffers is not None:
+            self._receiveBuffers.heard(kind, content)
 
     def _maybeEstablished(self) -> None:
         if self._isMissing() or not self._isPeerReady or self.user is not None or self._isOver:
@@ -400,7 +400,7 @@ class PeerConnection(StreamProtocol):
         for rail in self._rails:
             rail.module.core.establish(rail.peer)
         early, self._early = self._early, []
-        user.messagesCame(early)
+        user.deliverMessages(early)
         user.turnEnded()
 
     def _late(self) -> None:
@@ -494,7 +494,7 @@ class PeerConnection(StreamProtocol):
             self._call(event.context, MessageFailed(event.reason))
         else:
             self._bundle.close()
-            self._sayFarewell(stripes.following.to_bytes(8, "big"))
+            self._sendClose(stripes.following.to_bytes(8, "big"))
 
     def _brokeDown(self, error: Exception) -> None:
         self._giveUp(Failure(ConnectionLost(str(error))))
@@ -523,13 +523,13 @@ class PeerConnection(StreamProtocol):
             # What the peer has refused before is no matter of the end.
             self._hasFailed = self._hasFailed or event.peer.state >= LEFT
             self._call(event.context, MessageFailed(event.reason))
-        elif isinstance(event, LandingWanted):
-            if self._landings is not None:
-                self._landings.ask()
+        elif isinstance(event, ReceiveBufferWanted):
+            if self._receiveBuffers is not None:
+                self._receiveBuffers.ask()
         elif isinstance(event, ProbeReceived):
             self._echo(event.nonce)
         elif isinstance(event, PeerClosed):
-            self._sayFarewell(b"".join(event.peer.acknowledgement()))
+            self._sendClose(b"".join(event.peer.acknowledgement()))
         else:
             if event.error is not None:
                 _log.failure(
@@ -541,7 +541,7 @@ class PeerConnection(StreamProtocol):
         """Take messages, or keep them until this end is connected."""
         user = self.user
         if user is not None:
-            user.messagesCame(messages)
+            user.deliverMessages(messages)
         elif not self._isOver:
             self._early += [(tag, memoryview(bytes(data))) for tag, data in messages]
             self._isPeerReady = True  # its word comes by another way
@@ -549,7 +549,7 @@ class PeerConnection(StreamProtocol):
             if len(self._early) > MOST_EARLY:
                 self._giveUp(Failure(Unreachable("the peer sends much before its packets are known to pass")))
 
-    def _sayFarewell(self, acknowledgement: bytes) -> None:
+    def _sendClose(self, acknowledgement: bytes) -> None:
         """End in order."""
         self._isPeerReady = True
         self._maybeEstablished()
@@ -612,8 +612,8 @@ class PeerConnection(StreamProtocol):
             self._endStripes(self._bundle)
         elif self._isIntroduced:
             self._endPeer(self._rails[0].peer)
-        if self._landings is not None:
-            self._landings.close()
+        if self._receiveBuffers is not None:
+            self._receiveBuffers.close()
         if self._isIntroduced and not self._isClean and self._failure is None:
             gone = "the peer's process has ended"
             self._failure = Failure(PeerLost(gone) if self.user is None else ConnectionLost(gone))

@@ -139,7 +139,7 @@ class ModulePort:
     @ivar place: how peers reach it.
     @ivar domain: the protection domain of all that it has made.
     @ivar interface: the network interface of its port, for people.
-    @ivar landingBytes: memory that is kept for the long messages of peers.
+    @ivar receiveBufferBytes: memory that is kept for the long messages of peers.
     @ivar isBroken: a channel has failed, so that new peers need another module.
     """
 
@@ -149,8 +149,8 @@ class ModulePort:
         @raise txrdma.error.RDMAError: the device has no room for two queue pairs.
         """
         self._reactor, self.device = reactor, device
-        self._holders = self.landingBytes = 0
-        self._isBusy = self._isClosed = self.isBroken = self._isTellingLanded = False
+        self._holders = self.receiveBufferBytes = 0
+        self._isBusy = self._isClosed = self.isBroken = self._reportsPlaced = False
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
@@ -268,7 +268,7 @@ class ModulePort:
         own = self.place.gid
         if own.isMapped != place.gid.isMapped and (own.ip is None or place.gid.ip is None):
             raise InvalidRequest(f"there is no way from {own.ip or own} to {place.gid.ip or place.gid}")
-        way = _Way(self.domain.createAddressHandle(self.wayTo(place)), place.qpns, program)
+        way = _Way(self.domain.createAddressHandle(self.destinationOf(place)), place.qpns, program)
         addresses: tuple[Source, Source] = (
             sourceOf(place.gid, place.qpns[0]),
             sourceOf(place.gid, place.qpns[1]),
@@ -279,7 +279,7 @@ class ModulePort:
             allowance=allowance,
         )
 
-    def wayTo(self, place: Place) -> AddressVector:
+    def destinationOf(self, place: Place) -> AddressVector:
         """The way from this port to that of a peer."""
         return AddressVector(place.gid, self._index, 1, _HOPS, dmac=place.mac)
 
@@ -314,23 +314,23 @@ class ModulePort:
 
     # Turns
 
-    def sendAlone(self, peer: Peer, tag: int, data: Buffer, context: object = None) -> bool:
+    def sendFast(self, peer: Peer, tag: int, data: Buffer, context: object = None) -> bool:
         """
-        Send a message at once, if it is alone: see L{FastPath<txrdma.btl._shortcuts.FastPath.sendAlone>}.
+        Send a message at once, if it is alone: see L{FastPath<txrdma.btl._shortcuts.FastPath.sendFast>}.
 
         @return: False where it has to go the usual way.
         """
-        if self._isTellingLanded or self._isClosed:
+        if self._reportsPlaced or self._isClosed:
             return False
         core = self.core
-        packet = core.sendAlone(peer, tag, data)
+        packet = core.sendFast(peer, tag, data)
         if packet is None:
             return False
         channel, head, payload = packet
         way = peer.context
         assert isinstance(way, _Way)
-        credits = self._channels[channel].sendAlone(way.handle, way.qpns[channel], head, payload)
-        core.sentAlone(peer, channel, tag, payload, context, self._reactor.seconds())
+        credits = self._channels[channel].sendFast(way.handle, way.qpns[channel], head, payload)
+        core.sentFast(peer, channel, tag, payload, context, self._reactor.seconds())
         if credits:
             core.completed(channel, credits)
         if not self._isBusy:
@@ -377,7 +377,7 @@ class ModulePort:
         if packets:
             now = self._reactor.seconds()
             number, received = channel.number, core.received
-            if len(packets) > 1 or self._isBusy or not self._takeAlone(number, *packets[0], now):
+            if len(packets) > 1 or self._isBusy or not self._receiveFast(number, *packets[0], now):
                 for source, packet in packets:
                     received(number, source, packet, now)
             core.batchEnded()
@@ -385,9 +385,9 @@ class ModulePort:
                 self._send(now)
         self.turn()
 
-    def _takeAlone(self, channel: int, source: Source, packet: memoryview, now: float) -> bool:
-        """Take a message that is alone, and tell of it at once: see L{FastPath.receivedAlone}."""
-        event = None if self._isClosed else self.core.receivedAlone(channel, source, packet, now)
+    def _receiveFast(self, channel: int, source: Source, packet: memoryview, now: float) -> bool:
+        """Take a message that is alone, and tell of it at once: see L{FastPath.receiveFast}."""
+        event = None if self._isClosed else self.core.receiveFast(channel, source, packet, now)
         if event is None:
             return False
         way = event.peer.context
@@ -410,7 +410,7 @@ class ModulePort:
 
     def _tell(self) -> bool:
         """Tell of events; whether there were any."""
-        self._isTellingLanded = self.core.hasLanded
+        self._reportsPlaced = self.core.hasPlaced
         events = self.core.events()
         if not events:
             return False
@@ -433,11 +433,11 @@ class ModulePort:
             except Exception:
                 self._failed(peer)
         touched.clear()
-        self._isTellingLanded = False
+        self._reportsPlaced = False
         return True
 
     def _send(self, now: float, isEarly: bool = False) -> int:
-        if self.core.hasLanded or self._isTellingLanded:
+        if self.core.hasPlaced or self._reportsPlaced:
             return 0  # an acknowledgement would let the peer write where bytes are still to be read
         packets = self.core.outgoing(now, isEarly)
         if not packets:
@@ -445,8 +445,8 @@ class ModulePort:
         batches: tuple[list[Packet], list[Packet]] = ([], [])
         for packet in packets:
             batches[packet.channel].append(packet)
-        for channel, batch, wayTo in zip(self._channels, batches, _WAYS):  # noqa: B905  # there are two of each
-            if batch and (dropped := channel.send(batch, wayTo)):
+        for channel, batch, destinationOf in zip(self._channels, batches, _WAYS):  # noqa: B905  # there are two of each
+            if batch and (dropped := channel.send(batch, destinationOf)):
                 self.core.completed(channel.number, dropped)
         return len(packets)
 

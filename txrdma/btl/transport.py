@@ -73,7 +73,7 @@ class MessageTransport:
         self.progressed: Callable[[], None] | None = None
         self._lifeline: PeerConnection | None = lifeline
         self._core, self._send, self._soon = lifeline.module.core, lifeline.send, lifeline.soon
-        self._sendAlone, self._waiting, self._join = lifeline.sendAlone, lifeline.waiting, lifeline.join
+        self._sendFast, self._waiting, self._join = lifeline.sendFast, lifeline.waiting, lifeline.join
         self._peer = lifeline.peer
         self._host, self._its = cast(IAddress, lifeline.host), cast(IAddress, lifeline.peerHost)
         self._protocol = protocol
@@ -148,7 +148,7 @@ class MessageTransport:
                 done(MessageFailed("the connection has ended"))
             return
         if self._producer is None:
-            if waiting or not self._sendAlone(tag, data, done):
+            if waiting or not self._sendFast(tag, data, done):
                 self._send(tag, data, done, isUrgent)
                 self._soon()
             return
@@ -369,7 +369,7 @@ class MessageTransport:
 
     # What the lifeline tells: see L{txrdma.btl.lifeline.User}
 
-    def messagesCame(self, messages: Sequence[tuple[int, memoryview]]) -> None:
+    def deliverMessages(self, messages: Sequence[tuple[int, memoryview]]) -> None:
         """Take messages, by their tags; one whose handler fails keeps the others from nobody."""
         handlers, rest = self._handlers, iter(messages)
         while True:
@@ -480,7 +480,7 @@ class MessageTransport:
             tag, data, outcome = unsent.popleft()
             self._unsentBytes -= len(data)
             flow.send(len(data))
-            if self._waiting or not self._sendAlone(tag, data, outcome):
+            if self._waiting or not self._sendFast(tag, data, outcome):
                 self._send(tag, data, outcome)
                 isLeft = True
         if isLeft:

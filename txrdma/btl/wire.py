@@ -52,11 +52,11 @@ class Kind(Code):
     PACK = 8
     """Several whole messages: a L{PackEntry} for each of them, then the bytes of all, in the same order."""
 
-    LANDED = 9
-    """A C{CHUNK}, or a whole message, that stands in the receiver's landing, where a L{Landed} tells."""
+    PLACED = 9
+    """A C{CHUNK} or a whole message in the receiver's receive buffer, at the position in L{Placed}."""
 
-    LANDED_PUT = 10
-    """A C{PUT} whose bytes stand in the receiver's landing, where a L{Landed} tells."""
+    PLACED_PUT = 10
+    """A C{PUT} whose bytes are in the receiver's receive buffer, at the position in L{Placed}."""
 
 
 @wire(18)
@@ -145,9 +145,9 @@ class PackEntry(Layout):
 
 
 @wire(8)
-class Landed(Layout):
+class Placed(Layout):
     """
-    The bytes of a L{Kind.LANDED} or of a L{Kind.LANDED_PUT}: where those that count stand.
+    The bytes of a L{Kind.PLACED} or of a L{Kind.PLACED_PUT}: where those that count stand.
 
     @ivar place: of the first byte, in memory that the receiver has made for this sender.
     @ivar length: bytes.
@@ -208,8 +208,8 @@ VOID: Final = 5
 BYE: Final = 6
 REFUSED: Final = 7
 PACK: Final = 8
-LANDED: Final = 9
-LANDED_PUT: Final = 10
+PLACED: Final = 9
+PLACED_PUT: Final = 10
 
 HEADER_LENGTH: Final = 18
 CHUNK_LENGTH: Final = 30
@@ -253,9 +253,9 @@ def encodeHead(
         acknowledged = 0
     else:
         flags |= 0x80
-    if kind == CHUNK or kind == LANDED:
+    if kind == CHUNK or kind == PLACED:
         return _CHUNK.pack(first, flags, tag, sender, sequence, acknowledged, length, fragment, total, offset)
-    if kind == PUT or kind == LANDED_PUT:
+    if kind == PUT or kind == PLACED_PUT:
         return _PUT.pack(first, flags, tag, sender, sequence, acknowledged, length, region, offset)
     if kind == ACK:
         part = (duplicates, latest, latestAttempt)
@@ -287,25 +287,25 @@ def decodeSegment(packet: Buffer) -> Segment:
         raise WireError("Header", 0, f"version {first >> 4}, not {VERSION}")
     kind = first & 15
     begin = HEADER_LENGTH
-    if kind == CHUNK or kind == LANDED:
+    if kind == CHUNK or kind == PLACED:
         begin = CHUNK_LENGTH
-    elif kind == PUT or kind == LANDED_PUT:
+    elif kind == PUT or kind == PLACED_PUT:
         begin = PUT_LENGTH
     elif kind == ACK:
         begin = ACK_LENGTH
-    elif not FRAG <= kind <= LANDED_PUT:
+    elif not FRAG <= kind <= PLACED_PUT:
         raise WireError("Header", 0, f"kind {kind}")
     if have < begin + length:
         raise WireError("Header", 16, f"{length} bytes behind the first {begin} of {have}")
     payload = memoryview(packet)[begin : begin + length]
     attempt = flags & 0x7F
     told = acknowledged if flags & 0x80 or kind == ACK else None
-    if kind == CHUNK or kind == LANDED:
+    if kind == CHUNK or kind == PLACED:
         fragment, total, offset = _CHUNK.unpack_from(packet)[7:]
         return Segment(
             kind, sender, sequence, told, tag, payload, fragment, total, 0, offset, 0, 0, 0, attempt
         )
-    if kind == PUT or kind == LANDED_PUT:
+    if kind == PUT or kind == PLACED_PUT:
         region, offset = _PUT.unpack_from(packet)[7:]
         return Segment(kind, sender, sequence, told, tag, payload, 0, 0, region, offset, 0, 0, 0, attempt)
     if kind == ACK:
@@ -361,23 +361,23 @@ def decodePack(count: int, payload: memoryview) -> list[tuple[int, memoryview]] 
     return messages if begin == len(payload) else None
 
 
-def encodeLanded(place: int, length: int) -> bytes:
-    """Make the bytes of a segment whose own stand in the receiver's landing: see L{Landed}."""
+def encodePlaced(place: int, length: int) -> bytes:
+    """Make the bytes of a segment whose own stand in the receiver's receive buffer: see L{Placed}."""
     return _LANDED.pack(place, length)
 
 
-def decodeLanded(segment: Segment, landing: memoryview) -> Segment | None:
+def decodePlaced(segment: Segment, buffer: memoryview) -> Segment | None:
     """
-    Read a segment whose bytes stand in a landing.
+    Read a segment whose bytes stand in a buffer.
 
     @return: the C{FRAG}, the C{CHUNK} or the C{PUT} that it stands for; None where there are no such bytes.
     """
     if len(segment.payload) != _LANDED.size:
         return None
     place, length = _LANDED.unpack(segment.payload)
-    if place + length > len(landing):
+    if place + length > len(buffer):
         return None
-    kind = PUT if segment.kind == LANDED_PUT else CHUNK
+    kind = PUT if segment.kind == PLACED_PUT else CHUNK
     if kind == CHUNK and length == segment.total and length and not segment.offset:
         kind = FRAG
-    return segment._replace(kind=kind, payload=landing[place : place + length])
+    return segment._replace(kind=kind, payload=buffer[place : place + length])

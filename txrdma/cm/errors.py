@@ -4,7 +4,7 @@ Errors of communication management that no other part of txrdma has.
 
 from __future__ import annotations
 
-from txrdma.cm.layouts.messages import checkRoom, REJ, RejectReason
+from txrdma.cm.layouts.messages import checkPrivateData, REJ, RejectReason
 from txrdma.error import RDMAError, Refused
 
 
@@ -47,7 +47,7 @@ class Rejection(RDMAError):
         @param information: see L{txrdma.cm.layouts.rejectinfo.informationFor}; at most 72 bytes.
         @raise txrdma.error.InvalidRequest: there is too much of either.
         """
-        checkRoom(information, 72, "information")
-        checkRoom(privateData, 148)
+        checkPrivateData(information, 72, "information")
+        checkPrivateData(privateData, 148)
         super().__init__(f"rejected: {reason.name}")
         self.reason, self.privateData, self.information = reason, privateData, information

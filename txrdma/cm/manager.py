@@ -39,7 +39,7 @@ from txrdma.cm.interfaces import IConnectionManager, IManagedConnection
 from txrdma.cm.layouts.messages import (
     APStatus,
     checkFits,
-    checkRoom,
+    checkPrivateData,
     CMPath,
     LAP,
     RejectReason,
@@ -407,7 +407,7 @@ class ConnectionManager:
             L{PeerSilent} when no answer came.
         @raise InvalidRequest: there is too much private data.
         """
-        checkRoom(privateData, 216)
+        checkPrivateData(privateData, 216)
         question = SIDRREQ(serviceID=serviceID, pkey=path.pkey, privateData=privateData.ljust(216, b"\0"))
         life = SUBNET_TIMEOUT if path.packetLifeTime is None else path.packetLifeTime
         patience = Patience(responseTimeout, life, RETRIES)

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from txrdma.btl.connections import connect, listen, MessageProtocol
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.options import IReactor
-from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.rows import printJSON
 from txrdma.messages import IMessageProtocolFactory
 
 PORT = 18517
@@ -165,7 +165,7 @@ async def _ping(reactor: IReactor, options: CommandOptions) -> None:
         await asking.ended
     found = result(options["host"], len(data), times)
     if options["json"]:
-        tellJSON(found)
+        printJSON(found)
     else:
         least, middle, most = (1e6 * found[f"{name}Seconds"] for name in ("minimum", "median", "maximum"))
         print(f"{len(times)} round trips: {least:.0f} us, {middle:.0f} us the median, {most:.0f} us at most")

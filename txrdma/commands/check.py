@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import opened
 from txrdma.commands.common.sweeping import loaded, swept
 from txrdma.commands.errors import counted, ThresholdOptions
@@ -19,7 +19,7 @@ from txrdma.fabric.nodenames import readNodeNames
 from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.tables import tableFindings, TableSurvey
 
-COULD_NOT_LOOK = 2
+NOT_CHECKED = 2
 
 
 class CommandOptions(ThresholdOptions):
@@ -75,9 +75,9 @@ async def run(reactor: Any, options: CommandOptions) -> None:
                     )
     except RDMAError as error:
         print(f"txrdma check: {error}", file=sys.stderr)
-        raise SystemExit(COULD_NOT_LOOK) from error
+        raise SystemExit(NOT_CHECKED) from error
     if options["json"]:
-        tellJSON(reportDict(fabric, found))
+        printJSON(reportDict(fabric, found))
     elif found or not options["quiet"]:
         for each in found:
             print(f"{each.kind}: {each.where}: {each.text}")

@@ -15,7 +15,7 @@ from twisted.python import usage
 from txrdma.commands.common import options
 from txrdma.commands.common.attributefields import attributeDict, attributesOf
 from txrdma.commands.common.packets import inBytes, inPacket, Inside, LENGTH
-from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.values import count
 from txrdma.commands.dissect.capture import Explanation
 from txrdma.commands.dissect.words import describeCLC
@@ -83,7 +83,7 @@ async def run(reactor: object, options: CommandOptions) -> None:
         raise InvalidRequest("there is no management datagram in it, and no SMC")
     if options["json"]:
         datagrams = [_dict(each, records) for each, records in told]
-        tellJSON({"smc": smc.toDict(), "datagrams": datagrams} if smc.events else datagrams)
+        printJSON({"smc": smc.toDict(), "datagrams": datagrams} if smc.events else datagrams)
         return
     if smc.events:
         for line in smc.lines(options["level"]):

@@ -9,13 +9,13 @@ from twisted.python import usage
 
 from txrdma.commands.common.devicechoice import outlookFor, told
 from txrdma.commands.common.devicedescriptions import chosen, describeAll, describeDevice
-from txrdma.commands.common.options import TellingOptions
+from txrdma.commands.common.options import TableOptions
 from txrdma.commands.common.tables import show
 from txrdma.commands.formats.devicetables import devicesTable, deviceTables
 from txrdma.error import DeviceUnavailable
 
 
-class CommandOptions(TellingOptions):
+class CommandOptions(TableOptions):
     """Options of C{txrdma devices}: one device or all, or a host."""
 
     synopsis = "[options] [DEVICE | --for HOST]"

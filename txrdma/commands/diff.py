@@ -7,20 +7,20 @@ from typing import Any
 
 from twisted.python import usage
 
-from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.sweeping import (
     fabricOf,
     INTERRUPTED,
     isInterrupted,
     loaded,
+    printProblems,
     SweepOptions,
-    tellProblems,
 )
 from txrdma.error import RDMAError
 from txrdma.fabric.differences import Difference, differences
 from txrdma.fabric.nodenames import readNodeNames
 
-COULD_NOT_LOOK = 2
+NOT_CHECKED = 2
 
 
 class CommandOptions(SweepOptions):
@@ -49,18 +49,18 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             after, names = await fabricOf(reactor, options)
     except RDMAError as error:
         print(f"txrdma diff: {error}", file=sys.stderr)
-        raise SystemExit(COULD_NOT_LOOK) from error
+        raise SystemExit(NOT_CHECKED) from error
     if isInterrupted(after):
-        tellProblems(after)
+        printProblems(after)
         raise SystemExit(INTERRUPTED)
     found = differences(names.put(before), names.put(after))
     if options["json"]:
-        tellJSON([differenceDict(each) for each in found])
+        printJSON([differenceDict(each) for each in found])
     else:
         for each in found:
             print(each)
     if not options["after"]:
-        tellProblems(after)
+        printProblems(after)
     if found:
         sys.stdout.flush()
         raise SystemExit(1)

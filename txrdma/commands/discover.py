@@ -9,18 +9,18 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.sweeping import (
     endWith,
     fabricOf,
     INTERRUPTED,
     isInterrupted,
+    printProblems,
     SweepOptions,
-    tellProblems,
 )
 from txrdma.commands.formats.dot import dotText
 from txrdma.commands.formats.ibnetdiscover import listing
-from txrdma.commands.formats.snapshot import toldDict
+from txrdma.commands.formats.snapshot import snapshotDict
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.chassis import chassis
 from txrdma.fabric.model import Fabric
@@ -79,10 +79,10 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     fabric, names = await fabricOf(reactor, options)
     form = options["format"]
     if form == "json":
-        tellJSON(toldDict(fabric, names))
+        printJSON(snapshotDict(fabric, names))
     elif form == "svg":
         if isInterrupted(fabric):  # who does not want to wait is not shown a drawing, which takes time, too
-            tellProblems(fabric)
+            printProblems(fabric)
             raise SystemExit(INTERRUPTED)
         sys.stdout.write(await drawn(reactor, "\n".join(dotText(fabric, names))))
     elif form == "text" and options["chassis"]:

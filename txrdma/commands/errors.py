@@ -9,9 +9,9 @@ from typing import Any, Final
 from twisted.internet.defer import CancelledError
 
 from txrdma.commands.common.progress import ProgressBar
-from txrdma.commands.common.rows import hexGUID, tellJSON
+from txrdma.commands.common.rows import hexGUID, printJSON
 from txrdma.commands.common.session import confirmed, opened, Session, TARGET
-from txrdma.commands.common.sweeping import PartOptions, SweepOptions, swept, tellProblems
+from txrdma.commands.common.sweeping import PartOptions, printProblems, SweepOptions, swept
 from txrdma.commands.links import linkText
 from txrdma.commands.nodes import chosen
 from txrdma.fabric.errorcounters import (
@@ -85,16 +85,16 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             *(session, fabric, thresholds),
             nodes=chosen(fabric, options),
             withData=bool(options["data"]),
-            dataAlone=bool(options["counters"]),
+            dataOnly=bool(options["counters"]),
             withDetails=bool(options["details"]),
             clear=clear,
         )
     if options["json"]:
-        tellJSON(reportDict(report, session.names))
+        printJSON(reportDict(report, session.names))
     else:
         for line in described(report, session.names, thresholds, options["counters"], options["report-port"]):
             print(line)
-    tellProblems(fabric)
+    printProblems(fabric)
     if report.bad or report.silent or fabric.problems:
         sys.stdout.flush()
         raise SystemExit(1)
@@ -130,7 +130,7 @@ def described(
     report: CounterReport,
     names: NodeNames,
     thresholds: Thresholds,
-    dataAlone: bool = False,
+    dataOnly: bool = False,
     withLinks: bool = False,
 ) -> Iterator[str]:
     """Lines of a report as ibqueryerrors prints it."""
@@ -139,7 +139,7 @@ def described(
         name = names.name(each.node.guid, each.node.description)
         if each.node is not last:
             last = each.node
-            yield f'{"Data Counters" if dataAlone else "Errors"} for {int(each.node.guid):#x} "{name}"'
+            yield f'{"Data Counters" if dataOnly else "Errors"} for {int(each.node.guid):#x} "{name}"'
         port = each.node.port(0 if each.number == ALL_PORTS else each.number)
         number = "ALL" if each.number == ALL_PORTS else each.number
         yield f"   GUID {int(port.guid):#x} port {number}: {' '.join(_values(each))}"

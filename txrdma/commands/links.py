@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from txrdma.commands.common.rows import hexGUID, showRows, tellJSON
+from txrdma.commands.common.rows import hexGUID, printJSON, showRows
 from txrdma.commands.common.session import TARGET
 from txrdma.commands.common.sweeping import endWith, fabricOf, PartOptions
 from txrdma.fabric.health import belowBest, hasLink
@@ -46,7 +46,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     if options["below"]:
         links = [link for link in links if link["to"] and (link["couldBe"] or link["state"] != "ACTIVE")]
     if options["json"]:
-        tellJSON(links)
+        printJSON(links)
     else:
         columns = ("LID", "Port", "Name", "Width", "Speed", "State", "To LID", "Port", "Name", "")
         showRows(columns, [_row(link) for link in links])

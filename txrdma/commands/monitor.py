@@ -56,7 +56,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     with opened(reactor, options) as session:
         interval: float = options["interval"]
         settings = PollerSettings(intervalSeconds=interval, settleSeconds=min(2.0, interval))
-        show = _toldAsJSON if options["json"] else _Screen(options["links"])
+        show = _toJSON if options["json"] else _Screen(options["links"])
 
         def isDone(began: float) -> None:
             if ended.called:
@@ -98,7 +98,7 @@ def summaryOf(poller: FabricPoller) -> str:
     )
 
 
-def _toldAsJSON(poller: FabricPoller) -> None:
+def _toJSON(poller: FabricPoller) -> None:
     loads = [] if poller.fabric is None else busiest(poller.fabric, poller.meters, 10)
     told = {
         "statistics": asdict(poller.statistics),

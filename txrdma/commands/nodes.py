@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from txrdma.commands.common.rows import hexGUID, showRows, tellJSON
+from txrdma.commands.common.rows import hexGUID, printJSON, showRows
 from txrdma.commands.common.session import TARGET
 from txrdma.commands.common.sweeping import endWith, fabricOf, PartOptions
 from txrdma.fabric.model import Fabric, Node
@@ -21,7 +21,7 @@ _WORDS: Final = {
     NodeType.SWITCH: "switch",
     NodeType.ROUTER: "router",
 }
-_NOT_TOLD: Final = {"ports", "nodeInfo", "switchInfo"}
+_OMITTED: Final = {"ports", "nodeInfo", "switchInfo"}
 """Keys of a snapshot's nodes left out here: C{discover} prints them."""
 
 
@@ -47,7 +47,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     nodes = chosen(fabric, options)
     if options["json"]:
         told = [nodeDict(node, names) for node in nodes]
-        tellJSON([{key: value for key, value in node.items() if key not in _NOT_TOLD} for node in told])
+        printJSON([{key: value for key, value in node.items() if key not in _OMITTED} for node in told])
     else:
         rows = [
             (

@@ -13,7 +13,7 @@ from twisted.python import usage
 
 from txrdma.commands.common.attributefields import attributeDict
 from txrdma.commands.common.options import columns
-from txrdma.commands.common.rows import showRows, tellJSON
+from txrdma.commands.common.rows import printJSON, showRows
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import count, portNumbers
 from txrdma.commands.common.values import seconds as timeOption
@@ -90,7 +90,7 @@ THEIRS: Final = {
 _SAMPLED: Final = (pma.PortSamplesControl, pma.PortSamplesResult, pma.PortSamplesResultExtended)
 _MOST_OUTSTANDING: Final = 16
 _MOST_SAMPLED: Final = 15
-_SAMPLE_LOOKED: Final = 0.1
+_SAMPLE_POLL_SECONDS: Final = 0.1
 _LONGEST_SAMPLE: Final = 60.0
 
 
@@ -136,7 +136,7 @@ class CommandOptions(FabricOptions):
         self["ports"] = [] if ports in ("all", str(ALL_PORTS)) else portNumbers(ports)
 
     def postOptions(self) -> None:
-        self["isSaid"] = self["extended"] or self["kind"] is not None
+        self["isConfirmed"] = self["extended"] or self["kind"] is not None
         said = "extended" if self["extended"] else self["kind"] or "counters"
         self["kind"] = THEIRS.get(said.replace("-", "_"), said)
         if self["kind"] not in KINDS:
@@ -210,7 +210,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         if options["sampled"]:
             kind, told = pma.PortSamplesResult, [await _sampled(session, counted)]
         elif options["watch"]:
-            await _watch(session, counted, watched(counted, kind, options["isSaid"]))
+            await _watch(session, counted, watched(counted, kind, options["isConfirmed"]))
             return
         else:
             told = [] if options["reset-only"] else await readAll(session, counted, kind)
@@ -323,7 +323,7 @@ async def _sampled(session: Session, counted: CounterSource) -> Any:
             return told
         if clock.seconds() > until:
             raise InvalidRequest(f"{where(counted.path)} still samples; see --kind result")
-        await deferLater(clock, _SAMPLE_LOOKED)
+        await deferLater(clock, _SAMPLE_POLL_SECONDS)
 
 
 def _asked(kind: type[Attribute], port: int, **values: int) -> Attribute:
@@ -341,7 +341,7 @@ def _tell(
             {name: value for name, value in attributeDict(one).items() if name not in hidden} for one in told
         ]
         known = {"name": name} if name else {}
-        tellJSON({"attribute": kind.__name__, "path": where(counted.path), **known, "ports": counters})
+        printJSON({"attribute": kind.__name__, "path": where(counted.path), **known, "ports": counters})
         return
     for one in told:
         port = getattr(one, "portSelect", counted.ports[0])
@@ -361,13 +361,13 @@ class Watched:
     names: list[str]
 
 
-def watched(counted: CounterSource, kind: type[Attribute], isSaid: bool) -> list[Watched]:
+def watched(counted: CounterSource, kind: type[Attribute], isConfirmed: bool) -> list[Watched]:
     """
     Attributes and counters to read again and again.
 
-    @param isSaid: this attribute alone; otherwise the wide counters, and the errors that these may lack.
+    @param isConfirmed: this attribute alone; otherwise the wide counters, and the errors that these may lack.
     """
-    if isSaid or not counted.hasExtended:
+    if isConfirmed or not counted.hasExtended:
         return [Watched(kind, [name for name in counterNames(kind) if name not in counted.hides(kind)])]
     wide = watched(counted, PortCountersExtended, True)
     hidden = counted.hides(PortCounters)

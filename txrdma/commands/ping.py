@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.python import usage
 
-from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.serving import served, stopped
 from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS
 from txrdma.commands.common.values import count, seconds
@@ -97,7 +97,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         path = await session.toServices(options["target"])
         pings = await _pinged(session, path)
     if options["json"]:
-        tellJSON(pings.toDict())
+        printJSON(pings.toDict())
     else:
         print(pings.text(options["target"]))
     if len(pings.times) < pings.sent or not pings.sent:

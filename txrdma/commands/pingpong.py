@@ -25,7 +25,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.task import LoopingCall
 from twisted.python import usage
 
-from txrdma.commands.common.options import IReactor, TellingOptions
+from txrdma.commands.common.options import IReactor, TableOptions
 from txrdma.error import DeviceUnavailable
 from txrdma.interfaces import IVerbsDevice
 from txrdma.pingpong.compatible import Game, OneGame, playFirst
@@ -71,7 +71,7 @@ def _measures(text: str) -> Sequence[Measure]:
     return _choices(Measure, text)
 
 
-class CommandOptions(TellingOptions):
+class CommandOptions(TableOptions):
     """Options of C{txrdma pingpong}: tests, peer, device, and output."""
 
     synopsis = "[options] [HOST]"
@@ -371,11 +371,11 @@ async def measure(reactor: IPingPongReactor, options: CommandOptions, interrupti
     """Run all tests, one after the other; what was measured is printed in any case."""
     measurements: list[Measurement] = []
     with ExitStack() as closing:
-        tellOne = _teller(options, closing)
+        printOne = _printer(options, closing)
 
         def measured(measurement: Measurement) -> None:
             measurements.append(measurement)
-            tellOne(measurement)
+            printOne(measurement)
 
         try:
             client = await _connected(reactor, options)
@@ -391,10 +391,10 @@ async def measure(reactor: IPingPongReactor, options: CommandOptions, interrupti
                 closing.callback(progress.stop)
             await running.run()
         finally:
-            _tellAll(measurements, options)
+            _printAll(measurements, options)
 
 
-def _teller(options: CommandOptions, closing: ExitStack) -> Callable[[Measurement], None]:
+def _printer(options: CommandOptions, closing: ExitStack) -> Callable[[Measurement], None]:
     """Function called with each measurement as it ends, which adds a row of CSV if that is wanted."""
     if not options["csv"]:
         return lambda measurement: None
@@ -407,10 +407,10 @@ def _teller(options: CommandOptions, closing: ExitStack) -> Callable[[Measuremen
 def _report(measurements: Sequence[Measurement], options: CommandOptions) -> None:
     """Print all measurements: rows of CSV, then JSON or tables."""
     with ExitStack() as closing:
-        tellOne = _teller(options, closing)
+        printOne = _printer(options, closing)
         for measurement in measurements:
-            tellOne(measurement)
-    _tellAll(measurements, options)
+            printOne(measurement)
+    _printAll(measurements, options)
 
 
 async def _connected(reactor: IPingPongReactor, options: CommandOptions) -> Client:
@@ -441,7 +441,7 @@ def _clearProgress() -> None:
     print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _tellAll(measurements: Sequence[Measurement], options: CommandOptions) -> None:
+def _printAll(measurements: Sequence[Measurement], options: CommandOptions) -> None:
     if options["json"]:
         print(json.dumps([asDict(measurement) for measurement in measurements], indent=2))
     elif measurements and options.showsTables:

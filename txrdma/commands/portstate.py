@@ -16,7 +16,7 @@ from txrdma.commands.common.attributefields import assigned, attributeDict, forS
 from txrdma.commands.common.options import columns
 from txrdma.commands.common.portchanges import Change, FDR10, isSwitchedOn, newKey, OPERATIONS, parsed, STATES
 from txrdma.commands.common.progress import ProgressBar
-from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import portNumbers
 from txrdma.error import InvalidRequest, RDMAError
@@ -110,7 +110,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         else:
             told = await _ofOne(session)
     if options["json"]:
-        tellJSON(told if options["everywhere"] or len(told) != 1 else told[0])
+        printJSON(told if options["everywhere"] or len(told) != 1 else told[0])
     if any(each["error"] for each in told):
         raise SystemExit(1)
 
@@ -153,7 +153,7 @@ def _cuts(changes: Sequence[Change]) -> bool:
 
 
 async def _done(
-    session: Session, path: IBPath, node: NodeInfo, port: int, changes: Sequence[Change], isOwnWay: bool
+    session: Session, path: IBPath, node: NodeInfo, port: int, changes: Sequence[Change], isOwnPath: bool
 ) -> dict[str, Any]:
     """Print a port, or change it and print it then; its entry for JSON."""
     info = await (session.agent if changes else session.rpcs).SubnGet(PortInfo, path, port)
@@ -162,9 +162,9 @@ async def _done(
         peer = await _peer(session, path, port, node, info)
     else:
         try:
-            info = await _changed(session, path, port, info, changes, isOwnWay)
+            info = await _changed(session, path, port, info, changes, isOwnPath)
         except MADTimeoutError as failure:
-            if not isOwnWay:
+            if not isOwnPath:
                 raise
             error = f"no answer any more after {', '.join(map(str, changes))}: {failure}"
     warnings = _warnings(info, peer)
@@ -211,7 +211,7 @@ def _showFields(info: PortInfo) -> None:
 
 
 async def _changed(
-    session: Session, path: IBPath, port: int, info: PortInfo, changes: Sequence[Change], isOwnWay: bool
+    session: Session, path: IBPath, port: int, info: PortInfo, changes: Sequence[Change], isOwnPath: bool
 ) -> PortInfo:
     """Change fields of a port; returns the PortInfo afterwards."""
     fields: dict[str, str] = {}
@@ -221,7 +221,7 @@ async def _changed(
         else:
             fields.update(change.fields(info))
     isReset = any(change.operation == "reset" for change in changes)
-    if isReset and isOwnWay and path != IBDRPath():
+    if isReset and isOwnPath and path != IBDRPath():
         fields.update(STATES["enable"])  # who polls again has been down; another call would not get there
         isReset = False
     key = newKey(changes)
@@ -231,7 +231,7 @@ async def _changed(
         try:
             await session.agent.SubnSet(wanted, path, port)
         except MADTimeoutError:
-            if not isOwnWay:
+            if not isOwnPath:
                 raise  # else the answer had no way back any more
         info = await session.agent.call("SubnGet", PortInfo, path, port, keys=keys)
     if isReset:
@@ -289,11 +289,11 @@ async def _everywhere(session: Session) -> list[dict[str, Any]]:
 async def _oneOfMany(session: Session, port: Port, changes: Sequence[Change]) -> dict[str, Any]:
     node = port.node
     assert node.route is not None  # the sweep was by directed routes
-    isOwnWay = port.number == _entry(node)
+    isOwnPath = port.number == _entry(node)
     error = ""
     try:
         info = await session.agent.SubnGet(PortInfo, node.route, port.number)
-        await _changed(session, node.route, port.number, info, changes, isOwnWay)
+        await _changed(session, node.route, port.number, info, changes, isOwnPath)
     except (MADFailure, InvalidRequest) as failure:
         error = str(failure)
     return {

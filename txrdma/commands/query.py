@@ -15,7 +15,7 @@ from txrdma.commands.common.attributefields import (
     rawAttribute,
     rpcNamed,
 )
-from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import count, field
 from txrdma.error import InvalidRequest
@@ -127,7 +127,7 @@ def tell(answer: Any, asJSON: bool) -> None:
     several = answer if isinstance(answer, list) else [] if answer is None else [answer]
     if asJSON:
         told = [{"attribute": type(each).__name__, "fields": attributeDict(each)} for each in several]
-        tellJSON(told if isinstance(answer, list) else told[0] if told else None)
+        printJSON(told if isinstance(answer, list) else told[0] if told else None)
         return
     for number, each in enumerate(several):
         if number:

@@ -18,7 +18,7 @@ from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.terms import Terms
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.options import IReactor
-from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.rows import printJSON
 from txrdma.iba.path import IBPath, lifetimeSeconds
 from txrdma.iba.types import GID
 from txrdma.ports.softdevices import softDeviceAt, softDeviceTo
@@ -153,12 +153,12 @@ async def run(reactor: IReactor, options: CommandOptions) -> None:
     if not options["port"]:
         service = serviceDict(options["number"])
         if options["json"]:
-            tellJSON(service)
+            printJSON(service)
         else:
             print(explained(service))
         return
     found = await resolved(reactor, options)
     if options["json"]:
-        tellJSON(found)
+        printJSON(found)
     else:
         print(*lines(found), sep="\n")

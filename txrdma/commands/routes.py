@@ -11,9 +11,9 @@ from typing import Any, Final
 from twisted.python import usage
 
 from txrdma.commands.common.progress import ProgressBar
-from txrdma.commands.common.rows import hexGUID, showRows, tellJSON
+from txrdma.commands.common.rows import hexGUID, printJSON, showRows
 from txrdma.commands.common.session import opened, Session, TARGETS
-from txrdma.commands.common.sweeping import SweepOptions, swept, tellProblems
+from txrdma.commands.common.sweeping import printProblems, SweepOptions, swept
 from txrdma.commands.common.values import count
 from txrdma.error import InvalidRequest
 from txrdma.fabric.health import endPorts
@@ -134,7 +134,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         tell()
     else:
         _tell(options, tables, owners)
-    tellProblems(fabric)
+    printProblems(fabric)
     if fabric.problems:
         raise SystemExit(1)
 
@@ -142,7 +142,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 def _tell(options: CommandOptions, tables: list[Tables], owners: dict[int, str]) -> None:
     chosen = options["lids"]
     if options["json"]:
-        tellJSON([tablesDict(each, options["multicast"], chosen, owners) for each in tables])
+        printJSON([tablesDict(each, options["multicast"], chosen, owners) for each in tables])
         return
     for each in tables:
         if options["multicast"]:
@@ -166,7 +166,7 @@ async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
         await _read(session, tables, fabric)
         even = list(balances(fabric, {each.info.nodeGUID: each.linear for each in tables}))
         if options["json"]:
-            return lambda: tellJSON([each.toDict(names) for each in even])
+            return lambda: printJSON([each.toDict(names) for each in even])
         return lambda: showRows(BALANCE_COLUMNS, [each.row(names) for each in even])
     chosen = (await _oneOf(session, options["switch"])).info.nodeGUID
     node = fabric.nodes.get(chosen)
@@ -178,7 +178,7 @@ async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
     await _read(session, tables, fabric)
     uses = list(usesOf(fabric, port, {each.info.nodeGUID: each.linear for each in tables}))
     if options["json"]:
-        return lambda: tellJSON([each.toDict(names) for each in uses])
+        return lambda: printJSON([each.toDict(names) for each in uses])
     return lambda: print("\n".join(line for each in uses for line in each.text(names)))
 
 

@@ -10,7 +10,7 @@ from twisted.python import usage
 
 from txrdma.commands.common.attributefields import attributeDict, Pair, queried
 from txrdma.commands.common.options import columns
-from txrdma.commands.common.rows import showRows, tellJSON
+from txrdma.commands.common.rows import printJSON, showRows
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS
 from txrdma.commands.common.values import count
 from txrdma.commands.common.values import field as nameAndValue
@@ -243,7 +243,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         isNamed = isTable and _NAME in columns and kind.record is not sa.NodeRecord
         owners = await _owners(session) if isNamed and records else Owners(session.names)
     if options["json"]:
-        tellJSON([_dict(record, owners) for record in records])
+        printJSON([_dict(record, owners) for record in records])
     elif options["table"]:
         _show(kind, columns, records, owners)
     else:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from twisted.python import usage
 
 from txrdma.commands.common.attributefields import assigned, attributeDict
-from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import count
 from txrdma.error import DeviceUnavailable
@@ -51,7 +51,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             confirmed(f"{options['control']} to the subnet manager at {where(path)}", options["yes"])
             info = await session.rpcs.SubnSet(_told(options, info), path, CONTROLS[options["control"]])
     if options["json"]:
-        tellJSON({"path": where(path), **attributeDict(info)})
+        printJSON({"path": where(path), **attributeDict(info)})
         return
     print(
         f"sminfo: sm {where(path)} sm guid 0x{int(info.guid):x}, activity count {info.actCount} "

@@ -10,7 +10,7 @@ from twisted.python import usage
 
 from txrdma.commands.common.attributefields import attributeDict
 from txrdma.commands.common.options import columns
-from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import count
 from txrdma.iba.path import IBPath
@@ -285,7 +285,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             await session.checkPorts(path, [options["port"]], error)
             raise
     if options["json"]:
-        tellJSON(
+        printJSON(
             {
                 "attribute": kind.attribute.__name__,
                 "path": where(path),
@@ -317,7 +317,7 @@ async def _address(reactor: Any, options: CommandOptions) -> None:
     last = info.lid + (1 << info.lmc) - 1
     if options["json"]:
         guid = {"nodeGUID": str(node.nodeGUID), "portGUID": str(node.portGUID)}
-        tellJSON({"gid": str(gid), "lid": info.lid, "lastLID": last, **guid, "name": name})
+        printJSON({"gid": str(gid), "lid": info.lid, "lastLID": last, **guid, "name": name})
         return
     print(f"GID {gid} LID start {info.lid:#x} end {last:#x} {name!r}")
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.serving import served
 from txrdma.commands.common.session import FabricOptions, opened, TARGETS
 from txrdma.mad.vendor import OpenIBCPUInfo, OpenIBHostInfo, OpenIBSystemPing, serveSysstat, VendorText
@@ -52,7 +52,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         for kind in wanted:
             told[kind] = (await session.agent.VendGet(KINDS[kind], path)).text
     if options["json"]:
-        tellJSON(told)
+        printJSON(told)
         return
     for kind, text in told.items():
         print("sysstat ping succeeded" if kind == "ping" else text.rstrip("\n"))

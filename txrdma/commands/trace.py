@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.common.rows import hexGUID, tellJSON
+from txrdma.commands.common.rows import hexGUID, printJSON
 from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS
 from txrdma.commands.common.values import count
 from txrdma.fabric.nodenames import NodeNames
@@ -70,7 +70,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         if options["json"]:
             path = None if record is None else record.toDict()
             told = [hopDict(hop, session.names) for hop in hops]
-            tellJSON({"reached": not why, "reason": why, "pathRecord": path, "hops": told})
+            printJSON({"reached": not why, "reason": why, "pathRecord": path, "hops": told})
         else:
             isTree = isMulticast and len(options["targets"]) < 2
             form = numbered if options["no-info"] else described
@@ -104,10 +104,10 @@ async def _multicast(session: Session) -> list[Hop]:
     lids = [await lidOf(session, target) for target in session.options["targets"]]
     mlid = session.options["multicast"]
     hops = await traceMulticast(_view(session), mlid, lids[0] if lids else None)
-    return hops if len(lids) < 2 else wayTo(hops, lids[1], mlid)
+    return hops if len(lids) < 2 else destinationOf(hops, lids[1], mlid)
 
 
-def wayTo(hops: list[Hop], lid: int, mlid: int) -> list[Hop]:
+def destinationOf(hops: list[Hop], lid: int, mlid: int) -> list[Hop]:
     """
     Hops to one LID, of a multicast tree.
 

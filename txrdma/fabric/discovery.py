@@ -70,7 +70,7 @@ async def discover(reactor: Any, port: str) -> Fabric:
         agent.close()
 
 
-class _AsItCame(Attribute):
+class _RawAttribute(Attribute):
     """
     An attribute left as bytes: a large fabric has many ports, and their attributes are decoded on demand.
     """
@@ -81,15 +81,15 @@ class _AsItCame(Attribute):
         return buffer[offset : offset + cls.size]
 
 
-class _PortInfo(_AsItCame):
+class _PortInfo(_RawAttribute):
     attributeID, rpcs, size = PortInfo.attributeID, PortInfo.rpcs, PortInfo.size
 
 
-class _NodeInfo(_AsItCame):
+class _NodeInfo(_RawAttribute):
     attributeID, rpcs, size = NodeInfo.attributeID, NodeInfo.rpcs, NodeInfo.size
 
 
-class _ExtendedPortInfo(_AsItCame):
+class _ExtendedPortInfo(_RawAttribute):
     attributeID, rpcs, size = ExtendedPortInfo.attributeID, ExtendedPortInfo.rpcs, ExtendedPortInfo.size
 
 
@@ -286,7 +286,7 @@ class Sweep:
         if self.progress is not None:
             self._progressed(self.progress, self.asked + len(waiting) + self._held)
         if not opened and self._done is not None:
-            self._tellRest()
+            self._reportRest()
             done, self._done = self._done, None
             done.callback(self.fabric)
 
@@ -334,7 +334,7 @@ class Sweep:
         if self._troubles <= MOST_PROBLEMS:
             self.fabric.problems.append(Problem(sort, str(route), text))
 
-    def _tellRest(self) -> None:
+    def _reportRest(self) -> None:
         """Enter what is left out as problems of the fabric."""
         problems = self.fabric.problems
         more = self._troubles - MOST_PROBLEMS

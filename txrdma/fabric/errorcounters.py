@@ -267,7 +267,7 @@ class CounterSurvey:
         thresholds: Thresholds | None = None,
         *,
         withData: bool = False,
-        dataAlone: bool = False,
+        dataOnly: bool = False,
         withDetails: bool = False,
         clear: str = "",
         maxOutstanding: int = _OUTSTANDING,
@@ -275,7 +275,7 @@ class CounterSurvey:
     ) -> None:
         """
         @param withData: read the traffic counters of ports with errors, too.
-        @param dataAlone: read the traffic counters of all ports, and no error counters.
+        @param dataOnly: read the traffic counters of all ports, and no error counters.
         @param withDetails: read the causes of errors and discards.
         @param clear: counters to set to zero after reading: C{"errors"}, C{"data"} or C{"errors data"}.
         """
@@ -283,7 +283,7 @@ class CounterSurvey:
         self._endPort = endPort
         self._thresholds = thresholds or Thresholds()
         self._withData = withData
-        self._dataAlone = dataAlone
+        self._dataOnly = dataOnly
         self._withDetails = withDetails
         words = clear.split()
         self._clearsErrors, self._clearsData = "errors" in words, "data" in words
@@ -322,7 +322,7 @@ class CounterSurvey:
         told = await self._rpcs.PerformanceGet(ClassPortInfo, path)
         able = Abilities(told.capabilityMask, told.capabilityMask2)
         report.portsChecked += len(ports)
-        if node.isSwitch and able.hasSums and not self._dataAlone:
+        if node.isSwitch and able.hasSums and not self._dataOnly:
             total = await self._ofPort(node, ALL_PORTS, path, able)
             if not total.errors:
                 await self._clear(ALL_PORTS, path, able)
@@ -332,7 +332,7 @@ class CounterSurvey:
             where = toLID(self._endPort, port.lid)
             try:
                 counted = await self._ofPort(node, port.number, where, able)
-                if counted.errors or self._dataAlone:
+                if counted.errors or self._dataOnly:
                     found.append(counted)
                 await self._clear(port.number, where, able)
             except MADError as error:  # other attributes may still be readable, unlike those of a silent node
@@ -342,15 +342,15 @@ class CounterSurvey:
         counted = Counted(node, number, isWide=able.hasWideErrors)
         plain: PortCounters | None = None
         wide: PortCountersExtended | None = None
-        if able.hasWideErrors or (self._dataAlone and able.isWide):
+        if able.hasWideErrors or (self._dataOnly and able.isWide):
             wide = await self._rpcs.PerformanceGet(PortCountersExtended(portSelect=number), path)
         else:
             plain = await self._rpcs.PerformanceGet(PortCounters(portSelect=number), path)
-        if not self._dataAlone:
+        if not self._dataOnly:
             counters = plain or wide
             assert counters is not None  # one of them was asked for
             counted.errors = self._thresholds.exceeded(counters, able.mask)
-        if self._dataAlone or (self._withData and counted.errors):
+        if self._dataOnly or (self._withData and counted.errors):
             if wide is None and able.isWide:
                 wide = await self._rpcs.PerformanceGet(PortCountersExtended(portSelect=number), path)
             names = DATA_COUNTERS + (UNICAST_COUNTERS if able.hasCasts else ())

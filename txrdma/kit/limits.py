@@ -99,14 +99,14 @@ LIMITS: Final = (
     Limit(
         "smc:",
         "processes of other users that announce connections to a listener",
-        "txrdma.smc.signalling.local._MOST_STRANGERS",
+        "txrdma.smc.signalling.local._MOST_OTHER_USERS",
         "The next one is turned away; our own user's processes are served before.",
         "integration.smc.test_local.AnnouncementTests.test_strangersAreFew",
     ),
     Limit(
         "smc:",
         "announced connections of a process of another user",
-        "txrdma.smc.signalling.local._MOST_OF_STRANGER",
+        "txrdma.smc.signalling.local._MOST_OF_OTHER_USER",
         "The next one is refused, and is plain TCP.",
         "integration.smc.test_local.AnnouncementTests.test_strangersAreBounded",
     ),
@@ -219,7 +219,7 @@ LIMITS: Final = (
     Limit(
         "btl:",
         "bytes of messages of all peers beyond these, one for each peer",
-        "txrdma.btl._assembly.MOST_BESIDE",
+        "txrdma.btl._assembly.RESERVE_BYTES",
         "Chunks are not acknowledged until there is room.",
         "unit.btl.test_strangers.BesideTests.test_bound",
     ),
@@ -233,9 +233,9 @@ LIMITS: Final = (
     Limit(
         "btl:",
         "bytes of shared memory for long messages of all peers",
-        "txrdma.btl.landings.MOST_LANDINGS",
+        "txrdma.btl.receivebuffers.MOST_RECEIVE_BUFFERS",
         "Long messages go by packets.",
-        "unit.btl.test_landings.OneHostMessageTests.test_shares",
+        "unit.btl.test_receivebuffers.OneHostMessageTests.test_shares",
     ),
     Limit(
         "btl:",

@@ -90,7 +90,7 @@ class MADSchedule(RPCs):
         self._waiting: OrderedDict[Deferred[Any], None] = OrderedDict()
         self._outstanding: dict[Deferred[Any], None] = {}
         self._isIssuing = False
-        self._runner = Runner(self._hasRoom, self._stopped)
+        self._runner = Runner(self._fits, self._stopped)
         self.progress = Progress(self._outstanding, self._waiting, self._runner.running)
 
     def call(
@@ -163,12 +163,12 @@ class MADSchedule(RPCs):
         if self._waiting:
             self._issueWaiting()
         if self._onProgress is not None:
-            self._tellProgress(self._onProgress)
-        if self._runner.wanting and self._hasRoom(self._runner.busy):
+            self._reportProgress(self._onProgress)
+        if self._runner.wanting and self._fits(self._runner.busy):
             self._runner.turn()
         return result
 
-    def _tellProgress(self, onProgress: Callable[[Progress], object]) -> None:
+    def _reportProgress(self, onProgress: Callable[[Progress], object]) -> None:
         """Call C{onProgress}, and log its exceptions: they must not replace the answer of a call."""
         try:
             onProgress(self.progress)
@@ -194,7 +194,7 @@ class MADSchedule(RPCs):
 
     # Work.
 
-    def _hasRoom(self, busy: int) -> bool:
+    def _fits(self, busy: int) -> bool:
         most = self.maxOutstanding
         return busy < most and len(self._outstanding) < most and not self._waiting
 

@@ -30,15 +30,15 @@ class Runner:
     @ivar wanting: fire when there is room, each for a source that has another piece of work.
     """
 
-    def __init__(self, hasRoom: Callable[[int], bool], stopped: Callable[[], None]) -> None:
+    def __init__(self, fits: Callable[[int], bool], stopped: Callable[[], None]) -> None:
         """
-        @param hasRoom: called with C{busy}; True if one more piece of work may be taken from a source.
+        @param fits: called with C{busy}; True if one more piece of work may be taken from a source.
         @param stopped: called when everything is cancelled, after work is closed.
         """
         self.busy = 0
         self.running: dict[Task, None] = {}
         self.wanting: deque[Deferred[None]] = deque()
-        self._hasRoom = hasRoom
+        self._fits = fits
         self._stopped = stopped
         self._sources: dict[Task, None] = {}
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
@@ -108,7 +108,7 @@ class Runner:
                 if ready:
                     task, value, error = ready.popleft()
                     task.step(value, error)
-                elif wanting and self._hasRoom(self.busy):
+                elif wanting and self._fits(self.busy):
                     wanting.popleft().callback(None)
                 else:
                     break

@@ -420,7 +420,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         intervalSeconds=values.get("poll.interval", usual.intervalSeconds),
         sweepSeconds=values.get("poll.sweep", usual.sweepSeconds),
         settleSeconds=values.get("poll.settle", usual.settleSeconds),
-        lookSeconds=values.get("poll.look", usual.lookSeconds),
+        stateSeconds=values.get("poll.look", usual.stateSeconds),
         timeoutSeconds=values.get("poll.timeout", usual.timeoutSeconds),
         maxOutstanding=values.get("poll.outstanding", usual.maxOutstanding),
         mostNodes=values.get("poll.nodes", usual.mostNodes),
@@ -449,7 +449,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         mostBitErrors=values.get("findings.bit-errors", MOST_BIT_ERRORS),
         surveySeconds=values.get("poll.survey", DEFAULT_SURVEY_SECONDS),
         topology=values.get("findings.topology", ""),
-        telling=_tellingRules(reader),
+        telling=_alertRules(reader),
         webhooks=tuple(
             (
                 *(webhook, given["url"], given.get("format", "alertmanager")),
@@ -467,7 +467,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
     )
 
 
-def _tellingRules(reader: _Reader) -> AlertRules:
+def _alertRules(reader: _Reader) -> AlertRules:
     values, usual = reader.values, AlertRules()
     return AlertRules(
         delaySeconds=values.get("telling.delay", usual.delaySeconds),

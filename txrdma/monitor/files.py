@@ -86,7 +86,7 @@ def _hostAt(fabric: Fabric, guid: GUID, number: int | None) -> str | None:
     return node.description if node is not None and isHost(node) else None
 
 
-class KeptFiles:
+class MaintainedFiles:
     """
     Files that are kept up to date.
 

@@ -49,7 +49,7 @@ from txrdma.soft.core.routeport import Resting, RoutePort
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.domains import SoftAddressHandle, SoftProtectionDomain
 from txrdma.soft.hostinterfaces import HostInterfaces
-from txrdma.soft.limits import checkCapacity, checkRange, checkRoom, LIMITS
+from txrdma.soft.limits import checkAvailable, checkCapacity, checkRange, LIMITS
 from txrdma.soft.opening import openPort
 from txrdma.soft.ports import PKEYS, SoftPort
 from txrdma.soft.shared.routes import SharedMemoryPort
@@ -212,7 +212,7 @@ class SoftDevice:
     def createProtectionDomain(self) -> IProtectionDomain:
         """A new set of memory and queue pairs."""
         self._checkOpen()
-        checkRoom(self.domains, self.limits.maxProtectionDomains, "protection domains")
+        checkAvailable(self.domains, self.limits.maxProtectionDomains, "protection domains")
         domain = SoftProtectionDomain(self)
         self.domains[domain] = None
         return domain
@@ -230,7 +230,7 @@ class SoftDevice:
         if not isinstance(channel, SoftCompletionChannel) or channel not in self._channels:
             raise InvalidRequest(f"{channel!r} is no open channel of this device")
         checkRange("the depth", depth, 1, self.limits.maxCompletionQueueDepth)
-        checkRoom(self._completionQueues, self.limits.maxCompletionQueues, "completion queues")
+        checkAvailable(self._completionQueues, self.limits.maxCompletionQueues, "completion queues")
         queue = SoftCompletionQueue(depth, channel, self.notify, self._completionQueues.pop)
         self._completionQueues[queue] = None
         return queue
@@ -357,7 +357,7 @@ class SoftDevice:
         if shared is not None:
             capacity = replace(capacity, maxReceive=0, maxReceiveSegments=0)
         checkCapacity(capacity, self.limits)
-        checkRoom(self._queuePairs, self.limits.maxQueuePairs, "queue pairs")
+        checkAvailable(self._queuePairs, self.limits.maxQueuePairs, "queue pairs")
         isGSI = kind is QPKind.GSI
         number = QPN(0)
         while (

@@ -25,7 +25,7 @@ from txrdma.interfaces import (
 from txrdma.soft.core.memory import Domain, KeyTable
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
-from txrdma.soft.limits import checkRange, checkRoom
+from txrdma.soft.limits import checkAvailable, checkRange
 
 
 @implementer(IAddressHandle)
@@ -107,7 +107,7 @@ class SoftProtectionDomain(Domain):
         """The address of a port, for datagrams."""
         self._checkOpen()
         handles, limits = self.device.addressHandles, self.device.limits
-        checkRoom(handles, limits.maxAddressHandles, "address handles")
+        checkAvailable(handles, limits.maxAddressHandles, "address handles")
         self.device.admit(QPAttributes(address=address), QPAttributes())
         handle = SoftAddressHandle(self, address, lambda handle: handles.pop(handle, None))
         handles[handle] = None
@@ -119,7 +119,7 @@ class SoftProtectionDomain(Domain):
         queues, limits = self.device.sharedReceiveQueues, self.device.limits
         checkRange("maxReceive", maxReceive, 1, limits.maxSharedReceiveQueueRequests)
         checkRange("maxSegments", maxSegments, 0, limits.maxSharedReceiveQueueSegments)
-        checkRoom(queues, limits.maxSharedReceiveQueues, "shared receive queues")
+        checkAvailable(queues, limits.maxSharedReceiveQueues, "shared receive queues")
         queue = SoftSharedReceiveQueue(
             self, maxReceive, maxSegments, self.device.notify, lambda queue: queues.pop(queue, None)
         )

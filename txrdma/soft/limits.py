@@ -31,7 +31,7 @@ LIMITS: Final = DeviceLimits(
 )
 
 
-def checkRoom(there: Sized, most: int, what: str) -> None:
+def checkAvailable(there: Sized, most: int, what: str) -> None:
     """
     Check that one more may be made.
 

@@ -86,7 +86,7 @@ class Core(Protocol):
         """Close both sides, after all written bytes."""
 
 
-class Beneath(Protocol):
+class MessageCarrier(Protocol):
     """The message connection that carries a stream."""
 
     def loseConnection(self) -> None:
@@ -97,11 +97,11 @@ class Beneath(Protocol):
 
 
 CoreT = TypeVar("CoreT", bound=Core)
-BeneathT = TypeVar("BeneathT", bound=Beneath)
+CarrierT = TypeVar("CarrierT", bound=MessageCarrier)
 
 
 @implementer(IClosesOnShutdown)
-class StreamEnd(Generic[CoreT, BeneathT]):
+class StreamEnd(Generic[CoreT, CarrierT]):
     """
     A stream over a message connection: an L{End<txrdma.streams.transport.End>}.
 
@@ -128,26 +128,26 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         self.isClient = isClient
         self.context: dict[Any, Any] = {}
         self.protocol: Any = None
-        self.isOpen = self.isEnding = self.isDeaf = self.isPaused = self.isNoticed = False
+        self.isOpen = self.isEnding = self.discardsInput = self.isPaused = self.isNoticed = False
         self.disconnected = False
         self._reactor, self._dress, self._endedCall = reactor, dress, ended
         self._core: CoreT | None = None
-        self._transport: BeneathT | None = None
+        self._transport: CarrierT | None = None
         self._front: Front | None = None
         self._rest = b""
         self._failure: Failure | None = None
-        self._isBusy = self._isGone = self._isClean = self._isReadEndTold = self._isLeaving = False
+        self._isBusy = self._isGone = self._isClean = self._isReadEndReported = self._isLeaving = False
         self._wasCut = self._mustFlush = False
         self._later: IDelayedCall | None = None
         self._stopping: Deferred[None] | None = None
 
     # For subclasses
 
-    def _send(self, core: CoreT, transport: BeneathT) -> None:
+    def _send(self, core: CoreT, transport: CarrierT) -> None:
         """Post what the core has queued."""
         raise NotImplementedError
 
-    def _begun(self, transport: BeneathT) -> None:
+    def _begun(self, transport: CarrierT) -> None:
         """Start, since the message connection is established and C{_core} is set."""
         self._transport = transport
         self._front = front = self._dress(self)
@@ -164,7 +164,9 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         if core is not None:  # nothing more is sent or received
             self._wasCut = self._wasCut or core.wasCut
             hasSaid = not (core.isWritable or core.backlog) and reason.check(ConnectionDone) is not None
-            self._isClean = core.isOver or core.hasParted or (self.isDeaf and hasSaid and core.isDelivered)
+            self._isClean = (
+                core.isOver or core.hasParted or (self.discardsInput and hasSaid and core.isDelivered)
+            )
         self._soon()
 
     def _keepRest(self) -> None:
@@ -201,8 +203,8 @@ class StreamEnd(Generic[CoreT, BeneathT]):
 
     def close(self) -> None:
         """Close the connection when all written bytes are posted and the producer is done."""
-        if self.connected and not self.isDeaf:
-            self.isDeaf = True
+        if self.connected and not self.discardsInput:
+            self.discardsInput = True
             self.closeWriting()
 
     def closeWriting(self) -> None:
@@ -227,7 +229,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         """
         _log.failure("Unhandled error in {where}", where=where)
         self._failure = self._failure or Failure()
-        self.isDeaf, self.isOpen = True, False
+        self.discardsInput, self.isOpen = True, False
         if self._core is not None:
             self._core.drop()
             self._core.close()
@@ -239,7 +241,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
 
     def _giveUp(self, failure: Failure) -> None:
         self._failure = failure
-        self.isDeaf, self.isOpen = True, False
+        self.discardsInput, self.isOpen = True, False
         if self._core is not None:
             self._core.drop()
         self._isLeaving = True
@@ -278,13 +280,13 @@ class StreamEnd(Generic[CoreT, BeneathT]):
 
     def _deliver(self) -> None:
         core = self._core
-        while self.connected and (self.isDeaf or not self.isPaused):
+        while self.connected and (self.discardsInput or not self.isPaused):
             data, self._rest = self._rest, b""
             if not data and core is not None and core.unread:
                 data = core.read()
             if not data:
                 break
-            if self.isDeaf:
+            if self.discardsInput:
                 continue
             try:
                 callWithContext(self.context, self.protocol.dataReceived, data)
@@ -311,7 +313,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         if not self.isEnding or not self.isOpen or core.backlog or self.isNoticed:
             return
         self.isOpen = False
-        if self.isDeaf:
+        if self.discardsInput:
             core.close()
             return
         core.closeWriting()
@@ -331,9 +333,9 @@ class StreamEnd(Generic[CoreT, BeneathT]):
             self._leave()
         isReadable = core.isReadable if core is not None else not self._isClean
         isUnread = bool(self._rest) or (core is not None and core.unread > 0)
-        mayHear = not self.isPaused or self.isDeaf
-        if mayHear and not (isReadable or isUnread or self._isReadEndTold):
-            self._isReadEndTold = True
+        mayReceive = not self.isPaused or self.discardsInput
+        if mayReceive and not (isReadable or isUnread or self._isReadEndReported):
+            self._isReadEndReported = True
             self._readEnded()
             return True
         self._maybeEnd()
@@ -349,12 +351,12 @@ class StreamEnd(Generic[CoreT, BeneathT]):
     def _readEnded(self) -> None:
         """Report the end of input; a protocol without half-close is closed."""
         front = self._front
-        if self.isDeaf or front is None:
+        if self.discardsInput or front is None:
             return
         if front.knowsHalves:
             callWithContext(self.context, front.readEnded)
             return
-        self.isDeaf, self.isOpen = True, False
+        self.discardsInput, self.isOpen = True, False
         callWithContext(self.context, front.dismiss)
         if self._core is not None:
             self._core.drop()
@@ -362,13 +364,13 @@ class StreamEnd(Generic[CoreT, BeneathT]):
 
     def _maybeEnd(self) -> None:
         """Report the end of the connection, unless bytes have to be delivered first."""
-        if not self._isGone or (self._rest and not self.isDeaf and self._failure is None):
+        if not self._isGone or (self._rest and not self.discardsInput and self._failure is None):
             return
         if self._failure is not None:
             self._end(self._failure)
-        elif not self._isClean or (self._wasCut and not self._isReadEndTold):
+        elif not self._isClean or (self._wasCut and not self._isReadEndReported):
             self._end(Failure(ConnectionLost()))
-        elif self.isDeaf:
+        elif self.discardsInput:
             self._end(Failure(ConnectionDone()))
         elif self._wasCut:
             self._end(Failure(ConnectionLost()))
@@ -379,7 +381,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         if later is not None:
             later.cancel()
         removeShutdownListener(self._reactor, self)
-        self.disconnected, self.isDeaf, self.isOpen = True, True, False
+        self.disconnected, self.discardsInput, self.isOpen = True, True, False
         if front is not None:
             callWithContext(self.context, front.ended, reason)
         self._endedCall()
@@ -391,9 +393,9 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         """Send written bytes and close, since the process is about to end."""
         if not self.connected:
             return None
-        if not self.isDeaf and self._failure is None:
+        if not self.discardsInput and self._failure is None:
             self._failure = Failure(ConnectionLost())
-        self.isDeaf, self.isNoticed, self.isEnding = True, False, True
+        self.discardsInput, self.isNoticed, self.isEnding = True, False, True
         stopped: Deferred[None] = Deferred()
         self._stopping = stopped
         late = [

@@ -43,7 +43,7 @@ class Bytes(Protocol):
 
     @ivar context: the logging context of the protocol.
     @ivar isOpen: the application may write; C{isEnding}: the connection closes when all bytes are posted.
-    @ivar isDeaf: received bytes are discarded; C{isPaused}: they are held back.
+    @ivar discardsInput: received bytes are discarded; C{isPaused}: they are held back.
     @ivar isNoticed: a producer is registered.
     @ivar backlog: number of bytes that are not posted yet.
     """
@@ -51,7 +51,7 @@ class Bytes(Protocol):
     context: dict[Any, Any]
     isOpen: bool
     isEnding: bool
-    isDeaf: bool
+    discardsInput: bool
     isPaused: bool
     isNoticed: bool
     protocol: Any
@@ -184,7 +184,7 @@ class StreamTransport(Generic[EndT]):
     @property
     def disconnecting(self) -> bool:
         """Whether the connection is being closed, and received bytes are discarded."""
-        return self._flow.isDeaf
+        return self._flow.discardsInput
 
     # ITransport
 

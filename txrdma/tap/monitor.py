@@ -35,7 +35,7 @@ from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, fabricFindings
 from txrdma.monitor.events.channels import Channel, LineChannel, MailChannel, WebhookChannel
 from txrdma.monitor.events.memory import MonitorMemory, secondsToFind
 from txrdma.monitor.events.notifier import Notifier
-from txrdma.monitor.files import KeptFiles
+from txrdma.monitor.files import MaintainedFiles
 from txrdma.monitor.listening import isLoopback
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.surveyor import Surveyor
@@ -236,7 +236,7 @@ class MonitorService(MultiService):
             self._restore(self._memory, store)
         self._alerts = Notifier(reactor, config.telling, channels, self._writer, supervisor)
         self._alerts.expect(self.poller.findingLog.open)
-        self._files = KeptFiles(config.files)
+        self._files = MaintainedFiles(config.files)
         self._surveyor = Surveyor(reactor, self._agent, self.poller, config.surveySeconds)
         self.site = MonitorSite(reactor, watch, config.counters, access)
         self._listening: StreamServerEndpointService | None = None

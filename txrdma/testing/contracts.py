@@ -11,7 +11,7 @@ from txrdma.testing.mad.ports import MADPortContract
 from txrdma.testing.messages import MessageContract
 from txrdma.testing.verbs.atomics import AtomicContract, AtomicRefusalContract
 from txrdma.testing.verbs.descriptions import DescriptionContract
-from txrdma.testing.verbs.events import PortContract, PortEventContract, TellingContract
+from txrdma.testing.verbs.events import PortContract, PortEventContract, QueueEventContract
 from txrdma.testing.verbs.faults import ProtectionContract, ReceiverContract
 from txrdma.testing.verbs.lifecycle import EndContract, EventContract, QueueContract, StateContract
 from txrdma.testing.verbs.migration import MigrationContract
@@ -35,7 +35,7 @@ class ConnectionContract(
     StateContract,
     QueueContract,
     EventContract,
-    TellingContract,
+    QueueEventContract,
     DescriptionContract,
     EndContract,
 ):

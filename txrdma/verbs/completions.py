@@ -188,9 +188,9 @@ class CompletionReader:
         self._again = None
         isDelayed = not isReadable
         isEmpty = self._drain(isDelayed)
-        isLooking = isEmpty and isReadable and self._busyPolls and self._pollOn()
-        self._look(isLooking)
-        if isEmpty and not isLooking and self._sources.isRunning:
+        isPolling = isEmpty and isReadable and self._busyPolls and self._pollOn()
+        self._look(isPolling)
+        if isEmpty and not isPolling and self._sources.isRunning:
             if isReadable:
                 isReadable = False
                 self._channel.takeEvents()
@@ -251,11 +251,11 @@ class CompletionReader:
             busyPoll.came(now)
         return self._sources.isRunning
 
-    def _look(self, isLooking: bool) -> None:
+    def _look(self, isPolling: bool) -> None:
         """Add the reader to the pollers of the budget, or remove it."""
-        if isLooking is not self._isBusyPolling:
-            self._isBusyPolling = isLooking
-            _budget.pollers += 1 if isLooking else -1
+        if isPolling is not self._isBusyPolling:
+            self._isBusyPolling = isPolling
+            _budget.pollers += 1 if isPolling else -1
 
     def attend(self) -> None:
         """

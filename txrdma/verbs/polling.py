@@ -26,7 +26,7 @@ from txrdma.interfaces import IPollable, IReactorPolling
 _log = Logger()
 
 SPIN_SECONDS: Final = 100e-6
-_LOOK_SECONDS: Final = 50e-6
+_CHECK_SECONDS: Final = 50e-6
 _PATIENCE: Final = 4
 _LEAST_SHIFT: Final = 5
 _PROBE: Final = 16
@@ -102,7 +102,7 @@ class PollingReactor(EPollReactor):
         now = perf_counter()
         until = now + self._window()
         due = float("inf") if timeout is None else now + timeout
-        next = now + _LOOK_SECONDS
+        next = now + _CHECK_SECONDS
         note = self._hits.add
         found = False
         try:
@@ -134,7 +134,7 @@ class PollingReactor(EPollReactor):
                         return True
                     left = self.timeout()
                     due = float("inf") if left is None else now + left
-                    next = now + _LOOK_SECONDS
+                    next = now + _CHECK_SECONDS
             return False
         finally:
             self.spins += 1

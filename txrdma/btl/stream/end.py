@@ -99,7 +99,7 @@ class BTLEnd(StreamEnd[ByteStream, MessageTransport]):
         if core.hasSaid:
             transport.unregisterProducer()
             transport.loseConnection()
-        if self.isPaused and not self.isDeaf:
+        if self.isPaused and not self.discardsInput:
             transport.pauseProducing()
 
     def _leave(self) -> None:

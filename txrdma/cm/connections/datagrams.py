@@ -64,8 +64,8 @@ _HANDLES: Final = 4 * SENDS
 _GRH: Final = 40
 _HOPS: Final = 64
 _FIRST_PORT: Final = 0xC000
-_ANSWER_ROOM: Final = 136
-_QUESTION_ROOM: Final = 180
+_SIDR_REP_BYTES: Final = 136
+_SIDR_REQ_BYTES: Final = 180
 _RECEIVE: Final = 1 << 16
 
 
@@ -305,8 +305,8 @@ class DatagramClientEndpoint:
         @param privateData: for the service; at most 180 bytes.
         @raise InvalidRequest: there are more.
         """
-        if len(privateData) > _QUESTION_ROOM:
-            raise InvalidRequest(f"there is room for {_QUESTION_ROOM} bytes of private data")
+        if len(privateData) > _SIDR_REQ_BYTES:
+            raise InvalidRequest(f"there is room for {_SIDR_REQ_BYTES} bytes of private data")
         self._reactor, self._host, self._device, self._privateData = reactor, host, device, privateData
         self._serviceID = serviceIDOf(PortSpace.UDP, port)
 
@@ -358,8 +358,8 @@ class _Serving:
         @raise InvalidRequest: somebody answers for it already, or there is too much private data.
         """
         try:
-            if len(self._protocol.answer) > _ANSWER_ROOM:
-                raise InvalidRequest(f"there is room for {_ANSWER_ROOM} bytes of private data")
+            if len(self._protocol.answer) > _SIDR_REP_BYTES:
+                raise InvalidRequest(f"there is room for {_SIDR_REP_BYTES} bytes of private data")
             self._end = self._manager.serve(serviceIDOf(PortSpace.UDP, self._port), self._answered)
             self._transport.begin()
         except BaseException:
@@ -383,7 +383,7 @@ class _Serving:
             status=SIDRStatus.VALID,
             qpn=self._transport.qpn,
             qkey=QKEY,
-            privateData=self._protocol.answer.ljust(_ANSWER_ROOM, b"\0"),
+            privateData=self._protocol.answer.ljust(_SIDR_REP_BYTES, b"\0"),
         )
 
 

@@ -45,10 +45,10 @@ from txrdma.messages import IMessageProtocolFactory
 
 _log = Logger()
 
-REQUEST_ROOM: Final = 92
+REQ_PRIVATE_BYTES: Final = 92
 """Bytes of private data in a REQ."""
 
-REPLY_ROOM: Final = 196
+REP_PRIVATE_BYTES: Final = 196
 """Bytes of private data in a REP."""
 
 _PSNS: Final = 1 << 24
@@ -106,7 +106,7 @@ class Attempt:
             adapter.requireGID(alternate.sgid)
         self._terms = terms = terms.within(adapter.device.limits)
         prefix = naming.prefix(path)
-        room = REQUEST_ROOM - len(prefix)
+        room = REQ_PRIVATE_BYTES - len(prefix)
         if isinstance(privateData, bytes):
             terms.withGreeting(privateData, room)  # raise before any resource is allocated
         mtu = adapter.mtuOf(port)
@@ -360,7 +360,7 @@ class Acceptance:
                 responderResources=min(terms.reads, request.initiatorDepth),
                 initiatorDepth=min(terms.reads, request.responderResources),
                 rnrRetryCount=terms.rnrRetryCount,
-                privateData=terms.withGreeting(answer, REPLY_ROOM),
+                privateData=terms.withGreeting(answer, REP_PRIVATE_BYTES),
             )
             greeting, _ = splitGreeting(said, terms)
             transport.ready(request, reply, False, negotiate(terms, greeting, request, reply, False))

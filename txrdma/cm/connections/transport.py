@@ -39,7 +39,7 @@ from txrdma.cm.core.events import (
     QPArmed,
 )
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
-from txrdma.cm.layouts.messages import APStatus, checkRoom, CMPath, DISCONNECT_ROOM, REP, REQ
+from txrdma.cm.layouts.messages import APStatus, checkPrivateData, CMPath, DREQ_PRIVATE_BYTES, REP, REQ
 from txrdma.cm.terms import Agreed, MessageAddress, MessagePeer, Terms
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
@@ -263,7 +263,7 @@ class MessageTransport:
 
         @raise InvalidRequest: there is more private data than a DREQ has room for.
         """
-        checkRoom(privateData, DISCONNECT_ROOM)
+        checkPrivateData(privateData, DREQ_PRIVATE_BYTES)
         if self._life.isOpen:
             self._farewell = privateData
         self._life.close()

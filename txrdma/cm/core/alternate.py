@@ -28,7 +28,16 @@ from txrdma.cm.core.events import (
     QPDisarmed,
 )
 from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, Patience
-from txrdma.cm.layouts.messages import APR, APStatus, checkFits, checkRoom, CMPath, LAP, MessageKind, MRA
+from txrdma.cm.layouts.messages import (
+    APR,
+    APStatus,
+    checkFits,
+    checkPrivateData,
+    CMPath,
+    LAP,
+    MessageKind,
+    MRA,
+)
 from txrdma.cm.layouts.paths import alternateOf, areSame, lapFor, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import QPN
@@ -214,7 +223,7 @@ class Alternate(Core):
         refusal = self._judge(path)
         if refusal is not None:
             raise InvalidRequest(f"this end cannot use the path: {refusal[0].name}")
-        checkRoom(privateData, 168)
+        checkPrivateData(privateData, 168)
         checkFits(path)
         if self._place == _IDLE:
             self._path, self._lapTransaction, self._private = path, transactionID & LOW_BITS, privateData
@@ -236,8 +245,8 @@ class Alternate(Core):
         """
         if self._place in (_LAP_RCVD, _MRA_LAP_SENT) and transactionID != self._lapTransaction:
             raise InvalidRequest("the peer has given up this LAP, and sent another one")
-        checkRoom(information, 72, "information")
-        checkRoom(privateData, 148)
+        checkPrivateData(information, 72, "information")
+        checkPrivateData(privateData, 148)
         self._response = self._apr(status, information, privateData)
         return self._ask("reply", now)
 
@@ -248,7 +257,7 @@ class Alternate(Core):
         @param service: the time until the answer, a time's code.
         """
         checkFits(MRA(serviceTimeout=service))
-        checkRoom(privateData, 222)
+        checkPrivateData(privateData, 222)
         self._service, self._private = service, privateData
         return self._ask("delay", now)
 
@@ -270,7 +279,7 @@ class Alternate(Core):
     def _hear(self, message: Layout) -> None:
         self._transaction &= LOW_BITS
         if isinstance(message, LAP):
-            self._hearLAP(message)
+            self._receiveLAP(message)
         elif isinstance(message, APR) and self._isOfOurLAP():
             if message.apStatus == APStatus.LOADED:
                 self._inputs.loaded()
@@ -284,7 +293,7 @@ class Alternate(Core):
         isLegacy = self._transaction == self._ends.transactionID & LOW_BITS and not self._timedOut
         return self._transaction == self._lapTransaction or isLegacy
 
-    def _hearLAP(self, lap: LAP) -> None:
+    def _receiveLAP(self, lap: LAP) -> None:
         if self._place == _CLOSED:
             return
         self.wasUsed = True
@@ -368,7 +377,7 @@ class Alternate(Core):
         )
         self._sendUntilAnswered(lapFor(self._path, blank), self._lapTransaction)
 
-    def _tellRequested(self) -> None:
+    def _reportRequested(self) -> None:
         self._tell(AlternatePathRequested(self._lap, self._path, self._lapTransaction))
 
     def _cancel(self) -> None:
@@ -393,14 +402,14 @@ class Alternate(Core):
     def _waitLonger(self) -> None:
         self._wait(self._heard.serviceTimeout)
 
-    def _tellLoaded(self) -> None:
+    def _reportLoaded(self) -> None:
         self._arm()
         self._tell(AlternatePathLoaded(self._path, self._heard))
 
-    def _tellRefused(self) -> None:
+    def _reportRefused(self) -> None:
         self._tell(AlternatePathRejected(self._heard))
 
-    def _tellTimedOut(self) -> None:
+    def _reportTimedOut(self) -> None:
         self._timedOut = True
         self._tell(AlternatePathTimedOut())
 
@@ -411,10 +420,10 @@ class Alternate(Core):
         self._answered = None  # nobody waits for it: the peer could not have migrated
         self._tell(PathMigrated(self.primary))
 
-    def _tellUnexpected(self) -> None:
+    def _reportUnexpected(self) -> None:
         self._tell(MigrationUnexpected())
 
-    def _tellAbandoned(self) -> None:
+    def _reportAbandoned(self) -> None:
         self._tell(AlternatePathAbandoned())
 
 
@@ -437,13 +446,13 @@ def _rows() -> Iterator[_Row]:
     yield _IDLE, _In.load, _LAP_SENT, (_Do._disarm, _Do._sendLAP)
     yield _LAP_SENT, _In.delayed, _MRA_LAP_RCVD, (_Do._waitLonger,)
     for here in (_LAP_SENT, _MRA_LAP_RCVD):
-        yield here, _In.loaded, _IDLE, (_Do._stop, _Do._tellLoaded)
-        yield here, _In.refused, _IDLE, (_Do._stop, _Do._tellRefused)
+        yield here, _In.loaded, _IDLE, (_Do._stop, _Do._reportLoaded)
+        yield here, _In.refused, _IDLE, (_Do._stop, _Do._reportRefused)
         yield here, _In.expired, _LAP_SENT, (_Do._sendAgain,)
-        yield here, _In.exhausted, _IDLE, (_Do._tellTimedOut,)
-        yield here, _In.close, _CLOSED, (_Do._stop, _Do._tellAbandoned)
+        yield here, _In.exhausted, _IDLE, (_Do._reportTimedOut,)
+        yield here, _In.close, _CLOSED, (_Do._stop, _Do._reportAbandoned)
     # The passive end.
-    yield _IDLE, _In.requested, _LAP_RCVD, (_Do._disarm, _Do._tellRequested)
+    yield _IDLE, _In.requested, _LAP_RCVD, (_Do._disarm, _Do._reportRequested)
     for here in (_LAP_RCVD, _MRA_LAP_SENT):
         yield here, _In.reply, _IDLE, (_Do._reply,)
         yield here, _In.delay, _MRA_LAP_SENT, (_Do._sendMRA,)
@@ -451,7 +460,7 @@ def _rows() -> Iterator[_Row]:
         yield here, _In.replaced, _IDLE, (_Do._cancel,)
         yield here, _In.close, _CLOSED, (_Do._cancel,)
     for here in (_IDLE, _LAP_SENT, _MRA_LAP_RCVD, _LAP_RCVD, _MRA_LAP_SENT):
-        yield here, _In.surprised, here, (_Do._tellUnexpected,)
+        yield here, _In.surprised, here, (_Do._reportUnexpected,)
 
 
 TABLE: Table[Inputs, Alternate] = Table(Inputs, Alternate, _rows())

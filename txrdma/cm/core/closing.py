@@ -11,7 +11,7 @@ from typing import Protocol
 
 from txrdma.cm.core.events import ConnectionRejected, Disconnected, TimewaitOver
 from txrdma.cm.core.exchange import Core, Patience
-from txrdma.cm.layouts.messages import checkRoom, DISCONNECT_ROOM, DREP, DREQ, REJ
+from txrdma.cm.layouts.messages import checkPrivateData, DREP, DREQ, DREQ_PRIVATE_BYTES, REJ
 from txrdma.iba.types import QPN
 from txrdma.kit.machines import Row, Table
 from txrdma.kit.wire import Layout
@@ -90,7 +90,7 @@ class Closing(Core):
         @return: whether this changes anything.
         @raise InvalidRequest: there is too much private data.
         """
-        checkRoom(privateData, DISCONNECT_ROOM)
+        checkPrivateData(privateData, DREQ_PRIVATE_BYTES)
         self._private, self._newTransaction = privateData, transactionID
         return self._ask("disconnect", now)
 
@@ -114,7 +114,7 @@ class Closing(Core):
             localCommID=self.localCommID,
             remoteCommID=self.remoteCommID,
             remoteQPN=self.remoteQPN,
-            privateData=self._private.ljust(DISCONNECT_ROOM, b"\0"),
+            privateData=self._private.ljust(DREQ_PRIVATE_BYTES, b"\0"),
         )
         self._sendUntilAnswered(request, self._newTransaction)
 
@@ -145,13 +145,13 @@ class Closing(Core):
         self._retries = 0
         self.deadlineSeconds = self._now + self._restSeconds
 
-    def _tellDisconnected(self) -> None:
+    def _reportDisconnected(self) -> None:
         self._tell(Disconnected(None))
 
-    def _tellRejected(self) -> None:
+    def _reportRejected(self) -> None:
         self._tell(ConnectionRejected(self._heard))
 
-    def _tellFree(self) -> None:
+    def _reportFree(self) -> None:
         self._tell(TimewaitOver())
 
 
@@ -169,16 +169,16 @@ _Row = Row[Inputs, Closing]
 def _rows() -> Iterator[_Row]:
     yield _ESTABLISHED, _In.disconnect, _DREQ_SENT, (_Do._sendDREQ,)
     yield _ESTABLISHED, _In.requested, _DREQ_RCVD, (_Do._takeRequest,)
-    yield _ESTABLISHED, _In.rejected, _TIMEWAIT, (_Do._tellRejected, _Do._rest)
+    yield _ESTABLISHED, _In.rejected, _TIMEWAIT, (_Do._reportRejected, _Do._rest)
     yield _ESTABLISHED, _In.linger, _TIMEWAIT, (_Do._rest,)
-    yield _DREQ_SENT, _In.answered, _TIMEWAIT, (_Do._tellDisconnected, _Do._rest)
+    yield _DREQ_SENT, _In.answered, _TIMEWAIT, (_Do._reportDisconnected, _Do._rest)
     yield _DREQ_SENT, _In.requested, _TIMEWAIT, (_Do._crossed, _Do._sendDREP, _Do._rest)
-    yield _DREQ_SENT, _In.rejected, _TIMEWAIT, (_Do._tellDisconnected, _Do._rest)
+    yield _DREQ_SENT, _In.rejected, _TIMEWAIT, (_Do._reportDisconnected, _Do._rest)
     yield _DREQ_SENT, _In.expired, _DREQ_SENT, (_Do._sendAgain,)
-    yield _DREQ_SENT, _In.exhausted, _TIMEWAIT, (_Do._tellDisconnected, _Do._rest)
+    yield _DREQ_SENT, _In.exhausted, _TIMEWAIT, (_Do._reportDisconnected, _Do._rest)
     yield _DREQ_RCVD, _In.disconnect, _TIMEWAIT, (_Do._sendDREP, _Do._rest)
     yield _TIMEWAIT, _In.requested, _TIMEWAIT, (_Do._sendDREPAgain,)
-    yield _TIMEWAIT, _In.exhausted, _FREE, (_Do._tellFree,)
+    yield _TIMEWAIT, _In.exhausted, _FREE, (_Do._reportFree,)
 
 
 TABLE: Table[Inputs, Closing] = Table(Inputs, Closing, _rows())

@@ -296,7 +296,7 @@ class Dispatcher:
         else:
             managed = self.matching(message)
             if managed is None:
-                self._answerStranger(message, transactionID, path)
+                self._answerUnknown(message, transactionID, path)
                 self.counters[f"stray {kind}"] += 1
             elif isinstance(message, REP) and self._endStale(managed, message, transactionID, now):
                 self._refuse(message, RejectReason.STALE_CONNECTION, transactionID, path)
@@ -404,7 +404,7 @@ class Dispatcher:
         self.turned(managed, now)
         return True
 
-    def _answerStranger(self, message: Layout, transactionID: int, path: IBPath) -> None:
+    def _answerUnknown(self, message: Layout, transactionID: int, path: IBPath) -> None:
         """Answer a message about a connection that there is not, where its sender waits for an answer."""
         if isinstance(message, REP):
             self._refuse(message, RejectReason.INVALID_COMM_ID, transactionID, path)

@@ -44,14 +44,14 @@ class Patience:
     @property
     def seconds(self) -> float:
         """The time from a message to its repetition: there, to answer, and back."""
-        return lifetimeSeconds(min(self.responseTimeout, LONGEST_RESPONSE)) + self._wayThereAndBack
+        return lifetimeSeconds(min(self.responseTimeout, LONGEST_RESPONSE)) + self._roundTripSeconds
 
     def service(self, code: int) -> float:
         """The time to wait when a peer has sent an MRA with this service timeout, in seconds."""
-        return lifetimeSeconds(min(code, LONGEST_SERVICE)) + self._wayThereAndBack
+        return lifetimeSeconds(min(code, LONGEST_SERVICE)) + self._roundTripSeconds
 
     @property
-    def _wayThereAndBack(self) -> float:
+    def _roundTripSeconds(self) -> float:
         return 2 * lifetimeSeconds(min(self.lifeTime, LONGEST_RESPONSE))
 
     def by(self, path: CMPath) -> Patience:

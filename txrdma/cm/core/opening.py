@@ -21,7 +21,7 @@ from txrdma.cm.core.events import (
 from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, Patience
 from txrdma.cm.layouts.messages import (
     checkFits,
-    checkRoom,
+    checkPrivateData,
     MessageKind,
     MRA,
     REJ,
@@ -170,7 +170,7 @@ class Opening(Core):
 
     def ready(self, privateData: bytes, now: float) -> bool:
         """Answer a REP by an RTU: the queue pair can send."""
-        checkRoom(privateData, 224)
+        checkPrivateData(privateData, 224)
         self._private = privateData
         return self._ask("ready", now)
 
@@ -178,8 +178,8 @@ class Opening(Core):
         self, reason: RejectReason, now: float, information: bytes = b"", privateData: bytes = b""
     ) -> bool:
         """Answer a REQ or a REP by a REJ, or withdraw a REP."""
-        checkRoom(information, 72, "information")
-        checkRoom(privateData, 148)
+        checkPrivateData(information, 72, "information")
+        checkPrivateData(privateData, 148)
         self._refusal = REJ(
             reason=reason,
             rejectInfoLength=len(information),
@@ -195,7 +195,7 @@ class Opening(Core):
         @param service: the time until the answer, a time's code.
         """
         checkFits(MRA(serviceTimeout=service))
-        checkRoom(privateData, 222)
+        checkPrivateData(privateData, 222)
         self._service, self._private = service, privateData
         return self._ask("delay", now)
 
@@ -213,7 +213,7 @@ class Opening(Core):
 
     def _hear(self, message: Layout) -> None:
         if isinstance(message, REQ):
-            self._hearREQ(message)
+            self._receiveREQ(message)
         elif isinstance(message, REP):
             if self.isActive:
                 self._inputs.replied()
@@ -228,7 +228,7 @@ class Opening(Core):
             if not isAbsent:  # else the peer may ask for the connection a moment later
                 self._inputs.rejected()
 
-    def _hearREQ(self, request: REQ) -> None:
+    def _receiveREQ(self, request: REQ) -> None:
         if not self.isActive:
             self._inputs.requested()
         elif self.isPeerToPeer and _rank(request) > _rank(self.request):
@@ -301,14 +301,14 @@ class Opening(Core):
         self.remoteCommID = self._heard.localCommID
         self._tell(ConnectionReplied(self._heard))
 
-    def _tellEstablished(self) -> None:
+    def _reportEstablished(self) -> None:
         self._tell(ConnectionEstablished(self._heard if isinstance(self._heard, RTU) else None))
 
-    def _tellRejected(self) -> None:
+    def _reportRejected(self) -> None:
         self.lingers = self.lingers or self._heard.reason == RejectReason.STALE_CONNECTION
         self._tell(ConnectionRejected(self._heard))
 
-    def _tellTimedOut(self) -> None:
+    def _reportTimedOut(self) -> None:
         self._tell(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
 
     def _linger(self) -> None:
@@ -347,18 +347,18 @@ def _rows() -> Iterator[_Row]:
     for here in (_REQ_SENT, _MRA_REQ_RCVD):
         yield here, _In.replied, _REP_RCVD, (_Do._stop, _Do._takeReply)
         yield here, _In.overtaken, _REQ_RCVD, (_Do._stop, _Do._takeRequest)
-        yield here, _In.rejected, _ENDED, (_Do._stop, _Do._tellRejected)
+        yield here, _In.rejected, _ENDED, (_Do._stop, _Do._reportRejected)
         yield here, _In.expired, _REQ_SENT, (_Do._sendAgain,)
-        yield here, _In.exhausted, _ENDED, (_Do._sendTimeout, _Do._tellTimedOut)
+        yield here, _In.exhausted, _ENDED, (_Do._sendTimeout, _Do._reportTimedOut)
         yield here, _In.cancel, _ENDED, (_Do._stop, _Do._sendTimeout)
     # Active: a REP waits for its answer.
     for here in (_REP_RCVD, _MRA_REP_SENT):
-        yield here, _In.ready, _ESTABLISHED, (_Do._sendRTU, _Do._tellEstablished)
+        yield here, _In.ready, _ESTABLISHED, (_Do._sendRTU, _Do._reportEstablished)
         yield here, _In.replied, _MRA_REP_SENT, (_Do._sendMRA,)
         yield here, _In.delay, _MRA_REP_SENT, (_Do._sendMRA,)
         yield here, _In.reject, _ENDED, (_Do._sendREJ,)
         yield here, _In.cancel, _ENDED, (_Do._sendREJ,)
-        yield here, _In.rejected, _ENDED, (_Do._linger, _Do._tellRejected)
+        yield here, _In.rejected, _ENDED, (_Do._linger, _Do._reportRejected)
         yield here, _In.confirmed, _ENDED, (_Do._linger,)  # a DREQ before our RTU
     yield _ESTABLISHED, _In.replied, _ESTABLISHED, (_Do._sendRTUAgain,)
     # Passive: a REQ waits for its answer.
@@ -370,14 +370,14 @@ def _rows() -> Iterator[_Row]:
         yield here, _In.delay, _MRA_REQ_SENT, (_Do._sendMRA,)
         yield here, _In.reject, _ENDED, (refuse,)
         yield here, _In.cancel, _ENDED, (refuse,)
-        yield here, _In.rejected, _ENDED, (_Do._tellRejected,)
+        yield here, _In.rejected, _ENDED, (_Do._reportRejected,)
     # Passive: a REP is out.
     yield _REP_SENT, _In.delayed, _MRA_REP_RCVD, (_Do._waitLonger,)
     for here in (_REP_SENT, _MRA_REP_RCVD):
-        yield here, _In.confirmed, _ESTABLISHED, (_Do._stop, _Do._tellEstablished)
-        yield here, _In.rejected, _ENDED, (_Do._stop, _Do._tellRejected)
+        yield here, _In.confirmed, _ESTABLISHED, (_Do._stop, _Do._reportEstablished)
+        yield here, _In.rejected, _ENDED, (_Do._stop, _Do._reportRejected)
         yield here, _In.expired, _REP_SENT, (_Do._sendAgain,)
-        yield here, _In.exhausted, _ENDED, (_Do._linger, _Do._sendTimeout, _Do._tellTimedOut)
+        yield here, _In.exhausted, _ENDED, (_Do._linger, _Do._sendTimeout, _Do._reportTimedOut)
         yield here, _In.reject, _ENDED, (_Do._stop, _Do._linger, _Do._withdraw)
         yield here, _In.cancel, _ENDED, (_Do._stop, _Do._linger, _Do._withdraw)
 

@@ -91,10 +91,10 @@ class Resolution(Core):
     def _sendQuestion(self) -> None:
         self._sendUntilAnswered(self._question, self._transaction)
 
-    def _tellResolved(self) -> None:
+    def _reportResolved(self) -> None:
         self._tell(ServiceResolved(self._heard))
 
-    def _tellTimedOut(self) -> None:
+    def _reportTimedOut(self) -> None:
         self._tell(ServiceTimedOut())
 
     def _takeQuestion(self) -> None:
@@ -126,9 +126,9 @@ _Row = Row[Inputs, Resolution]
 
 def _rows() -> Iterator[_Row]:
     yield _IDLE, _In.ask, _SIDR_REQ_SENT, (_Do._sendQuestion,)
-    yield _SIDR_REQ_SENT, _In.resolved, _DONE, (_Do._stop, _Do._tellResolved)
+    yield _SIDR_REQ_SENT, _In.resolved, _DONE, (_Do._stop, _Do._reportResolved)
     yield _SIDR_REQ_SENT, _In.expired, _SIDR_REQ_SENT, (_Do._sendAgain,)
-    yield _SIDR_REQ_SENT, _In.exhausted, _DONE, (_Do._tellTimedOut,)
+    yield _SIDR_REQ_SENT, _In.exhausted, _DONE, (_Do._reportTimedOut,)
     yield _SIDR_REQ_SENT, _In.cancel, _DONE, (_Do._stop,)
     yield _IDLE, _In.requested, _SIDR_REQ_RCVD, (_Do._takeQuestion,)
     yield _SIDR_REQ_RCVD, _In.answer, _SIDR_REP_SENT, (_Do._sendResponse,)

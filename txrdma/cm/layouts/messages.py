@@ -15,11 +15,11 @@ from txrdma.kit.wire import bits, Code, data, Layout, nested, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
 from txrdma.mad.layouts.values import PathMTU, Rate
 
-DISCONNECT_ROOM: Final = 220
+DREQ_PRIVATE_BYTES: Final = 220
 """Octets of private data in a DREQ."""
 
 
-def checkRoom(octets: bytes, room: int, what: str = "private data") -> None:
+def checkPrivateData(octets: bytes, room: int, what: str = "private data") -> None:
     """
     Check that a message has room for what a program wants to send in it.
 

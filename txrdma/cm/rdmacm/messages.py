@@ -20,8 +20,8 @@ from txrdma.mad.layouts.values import PathMTU
 HEADER: Final = 36
 """Bytes of a REQ's private data that the kernel writes and takes by itself: addresses of both ends."""
 
-REQUEST_ROOM: Final = 92
-REPLY_ROOM: Final = 196
+REQ_PRIVATE_BYTES: Final = 92
+REP_PRIVATE_BYTES: Final = 196
 
 
 def pathFrom(ends: Ends, prepared: Prepared) -> CMPath:
@@ -61,7 +61,7 @@ def requestOf(serviceID: int, ends: Ends, said: Parameters, prepared: Prepared) 
         retryCount=prepared.retryCount,
         rnrRetryCount=prepared.rnrRetry,
         primary=reversedPath(pathFrom(ends, prepared)),
-        privateData=header.ljust(REQUEST_ROOM, b"\0")[:REQUEST_ROOM],
+        privateData=header.ljust(REQ_PRIVATE_BYTES, b"\0")[:REQ_PRIVATE_BYTES],
     )
 
 
@@ -84,5 +84,5 @@ def replyOf(said: Parameters, prepared: Prepared) -> REP:
         responderResources=said.initiatorDepth,
         initiatorDepth=said.responderResources,
         rnrRetryCount=prepared.rnrRetry,
-        privateData=said.privateData.ljust(REPLY_ROOM, b"\0"),
+        privateData=said.privateData.ljust(REP_PRIVATE_BYTES, b"\0"),
     )

@@ -349,7 +349,7 @@ class RSocket:
         if isinstance(first, Entry):
             if self._controlsFlying >= CONTROLS:
                 return False
-            posts.append(self._tellEntry(first))
+            posts.append(self._entryMessage(first))
             mappings.held -= MAPPED_BYTES
         else:
             sending.write(first)
@@ -383,17 +383,17 @@ class RSocket:
         target = kind(address=own.bufferAddress + half, rkey=own.bufferKey, length=self._receiving.half)
         at = self._peerAt * TARGET_BYTES
         self._peerAt = (self._peerAt + 1) % peer.tableLength
-        return self._tellTable(target.encode(), at, number)
+        return self._tableMessage(target.encode(), at, number)
 
-    def _tellEntry(self, entry: Entry) -> Post:
+    def _entryMessage(self, entry: Entry) -> Post:
         """The message with an entry for mapped memory of this end."""
         index, place = entry.index, entry.place
         kind = Mapped if self._peer.flags & NETWORK_ORDER else LittleMapped
         mapped = kind(offset=place.offset, address=place.address, rkey=place.rkey, length=place.length)
         at = self._peer.tableLength * TARGET_BYTES + index * MAPPED_BYTES
-        return self._tellTable(mapped.encode(), at, immediate(Kind.MAPPING, index))
+        return self._tableMessage(mapped.encode(), at, immediate(Kind.MAPPING, index))
 
-    def _tellTable(self, data: bytes, at: int, number: int) -> Post:
+    def _tableMessage(self, data: bytes, at: int, number: int) -> Post:
         """The message that writes into the peer's table, at so many bytes from its beginning."""
         begin = self._controlAt * MAPPED_BYTES
         self._controls[begin : begin + len(data)] = data

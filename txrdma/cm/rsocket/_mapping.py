@@ -154,10 +154,10 @@ class Mappings:
         self._tell(index, place)
         return index
 
-    def unmap(self, index: int, mustTell: bool) -> None:
+    def unmap(self, index: int, mustNotify: bool) -> None:
         """Use an entry no more, and have the peer told that it stands for no memory."""
         place = self._own.pop(index)
-        if mustTell:
+        if mustNotify:
             self._tell(index, Place(place.offset, 0, 0, RKey(0)))
 
     def _tell(self, index: int, place: Place) -> None:

@@ -91,7 +91,7 @@ def rawAttribute(
     @param vendorClass: management class of a vendor's call; C{oui} is the vendor's OUI.
     """
     isSMP = rpc.managementClass is ManagementClass.SUBN_LID
-    room = _ROOM if isSMP else _roomOf(vendorClass or rpc.managementClass)
+    room = _ROOM if isSMP else _attributeBytes(vendorClass or rpc.managementClass)
     body = {"__annotations__": {"content": "bytes"}, "__module__": __name__, "content": data(room)}
     made: type[Attribute] = wire(room)(type(f"{_RAW}{number:#06x}", (Attribute,), body))
     made.attributeID, made.rpcs = number, frozenset((rpc.name,))
@@ -99,7 +99,7 @@ def rawAttribute(
     return made
 
 
-def _roomOf(managementClass: int) -> int:
+def _attributeBytes(managementClass: int) -> int:
     frame = formatOf(managementClass)
     offset: int = frame.dataOffset  # type: ignore[attr-defined]  # every frame has it
     return frame.size - offset

@@ -124,7 +124,7 @@ def columns(*rows: Sequence[str]) -> Iterator[str]:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-class TellingOptions(CommandOptions):
+class TableOptions(CommandOptions):
     """Base of the options of a command that prints tables, for which it needs C{rich}."""
 
     optFlags = [["json", None, "JSON instead of a table."]]

@@ -52,9 +52,9 @@ def inBytes(data: bytes) -> Inside:
     @raise InvalidRequest: the bytes hold no MAD.
     """
     for length in _UMAD:
-        if len(data) == length + LENGTH and _looksLike(data[length:]):
-            return Inside(data[length:], (_umadSaid(data[:length]),))
-    if _looksLike(data):
+        if len(data) == length + LENGTH and _isMAD(data[length:]):
+            return Inside(data[length:], (_umadLine(data[:length]),))
+    if _isMAD(data):
         return Inside(data[:LENGTH])
     for read in (_inInfiniBand, _inTransport, _inGlobal):
         try:
@@ -64,8 +64,8 @@ def inBytes(data: bytes) -> Inside:
         if found is not None:
             return found
     for length in _UMAD:  # what the kernel reads may be longer, or the head of what got no answer
-        if _looksLike(data[length:]):
-            return Inside(data[length:], (_umadSaid(data[:length]),))
+        if _isMAD(data[length:]):
+            return Inside(data[length:], (_umadLine(data[:length]),))
     raise InvalidRequest(f"these {len(data)} bytes are no management datagram")
 
 
@@ -105,7 +105,7 @@ def networkPacket(data: bytes, linkType: int) -> tuple[int | None, bytes]:
     return (kind if kind in known else None), data[offset:]
 
 
-def _looksLike(data: bytes) -> bool:
+def _isMAD(data: bytes) -> bool:
     """
     True of bytes that begin with a known base version, and a class version that the management class has.
     """
@@ -159,13 +159,13 @@ def _inTransport(data: bytes) -> Inside | None:
         return None
     deth = DETH.decode(data, BTH.size)
     datagram = data[BTH.size + DETH.size :][:LENGTH]
-    if bth.destination > 1 and deth.qkey != GMP_QKEY or not _looksLike(datagram):
+    if bth.destination > 1 and deth.qkey != GMP_QKEY or not _isMAD(datagram):
         return None
     said = f"UD QP {deth.source} to {bth.destination}, P_Key {bth.pkey:#06x}, Q_Key {deth.qkey:#010x}"
     return Inside(datagram, (said,))
 
 
-def _umadSaid(header: bytes) -> str:
+def _umadLine(header: bytes) -> str:
     """
     Line about the kernel's umad header; host numbers are little endian in it, those of the network big
     endian.

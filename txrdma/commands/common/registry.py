@@ -16,7 +16,7 @@ from typing import Any, cast, Final, Protocol
 
 from twisted.internet.defer import Deferred
 
-from txrdma.commands.common.options import CommandOptions, TellingOptions
+from txrdma.commands.common.options import CommandOptions, TableOptions
 
 HERE: Final = "On this host"
 MEASURING: Final = "Measuring"
@@ -64,7 +64,7 @@ class Command:
 
         Ends the program where tables will be printed and C{rich} is missing, not only after the work is done.
         """
-        if isinstance(options, TellingOptions) and options.showsTables:
+        if isinstance(options, TableOptions) and options.showsTables:
             from txrdma.commands.common.tables import needTables
 
             needTables()

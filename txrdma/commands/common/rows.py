@@ -36,6 +36,6 @@ def hexGUID(guid: GUID) -> str:
     return f"0x{guid.raw.hex()}"
 
 
-def tellJSON(what: object) -> None:
+def printJSON(what: object) -> None:
     """Print a value as JSON, for programs; keys always stand in the same order."""
     print(json.dumps(what, indent=2))

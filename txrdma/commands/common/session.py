@@ -53,7 +53,7 @@ _AT_QUEUE_PAIR: Final = re.compile(r"(\S+)\s+dqpn\s+(\d+|0x[0-9a-fA-F]+)")
 
 _FIELD_STATUS: Final = 0x1C
 _ALL_PORTS: Final = 0xFF
-_LONGEST_PATIENCE: Final = 4.0
+_LONGEST_TIMEOUT: Final = 4.0
 
 
 class FabricOptions(CommandOptions):
@@ -301,21 +301,21 @@ def _patience(options: FabricOptions, endPort: MADEndPort) -> float | None:
     Seconds to wait for an answer: those of the options, or None for the subnet's, but not the hours that some
     have.
     """
-    if options["timeout"] is None and lifetimeSeconds(endPort.subnetTimeout) > _LONGEST_PATIENCE:
-        return _LONGEST_PATIENCE
+    if options["timeout"] is None and lifetimeSeconds(endPort.subnetTimeout) > _LONGEST_TIMEOUT:
+        return _LONGEST_TIMEOUT
     timeout: float | None = options["timeout"]
     return timeout
 
 
-def confirmed(what: str, isSaid: bool) -> None:
+def confirmed(what: str, isConfirmed: bool) -> None:
     """
     Ask for a confirmation before the fabric is changed.
 
     @param what: the change, in words.
-    @param isSaid: the confirmation is given already, and nothing is asked.
+    @param isConfirmed: the confirmation is given already, and nothing is asked.
     @raise SystemExit: the answer is no, or there is no terminal to ask at.
     """
-    if isSaid:
+    if isConfirmed:
         return
     if not sys.stdin.isatty():
         raise SystemExit(f"{what}: this changes the fabric; say --yes")

@@ -111,14 +111,14 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
         return recalled(options, session.names)
     if options.get("target"):
         return await _sweptAround(session, isPartial, withLinks)
-    start = await _beginning(session, options["from"]) if options["from"] else IBDRPath()
+    start = await _startPath(session, options["from"]) if options["from"] else IBDRPath()
     with ProgressBar("asking") as progress:
         sweep = _sweep(session, start, progress if progress.isShown else None)
         try:
             with unswept():
                 fabric = await (sweep.run(start) if isinstance(sweep, Sweep) else sweep.run())
         except CancelledError:
-            if not _isToldOf(sweep.fabric, isPartial):
+            if not _isReported(sweep.fabric, isPartial):
                 raise
             return sweep.fabric
     if options["save"]:
@@ -126,7 +126,7 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
     return fabric
 
 
-def _isToldOf(fabric: Fabric, isPartial: bool) -> bool:
+def _isReported(fabric: Fabric, isPartial: bool) -> bool:
     """
     True if what an interrupted sweep has found is wanted, which then gets a problem that records the
     interruption.
@@ -157,14 +157,14 @@ async def _sweptAround(session: Session, isPartial: bool, withLinks: bool) -> Fa
         try:
             await sweep.run(start)
         except CancelledError:
-            if not _isToldOf(sweep.fabric, isPartial):
+            if not _isReported(sweep.fabric, isPartial):
                 raise
     if options["save"] and not isInterrupted(sweep.fabric):
         save(sweep.fabric, options["save"])
     return sweep.fabric if sweep.first is None else part(sweep.fabric, sweep.first, hops)
 
 
-async def _beginning(session: Session, target: str) -> IBDRPath:
+async def _startPath(session: Session, target: str) -> IBDRPath:
     path = await session.toManagement(target)
     if not isinstance(path, IBDRPath):
         raise InvalidRequest(f"--from {target}: a sweep begins at a directed route, as DR 0,1")
@@ -254,7 +254,7 @@ def save(fabric: Fabric, path: str) -> None:
         raise InvalidRequest(f"snapshot {path}: {error}") from error
 
 
-def tellProblems(fabric: Fabric) -> None:
+def printProblems(fabric: Fabric) -> None:
     """Print the problems of a fabric on standard error, one a line."""
     for line in described(fabric.problems):
         print(line, file=sys.stderr)
@@ -266,7 +266,7 @@ def endWith(fabric: Fabric) -> None:
 
     @raise SystemExit: there are problems, or the sweep was interrupted.
     """
-    tellProblems(fabric)
+    printProblems(fabric)
     if fabric.problems:
         sys.stdout.flush()
         raise SystemExit(INTERRUPTED if isInterrupted(fabric) else 1)

@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python import usage
 
-from txrdma.commands.common.options import TellingOptions
+from txrdma.commands.common.options import TableOptions
 from txrdma.commands.common.tables import show
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _inRange(name: str, seconds: float) -> float:
     raise usage.UsageError(f"{name} {seconds:g}: say from 0.05 to 86400 seconds")
 
 
-class WatchingOptions(TellingOptions):
+class WatchingOptions(TableOptions):
     """Options for looking once or again and again, and for the seconds to wait for processes."""
 
     synopsis = "[options] [--watch [SECONDS]]"

@@ -12,7 +12,7 @@ from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.snapshots import nodeDict, problemDicts
 
 
-def toldDict(fabric: Fabric, names: NodeNames) -> dict[str, Any]:
+def snapshotDict(fabric: Fabric, names: NodeNames) -> dict[str, Any]:
     """A fabric as JSON can carry it, sorted, with names and chassis; it can be loaded again."""
     return {
         "nodes": [nodeDict(node, names) for node in fabric.ordered()],

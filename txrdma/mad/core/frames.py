@@ -42,7 +42,7 @@ _DIRECTED_CLASS: Final = 0x01810100
 _LID_ROUTED: Final = Struct(">BBBBHHQHHIQ32x64s128x")
 _PERFORMANCE: Final = Struct(">BBBBHHQHHI40x192s")
 _COMMUNICATION: Final = Struct(">BBBBHHQHHI232s")
-_COMMUNICATION_ROOM: Final = 232
+_COMMUNICATION_BYTES: Final = 232
 
 
 class Keys(NamedTuple):
@@ -121,7 +121,7 @@ def frame(
     @raise txrdma.error.WireError: a value does not fit into its field.
     """
     kind = formatOf(managementClass)
-    if kind is CommMgtFormat and len(payload) <= _COMMUNICATION_ROOM:
+    if kind is CommMgtFormat and len(payload) <= _COMMUNICATION_BYTES:
         try:
             return _COMMUNICATION.pack(
                 *(1, managementClass, kind.classVersion, method, status, 0, transactionID),

@@ -149,13 +149,13 @@ def mask(width: int, names: type[enum.IntFlag]) -> Any:
     """A field of bits with names."""
 
     def shown(number: int) -> str:
-        said = ", ".join(saidBits(number, names))
+        said = ", ".join(setBits(number, names))
         return f"{number:#0{-(-width // 4) + 2}x}" + (f" ({said})" if said else "")
 
     return bits(width, shown=shown)
 
 
-def saidBits(number: int, names: type[enum.IntFlag]) -> list[str]:
+def setBits(number: int, names: type[enum.IntFlag]) -> list[str]:
     """The names of the bits that are set."""
     return [flag.name for flag in names if number & flag and flag.name is not None]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import IntFlag
 from typing import Final
 
-from txrdma.mad.layouts.attributes import ManagementClass, saidBits
+from txrdma.mad.layouts.attributes import ManagementClass, setBits
 from txrdma.mad.layouts.messages import ClassCapability, ClassPortInfo
 from txrdma.mad.layouts.pma import PerformanceCapability
 
@@ -61,9 +61,9 @@ _NAMES: Final[dict[int, tuple[type[IntFlag] | None, type[IntFlag] | None]]] = {
 def capabilitiesOf(info: ClassPortInfo, managementClass: int) -> list[str]:
     """Names of the capabilities in the ClassPortInfo of an agent of this class."""
     first, second = _NAMES.get(managementClass, (None, None))
-    said = saidBits(info.capabilityMask, ClassCapability)
+    said = setBits(info.capabilityMask, ClassCapability)
     if first is not None:
-        said += saidBits(info.capabilityMask, first)
+        said += setBits(info.capabilityMask, first)
     if second is not None:
-        said += saidBits(info.capabilityMask2, second)
+        said += setBits(info.capabilityMask2, second)
     return said

@@ -161,14 +161,14 @@ class CounterReader:
         maxOutstanding: int,
         onDowned: Callable[[GUID], object],
         onSilent: Callable[[GUID], object],
-        onStranger: Callable[[GUID], object],
+        onUnknownNode: Callable[[GUID], object],
         choose: Callable[[ClassPortInfo], ReadingKind] = kindOf,
     ) -> None:
         """
         @param choose: returns what to read of a node's ports, by what its agent can do.
         @param onDowned: called with the GUID of a node whose port counts that its link went down.
         @param onSilent: called with that of a node that does not answer, and did before.
-        @param onStranger: called with that of a node at whose LID there is another one.
+        @param onUnknownNode: called with that of a node at whose LID there is another one.
         """
         self.meters: dict[Place, Meter] = {}
         self.backOff: BackOff[GUID] = BackOff(intervalSeconds, _MOST_BACK_OFF)
@@ -182,7 +182,7 @@ class CounterReader:
         self._maxOutstanding = maxOutstanding
         self._onDowned = onDowned
         self._onSilent = onSilent
-        self._onStranger = onStranger
+        self._onUnknownNode = onUnknownNode
         self._choose = choose
         self._visits: dict[GUID, _Visit] = {}
         self._waiting: deque[_Visit] = deque()
@@ -441,7 +441,7 @@ class CounterReader:
                     if stop.path.dlid == lid:
                         self.meters.pop(stop.place, None)
                         stop.meter = None
-                self._onStranger(visit.guid)
+                self._onUnknownNode(visit.guid)
             self._settle(visit)
         except Exception as error:
             self._broken(visit, error)

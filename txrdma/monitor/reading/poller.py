@@ -149,7 +149,7 @@ class FabricPoller:
         self._touched: set[GUID] = set()
         self._unheardSince = self._sweptAt = 0.0
         self._running: dict[Deferred[None], None] = {}
-        self._isStarted = self._isBlind = self._isDoubtful = False
+        self._isStarted = self._isBlind = self._isUncertain = False
         self._lost = ""
         self._pauseSeconds: float | None = None
         self._unplanned: deque[float] = deque(maxlen=MOST_UNPLANNED)
@@ -172,7 +172,7 @@ class FabricPoller:
             )
         )
         self._refreshes = self.supervisor.add(
-            SupervisedLoop(reactor, "refresh", self._lookAtSigns, self._untilSigns)
+            SupervisedLoop(reactor, "refresh", self._queryChanged, self._untilSigns)
         )
         self._loops = (self.sweeps, self.rounds, self._refreshes)
         self._unwatch: Callable[[], None] = lambda: None
@@ -264,7 +264,7 @@ class FabricPoller:
         self._reader.missed()
         self.corrections.missed()
 
-    def _isDeaf(self) -> bool:
+    def _isOffline(self) -> bool:
         """True while nobody can be asked, or heard."""
         return bool(self._lost) or self._isBlind or self.fabric is None
 
@@ -272,7 +272,7 @@ class FabricPoller:
         """Report faults of the port and of the loops, which have no other cause than a port that is lost."""
         name, now = self._agent.port.name, self._reactor.seconds()
         found = [Finding("port-lost", name, self._lost)] if self._lost else []
-        if self._subscription is None or self._subscription.isStanding or self._isDeaf():
+        if self._subscription is None or self._subscription.isStanding or self._isOffline():
             self._unheardSince = now
         elif now - self._unheardSince >= UNHEARD_SECONDS:
             found.append(Finding("no-notices", name, "the subnet administration accepts no subscription"))
@@ -365,7 +365,7 @@ class FabricPoller:
     def _swept(self, fabric: Fabric, now: float) -> None:
         self.fabric = fabric
         self._touched.clear()
-        self._isDoubtful = False
+        self._isUncertain = False
         if self._isBlind:
             self._isBlind = False
             self._reader.backOff.clear()
@@ -450,7 +450,7 @@ class FabricPoller:
 
     def _mistook(self, guid: GUID) -> None:
         """Sweep soon, with the usual pauses: a node has another LID than is known here, and so may others."""
-        self._isDoubtful = True
+        self._isUncertain = True
         self._sweepSoon(0.0)
 
     def _sign(self, guid: GUID) -> None:
@@ -464,10 +464,10 @@ class FabricPoller:
     def _untilSigns(self) -> float | None:
         return self._settings.settleSeconds if self._signs or self._strangers else None
 
-    async def _lookAtSigns(self) -> bool:
+    async def _queryChanged(self) -> bool:
         """Query all nodes that may have changed; False if that must wait, or the port is down."""
         fabric = self.fabric
-        if self._isDeaf() or fabric is None:
+        if self._isOffline() or fabric is None:
             self._signs.clear()
             self._strangers.clear()
         elif not self.sweeps.isRunning:
@@ -548,7 +548,7 @@ class FabricPoller:
         self._roundBegan = self._reactor.seconds()
         self._reportSelf()
         fabric = self.fabric
-        if self._isDeaf() or fabric is None:
+        if self._isOffline() or fabric is None:
             return False
         asking = Deferred.fromCoroutine(self._askManager())
         try:
@@ -564,14 +564,14 @@ class FabricPoller:
         began, silences, looks = self._reactor.seconds(), reader.silences, reader.looks
         nodes = [node for node in fabric.nodes.values() if node.lid]
         due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
-        toLook = self._nextToLook(fabric)
+        toQuery = self._nextToQuery(fabric)
         schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
         refresh = self._refreshOf(schedule, fabric)
         try:
             with step("reading counters"):
-                await reader.read(nodes, self.version, toLook)
+                await reader.read(nodes, self.version, toQuery)
             with step("reading states"):
-                await self._readStates(schedule, refresh, nodes, toLook)
+                await self._readStates(schedule, refresh, nodes, toQuery)
         finally:
             statistics.readings, statistics.silences = reader.readings, reader.silences
             statistics.looks += reader.looks - looks
@@ -584,7 +584,7 @@ class FabricPoller:
         statistics.turnSeconds = self._reactor.seconds() - began
         with step("asking the master subnet manager"):
             await asking
-        if not self._isDoubtful:  # what was read by a LID may be another node's
+        if not self._isUncertain:  # what was read by a LID may be another node's
             with step("judging counters"):
                 self._judgeCounters(self.fabric or fabric)
         if self.findingLog.isClearing(_SWEEP):
@@ -594,18 +594,18 @@ class FabricPoller:
             self._onRound(began)
 
     async def _readStates(
-        self, schedule: MADSchedule, refresh: Refresh, nodes: list[Node], toLook: set[GUID]
+        self, schedule: MADSchedule, refresh: Refresh, nodes: list[Node], toQuery: set[GUID]
     ) -> None:
         """
         Read the states of nodes that have changed, and counters that are optional.
 
-        @param toLook: nodes whose states are read.
+        @param toQuery: nodes whose states are read.
         """
         changed = [node for node in nodes if node.guid in self._reader.changed]
-        looked = [node for node in nodes if node.guid in toLook]
+        looked = [node for node in nodes if node.guid in toQuery]
         optional = [(one, node) for one in self._optional for node in looked if one.isWanted(node)]
         states = (self._look(refresh, node) for node in changed)
-        reasons = (self._lookFor(reader, node, schedule) for reader, node in optional)
+        reasons = (self._readOptional(reader, node, schedule) for reader, node in optional)
         await schedule.run(mqueue=chain(states, reasons))
         await refresh.finish()
 
@@ -624,16 +624,16 @@ class FabricPoller:
                 watch.silent(end.smLID, str(error))
             else:
                 if watch.answered(end.smLID, info, self._reactor.seconds()):
-                    self._isDoubtful = True
+                    self._isUncertain = True
                     self._sweepSoon(self._settings.settleSeconds)
                     if self._subscription is not None:
                         self._subscription.renew()
         self._observe(_MASTER, watch.findings(self._reactor.seconds()))
 
-    def _nextToLook(self, fabric: Fabric) -> set[GUID]:
+    def _nextToQuery(self, fabric: Fabric) -> set[GUID]:
         """Nodes whose states are looked at in this round: all in turn."""
         settings = self._settings
-        share = settings.intervalSeconds / settings.lookSeconds
+        share = settings.intervalSeconds / settings.stateSeconds
         count = min(len(self._rotation), int(len(self._rotation) * share) + 1)
         chosen = {node.guid for node in list(self._rotation)[:count]}
         self._rotation.rotate(-count)
@@ -649,7 +649,7 @@ class FabricPoller:
             except MADFailure:  # its counters show whether it is silent
                 return
 
-    async def _lookFor(
+    async def _readOptional(
         self, reader: DetailReader | CorrectionReader, node: Node, schedule: MADSchedule
     ) -> None:
         """Read optional counters of a node."""

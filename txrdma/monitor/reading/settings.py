@@ -17,7 +17,7 @@ class PollerSettings:
     @ivar sweepSeconds: time between whole sweeps.
     @ivar settleSeconds: time from a sign of change to a look at the node, and between looks until their
         findings are settled.
-    @ivar lookSeconds: time in which the states of all ports are looked at once.
+    @ivar stateSeconds: time in which the states of all ports are looked at once.
     @ivar timeoutSeconds: time to wait for the answer of a node, three times.
     @ivar maxOutstanding: most datagrams on their way at a time; one to a node.
     @ivar mostNodes: most nodes that the fabric may have; see L{Bounds <txrdma.fabric.excess.Bounds>}.
@@ -28,7 +28,7 @@ class PollerSettings:
     intervalSeconds: float = 10.0
     sweepSeconds: float = 300.0
     settleSeconds: float = 2.0
-    lookSeconds: float = 60.0
+    stateSeconds: float = 60.0
     timeoutSeconds: float = 0.5
     maxOutstanding: int = 64
     wantsNotices: bool = True

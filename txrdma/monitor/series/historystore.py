@@ -325,7 +325,7 @@ class HistoryStore:
             self._since = at
         number = self._ports.get(place)
         if number is None:
-            if len(self._ports) >= self._mostPorts and not self._makeRoom(at):
+            if len(self._ports) >= self._mostPorts and not self._makeSpace(at):
                 return None
             number = self._ports[place] = self._next
             self._next += 1
@@ -333,7 +333,7 @@ class HistoryStore:
         self._last[number] = at
         return number
 
-    def _makeRoom(self, at: int) -> bool:
+    def _makeSpace(self, at: int) -> bool:
         """
         Drop all of some ports that came last and are not read any more: a tenth of the most.
 

@@ -162,7 +162,7 @@ class EventHub:
             self._version = version
             self.publish("fabric", {"version": version})
         if self._work is None:  # else the round before is still being told: this one waits for the next
-            self._work = self._cooperator.cooperate(self._tellRound(context))
+            self._work = self._cooperator.cooperate(self._sendRound(context))
             self._work.whenDone().addErrback(self._broke)
 
     def _broke(self, failure: Failure) -> None:
@@ -170,7 +170,7 @@ class EventHub:
         if not failure.check(SchedulerStopped):
             _log.failure("while a round was told", failure)
 
-    def _tellRound(self, context: PageContext) -> Iterator[None]:
+    def _sendRound(self, context: PageContext) -> Iterator[None]:
         """Tell readers of a round, with pauses: a large fabric has twenty thousand links between switches."""
         edges: dict[str, dict[str, Any]] = {}
         for number, (ends, ports) in enumerate(bundles(context.fabric).items()):

@@ -20,7 +20,7 @@ _TYPES: Final = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
 }
-_KEPT_SECONDS: Final = 300
+_CACHE_SECONDS: Final = 300
 
 
 class Files(Resource):
@@ -46,6 +46,6 @@ class Files(Resource):
         if name not in self._files:
             request.setResponseCode(404)
             return b"There is no such file.\n"
-        request.setHeader("Cache-Control", f"max-age={_KEPT_SECONDS}")
+        request.setHeader("Cache-Control", f"max-age={_CACHE_SECONDS}")
         tag = sha256(content).hexdigest()[:24].encode()
         return b"" if request.setETag(b'"' + tag + b'"') is CACHED else content

@@ -33,7 +33,7 @@ Number of uses up to which each new one checks that the readers are still on the
 A test suite has few connections, and may remove all readers between two of them.
 """
 
-_LOOK_SECONDS: Final = 1e-3
+_CHECK_SECONDS: Final = 1e-3
 """
 Seconds between checks, for each existing use, if there are more: a service has many, and removes nothing.
 """
@@ -145,7 +145,7 @@ class ReactorUse:
         self._hasTime = IReactorTime.providedBy(reactor)
         self._uses: dict[Use, None] = {}
         self._sleepers: dict[Suspendable, None] = {}
-        self._lookedAt = -inf
+        self._checkedAt = -inf
         self._sentinel: Sentinel | None = None
 
     def hold(self, swept: Callable[[], None] = lambda: None) -> Use:
@@ -157,8 +157,8 @@ class ReactorUse:
         use = Use(self, swept)
         now = self._seconds()
         count = len(self._uses)
-        if count < _FEW or now - self._lookedAt > count * _LOOK_SECONDS:
-            self._lookedAt = now
+        if count < _FEW or now - self._checkedAt > count * _CHECK_SECONDS:
+            self._checkedAt = now
             self._sweep()
             self.isIdle = self.isDue = False
             for sleeper in list(self._sleepers):

@@ -75,7 +75,7 @@ class Flow:
     @ivar early: messages received before C{begin}; None if they are not wanted.
     @ivar isOpen: the application may write.
     @ivar isPaused: the application has paused reading.
-    @ivar isDeaf: the application will not read any more: received bytes are dropped.
+    @ivar discardsInput: the application will not read any more: received bytes are dropped.
     @ivar isEnding: the application will not write any more; C{owner.finish} is called on each flush.
     @ivar isNoticed: C{owner.wasFlushed} is called after each flush, because there is a producer.
     @ivar confirmsEach: request a completion for each message.
@@ -90,7 +90,16 @@ class Flow:
 
     __slots__ = (
         *("ring", "protocol", "context", "pending", "backlog", "flags", "peerState", "early", "owner"),
-        *("isOpen", "isPaused", "isDeaf", "isEnding", "isNoticed", "confirmsEach", "isDirty", "isBlocked"),
+        *(
+            "isOpen",
+            "isPaused",
+            "discardsInput",
+            "isEnding",
+            "isNoticed",
+            "confirmsEach",
+            "isDirty",
+            "isBlocked",
+        ),
         *("written", "last", "writes", "wraps", "messagesSent", "queue"),
         *("_quickReads", "_slowReads", "_others"),
         *("_view", "_mask", "_contexts", "_isBegun", "_isReading", "_mustSend"),
@@ -111,7 +120,7 @@ class Flow:
         self.pending: list[bytes | memoryview] = []
         self.backlog = self.flags = self.peerState = 0
         self.early: list[tuple[int, ...]] | None = []
-        self.isOpen = self.isPaused = self.isDeaf = False
+        self.isOpen = self.isPaused = self.discardsInput = False
         self.isEnding = self.isNoticed = self.confirmsEach = self.isDirty = self.isBlocked = False
         self.written = self.last = self.writes = self.wraps = self.messagesSent = 0
         # Messages delivered by the fast path, other deliveries, other messages. No message is counted twice.
@@ -261,7 +270,7 @@ class Flow:
             or not ring.peerConsumed <= read <= ring.produced
             or self.isBlocked
             or self.isPaused
-            or self.isDeaf
+            or self.discardsInput
             or protocol is None
         ):
             self._receivedOther(message)
@@ -345,7 +354,7 @@ class Flow:
                 if not length:
                     break
                 protocol = self.protocol
-                if self.isDeaf or protocol is None:  # drop the bytes, to free space for the peer
+                if self.discardsInput or protocol is None:  # drop the bytes, to free space for the peer
                     if ring.consume(length):
                         self.update()
                     break

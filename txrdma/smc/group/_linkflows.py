@@ -255,7 +255,7 @@ class LinkFlows:
             adding.stage = "keys"
             adding.until = now + self._core.timing.response
             if self._core.isServer:
-                self._tellKeys(adding, 0)
+                self._sendKeys(adding, 0)
 
     def _learn(self, adding: _Adding, pair: RKeyPair) -> None:
         buffer = adding.carrier.theirs.get(pair.known)
@@ -263,7 +263,7 @@ class LinkFlows:
             buffer[adding.link] = Token(pair.new, pair.address)
             adding.link.theirs[pair.new] = buffer
 
-    def _tellKeys(self, adding: _Adding, flags: int) -> None:
+    def _sendKeys(self, adding: _Adding, flags: int) -> None:
         """Linux counts what the message has among what is to come."""
         assert adding.link is not None
         count = len(adding.left)
@@ -447,10 +447,10 @@ class LinkFlows:
             if isLast:
                 self._make(current, now)
             else:
-                self._tellKeys(current, 0)
+                self._sendKeys(current, 0)
         else:
             isLast = body.remaining <= _PAIRS and len(current.left) <= _PAIRS
-            self._tellKeys(current, LLCFlags.RESPONSE)
+            self._sendKeys(current, LLCFlags.RESPONSE)
             if isLast:
                 self._make(current, now)
 

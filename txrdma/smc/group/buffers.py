@@ -152,7 +152,7 @@ class BufferPool:
     def __len__(self) -> int:
         return len(self._buffers)
 
-    def withRoom(self, size: int) -> RemoteMemoryBuffer | None:
+    def withFreeElement(self, size: int) -> RemoteMemoryBuffer | None:
         """A buffer with a free element of that size; one whose key the peer knows, if there is one."""
         best = None
         for buffer in self._buffers.values():

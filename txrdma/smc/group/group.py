@@ -190,7 +190,7 @@ class Group:
         isPinned = self.links[0].scheduler.queue.isStaged
         size = self.groups.ringSize()
         size = wanted or (min(size, PINNED_RING) if isPinned else size)
-        buffer = self.pool.withRoom(size)
+        buffer = self.pool.withFreeElement(size)
         if buffer is None:
             if len(self.pool) >= MAX_BUFFERS:
                 raise Refused("the link group has its buffers", Diagnosis.MEM)

@@ -203,7 +203,7 @@ class Link:
 
     def stopRetaining(self) -> None:
         """Retain nothing any more, since the group has no other link."""
-        if self._queue.unacknowledged is not None and not self.scheduler.isHasty:
+        if self._queue.unacknowledged is not None and not self.scheduler.signalsEach:
             self._queue.stopRetaining()
 
     async def prepare(self, answer: Accept | Confirm) -> None:

@@ -96,12 +96,12 @@ class SendScheduler:
     Sends the queued bytes of one link's connections.
 
     @ivar queue: the link's send queue.
-    @ivar isHasty: the process stops, and each message requests a completion.
+    @ivar signalsEach: the process stops, and each message requests a completion.
     @ivar clock: returns the reactor's time, in seconds.
     """
 
     def __init__(self, reactor: Any, attachment: Attachment, owner: Owner) -> None:
-        self.isHasty = False
+        self.signalsEach = False
         self.queue = LinkSendQueue(attachment.domain, attachment.queuePair.capacity, self.schedule)
         self.queue.limit = WINDOW
         self.placing: IPlacing | None = None
@@ -268,7 +268,7 @@ class SendScheduler:
         return placing is not None and placing.isPeerGone()
 
     @property
-    def isUnderWay(self) -> bool:
+    def isSending(self) -> bool:
         """Whether the device may still have staged bytes to send."""
         queue = self.queue
         return queue.isStaged and queue.lane is None and self._acknowledged < queue.sent
@@ -276,7 +276,7 @@ class SendScheduler:
     def drain(self) -> None:
         """Wait, at most 0.1 s, until all posted requests are sent: closing the queue pair discards them."""
         until = monotonic() + _DRAIN_SECONDS  # the reactor's time does not advance in this loop
-        while self.isUnderWay and monotonic() < until:
+        while self.isSending and monotonic() < until:
             self.poll()
 
     def end(self) -> None:
@@ -319,7 +319,7 @@ class SendScheduler:
             if isOver:
                 room = len(dirty)
             elif len(dirty) > room:
-                room = max(self._makeRoom(room), 0)
+                room = max(self._makeSpace(room), 0)
                 if not room:
                     # A peer that has closed may not free its window for a long time, and is owed nothing: let
                     # its connections end without a message.
@@ -431,7 +431,7 @@ class SendScheduler:
             except RDMAError as error:
                 self._owner.broken(_refused(error))
 
-    def _makeRoom(self, room: int) -> int:
+    def _makeSpace(self, room: int) -> int:
         """Poll for acknowledged messages, and return the free window; watch for completions if it is full."""
         if not self._owner.isActive:
             return 0
@@ -473,7 +473,7 @@ class SendScheduler:
             while undelivered and undelivered[0][0] <= self._acknowledged:
                 _, stream = undelivered.popleft()
                 self.callSoon(stream, stream.delivered)
-            if self.isHasty:
+            if self.signalsEach:
                 self._owner.turned()
             elif not undelivered and not self._isFull and not self.queue.unacknowledged:
                 self._sendReader.stop()
@@ -497,7 +497,7 @@ class SendScheduler:
     def confirmSoon(self) -> None:
         """Request a completion for each message from now on, because the process stops."""
         if self.placing is None and not self.queue.isOver:
-            self.isHasty = self.queue.isSignaling = True
+            self.signalsEach = self.queue.isSignaling = True
             self._sendReader.start()
 
     def handOver(self, other: SendScheduler) -> dict[Any, list[Unacknowledged]]:

@@ -246,10 +246,10 @@ def _machine(server: bool) -> _Machine:
 
     @sniffing.upon(_Inputs.reply).to(over)
     def misplaced(inputs: _Inputs, core: _Core) -> None:
-        notOurs(inputs, core, WireError("CLC", 4, "it begins in the middle"))
+        notCLC(inputs, core, WireError("CLC", 4, "it begins in the middle"))
 
     @sniffing.upon(_Inputs.stray).to(over)
-    def notOurs(inputs: _Inputs, core: _Core, error: WireError) -> None:
+    def notCLC(inputs: _Inputs, core: _Core, error: WireError) -> None:
         if core.announced and error.offset:  # it has the eyecatcher: not the application's
             core.fail(error)
         else:
@@ -267,7 +267,7 @@ def _machine(server: bool) -> _Machine:
         core.fallBack(Diagnosis.PEERNOSMC)
 
     @states[first].upon(_Inputs.ended).to(over)
-    def saidLittle(inputs: _Inputs, core: _Core) -> None:
+    def endedEarly(inputs: _Inputs, core: _Core) -> None:
         if not core.announced or not (server or core.buffer):  # a server may be unable to have anybody
             core.fallBack(Diagnosis.PEERNOSMC)
 
@@ -329,11 +329,11 @@ def _machine(server: bool) -> _Machine:
     def nothingCrossed(inputs: _Inputs, core: _Core, error: WireError) -> None:
         core.letPass()
 
-    def nothingCame(inputs: _Inputs, core: _Core, now: float) -> None:
+    def peerWasSilent(inputs: _Inputs, core: _Core, now: float) -> None:
         core.mayCross = True
         core.letPass()
 
-    def nothingComes(inputs: _Inputs, core: _Core) -> None:
+    def endedCrossing(inputs: _Inputs, core: _Core) -> None:
         core.letPass()
 
     for state in (sniffing, waiting, deciding, linking):
@@ -349,8 +349,8 @@ def _machine(server: bool) -> _Machine:
     crossing.upon(_Inputs.reply).loop()(crossed)
     crossing.upon(_Inputs.declined).to(over)(crossedDecline)
     crossing.upon(_Inputs.stray).to(over)(nothingCrossed)
-    crossing.upon(_Inputs.expired).to(over)(nothingCame)
-    crossing.upon(_Inputs.ended).to(over)(nothingComes)
+    crossing.upon(_Inputs.expired).to(over)(peerWasSilent)
+    crossing.upon(_Inputs.ended).to(over)(endedCrossing)
     for state in (states[second], deciding, linking, over):
         state.upon(_Inputs.ended).loop().returns(None)
     for state in (waiting, deciding, linking, crossing, over):

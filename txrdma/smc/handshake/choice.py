@@ -34,7 +34,7 @@ class LocalCarrier:
         """
         self._reactor = reactor
         self._takesTCP = takesTCP
-        self._anybody = anybody
+        self._acceptsOtherUsers = anybody
 
     def approach(self) -> LocalApproach:
         """The approach of one connection of a client."""
@@ -42,7 +42,7 @@ class LocalCarrier:
 
     def reception(self, room: int) -> Announcements:
         """The reception of a listener with room for so many connections that wait."""
-        return Announcements(self._reactor, self._anybody, room)
+        return Announcements(self._reactor, self._acceptsOtherUsers, room)
 
 
 def reachesOthers(options: Options) -> bool:

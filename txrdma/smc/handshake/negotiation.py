@@ -409,14 +409,14 @@ class Negotiation(Protocol):
         """
         device = self._options.device
         if device == "auto":
-            real = None if isLocal else self._realWays()
+            real = None if isLocal else self._hardwareGroups()
             if real is not None:
                 return real
             device = self._localDevice()
         groups = self._groupsOf(device)
         return groups, groups.candidates
 
-    def _realWays(self) -> tuple[LinkGroups, tuple[Candidate, ...]] | None:
+    def _hardwareGroups(self) -> tuple[LinkGroups, tuple[Candidate, ...]] | None:
         """
         Link groups and candidates of the RDMA port at the interface of the TCP connection; None without one.
         """

@@ -48,7 +48,7 @@ _seldom = RateLimitedLogger(_log)
 _ANNOUNCED: Final = 60.0
 """Seconds that a connection may take to come after it was announced."""
 
-_ROOM_SECONDS: Final = 1.0
+_BACKLOG_SECONDS: Final = 1.0
 """Seconds for which a place in the queue of the TCP socket is kept for a connection that is expected."""
 
 _BACKLOG: Final = 4096
@@ -57,10 +57,10 @@ _BACKLOG: Final = 4096
 _MOST_EXPECTED: Final = 1 << 16
 """Connections that one process may have announced and not made: more than it has ports."""
 
-_MOST_STRANGERS: Final = 64
+_MOST_OTHER_USERS: Final = 64
 """Processes of other users that may have their socket here at the same time."""
 
-_MOST_OF_STRANGER: Final = 64
+_MOST_OF_OTHER_USER: Final = 64
 """Connections that one process of another user may have announced and not made; others are refused."""
 
 
@@ -90,12 +90,12 @@ class Announced:
     @ivar onWithdrawal: called when the client says that it goes on without SMC, though it was accepted.
     """
 
-    __slots__ = ("_teller", "client", "number", "onWithdrawal", "place", "since")
+    __slots__ = ("_printer", "client", "number", "onWithdrawal", "place", "since")
 
     isSure = True
 
     def __init__(self, teller: Teller | None, place: Place, number: int, client: Credentials) -> None:
-        self._teller = teller
+        self._printer = teller
         self.place = place
         self.number = number
         self.client = client
@@ -116,8 +116,8 @@ class Announced:
 
     def say(self, word: bytes, more: bytes = b"") -> None:
         """Tell the client something of the connection."""
-        if self._teller is not None:
-            self._teller.lines.say(b"%s %d%s" % (word, self.number, more))
+        if self._printer is not None:
+            self._printer.lines.say(b"%s %d%s" % (word, self.number, more))
 
     @property
     def process(self) -> Credentials:
@@ -147,8 +147,8 @@ class Announced:
     def settle(self) -> None:
         """The client has proposed, or the connection is over: there is nothing to withdraw. Twice is fine."""
         self.onWithdrawal = None
-        if self._teller is not None:
-            self._teller.open.pop(self.number, None)
+        if self._printer is not None:
+            self._printer.open.pop(self.number, None)
 
     def withdraw(self) -> None:
         """The client goes on without SMC."""
@@ -202,7 +202,7 @@ class Teller:
             )
             self.lines.close()
             return
-        most = _MOST_EXPECTED if _isTrusted(self.client.user) else _MOST_OF_STRANGER
+        most = _MOST_EXPECTED if _isTrusted(self.client.user) else _MOST_OF_OTHER_USER
         if len(self.open) < most and self._announcements.expect(announced.place, announced):
             self.open[number] = announced
         else:
@@ -239,7 +239,7 @@ class Announcements:
         @param room: connections that may wait to be accepted by TCP.
         """
         self.reactor = reactor
-        self._anybody = anybody
+        self._acceptsOtherUsers = anybody
         self._room = max(room, 1)
         self.expected: dict[Place, Announced] = {}
         self.tellers: set[Teller] = set()
@@ -253,7 +253,7 @@ class Announcements:
         if _isTrusted(user):
             return True
         strangers = sum(not _isTrusted(each.client.user) for each in self.tellers)
-        return self._anybody and strangers < _MOST_STRANGERS
+        return self._acceptsOtherUsers and strangers < _MOST_OTHER_USERS
 
     def prepare(self, listening: socket.socket) -> None:
         """Do nothing: the socket may listen as it is."""
@@ -310,14 +310,14 @@ class Announcements:
         if not self.expected:
             self._cancelTimer()
         elif self._timer is None or not self._timer.active():
-            self._timer = self.reactor.callLater(_ROOM_SECONDS, self._tick)
+            self._timer = self.reactor.callLater(_BACKLOG_SECONDS, self._tick)
 
     def _tick(self) -> None:
         """Wait no more for connections that do not come."""
         self._timer = None
         now = self.reactor.seconds()
         for announced, since in list(self._coming.items()):
-            if since + _ROOM_SECONDS > now:
+            if since + _BACKLOG_SECONDS > now:
                 break
             del self._coming[announced]
         for announced in list(self.expected.values()):

@@ -28,7 +28,7 @@ _seldom = RateLimitedLogger(_log)
 PATIENCE: Final = 2.0
 """Seconds in which a client wants to hear something of a listener: one turn of its reactor."""
 
-LONGEST_PATIENCE: Final = 10.0
+LONGEST_WAIT: Final = 10.0
 """Seconds that a client waits for one word when the listener answers others: there may be thousands."""
 
 _MOST_CHANNELS: Final = 256
@@ -242,7 +242,7 @@ class Channel:
         self._lines.doRead()
         now = self._reactor.seconds()
         isSilent = self._heardAt + PATIENCE <= now
-        limit = PATIENCE if isSilent else max(PATIENCE, LONGEST_PATIENCE)
+        limit = PATIENCE if isSilent else max(PATIENCE, LONGEST_WAIT)
         awaited = [each for each in self._open.values() if each.isAwaited]
         late = [each for each in awaited if each.since + limit <= now]
         if late and isSilent:

@@ -184,10 +184,10 @@ class Neighbour(Teller):
                 datagrams.close()
             self.lines.close()
             return
-        self._proof = ProvingSocket(self.reactor, datagrams, self._wordCame)
+        self._proof = ProvingSocket(self.reactor, datagrams, self._challengeReceived)
         self.lines.say(b"prove %d %s" % (self._proof.own.port, self._words[0]))
 
-    def _wordCame(self, data: bytes, sender: tuple[object, ...]) -> None:
+    def _challengeReceived(self, data: bytes, sender: tuple[object, ...]) -> None:
         """Answer the word that was asked for, as often as it comes, to wherever it has come from."""
         if self._proof is None or not compare_digest(data, self._words[0]) or len(sender) < 2:
             return

@@ -83,7 +83,7 @@ class _Candidate:
         except BaseException:
             datagrams.close()
             raise
-        self._proof = ProvingSocket(self._search.reactor, datagrams, self._wordCame)
+        self._proof = ProvingSocket(self._search.reactor, datagrams, self._challengeReceived)
         self._word = word
         self.again()
 
@@ -92,7 +92,7 @@ class _Candidate:
         if self._proof is not None and self.lines.isOpen:
             self._proof.send(self._word)
 
-    def _wordCame(self, data: bytes, sender: tuple[object, ...]) -> None:
+    def _challengeReceived(self, data: bytes, sender: tuple[object, ...]) -> None:
         if data:
             self._answer = data
             self._check()

@@ -302,7 +302,7 @@ class SMCStatus:
     def shutdown(self) -> str:
         """The directions that are closed, as C{smcss} has them: C{'<->'}: none; C{'R-W'}: both."""
         flow = self._stream.flow
-        isReadOver = flow.isDeaf or flow.peerState & _NOTHING_MORE
+        isReadOver = flow.discardsInput or flow.peerState & _NOTHING_MORE
         return ("R" if isReadOver else "<") + "-" + ("W" if flow.isEnding or not flow.isOpen else ">")
 
     def toDict(self) -> dict[str, object]:

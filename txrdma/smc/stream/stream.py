@@ -73,7 +73,15 @@ class Stream:
     __slots__ = (
         *("flow", "link", "named", "role", "token", "host", "peer", "disconnected", "wasLost"),
         *("_element", "_rkey", "_monitor", "_use", "_front"),
-        *("_closing", "_failure", "_hasStoppedWriting", "_isHasty", "_isWhole", "_hasClosed", "_isBroken"),
+        *(
+            "_closing",
+            "_failure",
+            "_hasStoppedWriting",
+            "_closesAfterFlush",
+            "_isWhole",
+            "_hasClosed",
+            "_isBroken",
+        ),
         *("blocks", "_blockedSeconds", "_blockedSince"),
         *("__weakref__",),
     )
@@ -93,7 +101,9 @@ class Stream:
         self._element: Element | None = element
         self._rkey: RKey | None = None
         self._failure: Failure | None = None
-        self._hasStoppedWriting = self._isHasty = self._isWhole = self._hasClosed = self._isBroken = False
+        self._hasStoppedWriting = self._closesAfterFlush = self._isWhole = self._hasClosed = (
+            self._isBroken
+        ) = False
         self.blocks = 0
         self._blockedSeconds = self._blockedSince = 0.0
         self.wasLost = self.disconnected = False
@@ -148,9 +158,9 @@ class Stream:
     def close(self) -> None:
         """Close the connection after all written bytes are posted and a producer is done."""
         self._hasClosed = True
-        if self.connected and not self.flow.isDeaf:
+        if self.connected and not self.flow.discardsInput:
             self.resume()  # received bytes are dropped from now on, to free space for the peer
-            self.flow.isDeaf = True
+            self.flow.discardsInput = True
             self.closeWriting()
 
     def closeWriting(self) -> None:
@@ -162,7 +172,7 @@ class Stream:
     def resume(self) -> None:
         """Resume delivery, before the next flush."""
         flow = self.flow
-        if self.connected and not flow.isDeaf and flow.isPaused:
+        if self.connected and not flow.discardsInput and flow.isPaused:
             flow.isPaused = False
             self.link.scheduler.callSoon(self, flow.deliver)
 
@@ -198,7 +208,7 @@ class Stream:
         """Discard the backlog, and end the connection before the next flush."""
         self.flow.drop()
         if not self.disconnected:
-            self.flow.isDeaf = True
+            self.flow.discardsInput = True
             self.link.scheduler.callSoon(self, end)
 
     # Called by the flow: see txrdma.smc.flow.owner.FlowOwner
@@ -223,7 +233,7 @@ class Stream:
         if flow.backlog and not flow.isDirty:
             flow.touch()  # the peer may have closed: the flush drops the backlog
         self._happened()
-        while closing.readEnding and not flow.unread and not self._isHasty:
+        while closing.readEnding and not flow.unread and not self._closesAfterFlush:
             closing.drained()
             self._happened()
         if flow.peerState & ENDS and (flow.isPaused or not closing.readEnding):
@@ -251,12 +261,12 @@ class Stream:
     @property
     def awaitsDelivery(self) -> bool:
         """Whether the application has closed, and waits until the peer has received what was posted."""
-        return self.flow.isDeaf and not self._closing.over
+        return self.flow.discardsInput and not self._closing.over
 
     @property
     def mayBeSilent(self) -> bool:
         """Whether the peer has finished writing while the application still reads."""
-        return bool(self.flow.peerState) and not self.flow.isDeaf
+        return bool(self.flow.peerState) and not self.flow.discardsInput
 
     @property
     def isStopping(self) -> bool:
@@ -323,7 +333,7 @@ class Stream:
         isPeerGone = self.link.group.hasPeerParted or self.link.scheduler.isPeerGone
         self._isWhole = isPeerGone and not flow.backlog and flow.written <= arrived
         monitor = self._monitor
-        if self.flow.isDeaf and not mayVanish:
+        if self.flow.discardsInput and not mayVanish:
             if monitor is not None:
                 monitor.cut()  # closed locally, and delivery can't be confirmed any more
         elif monitor is not None:
@@ -331,7 +341,7 @@ class Stream:
         elif mayVanish and self.flow.early is not None:
             self.wasLost = True  # the local handshake still continues on TCP
             return
-        if monitor is None or self.hasReceivedEnd or (self.flow.isDeaf and not mayVanish):
+        if monitor is None or self.hasReceivedEnd or (self.flow.discardsInput and not mayVanish):
             self._closing.groupDied(self.flow.unread)
             self._conclude()
 
@@ -413,13 +423,13 @@ class Stream:
     def finish(self) -> bool:
         """Close the write side if everything is posted; return True if there are new state flags to send."""
         closing = self._closing
-        if self._isHasty:
+        if self._closesAfterFlush:
             if self.flow.backlog:
                 self.flow.drop()
         elif self.flow.backlog or self.flow.isNoticed:  # there is a producer
             return False
         self.flow.isEnding = self.flow.isOpen = False
-        if self.flow.isDeaf:
+        if self.flow.discardsInput:
             closing.close()
         else:
             closing.doneWriting()
@@ -429,7 +439,7 @@ class Stream:
 
     def peerHasClosed(self) -> None:
         """Handle writes after the peer has closed: drop them, or abort."""
-        if self._isHasty:
+        if self._closesAfterFlush:
             self.flow.drop()
             if not self.flow.isDirty:
                 self.flow.touch()
@@ -448,7 +458,7 @@ class Stream:
         self._happened()
         if flow.confirmsEach and self._monitor is not None:
             self._monitor.doubt()
-        if not flow.isEnding and flow.isDeaf and not self._closing.over:
+        if not flow.isEnding and flow.discardsInput and not self._closing.over:
             self.link.scheduler.deliver(self, flow.last)
 
     # The end
@@ -469,10 +479,10 @@ class Stream:
 
     def _readEnded(self) -> None:
         flow, front = self.flow, self._front
-        if not flow.isDeaf and front is not None and front.knowsHalves:
+        if not flow.discardsInput and front is not None and front.knowsHalves:
             self.link.groups.closeNotifier.add(self._notifyReadEnded)
-        elif not flow.isDeaf or flow.peerState & ENDS:
-            self._isHasty = flow.isDeaf = True
+        elif not flow.discardsInput or flow.peerState & ENDS:
+            self._closesAfterFlush = flow.discardsInput = True
             self.closeWriting()
 
     def _notifyReadEnded(self) -> None:
@@ -489,7 +499,7 @@ class Stream:
         self._failure = self._failure or Failure(_REASONS.get(how, ConnectionLost)())
         flow = self.flow
         flow.drop()
-        self.disconnected = flow.isDeaf = True  # drop what is still received
+        self.disconnected = flow.discardsInput = True  # drop what is still received
         self.link.group.linger(self)
         self._mayLeaveTCP(how)
         if self._front is not None:
@@ -532,7 +542,7 @@ class Stream:
         (L{txrdma.smc.group.sendscheduler.SendScheduler.schedule}).
         """
         use, flow = self._use, self.flow
-        isIdle = not (flow.isDeaf or flow.backlog or flow.isNoticed)
+        isIdle = not (flow.discardsInput or flow.backlog or flow.isNoticed)
         if use is not None and isIdle and self.link.groups.canRest:
             self._use = None
             self._closeTCP(inOrder=True)

@@ -436,18 +436,18 @@ def check(accept: Accept, offer: Offer) -> Agreement | Diagnosis:
     )
 
 
-def _routeObjection(candidate: Candidate, gid: GID, saysDirect: bool) -> Diagnosis | None:
-    """The reason not to go the way that a server names, None when there is none."""
+def _routeObjection(candidate: Candidate, gid: GID, serverSaysDirect: bool) -> Diagnosis | None:
+    """The reason to reject the server's choice between direct and routed; None if it is acceptable."""
     isDirect = candidate.isDirectTo(gid)
     if isDirect is None:
         return Diagnosis.NOROUTE
-    if isDirect and not saysDirect and candidate.subnets is not None:
+    if isDirect and not serverSaysDirect and candidate.subnets is not None:
         return Diagnosis.NOINDIRECT
     return None
 
 
 def _limitObjection(contact: FirstContact, offer: Offer) -> Diagnosis | None:
-    """The reason not to take what a server has made of our offer, None when there is none."""
+    """The reason to reject the limits that a server chose from our offer; None if they are acceptable."""
     abilities, limits = offer.abilities, contact.v21
     if contact.release > abilities.release:
         return Diagnosis.RELEASEERR

@@ -54,7 +54,7 @@ class SoftSharedReceiveQueue:
         self.domain = domain
         self.maxReceive = maxReceive
         self.maxSegments = maxSegments
-        self.receives = _Receives(self._tellLimit)
+        self.receives = _Receives(self._raiseLimit)
         self._notify = notify
         self._takers: dict[_Failed, Callable[[], None]] = {}
         self._closed = False
@@ -93,7 +93,7 @@ class SoftSharedReceiveQueue:
             raise InvalidRequest(f"the limit is from 0 to {self.maxReceive}, not {limit}")
         self.receives.limit = limit
         if len(self.receives) < limit:
-            self._tellLimit()
+            self._raiseLimit()
 
     def limit(self) -> int:
         """The limit that the queue is armed for; 0 when it is not armed."""
@@ -136,7 +136,7 @@ class SoftSharedReceiveQueue:
         if self._closed:
             raise InvalidRequest("the shared receive queue is closed")
 
-    def _tellLimit(self) -> None:
+    def _raiseLimit(self) -> None:
         """Raise SRQ_LIMIT_REACHED, once."""
         self.receives.limit = 0
         self._notify(AsyncEvent(AsyncEventKind.SRQ_LIMIT_REACHED, sharedReceiveQueue=self))

@@ -83,7 +83,7 @@ class RoCEPort:
         self._mtu = mtu
         self._routes: dict[QPN, PortRoute] = {}
         self._peers: dict[RawAddress, Peer] = {}
-        self._latestWay: AddressVector | None = None
+        self._latestAddress: AddressVector | None = None
         self._latestPeer: Peer | None = None
         self._touched: dict[PortRoute, None] = {}
         self._inTurn = self._closed = False
@@ -203,7 +203,7 @@ class RoCEPort:
 
     def peerAt(self, address: AddressVector) -> Peer | None:
         """The peer at that address; None where the IP family differs."""
-        if address is self._latestWay:  # most datagrams have the same destination as the last
+        if address is self._latestAddress:  # most datagrams have the same destination as the last
             return self._latestPeer
         ip = address.dgid.ip
         if ip is None:
@@ -215,7 +215,7 @@ class RoCEPort:
         peer = self._peer(raw)
         if address.dmac == softMAC(ip, port):
             peer.most = _IDENTIFICATIONS
-        self._latestWay, self._latestPeer = address, peer
+        self._latestAddress, self._latestPeer = address, peer
         return peer
 
     def turn(self, route: PortRoute) -> None:
@@ -580,7 +580,7 @@ class RoCEPort:
         if peer is None:
             if len(self._peers) >= _PEERS:
                 self._peers.clear()  # routes hold their own references
-                self._latestWay = None
+                self._latestAddress = None
             peer = self._peers[raw] = Peer(raw, self)
         return peer
 

@@ -95,7 +95,7 @@ class RoCERoute:
         self._former: Peer | None = None
         self._migration = Migration()
         self._isArming = False  # the migration state is not MIGRATED
-        self._refusalTold = False
+        self._refusalReported = False
         self._ports = {port}
         self._destination = QPN(_required(attributes.destinationQPN))
         self._heading = heading(self._destination)
@@ -113,7 +113,7 @@ class RoCERoute:
             batch=port.batch,
         )
         self.requester: Requester | None = None
-        self._establishedTold = False
+        self._establishedReported = False
         self._stopped = False
         port.register(self)
 
@@ -245,7 +245,7 @@ class RoCERoute:
         """Arm the alternate path; an acknowledgement informs the peer."""
         address = self._owner.attributes.alternateAddress
         self._alternate = None if address is None else self._peerAt(address)
-        self._refusalTold = False
+        self._refusalReported = False
         if self._alternate is None:
             self._refuse()
             return
@@ -271,8 +271,8 @@ class RoCERoute:
 
     def _refuse(self) -> None:
         """Raise PATH_MIGRATION_FAILED, once per loaded alternate path."""
-        if not self._refusalTold:
-            self._refusalTold = True
+        if not self._refusalReported:
+            self._refusalReported = True
             self._owner.raiseEvent(AsyncEventKind.PATH_MIGRATION_FAILED)
 
     def _admits(self, peer: Peer, migrationRequest: bool) -> bool:
@@ -316,8 +316,8 @@ class RoCERoute:
                     self._pathFailed(requester, now)
             return True
         self.responder.received(run, now)
-        if requester is None and not self._establishedTold and self.responder.isEstablished:
-            self._establishedTold = True
+        if requester is None and not self._establishedReported and self.responder.isEstablished:
+            self._establishedReported = True
             self._owner.raiseEvent(AsyncEventKind.COMMUNICATION_ESTABLISHED)
         return True
 

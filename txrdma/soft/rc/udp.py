@@ -255,7 +255,7 @@ class UDPCarrier:
         if (
             len(data) > segment
             and number in (errno.EIO, errno.EINVAL, errno.EOPNOTSUPP)
-            and self._goesAlone(data[:segment], destination)
+            and self._canSendSingly(data[:segment], destination)
         ):
             self.segments = 1  # this interface can't
         elif number not in self._told:
@@ -267,7 +267,7 @@ class UDPCarrier:
                 error=error,
             )
 
-    def _goesAlone(self, datagram: memoryview, destination: RawAddress) -> bool:
+    def _canSendSingly(self, datagram: memoryview, destination: RawAddress) -> bool:
         """Whether the system only refused so many at once, and not, for now, any of them."""
         try:
             if self._socket is not None:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _SEND: Final = CompletionOpcode.SEND
 _SUCCESS: Final = Status.SUCCESS
-_LOOK_AGAIN: Final = 0.01
+_POLL_AGAIN: Final = 0.01
 
 # Names of this module are found sooner, when it is compiled.
 _ORDERED: Final[bool] = ORDERED
@@ -367,7 +367,7 @@ class Lane:
         stalled = self._rings.peerWords[STALLED]
         if not stalled or (stalled >> 8) - 1 != self._rings.acknowledged:
             self._since = None
-            return _LOOK_AGAIN
+            return _POLL_AGAIN
         return self._checkTimeout(
             stalled >> 8, now, retries * rnrTimerSeconds(stalled & 31), Status.RNR_RETRY_EXC_ERR
         )

@@ -23,7 +23,7 @@ def _refuse(addr: object) -> Any:
 
 
 _MOST_LOOKS = 200
-_LOOK_SECONDS = 0.01
+_CHECK_SECONDS = 0.01
 
 
 class Halves(HalfCloseRecorder):
@@ -55,7 +55,7 @@ class StreamCase(TestCase):
         for _ in range(_MOST_LOOKS):
             if not self.left():
                 break
-            await deferLater(reactor, _LOOK_SECONDS)
+            await deferLater(reactor, _CHECK_SECONDS)
         self.assertEqual(self.left(), [])
 
     # What a kind of stream says of itself.

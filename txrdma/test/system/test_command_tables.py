@@ -15,7 +15,7 @@ from typing import Final
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma import commands
-from txrdma.commands.common.options import TellingOptions
+from txrdma.commands.common.options import TableOptions
 from txrdma.commands.common.registry import COMMANDS
 
 RUN: Final = """
@@ -76,7 +76,7 @@ class WithoutRichTests(SynchronousTestCase):
 
     def test_all(self) -> None:
         """These tests know every command that shows tables or rows."""
-        tables = {each.name for each in COMMANDS if isinstance(each.makeOptions(), TellingOptions)}
+        tables = {each.name for each in COMMANDS if isinstance(each.makeOptions(), TableOptions)}
         self.assertEqual(set(TABLES), tables)
         folder = Path(commands.__file__).parent
         rows = {path.stem for path in folder.glob("*.py") if "showRows(" in path.read_text()}

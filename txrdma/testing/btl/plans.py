@@ -26,7 +26,7 @@ class ModulePlan:
 
 
 @dataclass(frozen=True)
-class LandingPlan:
+class ReceiveBufferPlan:
     """
     The plan of memory of C{receiver} into which C{sender} writes.
 
@@ -110,7 +110,7 @@ class ModulesPlan:
     jitter: float
     partitions: tuple[PartitionPlan, ...]
     modules: tuple[ModulePlan, ...]
-    landings: tuple[LandingPlan, ...]
+    landings: tuple[ReceiveBufferPlan, ...]
     death: PausePlan | None
     pause: PausePlan | None
     liar: int | None
@@ -135,7 +135,7 @@ def drawModules(seed: int) -> ModulesPlan:
             for _ in range(count)
         ),
         landings=tuple(
-            _drawLanding(random, sender, receiver)
+            _drawReceiveBuffer(random, sender, receiver)
             for sender in range(count)
             for receiver in range(count)
             if sender != receiver and random.random() < 0.5
@@ -162,9 +162,9 @@ def _drawPartitions(random: Random, count: int) -> tuple[PartitionPlan, ...]:
     return tuple(partitions)
 
 
-def _drawLanding(random: Random, sender: int, receiver: int) -> LandingPlan:
+def _drawReceiveBuffer(random: Random, sender: int, receiver: int) -> ReceiveBufferPlan:
     begin = random.choice((0.0, 0.0, random.random()))
-    return LandingPlan(
+    return ReceiveBufferPlan(
         sender=sender,
         receiver=receiver,
         size=random.choice((16_384, 40_000, 100_000)),

@@ -19,7 +19,7 @@ from txrdma.btl._module import Module
 from txrdma.btl._peer import Peer
 from txrdma.btl.wire import PUT_LENGTH
 from txrdma.error import InvalidRequest
-from txrdma.testing.btl.plans import BurstPlan, FOREVER, LandingPlan, ModulesPlan, OrderPlan
+from txrdma.testing.btl.plans import BurstPlan, FOREVER, ModulesPlan, OrderPlan, ReceiveBufferPlan
 from txrdma.testing.btl.world import BadNetwork, Host, World
 from txrdma.testing.outcome import check
 
@@ -122,7 +122,7 @@ class Scenario:
         for landing in self.plan.landings:
             self._share(landing)
 
-    def _share(self, plan: LandingPlan) -> None:
+    def _share(self, plan: ReceiveBufferPlan) -> None:
         """Let a host write into memory of another one, from some time on; that may break."""
         host = self.world.hosts[plan.sender]
         peer, back = self.peers[plan.sender, plan.receiver], self.peers[plan.receiver, plan.sender]
@@ -241,7 +241,7 @@ class Scenario:
             (order.sender, order.receiver) == (sender, receiver) and not order.isPut,
             f"{order} has come to {receiver} from {sender}",
         )
-        hasGivenBack = receiver == self.plan.liar and self.peers[sender, receiver].landing is not None
+        hasGivenBack = receiver == self.plan.liar and self.peers[sender, receiver].receiveBuffer is not None
         isSame = order.data == data or hasGivenBack  # who lies of having read it gets something else
         check(isSame, f"{order} has become something else")
         if order.isInOrder:

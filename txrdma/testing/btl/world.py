@@ -14,9 +14,9 @@ from heapq import heappop, heappush
 from random import Random
 
 from txrdma.btl._events import Event, MessageReceived, PackReceived
-from txrdma.btl._landing import Landing
 from txrdma.btl._module import Module
 from txrdma.btl._peer import Peer
+from txrdma.btl._receivebuffer import ReceiveBuffer
 from txrdma.kit.wire import Buffer
 
 Address = tuple[int, int]
@@ -118,7 +118,7 @@ class Host:
         self.busyUntil = 0.0
         self.isDead = False
         self._inbox: list[tuple[int, Address, bytes]] = []
-        self._isReading = self._isTellingLanded = False
+        self._isReading = self._reportsPlaced = False
         self._wakeAt: float | None = None
 
     def meet(self, other: Host) -> tuple[Peer, Peer]:
@@ -141,7 +141,7 @@ class Host:
         @param size: bytes.
         @param isOutOfReach: tells when that memory cannot be written.
         """
-        back.ownLanding = memory = memoryview(bytearray(size))
+        back.localReceiveBuffer = memory = memoryview(bytearray(size))
 
         def write(place: int, data: Buffer) -> bool:
             if isOutOfReach():
@@ -149,7 +149,7 @@ class Host:
             memory[place : place + len(data)] = data
             return True
 
-        peer.landing = Landing(size, write)
+        peer.receiveBuffer = ReceiveBuffer(size, write)
 
     def arrived(self, channel: int, source: Address, packet: bytes) -> None:
         """Keep a packet until the program has time; packets that come meanwhile are one batch with it."""
@@ -163,15 +163,15 @@ class Host:
         inbox, self._inbox = self._inbox, []
         if self.isDead:
             return
-        if len(inbox) > 1 or not self._readAlone(*inbox[0]):
+        if len(inbox) > 1 or not self._receiveFast(*inbox[0]):
             for channel, source, packet in inbox:
                 self.module.received(channel, source, packet, self.world.now)
         self.module.batchEnded()
         self.turn()
 
-    def _readAlone(self, channel: int, source: Address, packet: bytes) -> bool:
+    def _receiveFast(self, channel: int, source: Address, packet: bytes) -> bool:
         """Take a message that is alone by the shortest way; the program hears of it at once."""
-        event = self.module.receivedAlone(channel, source, memoryview(packet), self.world.now)
+        event = self.module.receiveFast(channel, source, memoryview(packet), self.world.now)
         if event is not None:
             self.heard(event)
         return event is not None
@@ -179,14 +179,14 @@ class Host:
     def send(self, peer: Peer, tag: int, data: Buffer, context: object, isUrgent: bool = False) -> None:
         """Send a message: at once, if it is alone; else it waits for the end of the turn."""
         packet = None
-        if not self._isTellingLanded:
-            packet = self.module.sendAlone(peer, tag, data)
+        if not self._reportsPlaced:
+            packet = self.module.sendFast(peer, tag, data)
         if packet is None:
             self.module.send(peer, tag, data, context, isUrgent)
         else:
             channel, head, payload = packet
             self._transmit(peer, channel, head + payload)
-            self.module.sentAlone(peer, channel, tag, payload, context, self.world.now)
+            self.module.sentFast(peer, channel, tag, payload, context, self.world.now)
             self.world.call(self.world.now + 10e-6, partial(self._completed, channel, 1))
 
     def _woken(self, at: float) -> None:
@@ -207,14 +207,14 @@ class Host:
         """Deliver events, send packets, and see to the next deadline, as whatever drives a module does."""
         if self.isDead:
             return
-        self._isTellingLanded = self.module.hasLanded
+        self._reportsPlaced = self.module.hasPlaced
         for event in self.module.events():
             if isinstance(event, PackReceived):
                 for tag, data in event.messages:
                     self.heard(MessageReceived(event.peer, tag, data))
             else:
                 self.heard(event)
-        self._isTellingLanded = False
+        self._reportsPlaced = False
         posted = [0, 0]
         for packet in self.module.outgoing(self.world.now):
             posted[packet.channel] += 1

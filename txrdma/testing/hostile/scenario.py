@@ -231,8 +231,8 @@ class HostileScenario:
             check(one.lost is None, f"an honest connection has ended by {one.lost!r}, {when}")
             heard = other.heard
             one.say(bytes(_EXCHANGED))
-            hasHeard = partial(_hasHeard, other, heard + _EXCHANGED)
-            self.until(hasHeard, f"an honest connection carries nothing {when}")
+            isComplete = partial(_isComplete, other, heard + _EXCHANGED)
+            self.until(isComplete, f"an honest connection carries nothing {when}")
 
     def _endInOrder(self, pair: Pair) -> None:
         pair.client.close()
@@ -340,7 +340,7 @@ class HostileScenario:
         check(not calls, f"there are still delayed calls: {calls[:5]}")
 
 
-def _hasHeard(talker: Talker, total: int) -> bool:
+def _isComplete(talker: Talker, total: int) -> bool:
     return talker.heard >= total
 
 

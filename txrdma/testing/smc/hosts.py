@@ -472,7 +472,7 @@ class MemorySocket:
         self.sniffer: Callable[[bytes], None] = lambda data: None
         self._buffer: deque[bytes] = deque()
         self._unread = 0  # here and on the way here
-        self._hasEnded = self._isReset = self.isClosed = self._isShut = self._isHasty = False
+        self._hasEnded = self._isReset = self.isClosed = self._isShut = self._closesAfterFlush = False
         host.sockets[self] = None
 
     @property
@@ -500,7 +500,7 @@ class MemorySocket:
 
     def setsockopt(self, level: int, name: int, value: object) -> None:
         """Twisted asks for SO_LINGER, so as to reset the connection by closing it."""
-        self._isHasty |= isinstance(value, bytes)
+        self._closesAfterFlush |= isinstance(value, bytes)
 
     def recv(self, size: int) -> bytes:
         """Return bytes that have come, as sockets do."""
@@ -542,7 +542,7 @@ class MemorySocket:
             return
         self.isClosed = True
         self.host.sockets.pop(self, None)
-        if not self._isReset and (self._isHasty or self._buffer):
+        if not self._isReset and (self._closesAfterFlush or self._buffer):
             self.wire.carry(self.peer, self.peer.wasReset)
         elif not self._isShut and not self._isReset:
             self.wire.carry(self.peer, self.peer._ended)

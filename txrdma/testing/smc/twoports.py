@@ -25,7 +25,7 @@ _PATHS: Final = ("cut", "down", "flap")
 
 _NETWORKS: Final = ("198.51.100", "203.0.113")
 
-_LONGEST_TROUBLE: Final = 20.0
+_LONGEST_FAULT: Final = 20.0
 """Seconds of the longest trouble that ends: conversations end some time after it."""
 
 
@@ -78,7 +78,7 @@ def _withFailures(random: Random, event: EventPlan) -> EventPlan:
             for _ in range(random.choice((2, 4, 6)))
         ]
     else:
-        seconds = random.choice((0.01, 0.5, _LONGEST_TROUBLE, 1e6)) * random.random()
+        seconds = random.choice((0.01, 0.5, _LONGEST_FAULT, 1e6)) * random.random()
         failures = [FailurePlan(event.kind == "down", random.randrange(2), seconds)]
     return replace(event, failures=tuple(failures))
 
@@ -145,7 +145,7 @@ class TwoPortScenario(StreamScenario):
             self._enable(host, network, False)
         else:
             self._cut(network)
-        if failure.seconds <= _LONGEST_TROUBLE:  # else for good
+        if failure.seconds <= _LONGEST_FAULT:  # else for good
             self.world.clock.callLater(failure.seconds, self._enable, host, network, True)
             self.world.clock.callLater(failure.seconds, self._mend, network)
 

@@ -24,7 +24,7 @@ from txrdma.testing.streams.player import REACTORS
 from txrdma.testing.streams.provider import PROVIDERS
 from txrdma.testing.streams.stage import Stage
 
-_TELL_SECONDS: Final = 15.0
+_PROGRESS_SECONDS: Final = 15.0
 _SHOWN: Final = 5
 """Failures that are shown on the terminal; the file has all of them."""
 
@@ -69,7 +69,7 @@ class _Progress:
             print(f"conversations: {where}: {verdict.complaints[0]}", flush=True)
         elif self._count <= 20:
             print(f"conversations: {where}: as over TCP", flush=True)
-        if time.monotonic() > self._told + _TELL_SECONDS:
+        if time.monotonic() > self._told + _PROGRESS_SECONDS:
             self._told = time.monotonic()
             print(f"conversations: {self.done} of {self._count}, {self.failed} failed", flush=True)
 

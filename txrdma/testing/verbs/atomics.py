@@ -301,8 +301,8 @@ class AtomicRefusalContract(AtomicEnds):
         request = self.atomic(_ADD, alice, region, 1)
         request.rkey = RKey(region.rkey ^ 0x5A5A5A5A)
         self.refusedAtomic(alice, bob, region, request, Status.REM_ACCESS_ERR)
-        if self.quirks[1].tellsRefusals:
-            self.runLooking(lambda: bool(bob.events), alice, bob)
+        if self.quirks[1].reportsRefusals:
+            self.runPolling(lambda: bool(bob.events), alice, bob)
             self.assertEqual(bob.events[0].kind, AsyncEventKind.QP_ACCESS_ERROR)
 
     def test_atomicOutside(self) -> None:

@@ -262,7 +262,7 @@ class ClientsScenario:
             for post in client.plan.posts:
                 clock.callLater(post.at, client.post, post.requests)
         for room in plan.rooms:
-            clock.callLater(room.at, self.makeRoom, room.count)
+            clock.callLater(room.at, self.postReceives, room.count)
         if plan.failing is not None:
             there = self.clients[plan.failing].there
             clock.callLater(plan.failingAt, there.modify, QPAttributes(state=QPState.ERR))
@@ -281,7 +281,7 @@ class ClientsScenario:
             self.poll()
             check(self.network.sent < _MOST_PACKETS, "it never ends")
 
-    def makeRoom(self, count: int) -> None:
+    def postReceives(self, count: int) -> None:
         """Post receives to the shared queue, up to its depth."""
         for number in range(self.rooms, self.rooms + count):
             segment = Segment(self.inbox.address + _LENGTH * number, _LENGTH, self.inbox.lkey)

@@ -162,7 +162,7 @@ class End:
         self.queuePair.modify(
             QPAttributes(
                 state=QPState.RTR,
-                address=self.wayTo(peer),
+                address=self.destinationOf(peer),
                 pathMTU=say.pathMTU or mtu,
                 destinationQPN=peer.queuePair.number,
                 rqPSN=say.rqPSN,
@@ -184,7 +184,7 @@ class End:
             )
         self.queuePair.modify(attributes)
 
-    def wayTo(self, peer: End) -> AddressVector:
+    def destinationOf(self, peer: End) -> AddressVector:
         """The address vector from this end's port to another end's."""
         port = peer.device.portAttributes(1)
         return AddressVector(peer.device.gids(1)[peer.gidIndex], sgidIndex=self.gidIndex, dmac=port.mac)
@@ -272,10 +272,10 @@ class TwoEnds(Base):
 
     def runUntilCompleted(self, end: End, sends: int = 0, receives: int = 0) -> None:
         """Until that many completions were seen, in all; not more come with them. All ends look meanwhile."""
-        self.runLooking(lambda: len(end.sent) >= sends and len(end.received) >= receives, *self._ends)
+        self.runPolling(lambda: len(end.sent) >= sends and len(end.received) >= receives, *self._ends)
         self.assertEqual((len(end.sent), len(end.received)), (sends, receives), (end.sent, end.received))
 
-    def runLooking(self, condition: Callable[[], bool], *ends: End) -> None:
+    def runPolling(self, condition: Callable[[], bool], *ends: End) -> None:
         """Run until a condition holds, as C{runUntil}; these ends look meanwhile."""
 
         def looked() -> bool:

@@ -35,7 +35,7 @@ def eventsOf(end: End, *kinds: AsyncEventKind) -> list[AsyncEvent]:
     return [event for event in end.events if event.kind in kinds]
 
 
-class TellingContract(TwoEnds):
+class QueueEventContract(TwoEnds):
     """Events of queue pairs and completion queues."""
 
     def test_established(self) -> None:
@@ -70,7 +70,7 @@ class TellingContract(TwoEnds):
         self.quiet(alice, bob)
         self.assertEqual(eventsOf(bob, AsyncEventKind.COMMUNICATION_ESTABLISHED), [])
 
-    def test_refusalIsTold(self) -> None:
+    def test_refusalEvent(self) -> None:
         """The device whose queue pair refuses a request tells its own program, too."""
         for operation, kind in (
             (Operation.RDMA_WRITE, AsyncEventKind.QP_ACCESS_ERROR),
@@ -81,7 +81,7 @@ class TellingContract(TwoEnds):
             self.runUntilCompleted(alice, sends=1)
             self.assertEqual(alice.sent[0].status, Status.REM_ACCESS_ERR)
             self.runFor(0.02)
-            expected = [kind] if self.quirks[1].tellsRefusals else []
+            expected = [kind] if self.quirks[1].reportsRefusals else []
             self.assertEqual([event.kind for event in bob.events], expected)
             self.assertEqual([event.queuePair for event in bob.events], [bob.queuePair] * len(expected))
 
@@ -244,7 +244,7 @@ class PortContract(PortEventContract):
         self.connect(alice, bob)
         for _ in range(2):
             bob.receive(bob.segment(0, 140))
-        handle = alice.domain.createAddressHandle(alice.wayTo(bob))
+        handle = alice.domain.createAddressHandle(alice.destinationOf(bob))
         self.addCleanup(handle.close)
 
         def post(data: bytes) -> None:
@@ -262,7 +262,7 @@ class PortContract(PortEventContract):
             return
         post(b"found")
         if self.isOneWire:
-            self.runLooking(lambda: bytes(bob.memory.view[40:45]) == b"found", alice, bob)
+            self.runPolling(lambda: bytes(bob.memory.view[40:45]) == b"found", alice, bob)
             return
         self.runUntilCompleted(bob, receives=1)
         self.assertEqual(bytes(bob.memory.view[40:45]), b"found")

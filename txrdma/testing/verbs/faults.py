@@ -70,8 +70,8 @@ class ProtectionContract(TwoEnds):
             alice.queuePair.postSend([request])
 
         self.refused(alice, bob, post)
-        if self.quirks[1].tellsRefusals:
-            self.runLooking(lambda: bool(bob.events), alice, bob)
+        if self.quirks[1].reportsRefusals:
+            self.runPolling(lambda: bool(bob.events), alice, bob)
             self.assertEqual(bob.events[0].kind, AsyncEventKind.QP_ACCESS_ERROR)
             self.assertIs(bob.events[0].queuePair, bob.queuePair)
 

@@ -117,7 +117,9 @@ class StateContract(TwoEnds):
             self.assertEqual(alice.queuePair.state, QPState.RESET)
         alice.toInit()
         self.assertRaises(InvalidRequest, modify, QPAttributes(state=QPState.RTS, sqPSN=0))
-        self.assertRaises(InvalidRequest, modify, QPAttributes(state=QPState.RTR, address=alice.wayTo(bob)))
+        self.assertRaises(
+            InvalidRequest, modify, QPAttributes(state=QPState.RTR, address=alice.destinationOf(bob))
+        )
         self.assertEqual(alice.queuePair.state, QPState.INIT)
         bob.toInit()
         alice.toRTR(bob)
@@ -184,7 +186,7 @@ class StateContract(TwoEnds):
         if not self.quirks[0].drainsWhatIsPosted:
             self.runUntilCompleted(alice, sends=1)
         alice.queuePair.modify(QPAttributes(state=QPState.SQD))
-        self.runLooking(lambda: bool(alice.events), alice, bob)
+        self.runPolling(lambda: bool(alice.events), alice, bob)
         self.assertEqual(alice.events[0].kind, AsyncEventKind.SQ_DRAINED)
         self.assertIs(alice.events[0].queuePair, alice.queuePair)
         self.runUntilCompleted(alice, sends=1)
@@ -280,7 +282,7 @@ class QueueContract(TwoEnds):
         """RDMA can't be done by datagrams, and every datagram needs an address."""
         alice = self.end(0, QPKind.UD)
         self.connect(alice, self.end(1, QPKind.UD))
-        handle = alice.domain.createAddressHandle(alice.wayTo(alice))
+        handle = alice.domain.createAddressHandle(alice.destinationOf(alice))
         self.addCleanup(handle.close)
         for wrong in (
             SendRequest(1, Operation.SEND, inline=[b"to whom?"]),
@@ -343,14 +345,14 @@ class EventContract(TwoEnds):
             alice.send(inline=[b"."])
             wanted = got + 1 + turn % 3
             while got < wanted:
-                self.runLooking(lambda: self.rung(bob), alice)
+                self.runPolling(lambda: self.rung(bob), alice)
                 if bob.channel.takeEvents():
                     bob.receives.arm()
                 while batch := bob.receives.poll(16):
                     got += len(batch)
                     for _ in batch:
                         bob.receive(bob.segment())
-            self.runLooking(lambda: len(alice.sent) > turn, alice)  # noqa: B023 (called at once)
+            self.runPolling(lambda: len(alice.sent) > turn, alice)  # noqa: B023 (called at once)
         self.assertEqual(got, sum(1 + turn % 3 for turn in range(100)))
 
     def test_sendEvent(self) -> None:
@@ -359,7 +361,7 @@ class EventContract(TwoEnds):
         bob.receive(bob.segment())
         alice.sends.arm()
         alice.send(inline=[b"done?"])
-        self.runLooking(lambda: self.rung(alice), bob)
+        self.runPolling(lambda: self.rung(alice), bob)
         self.assertEqual(list(alice.channel.takeEvents()), [alice.sends])
         self.runUntilCompleted(alice, sends=1)
 
@@ -371,7 +373,7 @@ class EventContract(TwoEnds):
         self.runFor(0.02)
         self.assertFalse(self.rung(alice))
         bob.receive(bob.segment())
-        self.runLooking(lambda: self.rung(alice), bob)
+        self.runPolling(lambda: self.rung(alice), bob)
         self.assertEqual(list(alice.channel.takeEvents()), [alice.sends])
         self.runUntilCompleted(alice, sends=1)
 
@@ -456,7 +458,7 @@ class EndContract(TwoEnds):
     def test_provides(self) -> None:
         """Everything provides what it should."""
         end = self.end(0)
-        handle = end.domain.createAddressHandle(end.wayTo(end))
+        handle = end.domain.createAddressHandle(end.destinationOf(end))
         self.addCleanup(handle.close)
         for thing, interface in (
             (end.device, IVerbsDevice),
@@ -482,7 +484,7 @@ class EndContract(TwoEnds):
         alice.receive(alice.segment())
         bob.receive(bob.segment())
         alice.send(inline=[b"delivered, but not polled"])
-        self.runLooking(lambda: bool(bob.received), bob)
+        self.runPolling(lambda: bool(bob.received), bob)
         alice.send(inline=[b"never"])
         alice.queuePair.close()
         self.quiet(alice)
@@ -491,7 +493,7 @@ class EndContract(TwoEnds):
     def test_closeTwice(self) -> None:
         """Everything may be closed twice."""
         alice, bob = self.pair()
-        handle = alice.domain.createAddressHandle(alice.wayTo(bob))
+        handle = alice.domain.createAddressHandle(alice.destinationOf(bob))
         for thing in (
             alice.queuePair,
             alice.memory,

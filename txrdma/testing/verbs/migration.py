@@ -83,7 +83,7 @@ class MigrationContract(TwoEnds):
             end.queuePair.modify(QPAttributes(migrationState=_REARM))
         self.exchange(alice, bob)
         self.exchange(bob, alice)
-        self.runLooking(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
+        self.runPolling(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
 
     def states(self, *ends: End) -> list[MigrationState | None]:
         """The migration states of the ends' queue pairs."""
@@ -94,13 +94,13 @@ class MigrationContract(TwoEnds):
         before = len(alice.sent), len(bob.received)
         bob.receive(bob.segment(60_000, 64))
         alice.send(inline=[data])
-        self.runLooking(lambda: len(alice.sent) > before[0] and len(bob.received) > before[1], alice, bob)
+        self.runPolling(lambda: len(alice.sent) > before[0] and len(bob.received) > before[1], alice, bob)
         self.assertEqual((alice.sent[-1].status, bob.received[-1].status), (Status.SUCCESS, Status.SUCCESS))
         self.assertEqual(bytes(bob.memory.view[60_000 : 60_000 + len(data)]), data)
 
     def migrated(self, alice: End, bob: End, number: int = 2, times: int = 1) -> None:
         """Both have taken the other path, and were told so, once for each time."""
-        self.runLooking(lambda: self.states(alice, bob) == [_MIGRATED, _MIGRATED], alice, bob)
+        self.runPolling(lambda: self.states(alice, bob) == [_MIGRATED, _MIGRATED], alice, bob)
         for end, peer in ((alice, bob), (bob, alice)):
             self.assertEqual(end.queuePair.query().address, self.path(end, peer, number))
             self.runUntil(lambda end=end: len(eventsOf(end, _TOLD)) >= times)  # type: ignore[misc]  # a lambda
@@ -135,7 +135,7 @@ class MigrationContract(TwoEnds):
         bob.queuePair.modify(QPAttributes(migrationState=_REARM))
         self.exchange(alice, bob)
         self.exchange(bob, alice)
-        self.runLooking(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
+        self.runPolling(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
         self.assertEqual(eventsOf(alice, _TOLD) + eventsOf(bob, _TOLD), [])
         self.assertEqual(alice.queuePair.query().address, self.path(alice, bob, 1))
 
@@ -162,7 +162,7 @@ class MigrationContract(TwoEnds):
             )
         self.exchange(alice, bob)
         self.exchange(bob, alice)
-        self.runLooking(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
+        self.runPolling(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
 
     def test_byCommand(self) -> None:
         """By command one end takes the alternate path, and the other follows; both are told."""
@@ -196,7 +196,7 @@ class MigrationContract(TwoEnds):
             bob.receive(bob.segment(index * 5000, 5000), identifier=index)
         for index in range(count):
             if index == 5:
-                self.runLooking(lambda: len(bob.received) > before[1] + 2, alice, bob)
+                self.runPolling(lambda: len(bob.received) > before[1] + 2, alice, bob)
                 self.breakPath(1)
             alice.send(alice.fill(bytes([index + 1]) * 4500, index * 5000), identifier=index)
         self.runUntilCompleted(alice, sends=before[0] + count, receives=len(alice.received))
@@ -219,7 +219,7 @@ class MigrationContract(TwoEnds):
         before = len(alice.sent)
         for index in range(10):
             if index == 4:
-                self.runLooking(lambda: len(alice.sent) > before, alice, bob)
+                self.runPolling(lambda: len(alice.sent) > before, alice, bob)
                 self.breakPath(1)
             add = SendRequest(
                 index, Operation.FETCH_AND_ADD, [alice.segment(60_100 + index * 8, 8)], operand=1
@@ -253,7 +253,7 @@ class MigrationContract(TwoEnds):
             )
         self.exchange(alice, bob)
         self.exchange(bob, alice)
-        self.runLooking(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
+        self.runPolling(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
         self.breakPath(2)
         self.exchange(bob, alice, b"back to the first")
         self.exchange(alice, bob, b"here, too")

@@ -20,7 +20,7 @@ class Quirks:
 
     @ivar establishes: the first message of a queue pair in RTR raises C{COMMUNICATION_ESTABLISHED}, as IBA
         11.6.3.1 has it.
-    @ivar tellsRefusals: the responder that refuses a request raises C{QP_ACCESS_ERROR} or
+    @ivar reportsRefusals: the responder that refuses a request raises C{QP_ACCESS_ERROR} or
         C{QP_REQUEST_ERROR} (IBA 11.6.3.2).
     @ivar failuresAreSolicited: a completion queue that is armed for solicited completions wakes for failures,
         too (IBA 11.4.2.2). rxe makes no difference between a flushed receive and an ordinary one.
@@ -48,7 +48,7 @@ class Quirks:
     """
 
     establishes: bool = True
-    tellsRefusals: bool = True
+    reportsRefusals: bool = True
     failuresAreSolicited: bool = True
     shortReceive: tuple[Status, Status] = (Status.REM_INV_REQ_ERR, Status.LOC_LEN_ERR)
     badReceive: tuple[Status, Status] = (Status.REM_OP_ERR, Status.LOC_PROT_ERR)
@@ -67,7 +67,7 @@ OURS: Final = Quirks()
 
 RXE: Final = Quirks(
     establishes=False,
-    tellsRefusals=False,
+    reportsRefusals=False,
     failuresAreSolicited=False,
     shortReceive=(Status.REM_OP_ERR, Status.LOC_QP_OP_ERR),
     badReceive=(Status.REM_OP_ERR, Status.LOC_QP_OP_ERR),

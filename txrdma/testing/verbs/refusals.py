@@ -44,7 +44,7 @@ class TransitionContract(TwoEnds):
         mtu = min(d.portAttributes(1).activeMTU for d in self.devices)
         return QPAttributes(
             state=QPState.RTR,
-            address=end.wayTo(peer),
+            address=end.destinationOf(peer),
             pathMTU=mtu,
             destinationQPN=peer.queuePair.number,
             rqPSN=1,
@@ -76,7 +76,7 @@ class TransitionContract(TwoEnds):
         alice, bob = self.end(0), self.end(1)
         step = self.initially(alice)
         self.refusesWithout(alice, step)
-        self.refusesWith(alice, step, ("qkey", QKEY), ("timeout", 14), ("address", alice.wayTo(bob)))
+        self.refusesWith(alice, step, ("qkey", QKEY), ("timeout", 14), ("address", alice.destinationOf(bob)))
         alice.queuePair.modify(step)
         step = self.towards(alice, bob)
         self.refusesWithout(alice, step)
@@ -103,7 +103,9 @@ class TransitionContract(TwoEnds):
         self.refusesWith(alice, step, ("access", EVERYTHING), ("sqPSN", 1))
         alice.queuePair.modify(step)
         step = QPAttributes(state=QPState.RTR)
-        self.refusesWith(alice, step, ("address", alice.wayTo(alice)), ("rqPSN", 1), ("pathMTU", MTU(1)))
+        self.refusesWith(
+            alice, step, ("address", alice.destinationOf(alice)), ("rqPSN", 1), ("pathMTU", MTU(1))
+        )
         alice.queuePair.modify(step)
         step = QPAttributes(state=QPState.RTS, sqPSN=1)
         self.refusesWithout(alice, step)
@@ -154,7 +156,7 @@ class TransitionContract(TwoEnds):
         )
         alice.queuePair.modify(step)
         step = self.towards(alice, bob)
-        way = alice.wayTo(bob)
+        way = alice.destinationOf(bob)
         for wrong in (
             replace(way, sgidIndex=len(alice.device.gids(1))),
             replace(way, sgidIndex=200),
@@ -235,7 +237,7 @@ class PostingContract(TwoEnds):
     def test_datagramStates(self) -> None:
         """A queue pair for datagrams sends nothing before RTS, and receives nothing before INIT."""
         alice = self.end(0, QPKind.UD)
-        handle = alice.domain.createAddressHandle(alice.wayTo(alice))
+        handle = alice.domain.createAddressHandle(alice.destinationOf(alice))
         self.addCleanup(handle.close)
         request = SendRequest(1, Operation.SEND, inline=[b"."], address=handle)
         self.assertRaises(InvalidRequest, alice.receive, alice.segment())
@@ -284,7 +286,7 @@ class PostingContract(TwoEnds):
         """Datagrams are sent, to an address; nothing else can be done with them."""
         alice = self.end(0, QPKind.UD)
         self.connect(alice, self.end(1, QPKind.UD))
-        handle = alice.domain.createAddressHandle(alice.wayTo(alice))
+        handle = alice.domain.createAddressHandle(alice.destinationOf(alice))
         self.addCleanup(handle.close)
         for operation in Operation:
             if operation not in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE):
@@ -385,11 +387,11 @@ class LimitContract(TwoEnds):
     def test_noSuchAddress(self) -> None:
         """An address handle needs a GID that leads somewhere."""
         alice = self.end(0)
-        way = alice.wayTo(alice)
+        way = alice.destinationOf(alice)
         nowhere = AddressVector(type(way.dgid)(bytes(16)), sgidIndex=way.sgidIndex)
         self.assertRaises(InvalidRequest, alice.domain.createAddressHandle, nowhere)
 
-    def test_limitsAreTold(self) -> None:
+    def test_limitsAreReported(self) -> None:
         """Every limit is a number above zero; queue pairs with as many segments can be had."""
         limits = self.devices[0].limits
         for field in fields(limits):

@@ -151,7 +151,7 @@ class SharedReceiveContract(SharedEnds):
         bob = self.end(1, QPKind.UD, shared=shared, beside=hub)
         self.connect(alice, bob)
         self.offer(hub, shared, 2, 200)
-        handle = alice.domain.createAddressHandle(alice.wayTo(bob))
+        handle = alice.domain.createAddressHandle(alice.destinationOf(bob))
         self.addCleanup(handle.close)
         request = SendRequest(1, Operation.SEND, [alice.fill(b"datagram")], address=handle)
         request.remoteQPN, request.remoteQKey = bob.queuePair.number, QKEY
@@ -245,7 +245,7 @@ class SharedRefusalContract(SharedEnds):
         self.offer(hub, shared, 3)
         (alice, bob), (carol, dave) = pairs
         bob.queuePair.modify(QPAttributes(state=QPState.ERR))
-        self.runLooking(lambda: any(event.kind is _LAST for event in hub.events), bob)
+        self.runPolling(lambda: any(event.kind is _LAST for event in hub.events), bob)
         (event,) = (event for event in hub.events if event.kind is _LAST)
         self.assertIs(event.queuePair, bob.queuePair)
         self.quiet(bob)

@@ -363,7 +363,7 @@ class DatagramContract(TwoEnds):
         self, sender: End, receiver: End, data: bytes, qkey: int = QKEY, immediate: int | None = None
     ) -> None:
         """Post one datagram from the sender to the receiver."""
-        handle = sender.domain.createAddressHandle(sender.wayTo(receiver))
+        handle = sender.domain.createAddressHandle(sender.destinationOf(receiver))
         self.addCleanup(handle.close)
         operation = Operation.SEND if immediate is None else Operation.SEND_WITH_IMMEDIATE
         request = SendRequest(1, operation, [sender.fill(data)], immediate=immediate or 0, address=handle)
@@ -442,7 +442,7 @@ class DatagramContract(TwoEnds):
     def test_datagramFails(self) -> None:
         """A datagram from memory that is not ours ends sending, until a transition to RTS."""
         alice, bob = self.datagrams()
-        handle = alice.domain.createAddressHandle(alice.wayTo(bob))
+        handle = alice.domain.createAddressHandle(alice.destinationOf(bob))
         self.addCleanup(handle.close)
         wrong = Segment(alice.memory.address, 10, LKey(alice.memory.lkey ^ 0x5A5A5A5A))
         request = SendRequest(1, Operation.SEND, [wrong], address=handle)

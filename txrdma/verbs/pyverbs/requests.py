@@ -90,7 +90,7 @@ class _Place:
         after: Any = None if below is None else below.request
         self.request: Any = verbs.SendWR(num_sge=1, sg=[self.segment], next_wr=after)
         self.request.sg_list = self.segment  # itself and no copy, so that it may change
-        self._makeRoom(_ROOM)
+        self._makeSpace(_ROOM)
 
     def point(self, segments: Sequence[Segment]) -> None:
         """Let the segment be the one that there is; it is not used where there is none."""
@@ -102,14 +102,14 @@ class _Place:
         views = [memoryview(piece).cast("B") for piece in pieces]
         length = sum(map(len, views))
         if length > len(self._room):
-            self._makeRoom(length)
+            self._makeSpace(length)
         at = 0
         for view in views:
             self._room[at : at + len(view)] = view
             at += len(view)
         self.point([Segment(self._address, length, _NO_KEY)])
 
-    def _makeRoom(self, length: int) -> None:
+    def _makeSpace(self, length: int) -> None:
         memory = (ctypes.c_char * length)()
         self._address = ctypes.addressof(memory)
         self._room = memoryview(memory).cast("B")  # which keeps the memory

@@ -26,7 +26,7 @@ _OF_ENDS: Final = (
 )
 """Fields of PortInfo that only ports with a LID have."""
 
-_AS_SAID: Final = (
+_COPIED: Final = (
     *("masterSMSL", "vlHighLimit", "vlStallCount", "hoqLife", "partitionEnforcementInbound"),
     *("partitionEnforcementOutbound", "filterRawInbound", "filterRawOutbound"),
     *("localPhyErrors", "overrunErrors"),
@@ -50,7 +50,7 @@ def setPortInfo(port: SimulatedPort, content: bytes) -> tuple[int, bool]:
     now, said = PortInfo.decode(port.info), PortInfo.decode(content)
     if not _isPossible(port, now, said):
         return _REFUSED
-    names = [*_AS_SAID, *(name for name in _UNLESS_ZERO if getattr(said, name))]
+    names = [*_COPIED, *(name for name in _UNLESS_ZERO if getattr(said, name))]
     cleared = ["pkeyViolations", "qkeyViolations"]
     if port is port.end:
         names += _OF_ENDS

@@ -27,7 +27,7 @@ from txrdma.sim.fabric.sm.routing import Routing
 
 GID_PREFIX: Final = 0xFE80000000000000
 _HIGHEST_LID: Final = 0xBFFF
-_ROOM_OF_TABLE: Final = 64
+_TABLE_ENTRIES: Final = 64
 _FIRST_MLID: Final = 0xC000
 
 _linearCap, _setLinearCap = peek(SwitchInfo, "linearFDBCap"), poke(SwitchInfo, "linearFDBCap")
@@ -104,7 +104,7 @@ class SubnetManager:
         port = member
         if member.node.isSwitch:
             yield member
-        for _hop in range(_ROOM_OF_TABLE):
+        for _hop in range(_TABLE_ENTRIES):
             if port.node.isSwitch:
                 if port.node.ports[0].lid == lid:
                     yield port.node.ports[0]

@@ -37,7 +37,7 @@ class Routing:
         self.switches = switches
         self._top = top
         self._bits = {switch: number for number, switch in enumerate(switches)}
-        self._ways = [self._waysOf(switch) for switch in switches]
+        self._ways = [self._neighbourPorts(switch) for switch in switches]
         self._atDistance = self._distances()
         self._ends: list[list[tuple[int, int, int]]] = [list(_lidsAt(switch)) for switch in switches]
         self._levels = self._rank()
@@ -71,7 +71,7 @@ class Routing:
         sets = self._atDistance[self._bits[one]]
         return next((number for number, members in enumerate(sets) if members & wanted), None)
 
-    def _waysOf(self, switch: SimulatedNode) -> dict[int, list[int]]:
+    def _neighbourPorts(self, switch: SimulatedNode) -> dict[int, list[int]]:
         """Neighbours of a switch by their bits, with the ports that lead there."""
         ways: dict[int, list[int]] = {}
         bits = self._bits

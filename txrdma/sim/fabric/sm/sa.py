@@ -35,9 +35,9 @@ from txrdma.mad.server import MADServer
 from txrdma.sim.fabric.model.nodes import guidCap, SimulatedPort
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
 from txrdma.sim.fabric.sm.sagroups import (
+    componentNames,
     Group,
     Groups,
-    saidComponents,
     Services,
     Subscriptions,
 )
@@ -161,7 +161,7 @@ class SubnetAdministration:
 
     def _meant(self, wanted: Record, mask: int) -> Iterable[SimulatedPort]:
         """End ports whose records a query can mean: at most one if it names a LID."""
-        said = saidComponents(type(wanted), mask)
+        said = componentNames(type(wanted), mask)
         for name in _BY_LID:
             if name in said:
                 port = self._fabric.portOf(getattr(wanted, name, 0))
@@ -171,7 +171,7 @@ class SubnetAdministration:
         return self._ends()
 
     def _pathsOf(self, wanted: sa.PathRecord, mask: int) -> Iterator[sa.PathRecord]:
-        said = saidComponents(sa.PathRecord, mask)
+        said = componentNames(sa.PathRecord, mask)
         if not said & {"sgid", "slid", "dgid", "dlid"}:
             raise MADRefusal(SAStatus.INSUFFICIENT, "a path has ends")
         yield from self._paths.find(wanted, mask)
@@ -182,7 +182,7 @@ class SubnetAdministration:
         gids = [GID(data[at : at + 16]) for at in range(kind.size, len(data) - 15, 16)]
         if not wanted.sgidCount or not wanted.dgidCount or len(gids) < wanted.sgidCount + wanted.dgidCount:
             raise MADRefusal(SAStatus.INSUFFICIENT, "there are fewer GIDs than it says")
-        said = saidComponents(kind, mask) - {"serviceIDUpper", "serviceIDLower", "independenceSelector"}
+        said = componentNames(kind, mask) - {"serviceIDUpper", "serviceIDLower", "independenceSelector"}
         alike = {name: getattr(wanted, name) for name in said if hasattr(sa.PathRecord, name)}
         for source in gids[: wanted.sgidCount]:
             for target in gids[wanted.sgidCount :][: wanted.dgidCount]:
@@ -194,7 +194,7 @@ class SubnetAdministration:
         if isinstance(wanted, sa.MCMemberRecord):
             if (
                 isSet
-                and "portGID" in saidComponents(type(wanted), mask)
+                and "portGID" in componentNames(type(wanted), mask)
                 and self._with(wanted.portGID) is None
             ):
                 raise MADRefusal(SAStatus.INVALID_GID, f"nobody has the GID {wanted.portGID}")

@@ -38,7 +38,7 @@ _TO_CREATE: Final = ("qkey", "trafficClass", "serviceLevel", "flowLabel", "pkey"
 IPOIB_BROADCAST: Final = GID(bytes.fromhex("ff12401bffff000000000000ffffffff"))
 
 
-def saidComponents(kind: type[Record], mask: int) -> set[str]:
+def componentNames(kind: type[Record], mask: int) -> set[str]:
     """Names of the components in a component mask."""
     masks, _owners = componentsOf(kind)
     return {name for name, bits in masks.items() if mask & bits}
@@ -106,7 +106,7 @@ class Groups:
 
         @raise MADRefusal: the record lacks a component, or contradicts the group.
         """
-        said = saidComponents(MCMemberRecord, mask)
+        said = componentNames(MCMemberRecord, mask)
         if not {"portGID", "joinState"} <= said:
             raise MADRefusal(SAStatus.INSUFFICIENT, "who wants to join says which port, and how")
         if not wanted.joinState:
@@ -165,7 +165,7 @@ class Groups:
 
         @raise MADRefusal: the port is no such member.
         """
-        said = saidComponents(MCMemberRecord, mask)
+        said = componentNames(MCMemberRecord, mask)
         if not {"mgid", "portGID", "joinState"} <= said:
             raise MADRefusal(SAStatus.INSUFFICIENT, "who leaves says which group, which port, and how")
         group = self.groups.get(wanted.mgid)
@@ -234,9 +234,9 @@ class Services:
 
         @raise MADRefusal: the record has no service ID, or no GID.
         """
-        if not {"serviceID", "serviceGID"} <= saidComponents(ServiceRecord, mask):
+        if not {"serviceID", "serviceGID"} <= componentNames(ServiceRecord, mask):
             raise MADRefusal(SAStatus.INVALID, "a service has an ID and a GID")
-        lease = record.serviceLease if "serviceLease" in saidComponents(ServiceRecord, mask) else FOREVER
+        lease = record.serviceLease if "serviceLease" in componentNames(ServiceRecord, mask) else FOREVER
         until = float("inf") if lease == FOREVER else self._seconds() + lease
         kept = record.replace(serviceLease=lease)
         self._services[record.serviceID, record.serviceGID, record.servicePKey] = (kept, until)

@@ -39,7 +39,7 @@ from txrdma.sim.fabric.wire.madport import SimulatedEnvelope, SimulatedMADPort
 from txrdma.sim.fabric.wire.traps import badKey, trapDatagram
 
 MOST_HOPS: Final = 63
-_DIRECTED_WAY: Final = IBPath(slid=PERMISSIVE_LID, dlid=PERMISSIVE_LID)
+_DIRECTED_PATH: Final = IBPath(slid=PERMISSIVE_LID, dlid=PERMISSIVE_LID)
 """Path of a received directed-route SMP: permissive LIDs, as the route is in the SMP itself."""
 
 _LID_HOPS: Final = 64
@@ -181,7 +181,7 @@ class Wire:
         request = bytearray(datagram)
         _setHopPointer(request, len(back))
         request[_RETURN : _RETURN + len(back)] = back
-        self._later(self._halfway(), server.deliver, bytes(request), _DIRECTED_WAY)
+        self._later(self._halfway(), server.deliver, bytes(request), _DIRECTED_PATH)
 
     def _directedAnswer(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
         """Return a response on a directed route, hop by hop, through the entry ports of the request."""
@@ -201,7 +201,7 @@ class Wire:
         reply = bytearray(datagram)
         _setHopPointer(reply, 0)
         for attachment in port.end.attachments:
-            self._later(self._halfway(), attachment.deliver, bytes(reply), _DIRECTED_WAY)
+            self._later(self._halfway(), attachment.deliver, bytes(reply), _DIRECTED_PATH)
 
     def walk(self, start: SimulatedPort, dlid: int) -> SimulatedPort | None:
         """

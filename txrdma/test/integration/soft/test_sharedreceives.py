@@ -68,7 +68,7 @@ class RoutesTests(TestCase):
             end.toInit()
             end.toRTR(hub)
             end.toRTS()
-        handle = sender.domain.createAddressHandle(sender.wayTo(taker))
+        handle = sender.domain.createAddressHandle(sender.destinationOf(taker))
         shared.arm(30)
         shared.postReceive([ReceiveRequest(index, [hub.segment(index * 128, 128)]) for index in range(40)])
         ends = [hub, sender, taker, *(end for pair in pairs for end in pair)]

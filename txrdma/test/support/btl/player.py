@@ -118,7 +118,7 @@ async def main(reactor: Any, role: str, port: str = "0", interfaces: str = "", r
         reason = await taking.ended
         await listening.stopListening()
         counters = report()["counters"]
-        way = "landing" if counters["num_rdma_recvs"] or counters["num_rdma_sends"] else "packets"
+        way = "receiveBuffer" if counters["num_rdma_recvs"] or counters["num_rdma_sends"] else "packets"
         print(taking.count, taking.outcome, reason, way, flush=True)
         return
     protocol: Victim | Sending = Sending(role == "patient")

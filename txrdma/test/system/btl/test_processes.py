@@ -71,7 +71,7 @@ class ProcessTests(SynchronousTestCase):
         """Who sends 50 MB, ends and exits at once has sent all, and knows it."""
         server, client = self.play("sender")
         self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
-        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone landing\n")
+        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone receive-buffer\n")
 
     def test_byPackets(self) -> None:
         """The same where the two share no memory."""
@@ -83,7 +83,9 @@ class ProcessTests(SynchronousTestCase):
         """Who sends 50 MB to a process that does something else meanwhile goes on with it afterwards."""
         server, client = self.play("patient")
         self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
-        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT + 1} none ConnectionDone landing\n")
+        self.assertEqual(
+            server.communicate(timeout=60)[0], f"{COUNT + 1} none ConnectionDone receive-buffer\n"
+        )
 
     def test_severalModules(self) -> None:
         """Who sends by two modules, ends and exits at once has sent all, and knows it."""
@@ -105,7 +107,7 @@ class ProcessTests(SynchronousTestCase):
         assert client.stdout is not None
         self.assertEqual(client.stdout.readline(), "in the middle\n")
         client.kill()
-        self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost landing\n")
+        self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost receive-buffer\n")
 
     def test_noMemory(self) -> None:
         """A client hears why a server serves nobody: its system gives it no memory to share."""

@@ -126,7 +126,7 @@ class MonitorTests(MonitorTestCase):
 
         An OpenSM in ibsim would end by the question, as it does by perfquery's.
         """
-        self.poller.change(replace(self.settings, lookSeconds=1.0), DEFAULT_RULES, lambda fabric: [])
+        self.poller.change(replace(self.settings, stateSeconds=1.0), DEFAULT_RULES, lambda fabric: [])
         await self.started()
         corrections = self.poller.corrections
         fabric = self.poller.fabric

@@ -73,7 +73,7 @@ class Life:
         self.ends += [one, other]
         for end in (one, other):
             region = end.domain.registerMemory(memoryview(bytearray(5000)), Access.LOCAL_WRITE)
-            handle = end.domain.createAddressHandle(end.wayTo(one if end is other else other))
+            handle = end.domain.createAddressHandle(end.destinationOf(one if end is other else other))
             self.things += [
                 end.queuePair,
                 end.memory,

@@ -63,7 +63,7 @@ class Torn(InTheBox, TwoEnds):
         """What Alice has to send fails for want of an answer, and that is her end."""
         alice.send(inline=[b"anybody?"], identifier=98)
         alice.send(inline=[b"hello?"], identifier=99)
-        self.runLooking(lambda: alice.sent[-1].identifier == 99, alice)
+        self.runPolling(lambda: alice.sent[-1].identifier == 99, alice)
         failed = [completion.status for completion in alice.sent if completion.status]
         self.assertEqual((failed[0], set(failed[1:])), (Status.RETRY_EXC_ERR, {_FLUSHED}))
         self.assertEqual(alice.queuePair.state, QPState.ERR)
@@ -182,7 +182,7 @@ class DeletedTests(Torn, SynchronousTestCase):
         deleting = subprocess.Popen(["rdma", "link", "del", RXE])
         self.addCleanup(deleting.wait)
         try:
-            self.runLooking(lambda: bool(eventsOf(bob, AsyncEventKind.DEVICE_FATAL)), alice)
+            self.runPolling(lambda: bool(eventsOf(bob, AsyncEventKind.DEVICE_FATAL)), alice)
             self.gone(alice)
             self.assertRaises(RDMAError, self.endless, bob)
         finally:

@@ -66,7 +66,7 @@ class AlternatePathTests(InTheKernel, TwoEnds, SynchronousTestCase):
             end.toInit()
         alice.toRTR(bob)
         bob.toRTR(alice)
-        way = alice.wayTo(bob)
+        way = alice.destinationOf(bob)
         said = QPAttributes(
             state=QPState.RTS, sqPSN=PATIENT.sqPSN, timeout=14, retryCount=7, rnrRetry=7, maxRDAtomic=1
         )

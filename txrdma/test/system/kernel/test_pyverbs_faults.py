@@ -119,7 +119,7 @@ class RemovalTests(Kernel, SynchronousTestCase):
         """What is asked of a device that is gone is refused; all of it can be closed, twice."""
         _alice, bob = self.pair()
         shared = bob.domain.createSharedReceiveQueue(4, 1)
-        handle = bob.domain.createAddressHandle(bob.wayTo(bob))
+        handle = bob.domain.createAddressHandle(bob.destinationOf(bob))
         buffer = bytearray(b"still ours")
         region = bob.domain.registerMemory(memoryview(buffer), Access.LOCAL_WRITE)
         self.remove()

@@ -8,7 +8,7 @@ from array import array
 
 from txrdma.error import InvalidRequest
 from txrdma.test.support.btl.hosts import HostsCase, TAG
-from txrdma.test.unit.btl import test_landings
+from txrdma.test.unit.btl import test_receivebuffers
 
 
 class ArrayTests(HostsCase):
@@ -70,10 +70,10 @@ class ArrayTests(HostsCase):
         self.assertRaises(InvalidRequest, client.transport.registerMemory, memoryview(b"read only"))
 
 
-class OneHostArrayTests(test_landings.OneHostCase, ArrayTests):
+class OneHostArrayTests(test_receivebuffers.OneHostCase, ArrayTests):
     """The same between two processes of one host, where long messages go by shared memory."""
 
-    def test_landing(self) -> None:
+    def test_receiveBuffer(self) -> None:
         """A long array of doubles arrives by shared memory."""
         client, server = self.connected()
         items = array("d", range(160_000))

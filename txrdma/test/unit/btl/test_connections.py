@@ -21,7 +21,7 @@ from txrdma.btl import connections, lifeline, transport
 from txrdma.btl._flow import Flow, WINDOW
 from txrdma.btl._module import MANY_WAIT
 from txrdma.btl._peer import Peer
-from txrdma.btl.channels import MOST_UNTOLD
+from txrdma.btl.channels import MOST_UNREPORTED
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
@@ -121,11 +121,11 @@ class MessageTests(HostsCase):
     def test_credits(self) -> None:
         """Of packets that were sent one by one all but a few are known to have left."""
         client, _server = self.connected()
-        for _each in range(3 * MOST_UNTOLD):
+        for _each in range(3 * MOST_UNREPORTED):
             self.outcome(client.transport.send(TAG, b"x"))
         module = moduleOf(self.hosts[0], self.hosts[0].device)
         for credits, depth in zip(module.core.credits, (COMMAND_DEPTHS[0], DATA_DEPTHS[0]), strict=True):
-            self.assertTrue(depth - MOST_UNTOLD < credits <= depth, (credits, depth))
+            self.assertTrue(depth - MOST_UNREPORTED < credits <= depth, (credits, depth))
 
     def test_byTag(self) -> None:
         """A message comes to the handler of its tag; its sender is told."""
@@ -476,11 +476,11 @@ class EndTests(HostsCase):
         """Handles of peers that have gone are closed while their module lives, but for a few."""
         self.connected()
         module = moduleOf(self.hosts[0], self.hosts[0].device)
-        for _each in range(2 * MOST_UNTOLD):
+        for _each in range(2 * MOST_UNREPORTED):
             client, server = self.connected()
             client.transport.loseConnection()
             self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
-            self.assertLess(len(module._unneeded), MOST_UNTOLD)
+            self.assertLess(len(module._unneeded), MOST_UNREPORTED)
 
     def test_many(self) -> None:
         """Several connections share a module, which is closed with the last of them."""

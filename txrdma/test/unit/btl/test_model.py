@@ -19,9 +19,9 @@ from txrdma.btl._events import (
     SendCompleted,
     SendFailed,
 )
-from txrdma.btl._landing import Landing
 from txrdma.btl._module import Module
 from txrdma.btl._peer import OPEN, Peer
+from txrdma.btl._receivebuffer import ReceiveBuffer
 from txrdma.kit.wire import Buffer
 
 _MTU = 80
@@ -56,21 +56,21 @@ class TwoModules(RuleBasedStateMachine):
 
     @rule(side=_SIDES)
     def share(self, side: int) -> None:
-        """Give one side a landing of the other one, if it has none."""
+        """Give one side a receive buffer of the other one, if it has none."""
         mine, other = self.peers[side], self.peers[1 - side]
-        if OPEN == mine.state == other.state and mine.landing is None:
-            other.ownLanding = memory = memoryview(bytearray(_LANDING))
+        if OPEN == mine.state == other.state and mine.receiveBuffer is None:
+            other.localReceiveBuffer = memory = memoryview(bytearray(_LANDING))
 
             def write(place: int, data: Buffer) -> bool:
                 if self.isReached[side]:
                     memory[place : place + len(data)] = data
                 return self.isReached[side]
 
-            mine.landing = Landing(_LANDING, write)
+            mine.receiveBuffer = ReceiveBuffer(_LANDING, write)
 
     @rule(side=_SIDES)
     def reach(self, side: int) -> None:
-        """Let the landing of the other side come into reach, or out of it."""
+        """Let the receive buffer of the other side come into reach, or out of it."""
         self.isReached[side] = not self.isReached[side]
 
     @rule(
@@ -90,12 +90,12 @@ class TwoModules(RuleBasedStateMachine):
     def hand(self, side: int, number: int, isUrgent: bool) -> None:
         """Hand a message to a module, by the shortest way if it is alone."""
         module, peer, data = self.modules[side], self.peers[side], self.sent[side][number]
-        packet = module.sendAlone(peer, number, data)
+        packet = module.sendFast(peer, number, data)
         if packet is None:
             module.send(peer, number, data, number, isUrgent)
         else:
             channel, head, payload = packet
-            module.sentAlone(peer, channel, number, payload, number, self.now)
+            module.sentFast(peer, channel, number, payload, number, self.now)
             self.wire.append((1 - side, channel, head + payload))
             module.completed(channel, 1)
 
@@ -106,7 +106,7 @@ class TwoModules(RuleBasedStateMachine):
             at %= len(self.wire)
             side, channel, packet = self.wire[at] if keeps else self.wire.pop(at)
             module, source = self.modules[side], (1 - side, channel)
-            event = module.receivedAlone(channel, source, memoryview(packet), self.now)
+            event = module.receiveFast(channel, source, memoryview(packet), self.now)
             if event is None:
                 module.received(channel, source, packet, self.now)
             else:

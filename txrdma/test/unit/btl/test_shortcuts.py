@@ -37,11 +37,11 @@ class SendTests(SynchronousTestCase):
 
     def send(self, size: int = 10, now: float = 0.0, context: object = UNHEARD) -> int | None:
         """The channel by which a message goes at once, or None."""
-        packet = self.module.sendAlone(self.peer, 7, bytes(size))
+        packet = self.module.sendFast(self.peer, 7, bytes(size))
         if packet is None:
             return None
         channel, head, payload = packet
-        self.module.sentAlone(self.peer, channel, 7, payload, context, now)
+        self.module.sentFast(self.peer, channel, 7, payload, context, now)
         self.module.completed(channel, 1)
         segment = Segment.decode(head + payload)
         self.assertEqual((segment.kind, segment.tag, bytes(segment.payload)), (FRAG, 7, bytes(size)))
@@ -97,19 +97,19 @@ class SendTests(SynchronousTestCase):
         self.module.credits[COMMAND] = 1
         self.assertIsNone(self.send())
         self.module.credits[COMMAND] = 8
-        self.assertIsNone(self.module.sendAlone(self.peer, 1 << 16, b""))
-        self.module.hasLanded = True
+        self.assertIsNone(self.module.sendFast(self.peer, 1 << 16, b""))
+        self.module.hasPlaced = True
         self.assertIsNone(self.send())
-        self.module.hasLanded = False
+        self.module.hasPlaced = False
         self.module.close(self.peer)
         self.assertIsNone(self.send())
 
     def test_copied(self) -> None:
         """What may change after the call is sent as it was, when it is sent again, too."""
         data = bytearray(b"before")
-        packet = self.module.sendAlone(self.peer, 7, data)
+        packet = self.module.sendFast(self.peer, 7, data)
         assert packet is not None
-        self.module.sentAlone(self.peer, packet[0], 7, packet[2], None, 0.0)
+        self.module.sentFast(self.peer, packet[0], 7, packet[2], None, 0.0)
         data[:] = b"behind"
         self.module.expired(1.0)
         (again,) = self.module.outgoing(1.0)
@@ -174,7 +174,7 @@ class ReceiveTests(SynchronousTestCase):
             if isOrdered:
                 quickPeer.order.tags.add(1)
                 usualPeer.order.tags.add(1)
-            event = quick.receivedAlone(COMMAND, _THERE, memoryview(packet), now)
+            event = quick.receiveFast(COMMAND, _THERE, memoryview(packet), now)
             if event is None:
                 quick.received(COMMAND, _THERE, packet, now)
             usual.received(COMMAND, _THERE, packet, now)
@@ -200,16 +200,16 @@ class ReceiveTests(SynchronousTestCase):
         """The next message of a peer is taken at once; from elsewhere, or behind other news, it is not."""
         module, _peer = _module()
         packet = memoryview(Segment(FRAG, _NAMES[0], _FIRST, _FIRST - 1, 3, b"ping").encode())
-        self.assertIsNone(module.receivedAlone(COMMAND, _HERE, packet, 0.0))
-        event = module.receivedAlone(COMMAND, _THERE, packet, 0.0)
+        self.assertIsNone(module.receiveFast(COMMAND, _HERE, packet, 0.0))
+        event = module.receiveFast(COMMAND, _THERE, packet, 0.0)
         assert event is not None
         self.assertEqual((event.tag, bytes(event.data)), (3, b"ping"))
-        self.assertIsNone(module.receivedAlone(COMMAND, _THERE, packet, 0.0))
+        self.assertIsNone(module.receiveFast(COMMAND, _THERE, packet, 0.0))
         self.assertEqual((module.counters.totalRecvs, module.counters.fragRecvs), (1, 1))
         second = memoryview(Segment(FRAG, _NAMES[0], _FIRST + 1, _FIRST - 1, 3, b"pong").encode())
         module.received(COMMAND, _THERE, second, 0.0)
         third = memoryview(Segment(FRAG, _NAMES[0], _FIRST + 2, _FIRST - 1, 3, b"pang").encode())
-        self.assertIsNone(module.receivedAlone(COMMAND, _THERE, third, 0.0))
+        self.assertIsNone(module.receiveFast(COMMAND, _THERE, third, 0.0))
 
 
 class RecoveryTests(SynchronousTestCase):

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import _ordering, connections
-from txrdma.btl._assembly import Assembly, Budget, LONGEST, MOST_BESIDE, MOST_OF_PEER, TAKEN
+from txrdma.btl._assembly import Assembly, Budget, LONGEST, MOST_OF_PEER, RESERVE_BYTES, TAKEN
 from txrdma.btl._module import MOST_EARLY_BYTES
 from txrdma.btl._window import GIVE_UP
 from txrdma.btl.connections import Opening
@@ -24,7 +24,7 @@ from txrdma.btl.introductions import frame, FrameKind, Introduction, INTRODUCTIO
 from txrdma.btl.lifeline import MOST_EARLY, PeerConnection, PROBE_SECONDS
 from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
-from txrdma.test.unit.btl import test_landings
+from txrdma.test.unit.btl import test_receivebuffers
 from txrdma.testing.protocols import Recorders
 from txrdma.testing.smc.hosts import connectedSockets, MemorySocket, MemoryTCP
 
@@ -94,7 +94,7 @@ class EarlyTests(HostsCase):
         self.wait(lambda: user._protocol.tagged == [(TAG, data)])
 
 
-class OneHostEarlyTests(test_landings.OneHostCase):
+class OneHostEarlyTests(test_receivebuffers.OneHostCase):
     """Pieces in shared memory behind a gap."""
 
     def test_gap(self) -> None:
@@ -219,7 +219,7 @@ class BesideTests(SynchronousTestCase):
             if peer.judge(chunk(1), True) == TAKEN:
                 peer.take(chunk(1), 0.0)
                 taken.append(peer)
-        self.assertEqual((len(taken), budget.beside), (MOST_BESIDE // LONGEST, MOST_BESIDE))
+        self.assertEqual((len(taken), budget.beside), (RESERVE_BYTES // LONGEST, RESERVE_BYTES))
         taken[0].drop()
         self.assertEqual(peers[-1].judge(chunk(1), True), TAKEN)
 

@@ -17,16 +17,16 @@ from txrdma.btl.wire import (
     CHUNK,
     CHUNK_LENGTH,
     ChunkPart,
-    decodeLanded,
+    decodePlaced,
     encodeFragment,
-    encodeLanded,
+    encodePlaced,
     FRAG,
     Header,
     HEADER_LENGTH,
     Kind,
-    LANDED,
-    Landed,
-    LANDED_PUT,
+    PLACED,
+    Placed,
+    PLACED_PUT,
     PUT,
     PUT_LENGTH,
     PutPart,
@@ -52,10 +52,10 @@ def segments(draw: st.DrawFn) -> Segment:
         draw(st.binary(max_size=70)),
     )
     plain = plain._replace(attempt=draw(_number(7)))
-    if kind in (CHUNK, LANDED):
+    if kind in (CHUNK, PLACED):
         fragment, total, offset = draw(st.tuples(_number(32), _number(32), _number(32)))
         return plain._replace(fragment=fragment, total=total, offset=offset)
-    if kind in (PUT, LANDED_PUT):
+    if kind in (PUT, PLACED_PUT):
         return plain._replace(region=draw(_number(32)), offset=draw(_number(64)))
     if kind == ACK:
         return plain._replace(
@@ -98,12 +98,12 @@ class SegmentTests(SynchronousTestCase):
         )
         self.assertEqual(header.attempt, segment.attempt)
         self.assertEqual(header.acknowledged if header.acknowledges else None, segment.acknowledged)
-        if segment.kind in (CHUNK, LANDED):
+        if segment.kind in (CHUNK, PLACED):
             chunk = ChunkPart.decode(raw, Header.size)
             self.assertEqual(
                 (chunk.fragment, chunk.total, chunk.offset), (segment.fragment, segment.total, segment.offset)
             )
-        elif segment.kind in (PUT, LANDED_PUT):
+        elif segment.kind in (PUT, PLACED_PUT):
             put = PutPart.decode(raw, Header.size)
             self.assertEqual((put.region, put.offset), (segment.region, segment.offset))
         elif segment.kind == ACK:
@@ -124,27 +124,27 @@ class SegmentTests(SynchronousTestCase):
         )
 
     @given(_number(32), _number(32))
-    def test_landed(self, place: int, length: int) -> None:
-        """The place of bytes in a landing says the same before and after its travel."""
-        raw = encodeLanded(place, length)
-        self.assertEqual(Landed.decode(raw), Landed(place=place, length=length))
+    def test_placed(self, place: int, length: int) -> None:
+        """The place of bytes in a receive buffer says the same before and after its travel."""
+        raw = encodePlaced(place, length)
+        self.assertEqual(Placed.decode(raw), Placed(place=place, length=length))
 
-    @given(st.sampled_from((LANDED, LANDED_PUT)), st.binary(max_size=9), _number(7), _number(7), _number(32))
-    def test_landing(self, kind: int, content: bytes, place: int, length: int, offset: int) -> None:
-        """What stands in a landing is the segment that it stands for; what would stand beside it is none."""
-        landing = memoryview(bytes(range(128)))
-        segment = Segment(kind, 1, tag=2, payload=encodeLanded(place, length), total=128, offset=offset)
-        found = decodeLanded(segment, landing)
+    @given(st.sampled_from((PLACED, PLACED_PUT)), st.binary(max_size=9), _number(7), _number(7), _number(32))
+    def test_receiveBuffer(self, kind: int, content: bytes, place: int, length: int, offset: int) -> None:
+        """A segment in a receive buffer is decoded from there; one that would exceed the buffer is not."""
+        buffer = memoryview(bytes(range(128)))
+        segment = Segment(kind, 1, tag=2, payload=encodePlaced(place, length), total=128, offset=offset)
+        found = decodePlaced(segment, buffer)
         if place + length > 128:
             self.assertIsNone(found)
         else:
             assert found is not None
             self.assertEqual(
-                (found.tag, found.offset, found.kind), (2, offset, CHUNK if kind == LANDED else PUT)
+                (found.tag, found.offset, found.kind), (2, offset, CHUNK if kind == PLACED else PUT)
             )
-            self.assertEqual(found.payload, landing[place : place + length])
+            self.assertEqual(found.payload, buffer[place : place + length])
         if len(content) != 8:
-            self.assertIsNone(decodeLanded(segment._replace(payload=content), landing))
+            self.assertIsNone(decodePlaced(segment._replace(payload=content), buffer))
 
     @given(st.binary(max_size=80) | segments().map(Segment.encode), st.data())
     def test_anyBytes(self, raw: bytes, data: st.DataObject) -> None:

@@ -60,7 +60,7 @@ class SearchTests(SynchronousTestCase):
         self.change(lambda here, there: established(here, there))
         self.assertEqual(search().fault, "the passive end is established before the active one")
         rows = [row for row in TABLE.rows if row[0] != "ESTABLISHED"]
-        again = (Opening._sendRTUAgain, Opening._tellEstablished)
+        again = (Opening._sendRTUAgain, Opening._reportEstablished)
         rows.append(("ESTABLISHED", Inputs.replied, "ESTABLISHED", again))
         self.patch(Opening, "_table", Table(Inputs, Opening, rows))
         self.assertEqual(search().fault, "a connection is established twice")

@@ -178,7 +178,7 @@ class CounterTests(HealthTestCase):
         """Data is told of ports with errors or, alone, of every port; in 64 bits."""
         self.fabric.setCounters("c", 1, portXmitData=1 << 40)
         self.fabric.setCounters("b", 1, portXmitData=1 << 41, portRcvErrors=1)
-        report = self.counted(dataAlone=True)
+        report = self.counted(dataOnly=True)
         data = next(each.data for each in report.ports if each.node.description == "c")
         self.assertEqual(data["portXmitData"], 1 << 40)
         self.assertIn("portUnicastRcvPkts", data)

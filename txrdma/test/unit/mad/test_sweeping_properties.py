@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.commands.errors import described as describedErrors
 from txrdma.commands.formats.dot import dotText
 from txrdma.commands.formats.ibnetdiscover import listing
-from txrdma.commands.formats.snapshot import toldDict
+from txrdma.commands.formats.snapshot import snapshotDict
 from txrdma.commands.links import iblinkinfoLine, linkDict
 from txrdma.error import InvalidRequest
 from txrdma.fabric.chassis import chassis
@@ -91,7 +91,7 @@ class AnyFabricTests(SynchronousTestCase):
         self.assertEqual(dump(again), told)
         self.assertEqual(differences(fabric, again), [])
         self.assertEqual(
-            load(json.loads(json.dumps(toldDict(fabric, NAMES)))).nodes.keys(), fabric.nodes.keys()
+            load(json.loads(json.dumps(snapshotDict(fabric, NAMES)))).nodes.keys(), fabric.nodes.keys()
         )
         for lines in (
             listing(fabric, NAMES, chassis(fabric)),

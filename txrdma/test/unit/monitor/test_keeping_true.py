@@ -22,7 +22,7 @@ from txrdma.test.unit.monitor.test_poller import PollerTestCase
 class EventTests(PollerTestCase):
     """Events at a fabric whose states nobody else would look at for a long time."""
 
-    settings = PollerSettings(sweepSeconds=86400.0, lookSeconds=86400.0)
+    settings = PollerSettings(sweepSeconds=86400.0, stateSeconds=86400.0)
 
     def links(self) -> set[tuple[str, int, str, int]]:
         assert self.poller.fabric is not None

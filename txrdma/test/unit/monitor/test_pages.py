@@ -86,7 +86,7 @@ class PageTests(PageTestCase):
         self.assertGreater(len(seen), 30)
 
     def test_beneath(self) -> None:
-        """Beneath a path of a proxy all links lead there, and scripts know of it; nonsense is no path."""
+        """Below a path of a proxy all links lead there, and scripts know of it; nonsense is no path."""
         self.started()
         for path in ("/", "/links", "/trace", f"/nodes/{self.guid('left')}/ports/2"):
             seen = Seen(self.page(path, **{"x-forwarded-prefix": "/fabric/one/"}).text)

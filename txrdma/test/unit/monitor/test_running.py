@@ -19,7 +19,7 @@ from txrdma.monitor.diagnosis.findinglog import FindingRules
 from txrdma.monitor.diagnosis.linkload import busiest
 from txrdma.monitor.diagnosis.tallies import Limit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.files import FileSettings, KeptFiles, unfitHosts
+from txrdma.monitor.files import FileSettings, MaintainedFiles, unfitHosts
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.tap.monitor import MonitorService
@@ -147,7 +147,7 @@ class FileTests(PollerTestCase):
         folder = Path(self.mktemp())
         folder.mkdir()
         paths = {name: folder / name for name in ("slurm", "unfit", "names")}
-        files = KeptFiles(FileSettings(*map(str, paths.values())))
+        files = MaintainedFiles(FileSettings(*map(str, paths.values())))
         self.started()
         files.update(self.poller)
         self.assertIn("SwitchName=left Nodes=a,b\n", paths["slurm"].read_text())
@@ -203,7 +203,7 @@ class FileTests(PollerTestCase):
         folder = Path(self.mktemp())
         folder.mkdir()
         paths = {name: str(folder / name / "x") for name in ("slurm", "unfit")}
-        files = KeptFiles(FileSettings(**paths, nodeNames=str(folder / "names")))
+        files = MaintainedFiles(FileSettings(**paths, nodeNames=str(folder / "names")))
         self.started()
         files.update(self.poller)
         self.assertEqual({one.where for one in files.findings()}, set(paths.values()))
@@ -212,7 +212,7 @@ class FileTests(PollerTestCase):
     def test_nowhere(self) -> None:
         """A file that cannot be written is a finding, until it can."""
         folder = Path(self.mktemp())
-        files = KeptFiles(FileSettings(slurm=str(folder / "slurm")))
+        files = MaintainedFiles(FileSettings(slurm=str(folder / "slurm")))
         self.started()
         files.update(self.poller)
         self.assertEqual([one.kind for one in files.findings()], ["file-failed"])

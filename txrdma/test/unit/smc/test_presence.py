@@ -38,7 +38,7 @@ class PresenceTests(SynchronousTestCase):
         self.reactor = MemoryReactorClock()
         self.reactorUse = ReactorUse(self.reactor)
         self.swept: list[str] = []
-        self.patch(reactoruse, "_LOOK_SECONDS", -1.0)  # each use looks, though no time passes
+        self.patch(reactoruse, "_CHECK_SECONDS", -1.0)  # each use looks, though no time passes
 
     def test_leaves(self) -> None:
         """One reader of ours is there as long as anybody uses SMC, and no longer."""

@@ -10,16 +10,16 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl import landings as landingsModule
+from txrdma.btl import receivebuffers as receiveBuffersModule
 from txrdma.btl._counters import Counters
-from txrdma.btl._events import Event, LandingWanted, MessageReceived, SendCompleted
-from txrdma.btl._landing import FULL, Landing, LONG, UNREACHED, WORTH_WAITING
+from txrdma.btl._events import Event, MessageReceived, ReceiveBufferWanted, SendCompleted
 from txrdma.btl._peer import Peer
-from txrdma.btl.introductions import frame, FrameKind, LandingPart, QueuePairPart
-from txrdma.btl.landings import HOLD_SECONDS, RemoteReceiveBuffers
+from txrdma.btl._receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
+from txrdma.btl.introductions import frame, FrameKind, QueuePairPart, ReceiveBufferFrame
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.module import moduleOf
-from txrdma.btl.wire import CHUNK_LENGTH, encodeLanded, LANDED, LANDED_PUT, Segment
+from txrdma.btl.receivebuffers import HOLD_SECONDS, RemoteReceiveBuffers
+from txrdma.btl.wire import CHUNK_LENGTH, encodePlaced, PLACED, PLACED_PUT, Segment
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
 from txrdma.kit.wire import Buffer
@@ -44,15 +44,15 @@ from txrdma.testing.smc.hosts import Host
 _SIZE = 65536
 
 
-class LandingTests(SynchronousTestCase):
-    """The room in a landing."""
+class ReceiveBufferTests(SynchronousTestCase):
+    """The room in a receive buffer."""
 
     def setUp(self) -> None:
         self.memory = bytearray(_SIZE)
         self.isReached = True
 
     def write(self, place: int, data: Buffer) -> bool:
-        """Write into the landing's memory, which has an end."""
+        """Write into the receive buffer's memory, which has an end."""
         assert place >= 0 and place + len(data) <= _SIZE
         if self.isReached:
             self.memory[place : place + len(data)] = data
@@ -60,12 +60,12 @@ class LandingTests(SynchronousTestCase):
 
     def test_places(self) -> None:
         """No piece stands where another one does, in whatever order they are given back."""
-        random, landing = Random(1), Landing(_SIZE, self.write)
+        random, buffer = Random(1), ReceiveBuffer(_SIZE, self.write)
         pieces: dict[int, bytes] = {}
         refused = 0
         for _each in range(3000):
             data = random.randbytes(random.choice((1, 64, 5000, 9000, 30_000, _SIZE)))
-            place = landing.place(data)
+            place = buffer.place(data)
             if place == FULL:
                 refused += 1
                 self.assertTrue(pieces)
@@ -76,51 +76,51 @@ class LandingTests(SynchronousTestCase):
             if place == FULL or random.random() < 0.3:
                 released = random.choice(list(pieces))
                 del pieces[released]
-                landing.release(released)
+                buffer.release(released)
         self.assertGreater(refused, 100)
 
     def test_unreached(self) -> None:
         """A piece that cannot be written takes no room."""
-        landing = Landing(_SIZE, self.write)
+        buffer = ReceiveBuffer(_SIZE, self.write)
         self.isReached = False
-        self.assertEqual(landing.place(bytes(_SIZE)), UNREACHED)
+        self.assertEqual(buffer.place(bytes(_SIZE)), UNREACHED)
         self.isReached = True
-        self.assertEqual([landing.place(bytes(_SIZE)), landing.place(b"x")], [0, FULL])
+        self.assertEqual([buffer.place(bytes(_SIZE)), buffer.place(b"x")], [0, FULL])
 
     def test_fitting(self) -> None:
         """A message that fits goes in one piece; of a longer one several have room."""
-        landing = Landing(_SIZE + 63, self.write)
-        self.assertEqual([landing.fitting(0, _SIZE), landing.fitting(100, _SIZE)], [_SIZE, _SIZE - 100])
+        buffer = ReceiveBuffer(_SIZE + 63, self.write)
+        self.assertEqual([buffer.fitting(0, _SIZE), buffer.fitting(100, _SIZE)], [_SIZE, _SIZE - 100])
         part = _SIZE // 4
-        self.assertEqual([landing.fitting(0, 100_000), landing.fitting(99_900, 100_000)], [part, 100])
+        self.assertEqual([buffer.fitting(0, 100_000), buffer.fitting(99_900, 100_000)], [part, 100])
 
     def test_reused(self) -> None:
         """Memory that came back last is used first, and none beside it: so caches have it."""
-        landing = Landing(_SIZE, self.write)
-        places = [landing.place(bytes(5000)) for _each in range(3)]
+        buffer = ReceiveBuffer(_SIZE, self.write)
+        places = [buffer.place(bytes(5000)) for _each in range(3)]
         for _each in range(50):
-            landing.release(places.pop(1))
-            places.append(landing.place(bytes(5000)))
+            buffer.release(places.pop(1))
+            places.append(buffer.place(bytes(5000)))
         self.assertEqual(sorted(places), [0, 8192, 16384])
 
     def test_sizes(self) -> None:
         """A piece for which there is only memory of other sizes waits until nothing stands there."""
-        landing = Landing(_SIZE, self.write)
-        places = [landing.place(bytes(4096)) for _each in range(_SIZE // 4096)]
-        self.assertEqual(landing.place(b"x"), FULL)
-        landing.release(places.pop())
-        places.append(landing.place(b"x"))
+        buffer = ReceiveBuffer(_SIZE, self.write)
+        places = [buffer.place(bytes(4096)) for _each in range(_SIZE // 4096)]
+        self.assertEqual(buffer.place(b"x"), FULL)
+        buffer.release(places.pop())
+        places.append(buffer.place(b"x"))
         for _each in range(2):
-            landing.release(places.pop())
-        self.assertEqual(landing.place(bytes(8192)), FULL)
-        self.assertEqual(landing.place(b"x"), FULL)  # else the longer one might wait for ever
+            buffer.release(places.pop())
+        self.assertEqual(buffer.place(bytes(8192)), FULL)
+        self.assertEqual(buffer.place(b"x"), FULL)  # else the longer one might wait for ever
         for place in places:
-            landing.release(place)
-        self.assertEqual([landing.place(bytes(8192)), landing.place(b"x")], [0, 8192])
+            buffer.release(place)
+        self.assertEqual([buffer.place(bytes(8192)), buffer.place(b"x")], [0, 8192])
 
 
 class SegmentTests(ModuleTestCase):
-    """Segments that tell of bytes in a landing."""
+    """Segments that tell of bytes in a receive buffer."""
 
     def begin(self, network: BadNetwork, budget: Any = None) -> None:
         super().begin(network, budget)
@@ -137,7 +137,7 @@ class SegmentTests(ModuleTestCase):
         return [each.context for each in self.heard["alice"] if isinstance(each, SendCompleted)]
 
     def test_whole(self) -> None:
-        """A message that fits is one short packet, and a view of the landing; its sender hears of it."""
+        """A message that fits is delivered as a view of the receive buffer, after one short packet."""
         views: list[memoryview] = []
 
         def heard(event: Event) -> None:
@@ -150,8 +150,8 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual(len(packet.head) + len(packet.payload), CHUNK_LENGTH + 8)
         self.bob.arrived(packet.channel, (0, 1), packet.head + bytes(packet.payload))
         self.run_(1.0)
-        assert self.toAlice.ownLanding is not None
-        self.assertIs(views[0].obj, self.toAlice.ownLanding.obj)
+        assert self.toAlice.localReceiveBuffer is not None
+        self.assertIs(views[0].obj, self.toAlice.localReceiveBuffer.obj)
         self.assertEqual(bytes(views[0]), b"long" * 1000)
         self.assertEqual(self.told(), ["told"])
         counters = self.counters
@@ -159,7 +159,7 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual(self.bob.module.counters.rdmaRecvs, 1)
 
     def test_pieces(self) -> None:
-        """A message that is longer than the landing comes in pieces; short ones are as they were."""
+        """A message that is longer than the receive buffer comes in pieces; short ones are as they were."""
         data = Random(4).randbytes(300_001)
         for each in (b"before", data, b"behind"):
             self.send(each)
@@ -168,7 +168,7 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual((self.counters.rdmaBytes, self.counters.rdmaSends), (300_001, 19))
 
     def test_busy(self) -> None:
-        """A receiver that is busy for two minutes keeps its landing full, and has all messages then, once."""
+        """A receiver that is busy for two minutes then gets all messages once."""
         self.bob.busyUntil = 120.0
         said = [bytes((number,)) * 1500 for number in range(30)]
         for each in said:
@@ -179,7 +179,7 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual(sorted(self.messages()), said)
 
     def test_outOfReach(self) -> None:
-        """When the landing fails in the middle of a message the rest goes by packets, and all comes once."""
+        """When the receive buffer fails during a message, packets carry the rest, and all arrives once."""
         for each in range(3):
             self.begin(BadNetwork(loss=0.05 * each, jitter=0.001))
             data = Random(each).randbytes(600_000)
@@ -193,7 +193,7 @@ class SegmentTests(ModuleTestCase):
             self.assertGreater(min(counters.rdmaSends, counters.rdmaMisses, counters.chunkSends), 0)
 
     def test_order(self) -> None:
-        """A tag that wants order has it, although some messages stand in the landing and packets are lost."""
+        """Ordered tags stay in order although some messages use the receive buffer and packets are lost."""
         self.begin(BadNetwork(loss=0.1, jitter=0.002))
         self.toAlice.order.tags.add(7)
         said = [bytes((number,)) * (10, 1500, 700, 9000)[number % 4] for number in range(100)]
@@ -203,7 +203,7 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual(self.messages(), said)
 
     def test_puts(self) -> None:
-        """A put goes by the landing; one that leads nowhere is refused, and its room is given back."""
+        """A put goes by the receive buffer; one that leads nowhere is refused, and its room is given back."""
         memory = bytearray(20_000)
         region = self.bob.module.regions.register(memoryview(memory))
         data = Random(5).randbytes(10_000)
@@ -212,17 +212,17 @@ class SegmentTests(ModuleTestCase):
         self.run_(1.0)
         self.assertEqual(memory[5000:15_000], data)
         self.assertEqual(self.told(), ["put"])
-        assert self.toBob.landing is not None
-        self.assertEqual(len(self.toBob.landing._orders), 0)
+        assert self.toBob.receiveBuffer is not None
+        self.assertEqual(len(self.toBob.receiveBuffer._orders), 0)
         self.assertEqual((self.counters.rdmaSends, self.bob.module.counters.refusedRecvs), (2, 1))
 
     def test_asks(self) -> None:
         """The first long message makes a module ask, once; many bytes wait until the answer is known."""
-        self.toBob.landing, self.toBob.mayAsk = None, True
+        self.toBob.receiveBuffer, self.toBob.mayAsk = None, True
         self.send(bytes(LONG - 1))
         self.assertEqual(self.alice.module.events(), [])
         self.send(bytes(LONG))
-        self.assertEqual(self.alice.module.events(), [LandingWanted(self.toBob)])
+        self.assertEqual(self.alice.module.events(), [ReceiveBufferWanted(self.toBob)])
         self.toBob.isAsking = True
         self.run_(1.0)
         self.assertEqual([len(each) for each in self.messages()], [LONG - 1, LONG])
@@ -236,25 +236,25 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual(self.alice.module.events(), [])
 
     def test_liars(self) -> None:
-        """What would stand outside the landing, or nowhere, is refused, and nothing is delivered."""
-        landing = self.toAlice.ownLanding
+        """What would stand outside the receive buffer, or nowhere, is refused, and nothing is delivered."""
+        buffer = self.toAlice.localReceiveBuffer
         for place, length, total, kind in (
-            (0, _SIZE + 1, _SIZE + 1, LANDED), (_SIZE, 1, 1, LANDED), (1 << 31, 1 << 31, 5, LANDED),
-            (0, 10, 5, LANDED), (0, 0, 0, LANDED), (0, 1, 0, LANDED_PUT), (4000, 200, 0, LANDED_PUT),
+            (0, _SIZE + 1, _SIZE + 1, PLACED), (_SIZE, 1, 1, PLACED), (1 << 31, 1 << 31, 5, PLACED),
+            (0, 10, 5, PLACED), (0, 0, 0, PLACED), (0, 1, 0, PLACED_PUT), (4000, 200, 0, PLACED_PUT),
         ):  # fmt: skip
-            self.lie(encodeLanded(place, length), total, kind)
+            self.lie(encodePlaced(place, length), total, kind)
         self.lie(b"short", 100)
-        self.toAlice.ownLanding = None
-        self.lie(encodeLanded(0, 10), 10)
+        self.toAlice.localReceiveBuffer = None
+        self.lie(encodePlaced(0, 10), 10)
         self.run_(0.1)
         self.assertEqual(self.messages(), [])
         self.assertEqual(self.bob.module.counters.badfragRecvs, 9)
-        self.toAlice.ownLanding = landing
+        self.toAlice.localReceiveBuffer = buffer
         self.send(b"true" * 500)
         self.run_(1.0)
         self.assertEqual(self.messages(), [b"true" * 500])
 
-    def lie(self, payload: bytes, total: int, kind: int = LANDED) -> None:
+    def lie(self, payload: bytes, total: int, kind: int = PLACED) -> None:
         """Let Bob have a segment that Alice never sent."""
         segment = Segment(
             kind, self.toBob.sender, self.toBob.sent.base, payload=payload, total=total, fragment=9
@@ -300,11 +300,11 @@ class OneHostCase(HostsCase):
         host = self.hosts[number]
         return moduleOf(host, host.device).core.counters
 
-    def landing(self, end: TagRecorder) -> Landing | None:
-        """The landing of an end's peer."""
+    def receiveBuffer(self, end: TagRecorder) -> ReceiveBuffer | None:
+        """The receive buffer of an end's peer."""
         peer = end.transport._peer
         assert isinstance(peer, Peer)
-        return peer.landing
+        return peer.receiveBuffer
 
     def reliable(self, number: int = 0) -> list[Any]:
         """The reliable queue pairs of a process."""
@@ -314,8 +314,8 @@ class OneHostCase(HostsCase):
 class OneHostMessageTests(OneHostCase, MessageTests):
     """What is sent arrives, long messages by shared memory."""
 
-    def test_landing(self) -> None:
-        """Both ends have a landing after the first long message, which is the only thing that goes there."""
+    def test_receiveBuffer(self) -> None:
+        """The first long message makes both ends allocate receive buffers; only long messages use them."""
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, b"short"))
         self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
@@ -347,24 +347,24 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         self.pause(1.0)
         before = counters.ackSends
         server.transport.receive(ORDERED, heard)
-        landing = self.landing(client)
-        assert landing is not None
+        buffer = self.receiveBuffer(client)
+        assert buffer is not None
         for number in range(16):
             client.transport.post(ORDERED, bytes((number,)) * 2000)
-        self.wait(lambda: len(landing._orders) == 16)
+        self.wait(lambda: len(buffer._orders) == 16)
         self.wait(lambda: len(seen) == 16)
         self.assertEqual(set(seen), {before})
 
     def test_shares(self) -> None:
-        """Peers have smaller landings the more there are, and in the end none; all that they send comes."""
-        self.patch(landingsModule, "MOST_LANDINGS", 40 << 20)
-        self.patch(landingsModule, "SMALLEST_LANDING", 2 << 20)
+        """Receive buffers get smaller with more peers; without one, packets carry everything."""
+        self.patch(receiveBuffersModule, "MOST_RECEIVE_BUFFERS", 40 << 20)
+        self.patch(receiveBuffersModule, "SMALLEST_RECEIVE_BUFFER", 2 << 20)
         sizes = []
         for _each in range(6):
             client, _server = self.connected()
             self.outcome(client.transport.send(TAG, bytes(300_000)))
-            landing = self.landing(client)
-            sizes.append(0 if landing is None else landing.size)
+            buffer = self.receiveBuffer(client)
+            sizes.append(0 if buffer is None else buffer.size)
         self.assertEqual(sizes[4:], [0, 0])
         self.assertEqual(sizes[0], (40 << 20) // 16)
         self.assertEqual(sorted(sizes, reverse=True), sizes)
@@ -372,7 +372,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         self.assertEqual((self.counters().rdmaSends, self.counters().rdmaBytes), (4, 1_200_000))
 
     def test_older(self) -> None:
-        """A peer whose version knows no landings has long messages by packets, after a moment."""
+        """A peer whose version knows no receive buffers has long messages by packets, after a moment."""
         client, server = self.connected()
         with mock.patch.object(RemoteReceiveBuffers, "heard"):
             begun = self.world.clock.seconds()
@@ -412,11 +412,11 @@ class OneHostMessageTests(OneHostCase, MessageTests):
             self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
 
     def test_liars(self) -> None:
-        """A peer that tells nonsense of its queue pair or its landing has its long messages by packets."""
+        """A peer that describes an impossible queue pair or receive buffer gets long messages as packets."""
         for content in (
             frame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=0xABCDEF).encode()),
-            frame(FrameKind.LANDING, LandingPart(rkey=1, length=1 << 31, address=5).encode()),
-            frame(FrameKind.LANDING, LandingPart().encode()),
+            frame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame(rkey=1, length=1 << 31, address=5).encode()),
+            frame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode()),
         ):
             client, server = self.connected()
             lifeline = server.transport._lifeline
@@ -437,8 +437,8 @@ class OneHostMessageTests(OneHostCase, MessageTests):
 class OneHostMemoryTests(OneHostCase, MemoryTests):
     """Puts and gets by shared memory."""
 
-    def test_landing(self) -> None:
-        """Long puts, and what answers a long get, go by landings."""
+    def test_receiveBuffer(self) -> None:
+        """Long puts, and what answers a long get, go by receive buffers."""
         client, server = self.connected()
         memory = bytearray(300_000)
         region = server.transport.registerMemory(memory)
@@ -449,7 +449,7 @@ class OneHostMemoryTests(OneHostCase, MemoryTests):
         self.assertEqual((self.counters(0).rdmaBytes, self.counters(1).rdmaBytes), (300_000, 300_000))
 
     def test_refused(self) -> None:
-        """There is nothing about landings in short puts that are refused."""
+        """There is nothing about receive buffers in short puts that are refused."""
 
 
 class OneHostPressureTests(OneHostCase, PressureTests):
@@ -457,11 +457,11 @@ class OneHostPressureTests(OneHostCase, PressureTests):
 
 
 class OneHostEndTests(OneHostCase, EndTests):
-    """How connections end that have landings."""
+    """How connections end that have receive buffers."""
 
     def test_busyWithLong(self) -> None:
         """A receiver that is busy for two minutes has all long messages when it is back; nobody gives up."""
-        self.patch(landingsModule, "MOST_LANDINGS", 16 << 20)
+        self.patch(receiveBuffersModule, "MOST_RECEIVE_BUFFERS", 16 << 20)
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
         self.hosts[1].sleep()
@@ -479,7 +479,7 @@ class OneHostEndTests(OneHostCase, EndTests):
 
     def test_broken(self) -> None:
         """A queue pair fails in the middle of a message, at either end: all arrives once, and in order."""
-        self.patch(landingsModule, "MOST_LANDINGS", 16 << 20)
+        self.patch(receiveBuffersModule, "MOST_RECEIVE_BUFFERS", 16 << 20)
         for number in (0, 1):
             client, server = self.connected()
             said = [Random(each).randbytes(3 << 20) for each in range(3)]
@@ -519,7 +519,7 @@ class OneHostLossTests(OneHostCase, LossTests):
 
     def test_long(self) -> None:
         """Whatever gets lost, all long messages arrive once, those in order in order."""
-        self.patch(landingsModule, "MOST_LANDINGS", 16 << 20)
+        self.patch(receiveBuffersModule, "MOST_RECEIVE_BUFFERS", 16 << 20)
         for seed in range(3):
             random = Random(seed)
             self.world.network.reseed(seed)

@@ -1,13 +1,13 @@
 """
-RemoteReceiveBuffers of a connection: memory that each end makes for the long messages of the other one.
+Receive buffers of a connection: memory into which the peer writes long messages.
 
-Between two software devices of one host a reliable queue pair maps the peer's memory. So when a connection
-has its first long message both ends make such a queue pair each, which the frames behind the introductions
-tell of, and a landing. The datagrams bring everything else, and all bytes for which there is no landing: the
-two are not on one host, one of them does not want it, or the queue pair has failed.
+A reliable queue pair between two software devices of one host maps the peer's memory. On the first long
+message of a connection, both ends create such a queue pair and a receive buffer, and announce them in frames
+on the TCP connection. Everything else uses datagrams, and so do long messages if there is no receive buffer:
+because the ends are on different hosts, one of them refuses, or the queue pair failed.
 
-It is the queue pair that tells whether memory is shared: it knows the peer's memory itself, or does not
-(L{IDirectLane<txrdma.interfaces.IDirectLane>}).
+Whether memory is shared is decided by the queue pair: it provides
+L{IDirectLane<txrdma.interfaces.IDirectLane>} or not.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, Final
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from txrdma.btl._landing import Landing
 from txrdma.btl._peer import GONE, OPEN, Peer
-from txrdma.btl.introductions import FrameKind, LandingPart, QueuePairPart
+from txrdma.btl._receivebuffer import ReceiveBuffer
+from txrdma.btl.introductions import FrameKind, QueuePairPart, ReceiveBufferFrame
 from txrdma.btl.module import ModulePort, Place
 from txrdma.error import RDMAError, ResourceExhausted
 from txrdma.iba.types import MTU, QPN, RKey
@@ -33,41 +33,43 @@ from txrdma.kit.wire import Buffer
 _log = Logger()
 
 HOLD_SECONDS: Final = 0.05
-"""Seconds for which long messages wait to hear whether the peer has a landing."""
+"""Seconds for which long messages wait for the peer's receive buffer."""
 
-MOST_LANDINGS: Final = 256 << 20
-"""Bytes of memory for the long messages of all peers; what is never written to takes none of the host's."""
+MOST_RECEIVE_BUFFERS: Final = 256 << 20
+"""Bytes of all receive buffers of a module. Untouched pages use no memory of the host."""
 
-SMALLEST_LANDING: Final = 1 << 20
-"""Bytes of memory for the long messages of one peer, of which a few would do little good."""
+SMALLEST_RECEIVE_BUFFER: Final = 1 << 20
+"""Bytes of the smallest useful receive buffer of a peer."""
 
 _SHARE: Final = 16
 _RETRIES: Final = 7
 _TIMEOUT: Final = 16
 
 
-def newLanding(module: ModulePort) -> tuple[IMemoryRegion, Callable[[], None]]:
+def createReceiveBuffer(module: ModulePort) -> tuple[IMemoryRegion, Callable[[], None]]:
     """
-    Make memory for the long messages of a peer: a share of what is left, so that the first have most.
+    Allocate the receive buffer of a peer: a fixed share of the remaining bytes, so early peers get most.
 
-    @return: the memory, and a function that gives it back, to be called once.
+    @return: the memory, and a function that releases it, to be called once.
     @raise ResourceExhausted: too little is left.
     """
-    length = (MOST_LANDINGS - module.landingBytes) // _SHARE
-    if length < SMALLEST_LANDING:
-        raise ResourceExhausted(f"{module.landingBytes} bytes are kept for long messages of other peers")
+    length = (MOST_RECEIVE_BUFFERS - module.receiveBufferBytes) // _SHARE
+    if length < SMALLEST_RECEIVE_BUFFER:
+        raise ResourceExhausted(
+            f"{module.receiveBufferBytes} bytes are used by receive buffers of other peers"
+        )
     memory = module.domain.allocateMemory(length, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
-    module.landingBytes += length
+    module.receiveBufferBytes += length
 
     def release() -> None:
-        module.landingBytes -= length
+        module.receiveBufferBytes -= length
         memory.close()
 
     return memory, release
 
 
 class RemoteReceiveBuffers:
-    """The landings of one connection, and the queue pair that reaches the peer's."""
+    """The receive buffers of both ends of one connection, and the queue pair between them."""
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class RemoteReceiveBuffers:
         tell: Callable[[FrameKind, bytes], None],
     ) -> None:
         """
-        @param its: the place of the peer's module.
+        @param its: the address of the peer's module.
         @param tell: sends a frame to the peer.
         """
         self._reactor, self._tell = reactor, tell
@@ -90,7 +92,7 @@ class RemoteReceiveBuffers:
         peer.mayAsk = True
 
     def ask(self) -> None:
-        """Have both ends make a landing, where they share memory, unless that was tried before."""
+        """Request receive buffers at both ends, unless that was tried before."""
         if self._pair is None and not self._isClosed:
             try:
                 self._makePair()
@@ -98,7 +100,7 @@ class RemoteReceiveBuffers:
                 self._refuse(error)
 
     def _answered(self) -> None:
-        """Let long messages go, by the way that they have now."""
+        """Send the long messages that waited for the peer's answer."""
         timer, self._timer = self._timer, None
         if timer is not None:
             if timer.active():
@@ -108,9 +110,9 @@ class RemoteReceiveBuffers:
 
     def heard(self, kind: FrameKind, content: bytes) -> None:
         """
-        Take what the peer tells of its queue pair, or of its landing.
+        Process a frame about the peer's queue pair or receive buffer.
 
-        @raise txrdma.error.WireError: there is less in the frame than there should be.
+        @raise txrdma.error.WireError: the frame is too short.
         """
         if kind == FrameKind.QUEUE_PAIR:
             qpn = QPN(QueuePairPart.decode(content).qpn)
@@ -120,18 +122,18 @@ class RemoteReceiveBuffers:
                 except RDMAError as error:
                     self._refuse(error)
         elif not self._isClosed and self._pair is not None:
-            part = LandingPart.decode(content)
+            part = ReceiveBufferFrame.decode(content)
             if part.length:
                 self._prepare(self._pair, part)
             else:
                 self.close()
 
     def _makePair(self) -> IQueuePair:
-        """Make a queue pair, and tell the peer of it."""
+        """Create a queue pair and send its number to the peer."""
         device, domain, closing = self._module.device, self._module.domain, self._closing
         channel = device.createChannel()
         closing.callback(channel.close)
-        queue = device.createCompletionQueue(1, channel)  # nothing is posted: pieces are written at once
+        queue = device.createCompletionQueue(1, channel)  # unused: pieces are copied without work requests
         closing.callback(queue.close)
         pair = domain.createQueuePair(QPKind.RC, queue, queue, Capacity(1, 1, 1, 1))
         closing.callback(pair.close)
@@ -139,7 +141,7 @@ class RemoteReceiveBuffers:
         pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=access))
         self._pair = pair
         self._peer.mayAsk = False
-        if self._peer.state == OPEN:  # who ends waits for nothing
+        if self._peer.state == OPEN:  # a closing peer does not wait
             self._peer.isAsking = True
             self._timer = self._reactor.callLater(HOLD_SECONDS, self._answered)
         self._tell(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=pair.number).encode())
@@ -147,16 +149,16 @@ class RemoteReceiveBuffers:
 
     def _connect(self, qpn: QPN) -> None:
         """
-        Connect the queue pair to the peer's, and make a landing for the peer.
+        Connect the queue pair to the peer's, and allocate a receive buffer for the peer.
 
-        @raise RDMAError: the two share no memory, or there is no room for a landing.
+        @raise RDMAError: the ends share no memory, or there is no memory for a receive buffer.
         """
         pair = self._makePair() if self._pair is None else self._pair
         module, its = self._module, self._its
         pair.modify(
             QPAttributes(
                 state=QPState.RTR,
-                address=module.wayTo(its),
+                address=module.destinationOf(its),
                 pathMTU=MTU.fitting(min(its.mtu, module.place.mtu)),
                 destinationQPN=qpn,
                 rqPSN=0,
@@ -176,21 +178,21 @@ class RemoteReceiveBuffers:
         if IDirectLane(pair, None) is None:
             raise ResourceExhausted(f"no memory is shared with the peer ({pair.route})")
         self._isConnected = True
-        memory, release = newLanding(module)
+        memory, release = createReceiveBuffer(module)
         self._closing.callback(release)
-        self._peer.ownLanding = memory.view
-        part = LandingPart(rkey=memory.rkey, address=memory.address, length=memory.length)
-        self._tell(FrameKind.LANDING, part.encode())
+        self._peer.localReceiveBuffer = memory.view
+        part = ReceiveBufferFrame(rkey=memory.rkey, address=memory.address, length=memory.length)
+        self._tell(FrameKind.RECEIVE_BUFFER, part.encode())
 
-    def _prepare(self, pair: IQueuePair, part: LandingPart) -> None:
-        """Find out how the peer's landing is reached."""
+    def _prepare(self, pair: IQueuePair, part: ReceiveBufferFrame) -> None:
+        """Map the peer's receive buffer."""
         placing = IPlacing(pair, None)
         if placing is not None:
             placing.prepare(RKey(part.rkey), partial(self._known, pair, placing, part))
 
-    def _known(self, pair: IQueuePair, placing: IPlacing, part: LandingPart) -> None:
-        """Use the peer's landing from now on, if it is reached."""
-        if not self._isClosed and self._peer.state != GONE and self._peer.landing is None:
+    def _known(self, pair: IQueuePair, placing: IPlacing, part: ReceiveBufferFrame) -> None:
+        """Use the peer's receive buffer from now on, if it was mapped."""
+        if not self._isClosed and self._peer.state != GONE and self._peer.receiveBuffer is None:
             lane = IDirectLane(pair, None)
             found = None if lane is None else lane.targetOf(RKey(part.rkey), part.address, part.length)
             if found is not None:
@@ -206,7 +208,7 @@ class RemoteReceiveBuffers:
             target[place : place + len(data)] = data
             return True
 
-        self._peer.landing = Landing(len(target), write)
+        self._peer.receiveBuffer = ReceiveBuffer(len(target), write)
         _log.debug(
             "long messages to {peer} go by shared memory, {length} bytes of it",
             peer=self._its.gid.ip,
@@ -214,14 +216,14 @@ class RemoteReceiveBuffers:
         )
 
     def _refuse(self, error: RDMAError) -> None:
-        """Leave everything to datagrams, and tell the peer that there is no landing."""
+        """Use datagrams only, and tell the peer that there is no receive buffer."""
         _log.debug("long messages with {peer} go by datagrams: {error}", peer=self._its.gid.ip, error=error)
         self.close()
-        self._tell(FrameKind.LANDING, LandingPart().encode())
+        self._tell(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode())
 
     def close(self) -> None:
-        """Let go of the peer's landing, and of this end's own. Twice is fine."""
+        """Release the receive buffers of both ends; may be called twice."""
         self._isClosed = True
-        self._peer.landing = self._peer.ownLanding = None
+        self._peer.receiveBuffer = self._peer.localReceiveBuffer = None
         self._closing.close()
         self._answered()

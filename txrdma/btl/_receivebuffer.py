@@ -1,9 +1,9 @@
 """
-The landing of a peer: memory of its process that this one has mapped, for the bytes of long messages.
+Allocation in a peer's receive buffer: memory of its process that this process has mapped.
 
-A piece is written there, then a segment tells of it, which is numbered, acknowledged and sent again like
-others. The receiver acknowledges it when it has done with the bytes: so an acknowledgement gives back the
-room, and nothing but its segments says where pieces stand.
+A piece of a long message is written there, and a segment carries its position; the segment is numbered,
+acknowledged and retransmitted like others. The receiver acknowledges it after it has used the bytes, so the
+acknowledgement frees the memory.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Final
 from txrdma.kit.wire import Buffer
 
 FULL: Final = -1
-"""The place of a piece for which there is no room before others were acknowledged."""
+"""Position of a piece that must wait until others are acknowledged."""
 
 UNREACHED: Final = -2
-"""The place of a piece that cannot be written at present: the memory is out of reach."""
+"""Position of a piece that cannot be written, because the memory is not accessible."""
 
 LONG: Final = 8 << 10
-"""Bytes of a message whose sender wants a landing: by packets it would take twice the time."""
+"""Minimum bytes of a message that uses a receive buffer; packets would take twice the time."""
 
 WORTH_WAITING: Final = 256 << 10
-"""Bytes of messages that wait for a landing which is asked for: as packets they would take longer."""
+"""Minimum queued bytes that wait for a requested receive buffer; packets would take longer."""
 
 _SMALLEST: Final = 12
 _PARTS: Final = 4
 
 
-class Landing:
+class ReceiveBuffer:
     """
-    The landing of a peer, with the pieces that stand there.
+    The receive buffer of a peer, with the pieces that are stored there.
 
-    Memory is given out from the beginning on, in powers of two, and what comes back is given out first: few
-    pages are touched, and caches know them. When nothing stands there all is new.
+    Memory is allocated from the start, in powers of two, and freed memory is used first, so that few pages
+    are touched and stay in the caches. When the buffer is empty, allocation starts over.
 
     @ivar size: bytes.
     """
@@ -43,29 +43,29 @@ class Landing:
 
     def __init__(self, size: int, write: Callable[[int, Buffer], bool]) -> None:
         """
-        @param write: writes bytes to a place in the landing; answers whether it could.
+        @param write: writes bytes at a position; returns False if the memory is not accessible.
         """
         self.size = size
         self._part = 1 << max(0, (size // _PARTS).bit_length() - 1)
         self._write = write
-        self._orders: dict[int, int] = {}  # by the places of pieces: logarithms of their memory
-        self._free: dict[int, list[int]] = {}  # by that logarithm, the latest that came back last
-        self._head = self._idle = 0  # bytes that were given out, and those of them that are free
-        self._isEmptying = False  # all is new soon, for a piece that finds only memory of other sizes
+        self._orders: dict[int, int] = {}  # log2 of the size of each piece, by position
+        self._free: dict[int, list[int]] = {}  # free positions by log2 of their size
+        self._head = self._idle = 0  # allocated bytes, and how many of them are free
+        self._isEmptying = False  # allocation pauses until the buffer is empty: free memory has other sizes
 
     def fitting(self, begin: int, total: int) -> int:
         """
-        Tell how many bytes of a message go next in one piece: all, or as many as leave room for others.
+        Return the length of the next piece of a message: all of it, or a part that leaves room for others.
 
-        @param begin: bytes that have gone before.
+        @param begin: bytes that were sent before.
         """
         return min(total - begin, self.size if total <= self.size else self._part)
 
     def place(self, data: Buffer) -> int:
         """
-        Write a piece: not more bytes than L{fitting} has told.
+        Write a piece of at most L{fitting} bytes.
 
-        @return: its place, which is taken until L{release}; L{FULL} or L{UNREACHED}.
+        @return: its position, which is allocated until L{release}; or L{FULL} or L{UNREACHED}.
         """
         order = max(_SMALLEST, (len(data) - 1).bit_length())
         at = self._take(order)
@@ -92,7 +92,7 @@ class Landing:
         return at
 
     def release(self, place: int) -> None:
-        """Give back the memory of a piece, which was acknowledged."""
+        """Free the memory of an acknowledged piece."""
         order = self._orders.pop(place)
         if self._orders:
             self._free.setdefault(order, []).append(place)
