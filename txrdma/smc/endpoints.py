@@ -25,7 +25,7 @@ from txrdma.smc.userspace import UserspaceBackend
 def backendNamed(name: str) -> ISMCBackend:
     """Return the backend for a value of the endpoint key C{backend=}; every name but C{kernel} is our own."""
     if name == "kernel":
-        from txrdma.smc.kernel.backend import KernelBackend  # rarely used
+        from txrdma.smc.kernel.transports import KernelBackend  # rarely used
 
         return KernelBackend()
     return UserspaceBackend()

@@ -206,7 +206,6 @@ class SMCPort:
         return bool(self._tcp.disconnected)
 
     def getHost(self) -> IAddress:
-        """The TCP address that the port listens on."""
         return cast(IAddress, self._tcp.getHost())
 
     @property
@@ -229,7 +228,6 @@ class SMCPort:
         self._tcp.resumeProducing()
 
     def stopProducing(self) -> None:
-        """Stop listening, as L{IPushProducer} asks."""
         self.stopListening()
 
     startReading = resumeProducing
