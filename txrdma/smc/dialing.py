@@ -100,33 +100,27 @@ class Dialer:
         return _LoopbackResolver(self._reactor.nameResolver)
 
     def installNameResolver(self, resolver: IHostnameResolver) -> IHostnameResolver:
-        """Install a resolver of host names on the reactor, as L{IReactorPluggableNameResolver} asks."""
         return cast(IHostnameResolver, self._reactor.installNameResolver(resolver))
 
     def seconds(self) -> float:
-        """The reactor's time in seconds, as L{IReactorTime} asks."""
         return cast(float, self._reactor.seconds())
 
     def callLater(
         self, delay: float, callable: Callable[..., Any], *args: object, **kwargs: object
     ) -> IDelayedCall:
-        """Schedule a call on the reactor, as L{IReactorTime} asks."""
         return cast(IDelayedCall, self._reactor.callLater(delay, callable, *args, **kwargs))
 
     def getDelayedCalls(self) -> Any:
-        """The delayed calls that the reactor has scheduled, as L{IReactorTime} asks."""
         return self._reactor.getDelayedCalls()
 
     def listenTCP(
         self, port: int, factory: ServerFactory, backlog: int = 50, interface: str = ""
     ) -> IListeningPort:
-        """Listen for TCP connections with the reactor, as L{IReactorTCP} asks."""
         return cast(IListeningPort, self._reactor.listenTCP(port, factory, backlog, interface))
 
     def connectTCP(
         self, host: str, port: int, factory: ClientFactory[Any], timeout: float = 30, bindAddress: Any = None
     ) -> IConnector:
-        """Connect by a TCP client of the other kind, as L{IReactorTCP} asks."""
         return self._connect(host, port, factory, timeout, bindAddress)
 
 

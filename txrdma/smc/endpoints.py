@@ -17,8 +17,18 @@ from twisted.internet.interfaces import (
     IStreamServerEndpoint,
 )
 
-from txrdma.smc.backends import backendNamed
+from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.terms.options import Options, USUAL
+from txrdma.smc.userspace import UserspaceBackend
+
+
+def backendNamed(name: str) -> ISMCBackend:
+    """Return the backend for a value of the endpoint key C{backend=}; every name but C{kernel} is our own."""
+    if name == "kernel":
+        from txrdma.smc.kernel.transports import KernelBackend  # rarely used
+
+        return KernelBackend()
+    return UserspaceBackend()
 
 
 @implementer(IStreamClientEndpoint)

@@ -26,7 +26,7 @@ def prepare(options: Options) -> None:
     connection comes.
     """
     if options.backend == "kernel":
-        import_module("txrdma.smc.kernel.backend")
+        import_module("txrdma.smc.kernel.transports")
         return
     for name in _ALWAYS:
         import_module(name)

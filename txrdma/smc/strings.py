@@ -204,7 +204,6 @@ class SMCClientParser:
     def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: object, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint:
-        """Parse C{smc:host:port}, as L{IStreamClientEndpointStringParserWithReactor} asks."""
         from txrdma.smc.endpoints import SMCClientEndpoint
         from txrdma.smc.preparing import prepareClient
 
@@ -236,7 +235,6 @@ class SMCServerParser:
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: object, *args: str, **kwargs: str
     ) -> IStreamServerEndpoint:
-        """Parse C{smc:port}, as L{IStreamServerEndpointStringParser} asks."""
         from txrdma.smc.endpoints import SMCServerEndpoint
         from txrdma.smc.preparing import prepare
 

@@ -4,6 +4,7 @@ Our own stack as a backend: the CLC handshake on TCP connections, and a verbs de
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
@@ -20,6 +21,7 @@ from twisted.internet.interfaces import (
     IPushProducer,
     IReactorTime,
 )
+from twisted.internet.posixbase import PosixReactorBase
 from twisted.internet.tcp import Connection, Port
 from twisted.python.failure import Failure
 
@@ -35,7 +37,6 @@ from txrdma.smc.handshake.plaintcp import runOnTCP
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.signalling.dialing import hasSockets
 from txrdma.smc.signalling.interfaces import IListenerSignal
-from txrdma.smc.signalling.listening import listen
 from txrdma.smc.signalling.owners import placeOf
 from txrdma.smc.status import control as introspection
 from txrdma.smc.status.report import report
@@ -77,6 +78,39 @@ class _ServerFactory(AcceptingFactory):
             transport.loseConnection()
         else:
             runOnTCP(transport, protocol, Role.SERVER.value, reason)
+
+
+class PreparedPort(Port):
+    """
+    A TCP port whose socket is prepared for signalling before it listens.
+
+    @ivar reception: the listener's signalling.
+    """
+
+    reception: IListenerSignal
+
+    def createInternetSocket(self) -> socket.socket:
+        """Create and prepare the socket."""
+        made = cast(socket.socket, super().createInternetSocket())  # type: ignore[no-untyped-call]  # Twisted's
+        self.reception.prepare(made)
+        return made
+
+
+def _listenTCP(
+    reactor: Any,
+    reception: IListenerSignal,
+    port: int,
+    factory: IProtocolFactory,
+    backlog: int,
+    interface: str,
+) -> Port:
+    """Listen like the reactor's C{listenTCP}, with a prepared socket if the reactor has real sockets."""
+    if not isinstance(reactor, PosixReactorBase):
+        return cast(Port, reactor.listenTCP(port, factory, backlog, interface))
+    prepared = PreparedPort(port, factory, backlog, interface, reactor)
+    prepared.reception = reception
+    prepared.startListening()
+    return prepared
 
 
 def _usualDevice(options: Options) -> str:
@@ -172,7 +206,6 @@ class SMCPort:
         return bool(self._tcp.disconnected)
 
     def getHost(self) -> IAddress:
-        """The TCP address that the port listens on."""
         return cast(IAddress, self._tcp.getHost())
 
     @property
@@ -195,7 +228,6 @@ class SMCPort:
         self._tcp.resumeProducing()
 
     def stopProducing(self) -> None:
-        """Stop listening, as L{IPushProducer} asks."""
         self.stopListening()
 
     startReading = resumeProducing
@@ -234,7 +266,7 @@ class UserspaceBackend:
         stepping = _ServerFactory(factory, reactor, options, reception)
         use = reactorUse(reactor).hold()  # a carrier may open a device before we listen
         try:
-            tcp = listen(reactor, reception, port, stepping, backlog, interface)
+            tcp = _listenTCP(reactor, reception, port, stepping, backlog, interface)
             stepping.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")
             introspection.appear(reactor, report)
             return SMCPort(tcp, factory, reception, reactorUse(reactor), _usualDevice(options))

@@ -26,15 +26,12 @@ class HandshakeFactory(Factory):
         self.wrapped = wrapped
 
     def doStart(self) -> None:
-        """Start the wrapped factory, as L{IProtocolFactory} asks."""
         self.wrapped.doStart()
 
     def doStop(self) -> None:
-        """Stop the wrapped factory, as L{IProtocolFactory} asks."""
         self.wrapped.doStop()
 
     def logPrefix(self) -> str:
-        """The prefix that the wrapped factory's events are logged with, as L{ILoggingContext} asks."""
         if ILoggingContext.providedBy(self.wrapped):
             return ILoggingContext(self.wrapped).logPrefix()
         return type(self.wrapped).__name__
@@ -71,7 +68,6 @@ class HandshakeProtocol(Protocol):
         self._build = build
 
     def logPrefix(self) -> str:
-        """The prefix that the user's factory's events are logged with, as L{ILoggingContext} asks."""
         return self._accepting.logPrefix()
 
     def makeConnection(self, transport: Any) -> None:

@@ -20,9 +20,19 @@ The machine does no I/O. The caller feeds it with inputs and acts on its events:
     ...
     for event in closing.events():      # after each call: Send, ReadEnded, Ended, Released
 
-Two rules make the result equal to TCP's. An application that has closed gets C{connectionLost} when the peer
-has received its bytes, not before (L{Closing.delivered}). And an end caused by the peer or by the link takes
-effect after all bytes received before it have been read (L{Closing.drained}).
+The application's and the peer's half end separately. The actions in the table show when an
+C{IHalfCloseableProtocol} is called; other protocols are closed instead of C{readConnectionLost}:
+
+    - C{writeConnectionLost}: after C{doneWriting}, when DONE_WRITING is posted.
+    - C{readConnectionLost}: action of that name, when all received bytes are read (L{Closing.drained}).
+    - C{connectionLost} with C{ConnectionDone}: C{connectionDone}. The application has closed, and the peer
+      has received its bytes (L{Closing.delivered}) or closed, too.
+    - ... with C{ConnectionAborted}: C{connectionAborted}, at once.
+    - ... with C{ConnectionLost}: C{connectionBroken} and C{connectionLost}, at once; C{resetAfterRead} and
+      C{lostAfterRead}, when all bytes received before are read (C{connectionEndedAfterRead}).
+
+L{txrdma.smc.stream.stream.Stream} makes these calls, C{connectionLost} and C{readConnectionLost} in the next
+reactor iteration, as TCP does.
 """
 
 from __future__ import annotations
@@ -212,7 +222,7 @@ class Closing:
         """
         End because the application raised or the process stops: as with TCP, the peer sees an orderly end.
         """
-        self._lost()
+        self._connectionLost()
         self._inputs.close()
 
     def abort(self) -> None:
@@ -281,39 +291,39 @@ class Closing:
     def _sendAbort(self) -> None:
         self._send(_ABORT_FLAG)
 
-    def _endOfData(self) -> None:
+    def _readConnectionLost(self) -> None:
         self._behind += (None,)
 
-    def _resetLast(self) -> None:
+    def _resetAfterRead(self) -> None:
         self._behind += (Ending.RESET,)
 
-    def _lostLast(self) -> None:
+    def _lostAfterRead(self) -> None:
         self._behind += (Ending.LOST,)
 
-    def _lastWord(self) -> None:
+    def _connectionEndedAfterRead(self) -> None:
         """Report the reason caused by the peer or the link, unless one has been reported."""
         for how in self._behind:
             if how is not None:
-                self._tell(how)
+                self._end(how)
                 break
 
-    def _tell(self, how: Ending) -> None:
+    def _end(self, how: Ending) -> None:
         self._behind = ()
         if not self.over:
             self.over = True
             self._pending.append(Ended(how))
 
-    def _done(self) -> None:
-        self._tell(Ending.DONE)
+    def _connectionDone(self) -> None:
+        self._end(Ending.DONE)
 
-    def _aborted(self) -> None:
-        self._tell(Ending.ABORTED)
+    def _connectionAborted(self) -> None:
+        self._end(Ending.ABORTED)
 
-    def _broken(self) -> None:
-        self._tell(Ending.BROKEN)
+    def _connectionBroken(self) -> None:
+        self._end(Ending.BROKEN)
 
-    def _lost(self) -> None:
-        self._tell(Ending.LOST)
+    def _connectionLost(self) -> None:
+        self._end(Ending.LOST)
 
     def _release(self) -> None:
         self._pending.append(Released(True))
@@ -348,72 +358,75 @@ _Row = Row[Inputs, Closing]
 _NORMAL: tuple[_Row, ...] = (
     (_INIT, _In.established, _ACTIVE, ()),
     # A first message can overtake the end of the handshake.
-    (_INIT, _In.peerDoneWriting, _APP1, (_Do._endOfData,)),
-    (_INIT, _In.peerClosed, _APP1_CLOSED, (_Do._endOfData,)),
+    (_INIT, _In.peerDoneWriting, _APP1, (_Do._readConnectionLost,)),
+    (_INIT, _In.peerClosed, _APP1_CLOSED, (_Do._readConnectionLost,)),
     (_ACTIVE, _In.doneWriting, _PEER1, (_Do._sendDone,)),
     (_ACTIVE, _In.close, _PEER1_CLOSED, (_Do._sendClosed,)),
-    (_ACTIVE, _In.peerDoneWriting, _APP1, (_Do._endOfData,)),
-    (_ACTIVE, _In.peerClosed, _APP1_CLOSED, (_Do._endOfData,)),
+    (_ACTIVE, _In.peerDoneWriting, _APP1, (_Do._readConnectionLost,)),
+    (_ACTIVE, _In.peerClosed, _APP1_CLOSED, (_Do._readConnectionLost,)),
     # Active close.
     (_PEER1, _In.close, _PEER1_CLOSED, (_Do._sendClosed,)),
-    (_PEER1, _In.peerDoneWriting, _PEER2, (_Do._endOfData,)),
-    (_PEER1, _In.peerClosed, _APPFIN, (_Do._endOfData,)),
+    (_PEER1, _In.peerDoneWriting, _PEER2, (_Do._readConnectionLost,)),
+    (_PEER1, _In.peerClosed, _APPFIN, (_Do._readConnectionLost,)),
     (_PEER1_CLOSED, _In.peerDoneWriting, _PEER2_CLOSED, ()),
-    (_PEER1_CLOSED, _In.peerClosed, _CLOSED, (_Do._done, _Do._release)),
+    (_PEER1_CLOSED, _In.peerClosed, _CLOSED, (_Do._connectionDone, _Do._release)),
     (_PEER2, _In.close, _PEER2_CLOSED, (_Do._sendClosed,)),
     (_PEER2, _In.peerClosed, _APPFIN, ()),
-    (_PEER2_CLOSED, _In.peerClosed, _CLOSED, (_Do._done, _Do._release)),
-    (_APPFIN, _In.close, _CLOSED, (_Do._sendClosed, _Do._done, _Do._release)),
+    (_PEER2_CLOSED, _In.peerClosed, _CLOSED, (_Do._connectionDone, _Do._release)),
+    (_APPFIN, _In.close, _CLOSED, (_Do._sendClosed, _Do._connectionDone, _Do._release)),
     # Passive close.
     (_APP1, _In.doneWriting, _APP2, (_Do._sendDone,)),
     (_APP1, _In.close, _PEERFIN, (_Do._sendClosed,)),
     (_APP1, _In.peerClosed, _APP1_CLOSED, ()),
     (_APP1_CLOSED, _In.doneWriting, _APP2_CLOSED, (_Do._sendDone,)),
-    (_APP1_CLOSED, _In.close, _CLOSED, (_Do._sendClosed, _Do._done, _Do._release)),
+    (_APP1_CLOSED, _In.close, _CLOSED, (_Do._sendClosed, _Do._connectionDone, _Do._release)),
     (_APP2, _In.close, _PEERFIN, (_Do._sendClosed,)),
     (_APP2, _In.peerClosed, _APP2_CLOSED, ()),
-    (_APP2_CLOSED, _In.close, _CLOSED, (_Do._sendClosed, _Do._done, _Do._release)),
-    (_PEERFIN, _In.peerClosed, _CLOSED, (_Do._done, _Do._release)),
+    (_APP2_CLOSED, _In.close, _CLOSED, (_Do._sendClosed, _Do._connectionDone, _Do._release)),
+    (_PEERFIN, _In.peerClosed, _CLOSED, (_Do._connectionDone, _Do._release)),
     # An application that has closed gets connectionLost when the peer has received everything.
-    *((here, _In.delivered, here, (_Do._done,)) for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN)),
+    *(
+        (here, _In.delivered, here, (_Do._connectionDone,))
+        for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN)
+    ),
 )
 
 
 def _abnormal() -> Iterator[_Row]:
     for here in (_INIT, _ACTIVE, _PEER1, _PEER2, _APP1, _APP2):
-        yield here, _In.abort, _PEERABORT, (_Do._sendAbort, _Do._aborted)
-        yield here, _In.fail, _PEERABORT, (_Do._sendAbort, _Do._broken)
+        yield here, _In.abort, _PEERABORT, (_Do._sendAbort, _Do._connectionAborted)
+        yield here, _In.fail, _PEERABORT, (_Do._sendAbort, _Do._connectionBroken)
     # The peer has closed: it writes no more, and does not answer an abort.
     for here in (_APP1_CLOSED, _APP2_CLOSED, _APPFIN):
-        yield here, _In.abort, _CLOSED, (_Do._sendAbort, _Do._aborted, _Do._release)
-        yield here, _In.fail, _CLOSED, (_Do._sendAbort, _Do._broken, _Do._release)
+        yield here, _In.abort, _CLOSED, (_Do._sendAbort, _Do._connectionAborted, _Do._release)
+        yield here, _In.fail, _CLOSED, (_Do._sendAbort, _Do._connectionBroken, _Do._release)
     # The application has closed and CLOSED has been sent, but may not have arrived yet.
     for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN):
-        yield here, _In.abort, _PEERABORT, (_Do._sendAbort, _Do._aborted)
-        yield here, _In.fail, _CLOSED, (_Do._broken, _Do._abandon)
-        yield here, _In.peerAborted, _CLOSED, (_Do._done, _Do._release)
-        yield here, _In.expired, _CLOSED, (_Do._lost, _Do._abandon)
+        yield here, _In.abort, _PEERABORT, (_Do._sendAbort, _Do._connectionAborted)
+        yield here, _In.fail, _CLOSED, (_Do._connectionBroken, _Do._abandon)
+        yield here, _In.peerAborted, _CLOSED, (_Do._connectionDone, _Do._release)
+        yield here, _In.expired, _CLOSED, (_Do._connectionLost, _Do._abandon)
     # Endings caused by the peer or the link wait until all bytes received before are read. Linux does not
     # answer an abort in all of these states; the answer saves the peer its timeout.
     for here in (_INIT, _ACTIVE, _PEER1):
-        yield here, _In.peerAborted, _PROCESSABORT, (_Do._sendAbort, _Do._resetLast)
+        yield here, _In.peerAborted, _PROCESSABORT, (_Do._sendAbort, _Do._resetAfterRead)
     for here in (_APP1, _APP1_CLOSED, _APP2, _APP2_CLOSED, _PEER2, _APPFIN):
-        yield here, _In.peerAborted, _PROCESSABORT_DONE, (_Do._sendAbort, _Do._resetLast)
+        yield here, _In.peerAborted, _PROCESSABORT_DONE, (_Do._sendAbort, _Do._resetAfterRead)
     for here in (_ACTIVE, _PEER1):
-        yield here, _In.groupDied, _PROCESSABORT, (_Do._lostLast,)
+        yield here, _In.groupDied, _PROCESSABORT, (_Do._lostAfterRead,)
     for here in (_APP1, _APP2, _PEER2):
-        yield here, _In.groupDied, _PROCESSABORT_DONE, (_Do._lostLast,)
+        yield here, _In.groupDied, _PROCESSABORT_DONE, (_Do._lostAfterRead,)
     for here in (_PROCESSABORT, _PROCESSABORT_DONE):
-        yield here, _In.readUp, _CLOSED, (_Do._lastWord, _Do._release)
-        yield here, _In.abort, _CLOSED, (_Do._aborted, _Do._release)
-        yield here, _In.fail, _CLOSED, (_Do._broken, _Do._release)
-    yield _PROCESSABORT, _In.close, _CLOSED, (_Do._lastWord, _Do._release)
-    yield _PROCESSABORT_DONE, _In.close, _CLOSED, (_Do._done, _Do._release)
+        yield here, _In.readUp, _CLOSED, (_Do._connectionEndedAfterRead, _Do._release)
+        yield here, _In.abort, _CLOSED, (_Do._connectionAborted, _Do._release)
+        yield here, _In.fail, _CLOSED, (_Do._connectionBroken, _Do._release)
+    yield _PROCESSABORT, _In.close, _CLOSED, (_Do._connectionEndedAfterRead, _Do._release)
+    yield _PROCESSABORT_DONE, _In.close, _CLOSED, (_Do._connectionDone, _Do._release)
     yield _PEERABORT, _In.peerAborted, _CLOSED, (_Do._release,)
     yield _PEERABORT, _In.peerClosed, _CLOSED, (_Do._release,)
-    yield _PEERABORT, _In.expired, _CLOSED, (_Do._lost, _Do._abandon)
+    yield _PEERABORT, _In.expired, _CLOSED, (_Do._connectionLost, _Do._abandon)
     for here in (_INIT, _PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN, _PEERABORT):
-        yield here, _In.groupDied, _CLOSED, (_Do._lost, _Do._release)
+        yield here, _In.groupDied, _CLOSED, (_Do._connectionLost, _Do._release)
 
 
 _ROWS = (*_NORMAL, *_abnormal())

@@ -46,17 +46,10 @@ class Extensible(LinkOwner, Protocol):
     core: LinkGroup
     key: GroupKey
 
-    def seconds(self) -> float:
-        """Return the reactor's time, in seconds."""
-
-    def domainOf(self, port: Port) -> IProtectionDomain:
-        """The group's protection domain on a port's device."""
-
-    def linkOf(self, life: LinkLife) -> Link:
-        """Return the link of a core's link."""
-
-    def enduring(self, what: str) -> AbstractContextManager[None]:
-        """Log an exception, and continue."""
+    def seconds(self) -> float: ...
+    def domainOf(self, port: Port) -> IProtectionDomain: ...
+    def linkOf(self, life: LinkLife) -> Link: ...
+    def enduring(self, what: str) -> AbstractContextManager[None]: ...
 
 
 class LinkFailover:

@@ -1,5 +1,7 @@
 """
 Interfaces of the objects above a link: its connections, its group, and all groups of the device.
+
+The classes that implement them document the methods.
 """
 
 from __future__ import annotations
@@ -44,29 +46,14 @@ class Member(Protocol):
     @property
     def written(self) -> int: ...
 
-    def hasDelivered(self, total: int) -> bool:
-        """Whether the peer has received so many bytes, and the local close."""
-
-    def askForUpdate(self) -> None:
-        """Send a message even without news."""
-
-    def remoteBuffersGone(self, rkeys: Sequence[RKey]) -> None:
-        """Handle DELETE RKEY of the peer's buffers."""
-
-    def rebind(self, link: Any) -> None:
-        """Use another link, because the named one failed during the handshake."""
-
-    def move(self, link: Any, bearing: RemoteBuffer, kept: Sequence[Unacknowledged]) -> None:
-        """Continue on another link, because this one has failed."""
-
-    def linkLost(self, mayVanish: bool, arrived: int) -> None:
-        """End the connection, because its link has ended."""
-
-    def stopped(self) -> None:
-        """Close the connection, because the process stops."""
-
-    def expired(self) -> None:
-        """Release the connection, because the peer did not close in time."""
+    def hasDelivered(self, total: int) -> bool: ...
+    def askForUpdate(self) -> None: ...
+    def remoteBuffersGone(self, rkeys: Sequence[RKey]) -> None: ...
+    def rebind(self, link: Any) -> None: ...
+    def move(self, link: Any, bearing: RemoteBuffer, kept: Sequence[Unacknowledged]) -> None: ...
+    def linkLost(self, mayVanish: bool, arrived: int) -> None: ...
+    def stopped(self) -> None: ...
+    def expired(self) -> None: ...
 
 
 class Membership(Protocol):
@@ -87,20 +74,11 @@ class Membership(Protocol):
     @property
     def canRest(self) -> bool: ...
 
-    def ringSize(self) -> int:
-        """Size of the next connection's ring, in bytes."""
-
-    def checkStopped(self) -> None:
-        """Check whether all peers have received everything, while the reactor stops."""
-
-    def forgetting(self, group: Any) -> AbstractContextManager[None]:
-        """Remove a group from the tables while it releases its resources."""
-
-    def orphaned(self, stream: Member) -> None:
-        """Record a connection that still has unread bytes after the end of its link."""
-
-    def closeIdle(self, spared: Any) -> bool:
-        """Close a link group without connections, other than C{spared}; return whether there was one."""
+    def ringSize(self) -> int: ...
+    def checkStopped(self) -> None: ...
+    def forgetting(self, group: Any) -> AbstractContextManager[None]: ...
+    def orphaned(self, stream: Member) -> None: ...
+    def closeIdle(self, spared: Any) -> bool: ...
 
 
 class LinkOwner(Protocol):
@@ -119,35 +97,14 @@ class LinkOwner(Protocol):
     isPeerLost: bool
     flows: dict[int, Flow]
 
-    def add(self, stream: Member, flow: Flow) -> int:
-        """Add a connection, and return its alert token."""
-
-    def forget(self, stream: Member, element: Element, quiet: bool) -> None:
-        """Remove an ended connection."""
-
-    def linger(self, stream: Member) -> None:
-        """Start the timeout for the peer's part of closing a connection."""
-
-    def trim(self) -> None:
-        """Delete unused buffers."""
-
-    def trimSoon(self) -> None:
-        """Delete unused buffers after the next flush."""
-
-    def target(self, link: Any, named: Any, answer: Accept | Confirm) -> tuple[int, RKey]:
-        """Return the first address of the peer's ring, and its remote key on a link."""
-
-    def pollOtherLinks(self) -> None:
-        """Poll all links that are not processing now."""
-
-    def discard(self) -> None:
-        """End the group if it was created for a handshake that has failed."""
-
-    def control(self, link: Any, raw: bytes) -> None:
-        """Process an LLC message."""
-
-    def linkBroken(self, link: Any, text: str) -> None:
-        """Handle the failure of a link's queue pair."""
-
-    def linkFailed(self, link: Any, text: str) -> None:
-        """End a link because of an exception."""
+    def add(self, stream: Member, flow: Flow) -> int: ...
+    def forget(self, stream: Member, element: Element, quiet: bool) -> None: ...
+    def linger(self, stream: Member) -> None: ...
+    def trim(self) -> None: ...
+    def trimSoon(self) -> None: ...
+    def target(self, link: Any, named: Any, answer: Accept | Confirm) -> tuple[int, RKey]: ...
+    def pollOtherLinks(self) -> None: ...
+    def discard(self) -> None: ...
+    def control(self, link: Any, raw: bytes) -> None: ...
+    def linkBroken(self, link: Any, text: str) -> None: ...
+    def linkFailed(self, link: Any, text: str) -> None: ...

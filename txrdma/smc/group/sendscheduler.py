@@ -78,17 +78,10 @@ class Owner(Protocol):
 
     isActive: bool
 
-    def broken(self, text: str) -> None:
-        """Handle a failure of the queue pair."""
-
-    def failed(self, failure: Failure) -> None:
-        """Handle an exception raised while sending."""
-
-    def turned(self) -> None:
-        """Handle the end of a flush."""
-
-    def rouse(self) -> None:
-        """Return to the reactor, because something was queued; calls L{SendScheduler.wake}."""
+    def broken(self, text: str) -> None: ...
+    def failed(self, failure: Failure) -> None: ...
+    def turned(self) -> None: ...
+    def rouse(self) -> None: ...
 
 
 class SendScheduler:

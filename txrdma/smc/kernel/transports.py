@@ -1,5 +1,5 @@
 """
-Twisted's TCP transports on SMC sockets of the kernel.
+The kernel backend: Twisted's TCP transports on C{AF_SMC} sockets.
 
 They differ from TCP when closing: the kernel blocks in close and shutdown until all bytes fit into the peer's
 buffer. The transport therefore polls until they do before it closes the socket or its write side.
@@ -9,25 +9,39 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from threading import Thread
 from typing import Any, cast, Final
 
 from zope.interface import implementer
 
 from twisted.internet import main
+from twisted.internet.defer import Deferred
 from twisted.internet.error import getConnectError
-from twisted.internet.interfaces import IConnector, IDelayedCall, IProtocolFactory, IReactorTime
+from twisted.internet.interfaces import (
+    IConnector,
+    IDelayedCall,
+    IListeningPort,
+    IProtocol,
+    IProtocolFactory,
+    IReactorTime,
+)
 from twisted.internet.protocol import ClientFactory
 from twisted.internet.tcp import Client, Connection, Connector, Port, Server
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCTransport
 from txrdma.smc.common.reactoruse import reactorUse, Use
+from txrdma.smc.dialing import cancellable, endpointTo
 from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
+from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.kernel.sockets import hasFallenBack, smcSocket, unsent
 from txrdma.smc.kernel.status import KernelStatus
 from txrdma.smc.signalling.owners import placeOf
+from txrdma.smc.status import control
+from txrdma.smc.status.report import report
 from txrdma.smc.stream.connectionstatus import forget, register
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wrapping import AcceptingFactory, Build
 
@@ -277,3 +291,40 @@ def listen(
     host = listening.getHost()  # type: ignore[no-untyped-call]  # Twisted's
     listening.policy = EndpointPolicy(f"connection at {placeOf(host)}", fallback)
     return listening
+
+
+@implementer(ISMCBackend)
+class KernelBackend:
+    """Connects and listens with the kernel's SMC sockets."""
+
+    def connect(
+        self, reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
+    ) -> Deferred[IProtocol]:
+        """
+        Connect to a host and a port. The Deferred fires after the SMC handshake.
+
+        Fails like TCP, with C{ConnectBindError} if the kernel has no SMC sockets, and with
+        L{txrdma.smc.handshake.outcomes.NotSMC} if the connection fell back to TCP and that is not allowed.
+        """
+        control.appear(reactor, report)
+        policy = EndpointPolicy(f"connection to {host}:{port}", options.fallback)
+        endpoint = endpointTo(reactor, host, port, options, partial(dial, reactor, policy))
+        return cancellable(endpoint.connect(factory), host, port)
+
+    def listen(
+        self,
+        reactor: Any,
+        port: int,
+        interface: str,
+        backlog: int,
+        factory: IProtocolFactory,
+        options: Options,
+    ) -> IListeningPort:
+        """
+        Listen on a port.
+
+        @param interface: a local address; empty for all interfaces.
+        @raise CannotListenError: as for TCP, and if the kernel has no SMC sockets.
+        """
+        control.appear(reactor, report)
+        return cast(IListeningPort, listen(reactor, options.fallback, port, factory, backlog, interface))

@@ -143,7 +143,7 @@ class Answer:
     """
     The answer of one process that was asked for its connections.
 
-    @ivar linkGroups: those of our own stack; see L{txrdma.smc.status.linkgroups}.
+    @ivar linkGroups: those of our own stack; see L{txrdma.smc.status.report}.
     @ivar statistics: counters and gauges; see L{txrdma.smc.status.statistics}.
     @ivar silent: the peers that did not answer a handshake of late, and for how many seconds connections to
         them are plain TCP without asking.

@@ -53,23 +53,12 @@ class MonitoredStream(Shape):
     @property
     def hasArrived(self) -> bool: ...
 
-    def doubt(self) -> None:
-        """Request an acknowledgement of each message, then call L{TCPMonitor.doubt}."""
-
-    def poll(self) -> None:
-        """Poll the link."""
-
-    def violated(self, what: str) -> None:
-        """Close the connection: the peer violated the protocol."""
-
-    def vanished(self) -> None:
-        """Handle the end of the peer's process, whose kernel has closed TCP in order."""
-
-    def reset(self) -> None:
-        """Handle the loss of the peer."""
-
-    def stopped(self) -> None:
-        """Close, because this process stops."""
+    def doubt(self) -> None: ...
+    def poll(self) -> None: ...
+    def violated(self, what: str) -> None: ...
+    def vanished(self) -> None: ...
+    def reset(self) -> None: ...
+    def stopped(self) -> None: ...
 
 
 @implementer(IHalfCloseableProtocol)

@@ -69,7 +69,7 @@ class Options:
     """
     The options of an C{smc:} endpoint, a client's or a server's.
 
-    @ivar backend: whose stack speaks SMC: C{"auto"}, C{"own"} or C{"kernel"}; see L{txrdma.smc.backends}.
+    @ivar backend: whose stack speaks SMC: C{"auto"} and C{"own"} (the same), or C{"kernel"}.
     @ivar device: C{"auto"}, or a device string: C{"soft"}.
     @ivar agreed: the other end is known to speak SMC (C{peer=smc}): nobody needs to be asked.
     @ivar timeout: seconds for the TCP connection (client, 30 when None) or for the handshake (server).

@@ -8,8 +8,7 @@ import json
 from typing import Any
 
 from txrdma.commands.common.counted import differences
-from txrdma.smc.status.linkgroups import describeGroup
-from txrdma.smc.status.report import report
+from txrdma.smc.status.report import describeGroup, report
 from txrdma.smc.status.statistics import statistics
 from txrdma.test.integration.smc.test_failover import TwoLinkTestCase
 from txrdma.test.support.smc.races import Listener, RaceTestCase

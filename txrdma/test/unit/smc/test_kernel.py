@@ -17,10 +17,9 @@ from txrdma.iba.types import GID
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.ports.netlink import DONE, ERROR
 from txrdma.smc.interfaces import ISMCBackend
-from txrdma.smc.kernel.backend import KernelBackend
 from txrdma.smc.kernel.sockdiag import Cursor, decodeReply, dumpRequest, KernelSocket
 from txrdma.smc.kernel.status import KernelStatus
-from txrdma.smc.kernel.transports import KernelClient, KernelPort, KernelServer
+from txrdma.smc.kernel.transports import KernelBackend, KernelClient, KernelPort, KernelServer
 from txrdma.smc.userspace import UserspaceBackend
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.kernel import RECORDED
