@@ -37,6 +37,7 @@ from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, FindingRules, Key
+from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.managers import ManagerWatch
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, fabricFindings
@@ -96,6 +97,7 @@ class FabricPoller:
     @ivar meters: meters of all ports whose counters were read, by place. C{details} has causes of what some
         of them have dropped, C{corrections} the counters of error correction.
     @ivar findingLog: findings. C{presence} knows nodes and links that are gone, C{manager} the master SM.
+    @ivar journal: changes of the fabric and of its findings.
     @ivar statistics: work so far.
     @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
     @ivar version: number that grows with each change of C{fabric}, its ports' states included.
@@ -124,6 +126,7 @@ class FabricPoller:
         self.fabric: Fabric | None = None
         self.findingLog = FindingLog(rules)
         self.presence = Presence()
+        self.journal = Journal()
         self.manager = ManagerWatch()
         self.statistics = PollerStatistics()
         self.version = 0
@@ -381,10 +384,7 @@ class FabricPoller:
         """
         self.version += 1
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
-        with loop.step("following nodes"):
-            for guid in self.presence.swept(fabric, now):
-                self._thresholds.restarted(guid, now)
-                self._reader.forget(guid)
+        self._follow(loop, fabric, now)
         with loop.step("forgetting counters"):
             self._reader.keep(fabric.nodes, self.presence.nodes)
         with loop.step("forgetting errors"):
@@ -392,6 +392,16 @@ class FabricPoller:
         for one in self._optional:
             with loop.step("forgetting optional counters"):
                 one.keep(fabric.nodes)
+
+    def _follow(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
+        """Add the changes of the fabric to the journal, and start the counters of returned nodes anew."""
+        with loop.step("following nodes"):
+            gone = set(self.presence.nodes)
+            changes = self.presence.follow(fabric, now)
+            self.journal.add(changes)
+            for guid in gone.intersection(fabric.nodes):
+                self._thresholds.restarted(guid, now)
+                self._reader.forget(guid)
 
     def _judgeTouched(self) -> None:
         """
@@ -525,6 +535,7 @@ class FabricPoller:
                 self._entered(loop, fabric, now)
             elif refresh.changed:
                 self.version += 1
+                self._follow(loop, fabric, now)
             with loop.step("checking what has changed"):
                 self._judgeTouched()
         again = {node.guid for node in refresh.changed}
@@ -697,6 +708,7 @@ class FabricPoller:
             lambda key: isUnknown(key) or (key.place in silent and key.kind != "node-silent"),
         )
         for event in events:
+            self.journal.findingChanged(event, now)
             try:
                 self._notify(event)
             except Exception:
