@@ -283,7 +283,7 @@ class FabricPoller:
             found.append(Finding("no-notices", name, "the subnet administration accepts no subscription"))
         if not self._lost:
             found += self.supervisor.findings()
-        self._observe(_MONITOR, found)
+        self.report(_MONITOR, found)
 
     # Sweeps.
 
@@ -321,7 +321,7 @@ class FabricPoller:
         else:
             self._swept(fabric, now)
             if managers is not None:
-                self._observe(_MANAGERS, self.manager.unwatched(managers))
+                self.report(_MANAGERS, self.manager.unwatched(managers))
         return True
 
     def _sweepSoon(self, seconds: float) -> None:
@@ -345,12 +345,12 @@ class FabricPoller:
         self._isIsolated = True
         self._markUnread()
         with self.sweeps.step("checking the fabric"):
-            self._observe(_SWEEP, self._check(fabric), isUnknown=lambda key: True)
+            self.report(_SWEEP, self._check(fabric), isUnknown=lambda key: True)
 
     def _sweepTruncated(self, fabric: Fabric) -> None:
         """Handle a sweep that reached its bounds: nodes that it did not find need not be gone."""
         found = [Finding(one.kind, one.where, one.text) for one in fabric.problems if one.kind == LEFT_OUT]
-        self._observe(_SWEEP, found, isUnknown=lambda key: True)
+        self.report(_SWEEP, found, isUnknown=lambda key: True)
 
     def _untilSweep(self) -> float:
         """Time until the next sweep: until it settles a finding, with pauses of four times its duration."""
@@ -376,7 +376,7 @@ class FabricPoller:
             self._reader.backOff.clear()
         self._nodesChanged(self.sweeps, fabric, now)
         with self.sweeps.step("checking the fabric"):
-            self._observe(_SWEEP, self._check(fabric) + self.presence.findings())
+            self.report(_SWEEP, self._check(fabric) + self.presence.findings())
 
     def _nodesChanged(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
         """
@@ -420,7 +420,7 @@ class FabricPoller:
             place = one.where if one.guid is None else str(one.guid)
             if place in touched or (one.kind, place, one.port) in opened:
                 found.append(one)
-        self._observe(_SWEEP, found, isUnknown=lambda key: key not in self.findingLog.open)
+        self.report(_SWEEP, found, isUnknown=lambda key: key not in self.findingLog.open)
 
     # Signs of change.
 
@@ -641,7 +641,7 @@ class FabricPoller:
                     self._sweepSoon(self._settings.settleSeconds)
                     if self._subscription is not None:
                         self._subscription.renew()
-        self._observe(_MASTER, watch.findings(self._reactor.seconds()))
+        self.report(_MASTER, watch.findings(self._reactor.seconds()))
 
     def _nextStates(self, fabric: Fabric) -> set[GUID]:
         """Nodes whose states are read in this round: all nodes in rotation."""
@@ -680,18 +680,9 @@ class FabricPoller:
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
             for guid in silent
         ]
-        self._observe(_COUNTERS, found, {str(guid) for guid in silent})
+        self.report(_COUNTERS, found, {str(guid) for guid in silent})
 
-    def report(self, source: str, found: Iterable[Finding]) -> None:
-        """
-        Report the findings of another part of the monitor.
-
-        @param source: name of that part.
-        @param found: all of its present findings; earlier ones that are missing are cleared in time.
-        """
-        self._observe(source, found)
-
-    def _observe(
+    def report(
         self,
         source: str,
         found: Iterable[Finding],
@@ -699,8 +690,10 @@ class FabricPoller:
         isUnknown: Callable[[Key], bool] = lambda key: False,
     ) -> None:
         """
-        Report all present findings of a source.
+        Report the findings of a part of the monitor.
 
+        @param source: name of that part.
+        @param found: all of its present findings; earlier ones that are missing are cleared in time.
         @param silent: GUIDs of nodes that did not answer, as text: their findings stay.
         @param isUnknown: returns True for other findings that could not be checked, and stay.
         """

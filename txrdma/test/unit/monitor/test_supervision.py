@@ -273,7 +273,7 @@ class ChaosTests(PollerTestCase):
         """A survey that raises is made again, and is a finding meanwhile."""
         surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
         self.addCleanup(surveyor.stop)
-        calls = self.raising(self.poller, "report", 1)
+        calls = self.raising(surveyor, "_survey", 1)
         self.started(0.0)
         surveyor.start()
         self.pump(200.0)
