@@ -31,18 +31,25 @@ class LaneSpeed(IntFlag):
     XDR = 256
 
 
-LANE_GIGABITS: Final = {
-    LaneSpeed.SDR: 2.5,
-    LaneSpeed.DDR: 5.0,
-    LaneSpeed.QDR: 10.0,
-    LaneSpeed.FDR10: 10.3125,
-    LaneSpeed.FDR: 14.0625,
-    LaneSpeed.EDR: 25.78125,
-    LaneSpeed.HDR: 53.125,
-    LaneSpeed.NDR: 106.25,
-    LaneSpeed.XDR: 212.5,
+_LANE_RATES: Final = {
+    LaneSpeed.SDR: (2.5, 2.0, 2.5),
+    LaneSpeed.DDR: (5.0, 4.0, 5.0),
+    LaneSpeed.QDR: (10.0, 8.0, 10.0),
+    LaneSpeed.FDR10: (10.3125, 10.0, 10.0),
+    LaneSpeed.FDR: (14.0625, 13.64, 14.0),
+    LaneSpeed.EDR: (25.78125, 25.0, 25.0),
+    LaneSpeed.HDR: (53.125, 50.0, 50.0),
+    LaneSpeed.NDR: (106.25, 100.0, 100.0),
+    LaneSpeed.XDR: (212.5, 200.0, 200.0),
 }
-"""Signalling rate of a lane by its speed, in Gbit/s."""
+"""
+Rates of a lane in Gbit/s: signalling; data, without its 8b/10b or 64b/66b code or its forward error
+correction; and the rounded rate that kernels, and so node_exporter, report.
+"""
+
+LANE_GIGABITS: Final = {speed: rates[0] for speed, rates in _LANE_RATES.items()}
+DATA_GIGABITS: Final = {int(speed): rates[1] for speed, rates in _LANE_RATES.items()}
+NOMINAL_GIGABITS: Final = {int(speed): rates[2] for speed, rates in _LANE_RATES.items()}
 
 NAMES: Final = {int(speed): str(speed.name) for speed in LANE_GIGABITS}
 RATES: Final = {int(speed): rate for speed, rate in LANE_GIGABITS.items()}

@@ -412,7 +412,7 @@ LIMITS: Final = (
     Limit(
         "monitor",
         "changes in its journal",
-        "txrdma.monitor.events.journal.MOST_CHANGES",
+        "txrdma.monitor.diagnosis.journal.MOST_CHANGES",
         _OLDEST,
         "unit.monitor.test_memory.BoundTests.test_changes",
     ),

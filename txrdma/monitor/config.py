@@ -153,6 +153,20 @@ def _kinds(value: object) -> frozenset[str]:
     return frozenset(_kind(each) for each in value)
 
 
+def _kindKey(text: str) -> str:
+    try:
+        return _kind(text)
+    except _Mistake as mistake:
+        raise _Mistake(f"is one of the {mistake}") from None
+
+
+def _counterKey(text: str) -> str:
+    try:
+        return counterName(text)
+    except InvalidRequest as error:
+        raise _Mistake(str(error)) from None
+
+
 def _severity(value: object) -> Severity:
     severity = _SEVERITIES.get(value) if isinstance(value, str) else None
     if severity is None:
@@ -202,79 +216,98 @@ def _addresses(value: object) -> tuple[str, ...]:
     return tuple(map(_address, value))
 
 
-_SCALARS: Final[Mapping[str, Callable[[object], Any]]] = {
-    "port": _text,
-    "web.listen": _text,
-    "web.tokens": _text,
-    "web.users": _text,
-    "metrics.counters": _counters,
-    "history.file": _text,
-    "history.url": _databaseURL,
-    "poll.interval": _seconds(0.1),
-    "poll.sweep": _seconds(1.0),
-    "poll.settle": _seconds(0.1),
-    "poll.look": _seconds(1.0),
-    "poll.timeout": _seconds(0.01),
-    "poll.outstanding": _whole(1),
-    "poll.nodes": _whole(2),
-    "poll.hops": _whole(1, MOST_HOPS),
-    "poll.notices": _truth,
-    "poll.survey": _seconds(0.0),
-    "files.slurm": _text,
-    "files.unfit": _text,
-    "files.node-names": _text,
-    "findings.clear": _seconds(0.0),
-    "findings.bit-errors": _share,
-    "findings.topology": _text,
-    "telling.delay": _seconds(0.0),
-    "telling.group": _seconds(0.0),
-    "telling.severity": _severity,
-    "telling.log": _text,
-    "telling.mail.host": _text,
-    "telling.mail.port": _whole(1, 65535),
-    "telling.mail.from": _address,
-    "telling.mail.to": _addresses,
-    "telling.mail.user": _text,
-    "telling.mail.password-file": _text,
-    "findings.ignored": _kinds,
-}
-"""Keys with one value, and what checks and converts it."""
+_Check = Callable[[object], Any]
 
-_NAMED: Final[Mapping[str, Mapping[str, Callable[[object], Any]]]] = {
-    "telling.webhooks": {"url": _url, "format": _format, "authorization-file": _text},
-    "telling.silences": {"kind": _text, "where": _text, "until": _moment},
-}
-"""Tables of tables, whose names are free, and the keys of each of these."""
+_ANY: Final = "*"
+"""Name in a schema of what a table with names of the user's choice has."""
 
-_LIMIT: Final[Mapping[str, Callable[[object], Any]]] = {"most": _whole(0, 1 << 63), "seconds": _seconds(1.0)}
-_TABLES: Final = {"limits", "findings.severity", *_NAMED} | {
-    key[:at] for key in _SCALARS for at, letter in enumerate(key) if letter == "."
+_WEBHOOK: Final = {
+    "url": ("url", _url),
+    "format": ("format", _format),
+    "authorization-file": ("authorizationFile", _text),
 }
+_SCHEMA: Final[Mapping[str, Any]] = {
+    "port": ("port", _text),
+    "web": {"listen": ("listen", _text), "tokens": ("tokens", _text), "users": ("users", _text)},
+    "metrics": {"counters": ("counters", _counters)},
+    "history": {"file": ("file", _text), "url": ("url", _databaseURL)},
+    "poll": {
+        "interval": ("intervalSeconds", _seconds(0.1)),
+        "sweep": ("sweepSeconds", _seconds(1.0)),
+        "settle": ("settleSeconds", _seconds(0.1)),
+        "look": ("stateSeconds", _seconds(1.0)),
+        "timeout": ("timeoutSeconds", _seconds(0.01)),
+        "outstanding": ("maxOutstanding", _whole(1)),
+        "nodes": ("mostNodes", _whole(2)),
+        "hops": ("maxHops", _whole(1, MOST_HOPS)),
+        "notices": ("wantsNotices", _truth),
+        "survey": ("surveySeconds", _seconds(0.0)),
+    },
+    "files": {"slurm": ("slurm", _text), "unfit": ("unfit", _text), "node-names": ("nodeNames", _text)},
+    "findings": {
+        "clear": ("clearSeconds", _seconds(0.0)),
+        "bit-errors": ("mostBitErrors", _share),
+        "topology": ("topology", _text),
+        "ignored": ("ignored", _kinds),
+        "severity": {_ANY: (_kindKey, _severity)},
+    },
+    "limits": {
+        _ANY: (_counterKey, {"most": ("most", _whole(0, 1 << 63)), "seconds": ("seconds", _seconds(1.0))})
+    },
+    "telling": {
+        "delay": ("delaySeconds", _seconds(0.0)),
+        "group": ("groupSeconds", _seconds(0.0)),
+        "severity": ("least", _severity),
+        "log": ("log", _text),
+        "mail": {
+            "host": ("host", _text),
+            "port": ("port", _whole(1, 65535)),
+            "from": ("sender", _address),
+            "to": ("receivers", _addresses),
+            "user": ("user", _text),
+            "password-file": ("passwordFile", _text),
+        },
+        "webhooks": {_ANY: (str, _WEBHOOK)},
+        "silences": {
+            _ANY: (str, {"kind": ("kind", _text), "where": ("where", _text), "until": ("until", _moment)})
+        },
+    },
+}
+"""
+Keys of the file. A table is a mapping; a value is the name of the setting, and the function that checks and
+converts it. Behind L{_ANY} stands a function that checks the name, and what the name has.
+"""
 
 
 class _Reader:
     """
     Reader of a file's values, which collects its mistakes.
 
-    @ivar mistakes: lines with mistakes, and what is wrong there.
+    @ivar values: settings by the names in L{_SCHEMA}, in nested tables.
+    @ivar mistakes: lines with mistakes, and the mistakes.
     """
 
     def __init__(self, text: str, content: Mapping[str, Any]) -> None:
         self.mistakes: list[tuple[int, str]] = []
-        self.values: dict[str, Any] = {}
-        self.severities: dict[str, Severity] = {}
-        self.limits: dict[str, dict[str, Any]] = {}
-        self.named: dict[str, dict[str, dict[str, Any]]] = {}
         self._wrong: set[str] = set()
         self._lines = _linesOf(text)
-        self._walk("", content)
+        self.values = self._table("", content, _SCHEMA)
+        self._complete()
+        self._checkAccess()
+
+    def table(self, *names: str) -> dict[str, Any]:
+        """Copy of a table; empty if the file does not have it."""
+        found: Any = self.values
+        for name in names:
+            found = found.get(name, {})
+        return dict(found)
 
     def _mistake(self, key: str, text: str) -> None:
         self._wrong.add(key)
         self.mistakes.append((self._lineOf(key), f"{key}: {text}"))
 
     def _lineOf(self, key: str) -> int:
-        """Line of a key, or of what it is within: a table may be in one line, with all of its keys or one."""
+        """Line of a key, or of the table around it, which may be on one line."""
         while key and key not in self._lines:
             parts = [line for name, line in self._lines.items() if name.startswith(f"{key}.")]
             if parts:
@@ -282,98 +315,75 @@ class _Reader:
             key = key.rpartition(".")[0]
         return self._lines.get(key, 1)
 
-    def _walk(self, head: str, table: Mapping[str, Any]) -> None:
+    def _table(self, head: str, table: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings of a table, without those that are wrong."""
+        found: dict[str, Any] = {}
         for name, value in table.items():
             key = f"{head}{name}"
-            if head == "findings.severity.":
-                self._checked(key, name, value, self.severities)
-            elif head == "limits.":
-                self._limit(key, name, value)
-            elif head[:-1] in _NAMED:
-                self._named(head[:-1], key, name, value)
-            elif key in _SCALARS:
-                self._take(key, _SCALARS[key], value, self.values, key)
-            elif key in _TABLES and isinstance(value, dict):
-                self._walk(f"{key}.", value)
-            elif key in _TABLES:
-                self._mistake(key, "is a table")
-            else:
-                self._mistake(key, "there is no such key")
+            try:
+                setting, known = _known(name, schema)
+                if isinstance(known, dict):
+                    if not isinstance(value, dict):
+                        raise _Mistake("is a table")
+                    found.setdefault(setting, {}).update(self._table(f"{key}.", value, known))
+                else:
+                    found[setting] = _checked(known, value)
+            except _Mistake as mistake:
+                self._mistake(key, str(mistake))
+        return found
 
-    def _take(
-        self, key: str, check: Callable[[object], Any], value: object, into: dict[str, Any], name: str
-    ) -> None:
-        try:
-            into[name] = check(value)
-        except _Mistake as mistake:
-            self._mistake(key, f"is {mistake}, not {value!r}")
+    def _require(self, table: str, values: Mapping[str, Any], **settings: str) -> None:
+        """Check that a table has some keys, which are given by their settings."""
+        for setting, name in settings.items():
+            if setting not in values and f"{table}.{name}" not in self._wrong:
+                self._mistake(table, f"has no {name}")
 
-    def _checked(self, key: str, kind: str, value: object, into: dict[str, Severity]) -> None:
-        try:
-            self._take(key, _severity, value, into, _kind(kind))
-        except _Mistake as mistake:
-            self._mistake(key, f"is one of the {mistake}")
-
-    def _named(self, table: str, key: str, name: str, value: object) -> None:
-        if not isinstance(value, dict):
-            self._mistake(key, "is a table")
-            return
-        into = self.named.setdefault(table, {}).setdefault(name, {})
-        checks = _NAMED[table]
-        for part, given in value.items():
-            if part in checks:
-                self._take(f"{key}.{part}", checks[part], given, into, part)
-            else:
-                self._mistake(f"{key}.{part}", "there is no such key")
-        if "url" in checks and "url" not in value:
-            self._mistake(key, "has no url")
-
-    def _limit(self, key: str, name: str, value: object) -> None:
-        try:
-            counter = counterName(name)
-        except InvalidRequest as error:
-            self._mistake(key, str(error))
-            return
-        if not isinstance(value, dict):
-            self._mistake(key, "is a table with most and seconds")
-            return
-        into = self.limits.setdefault(counter, {})
-        for part, given in value.items():
-            if part in _LIMIT:
-                self._take(f"{key}.{part}", _LIMIT[part], given, into, part)
-            else:
-                self._mistake(f"{key}.{part}", "there is no such key")
-
-    def complete(self) -> None:
-        """Check for keys that are missing beside others."""
-        if self.values.get("history.file") and self.values.get("history.url"):
+    def _complete(self) -> None:
+        """Check for keys that are missing beside others, or exclude each other."""
+        history, mail = self.table("history"), self.table("telling", "mail")
+        if history.get("file") and history.get("url"):
             self._mistake("history.url", "there is a history.file, too: which of them is it?")
-        mail = {key for key in self.values if key.startswith("telling.mail.")}
-        for key in ("telling.mail.host", "telling.mail.from", "telling.mail.to"):
-            if mail and key not in self.values and key not in self._wrong:
-                self._mistake("telling.mail", f"has no {key.rpartition('.')[2]}")
+        if mail:
+            self._require("telling.mail", mail, host="host", sender="from", receivers="to")
+        for name, webhook in self.table("telling", "webhooks").items():
+            self._require(f"telling.webhooks.{name}", webhook, url="url")
 
-    def checkAccess(self) -> None:
+    def _checkAccess(self) -> None:
         """Refuse pages that everybody in the network could read."""
-        listen = self.values.get("web.listen", "")
+        web = self.table("web")
+        listen = web.get("listen", "")
         mistake = mistakeIn(listen) if listen else ""
         if mistake:
             self._mistake("web.listen", f"{listen!r} is no endpoint: {mistake}")
-        elif not (isLoopback(listen or DEFAULT_LISTEN) or self._isGuarded):
+        elif not (isLoopback(listen or DEFAULT_LISTEN) or web.get("tokens") or web.get("users")):
             self._mistake(
                 "web.listen",
                 f"{listen!r} is beyond this host, where everybody could read: give web.tokens or web.users, "
                 f"or listen on loopback, as {DEFAULT_LISTEN}",
             )
 
-    @property
-    def _isGuarded(self) -> bool:
-        return bool(self.values.get("web.tokens") or self.values.get("web.users"))
-
     def limit(self, usual: Limit) -> Limit:
-        """Limit for a counter, with what the file changes of it."""
-        given = self.limits.get(usual.counter, {})
+        """Limit for a counter, with the changes of the file."""
+        given = self.table("limits", usual.counter)
         return Limit(usual.counter, given.get("most", usual.most), given.get("seconds", usual.seconds))
+
+
+def _known(name: str, schema: Mapping[str, Any]) -> tuple[str, Any]:
+    """Setting of a key, and the schema or the check of its value."""
+    if _ANY in schema:
+        check, known = schema[_ANY]
+        return check(name), known
+    if name not in schema:
+        raise _Mistake("there is no such key")
+    known = schema[name]
+    return known if isinstance(known, tuple) else (name, known)
+
+
+def _checked(check: _Check, value: object) -> Any:
+    try:
+        return check(value)
+    except _Mistake as mistake:
+        raise _Mistake(f"is {mistake}, not {value!r}") from None
 
 
 def _linesOf(text: str) -> dict[str, int]:
@@ -409,71 +419,47 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequest(f"{name}: {error}") from error
     reader = _Reader(text, content)
-    reader.complete()
-    reader.checkAccess()
     if reader.mistakes:
-        said = [f"{name}, line {line}: {mistake}" for line, mistake in sorted(reader.mistakes)]
-        raise InvalidRequest("\n".join(said))
-    values = reader.values
-    usual = PollerSettings()
-    settings = PollerSettings(
-        intervalSeconds=values.get("poll.interval", usual.intervalSeconds),
-        sweepSeconds=values.get("poll.sweep", usual.sweepSeconds),
-        settleSeconds=values.get("poll.settle", usual.settleSeconds),
-        stateSeconds=values.get("poll.look", usual.stateSeconds),
-        timeoutSeconds=values.get("poll.timeout", usual.timeoutSeconds),
-        maxOutstanding=values.get("poll.outstanding", usual.maxOutstanding),
-        mostNodes=values.get("poll.nodes", usual.mostNodes),
-        maxHops=values.get("poll.hops", usual.maxHops),
-        wantsNotices=values.get("poll.notices", usual.wantsNotices),
-    )
-    rules = FindingRules(
-        DEFAULT_RULES.raiseSeconds,
-        clearSeconds=values.get("findings.clear", DEFAULT_RULES.clearSeconds),
-        ignored=values.get("findings.ignored", frozenset()),
-        severities=reader.severities,
-    )
+        lines = [f"{name}, line {line}: {mistake}" for line, mistake in sorted(reader.mistakes)]
+        raise InvalidRequest("\n".join(lines))
+    web, history, poll = reader.table("web"), reader.table("history"), reader.table("poll")
+    found, telling = reader.table("findings"), reader.table("telling")
     known = {limit.counter for limit in (*DEFAULT_LIMITS, DEFAULT_FLAPS)}
-    more = tuple(reader.limit(Limit(counter, 0, 3600.0)) for counter in reader.limits if counter not in known)
+    more = tuple(
+        reader.limit(Limit(counter, 0, 3600.0)) for counter in reader.table("limits") if counter not in known
+    )
     return MonitorConfig(
-        port=values.get("port", ""),
-        listen=values.get("web.listen", DEFAULT_LISTEN),
-        tokens=values.get("web.tokens", ""),
-        users=values.get("web.users", ""),
-        counters=values.get("metrics.counters", METRICS),
-        history=values.get("history.url") or values.get("history.file", ""),
-        settings=settings,
-        rules=rules,
+        port=reader.values.get("port", ""),
+        listen=web.get("listen", DEFAULT_LISTEN),
+        tokens=web.get("tokens", ""),
+        users=web.get("users", ""),
+        counters=reader.table("metrics").get("counters", METRICS),
+        history=history.get("url") or history.get("file", ""),
+        surveySeconds=poll.pop("surveySeconds", DEFAULT_SURVEY_SECONDS),
+        settings=PollerSettings(**poll),
+        rules=FindingRules(
+            DEFAULT_RULES.raiseSeconds,
+            clearSeconds=found.get("clearSeconds", DEFAULT_RULES.clearSeconds),
+            ignored=found.get("ignored", frozenset()),
+            severities=found.get("severity", {}),
+        ),
         limits=tuple(map(reader.limit, DEFAULT_LIMITS)) + more,
         flaps=reader.limit(DEFAULT_FLAPS),
-        mostBitErrors=values.get("findings.bit-errors", MOST_BIT_ERRORS),
-        surveySeconds=values.get("poll.survey", DEFAULT_SURVEY_SECONDS),
-        topology=values.get("findings.topology", ""),
-        telling=_alertRules(reader),
+        mostBitErrors=found.get("mostBitErrors", MOST_BIT_ERRORS),
+        topology=found.get("topology", ""),
         webhooks=tuple(
             (
                 *(webhook, given["url"], given.get("format", "alertmanager")),
-                _secretIn(given.get("authorization-file", ""), f"authorization of webhook {webhook}"),
+                _secretIn(given.get("authorizationFile", ""), f"authorization of webhook {webhook}"),
             )
-            for webhook, given in reader.named.get("telling.webhooks", {}).items()
+            for webhook, given in telling.pop("webhooks", {}).items()
         ),
-        mail=_mail(values),
-        log=values.get("telling.log", ""),
-        files=FileSettings(
-            values.get("files.slurm", ""),
-            values.get("files.unfit", ""),
-            values.get("files.node-names", ""),
+        mail=_mail(telling.pop("mail", {})),
+        log=telling.pop("log", ""),
+        telling=AlertRules(
+            silences=tuple(Silence(**given) for given in telling.pop("silences", {}).values()), **telling
         ),
-    )
-
-
-def _alertRules(reader: _Reader) -> AlertRules:
-    values, usual = reader.values, AlertRules()
-    return AlertRules(
-        delaySeconds=values.get("telling.delay", usual.delaySeconds),
-        groupSeconds=values.get("telling.group", usual.groupSeconds),
-        least=values.get("telling.severity", usual.least),
-        silences=tuple(Silence(**given) for given in reader.named.get("telling.silences", {}).values()),
+        files=FileSettings(**reader.table("files")),
     )
 
 
@@ -490,17 +476,11 @@ def _secretIn(path: str, name: str) -> str:
     return secret
 
 
-def _mail(values: Mapping[str, Any]) -> MailSettings | None:
-    if "telling.mail.host" not in values:
+def _mail(given: dict[str, Any]) -> MailSettings | None:
+    if not given:
         return None
-    return MailSettings(
-        values["telling.mail.host"],
-        values["telling.mail.from"],
-        values["telling.mail.to"],
-        values.get("telling.mail.port", 25),
-        values.get("telling.mail.user", ""),
-        _secretIn(values.get("telling.mail.password-file", ""), "password of mail"),
-    )
+    password = _secretIn(given.pop("passwordFile", ""), "password of mail")
+    return MailSettings(**given, password=password)
 
 
 def readConfig(path: str) -> MonitorConfig:

@@ -140,9 +140,3 @@ class Meter:
         """Growth of a counter since the first reading, in octets where it counts data; 0 without one."""
         place = self.layout.places.get(name)
         return 0 if place is None else self.counted[place] * self.layout.unit(name)
-
-    def full(self) -> list[str]:
-        """Names of the counters that stand at their highest values, and so miss what happens from now on."""
-        isFull = self.layout.isFull
-        named = zip(self.layout.names, self.values, strict=False)
-        return [name for place, (name, value) in enumerate(named) if isFull(place, value)]

@@ -231,7 +231,7 @@ class MonitorService(MultiService):
         self._updating: IDelayedCall | None = None
         self._memory = None
         if store is not None and self._writer is not None:
-            known = (self.poller.findingLog, self.poller.presence, watch.journal)
+            known = (self.poller.findingLog, self.poller.presence, self.poller.journal)
             self._memory = MonitorMemory(store, self._writer, *known)
             self._restore(self._memory, store)
         self._alerts = Notifier(reactor, config.telling, channels, self._writer, supervisor)
@@ -262,7 +262,7 @@ class MonitorService(MultiService):
         memory.skip(began)
 
     def _tell(self, event: FindingEvent) -> None:
-        for receive in (tell, self._alerts.findingChanged, self.site.findingChanged):
+        for receive in (tell, self._alerts.findingChanged, self.site.hub.findingChanged):
             with _log.failuresHandled("while {event!r} was reported", event=event):
                 receive(event)
         if self._memory is not None and self._updating is None:  # once for all events of a turn
@@ -291,7 +291,7 @@ class MonitorService(MultiService):
             self.poller.report("clock", self._clockFindings())
         self.poller.report("telling", self._alerts.findings() + self._files.findings())
         with step("updating pages"):
-            self.site.fabricChanged()
+            self.site.hub.fabricChanged()
         with step("remembering"):
             self._update()
 

@@ -6,26 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import nlargest
-from typing import Any, Final
+from typing import Any
 
-from txrdma.fabric.linkspeeds import LaneSpeed
+from txrdma.fabric.linkspeeds import DATA_GIGABITS
 from txrdma.fabric.model import Fabric, Port
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.thresholds import Place
 from txrdma.monitor.portcounters import Meter
-
-_DATA_GIGABITS: Final = {
-    int(LaneSpeed.SDR): 2.0,
-    int(LaneSpeed.DDR): 4.0,
-    int(LaneSpeed.QDR): 8.0,
-    int(LaneSpeed.FDR10): 10.0,
-    int(LaneSpeed.FDR): 13.64,
-    int(LaneSpeed.EDR): 25.0,
-    int(LaneSpeed.HDR): 50.0,
-    int(LaneSpeed.NDR): 100.0,
-    int(LaneSpeed.XDR): 200.0,
-}
-"""Gbit/s of data that a lane carries: without its 8b/10b or 64b/66b code, or its forward error correction."""
 
 
 @frozen
@@ -50,7 +37,7 @@ class Load:
 
 def capacity(port: Port) -> float:
     """Octets of data each second that a port's link carries at its present width and speed; 0 if unknown."""
-    return port.width * _DATA_GIGABITS.get(port.activeSpeed, 0.0) * 125e6
+    return port.width * DATA_GIGABITS.get(port.activeSpeed, 0.0) * 125e6
 
 
 def shareOf(port: Port, rate: float) -> float | None:

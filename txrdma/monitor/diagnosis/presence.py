@@ -1,10 +1,13 @@
 """
-Presence of nodes and links from sweep to sweep: which of them are gone, and since when.
+Nodes and links of a fabric over time: what has come, gone or changed, what is gone, and since when.
+
+L{Presence.follow} is the only place where the fabric is compared with its former state. It returns changes,
+which the journal, the findings and the pages are made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import inf
 from typing import Any, Final, TypeVar
 
@@ -12,6 +15,7 @@ from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.kit.values import record
+from txrdma.monitor.diagnosis.journal import Change
 from txrdma.monitor.diagnosis.thresholds import Place
 
 FORGET_SECONDS: Final = 7 * 86400.0
@@ -69,6 +73,7 @@ class Presence:
         self.nodes: dict[GUID, Gone] = {}
         self.links: dict[Link, Gone] = {}
         self.changes = 0
+        self._modes: dict[Link, tuple[int, str]] = {}
         self._isRestored = False
 
     def restore(
@@ -78,25 +83,25 @@ class Presence:
         nodes: Mapping[GUID, Gone],
         links: Mapping[Link, Gone],
     ) -> None:
-        """Take what a former process has seen, before the first sweep."""
+        """Set the state that a previous process has stored, before the first sweep."""
         self.present, self.linked = present, linked
         self.nodes.update(nodes)
         self.links.update(links)
         self._isRestored = True
 
     def _compare(self, fabric: Fabric) -> None:
-        """Forget what a former process has seen of another fabric: our own node may be in both."""
+        """Forget the state of a process that watched another fabric: the local node may be in both."""
         self._isRestored = False
         if len(self.present) >= _FEWEST and sum(guid in self.present for guid in fabric.nodes) < _FEWEST:
             self.present, self.linked = {}, {}
             self.nodes.clear()
             self.links.clear()
 
-    def swept(self, fabric: Fabric, now: float) -> list[GUID]:
+    def follow(self, fabric: Fabric, now: float) -> list[Change]:
         """
-        Take the result of a sweep.
+        Compare a fabric with its former state, and remember it.
 
-        @return: nodes that were gone, and have returned.
+        @return: changes; none for the first fabric.
         """
         if self._isRestored:
             self._compare(fabric)
@@ -104,30 +109,64 @@ class Presence:
         for guid, (name, beyond) in self.present.items():
             if guid not in nodes:
                 self.nodes[guid] = Gone(name, beyond, now, guid)
-        returned = [guid for guid in self.nodes if guid in nodes]
-        for guid in returned:
+        for guid in [guid for guid in self.nodes if guid in nodes]:
             del self.nodes[guid]
-        links = {
-            ((one.node.guid, one.number), (other.node.guid, other.number)): (str(one), str(other))
-            for one, other in fabric.links()
-        }
+        links: dict[Link, tuple[str, str]] = {}
+        modes: dict[Link, tuple[int, str]] = {}
+        for one, other in fabric.links():
+            link = (one.node.guid, one.number), (other.node.guid, other.number)
+            links[link], modes[link] = (str(one), str(other)), (one.width, one.speed)
         for link, (name, beyond) in self.linked.items():
             if link not in links:
                 self.links[link] = Gone(name, beyond, now, *link[0])
         taken = {end for link in links for end in link}
         for link in [link for link in self.links if link in links or taken.intersection(link)]:
             del self.links[link]  # it is back, or a port of it is linked elsewhere
+        changes: list[Change] = []
+        if self.present:
+            changes += self._nodeChanges(fabric, now)
+            changes += self._linkChanges(links, modes, nodes, now)
         self.changes += nodes != self.present or links != self.linked
-        self._follow(nodes, links, now)
-        self.present, self.linked = nodes, links
+        self._noteTimes(nodes, links, now)
+        self.present, self.linked, self._modes = nodes, links, modes
         several: tuple[dict[Any, Gone], ...] = (self.nodes, self.links)
         for gone in several:
             _forget(gone, now - self._forgetSeconds)
             self._bound(gone)
-        return returned
+        return changes
 
-    def _follow(self, nodes: Collection[GUID], links: Collection[Link], now: float) -> None:
-        """Note since when nodes and links are there: who was there at the beginning always was."""
+    def _nodeChanges(self, fabric: Fabric, now: float) -> Iterator[Change]:
+        for guid in self.present.keys() - fabric.nodes.keys():
+            yield Change(now, "node-gone", self.present[guid][0], "it is gone", guid)
+        for guid in fabric.nodes.keys() - self.present.keys():
+            node = fabric.nodes[guid]
+            linked = node.linked()
+            text = f"it is there, at {linked[0].peer}" if linked else "it is there"
+            yield Change(now, "node-came", str(node), text, guid)
+
+    def _linkChanges(
+        self,
+        links: Mapping[Link, tuple[str, str]],
+        modes: Mapping[Link, tuple[int, str]],
+        nodes: Collection[GUID],
+        now: float,
+    ) -> Iterator[Change]:
+        """Changes of links; not of those that have gone with a node."""
+        for link in self.linked.keys() - links.keys():
+            if all(guid in nodes for guid, _number in link):
+                name, beyond = self.linked[link]
+                yield Change(now, "link-gone", name, f"its link to {beyond} is gone", *link[0])
+        for link, (name, beyond) in links.items():
+            (width, speed), (oldWidth, oldSpeed) = modes[link], self._modes.get(link, (0, ""))
+            if link not in self.linked:
+                text = f"it is linked to {beyond}, {width}x {speed}"
+                yield Change(now, "link-came", name, text, *link[0])
+            elif (width, speed) != (oldWidth, oldSpeed) and width and oldWidth:
+                text = f"its link to {beyond} runs at {width}x {speed}, not {oldWidth}x {oldSpeed}"
+                yield Change(now, "link-changed", name, text, *link[0])
+
+    def _noteTimes(self, nodes: Collection[GUID], links: Collection[Link], now: float) -> None:
+        """Note since when nodes and links are there; those of the first sweep count as always there."""
         known: dict[Any, float] = self._came
         came = self._came = {}
         several: tuple[tuple[Any, Any, Any], ...] = (

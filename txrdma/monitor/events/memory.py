@@ -17,10 +17,10 @@ from txrdma.fabric.advice import adviceOn
 from txrdma.fabric.health import Finding
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import Entry, FindingLog, Key
+from txrdma.monitor.diagnosis.journal import Change, Journal, MOST_CHANGES
 from txrdma.monitor.diagnosis.managers import STILL_SECONDS
 from txrdma.monitor.diagnosis.presence import Gone, Link, Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.events.journal import Change, Journal, MOST_CHANGES
 from txrdma.monitor.reading.counterreader import SILENT_TIMES
 from txrdma.monitor.reading.poller import UNHEARD_SECONDS
 from txrdma.monitor.series.history import HistoryWriter
@@ -92,8 +92,7 @@ class MonitorMemory:
         if len(present) >= _FEWEST:
             self._presence.restore(present, linked, nodesGone, linksGone)
         self._number = changes[-1][0] if changes else 0
-        names = {guid: name for guid, (name, _beyond) in present.items()}
-        self._journal.restore((_changeOf(each) for _n, *each in changes), self._number, names, linked)
+        self._journal.restore((_changeOf(each) for _n, *each in changes), self._number)
         self._entries = {_nameOf(entry): _stateOf(entry) for entry in entries}
         self._findingLog.restore(entries, heldUntil)
 

@@ -1,10 +1,10 @@
 """
-Poller of a fabric: sweeps, readings and notices, on a reactor, for as long as a monitor runs.
+Poller of a fabric: sweeps, counter readings and notices on a reactor.
 
-Counters are read once in an interval, those of ports without a link now and then. Traps and counters say
-where something has changed, and only those nodes are asked again. States of ports are looked at in turn, as
-well: a subnet manager consumes PortStateChange, and drops repeated traps. A whole sweep now and then, in the
-background, finds the rest.
+A round reads the counters of all linked ports once per interval, and the port states of some nodes in
+rotation: a subnet manager clears PortStateChange and drops repeated traps, so that traps alone are not
+enough. Traps and counters show which nodes may have changed; only these are queried again (a refresh). A
+whole sweep every few minutes finds what both have missed.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, FindingRules, Key
+from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.managers import ManagerWatch
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, fabricFindings
@@ -61,7 +62,7 @@ _CHANGES: Final = frozenset(
 """Traps after which the fabric may have other nodes or links."""
 
 _FEWEST_NODES: Final = 2
-"""Fewest nodes of a fabric with a link."""
+"""Fewest nodes that a sweep finds when the local port has a link."""
 
 MOST_UNPLANNED: Final = 4
 """Most sweeps in a row that notices, silences and other signs of change may cause; further ones wait."""
@@ -85,17 +86,18 @@ UNHEARD_SECONDS: Final = 60.0
 
 
 DEFAULT_RULES: Final = FindingRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0})
-"""Rules of findings: a sweep's have to be there in a second look, since datagrams are lost."""
+"""Rules of findings: those of a sweep must be found twice, since datagrams are lost."""
 
 
 class FabricPoller:
     """
     Poller of one fabric, from L{start} to L{stop}.
 
-    @ivar fabric: the fabric as it is known at present; None before the first sweep.
-    @ivar meters: meters of all ports whose counters were read, by place. C{details} has causes of what some
-        of them have dropped, C{corrections} the counters of error correction.
-    @ivar findingLog: findings. C{presence} knows nodes and links that are gone, C{manager} the master SM.
+    @ivar fabric: latest model of the fabric; None before the first sweep.
+    @ivar meters: meters of all ports whose counters were read, by place. C{details} has the causes of dropped
+        packets, C{corrections} the counters of error correction.
+    @ivar findingLog: findings. C{presence} has nodes and links that are gone, C{manager} the master SM.
+    @ivar journal: changes of the fabric and of its findings.
     @ivar statistics: work so far.
     @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
     @ivar version: number that grows with each change of C{fabric}, its ports' states included.
@@ -114,8 +116,8 @@ class FabricPoller:
         supervisor: Supervisor | None = None,
     ) -> None:
         """
-        @param agent: asks for the poller, and is not closed by it. One that can open its port again is waited
-            for when the port is lost.
+        @param agent: sends the requests; the poller does not close it. When its port is lost, the poller
+            waits until the agent has opened it again.
         @param notify: called with each finding that is raised or cleared.
         @param onRound: called after each round of readings with the time at which it began.
         @param check: returns the faults that the answers to a sweep show.
@@ -124,6 +126,7 @@ class FabricPoller:
         self.fabric: Fabric | None = None
         self.findingLog = FindingLog(rules)
         self.presence = Presence()
+        self.journal = Journal()
         self.manager = ManagerWatch()
         self.statistics = PollerStatistics()
         self.version = 0
@@ -137,7 +140,7 @@ class FabricPoller:
         self._reader = CounterReader(
             *(reactor, agent, self._thresholds, settings.intervalSeconds, settings.timeoutSeconds, _RETRIES),
             settings.maxOutstanding,
-            *(self._sign, self._missed, self._mistook),
+            *(self._sign, self._nodeSilent, self._lidIsWrong),
         )
         self.meters = self._reader.meters
         self.details = DetailReader(self.meters)
@@ -145,11 +148,11 @@ class FabricPoller:
         self._optional = (self.details, self.corrections)
         self._rotation: deque[Node] = deque()
         self._signs: dict[GUID, None] = {}
-        self._strangers: set[GUID] = set()
+        self._newGUIDs: set[GUID] = set()
         self._touched: set[GUID] = set()
-        self._unheardSince = self._sweptAt = 0.0
+        self._unsubscribedSince = self._sweptAt = 0.0
         self._running: dict[Deferred[None], None] = {}
-        self._isStarted = self._isBlind = self._isUncertain = False
+        self._isStarted = self._isIsolated = self._areLIDsDoubtful = False
         self._lost = ""
         self._pauseSeconds: float | None = None
         self._unplanned: deque[float] = deque(maxlen=MOST_UNPLANNED)
@@ -166,16 +169,16 @@ class FabricPoller:
         )
         self.rounds = self.supervisor.add(
             SupervisedLoop(
-                *(reactor, "round", self._turn, self._untilRound),
+                *(reactor, "round", self._runRound, self._untilRound),
                 lambda: max(LATE_SECONDS, _LATE_PERIODS * self._settings.intervalSeconds),
                 isVital=True,
             )
         )
         self._refreshes = self.supervisor.add(
-            SupervisedLoop(reactor, "refresh", self._queryChanged, self._untilSigns)
+            SupervisedLoop(reactor, "refresh", self._refreshSigned, self._untilRefresh)
         )
         self._loops = (self.sweeps, self.rounds, self._refreshes)
-        self._unwatch: Callable[[], None] = lambda: None
+        self._unwatchPort: Callable[[], None] = lambda: None
         self._server: MADServer | None = None
         self._subscription: Subscription | None = None
 
@@ -186,10 +189,12 @@ class FabricPoller:
         @raise txrdma.error.ResourceExhausted: another program on this host gets the notices.
         """
         self._isStarted = True
-        self._unwatch = self._agent.watch(self._happened)
+        self._unwatchPort = self._agent.watch(self._portChanged)
         if self._settings.wantsNotices:
             self._server = MADServer(self._agent)
-            self._subscription = Subscription(self._reactor, self._agent, self._server, None, self._heard)
+            self._subscription = Subscription(
+                self._reactor, self._agent, self._server, None, self._noticeReceived
+            )
             self._subscription.start()
         self.supervisor.start(self._reportSelf)
         self.sweeps.start()
@@ -200,9 +205,9 @@ class FabricPoller:
         self, settings: PollerSettings, rules: FindingRules, check: Callable[[Fabric], list[Finding]]
     ) -> None:
         """
-        Poll by other settings from the next round on; all that is known stays.
+        Use other settings from the next round on; the state of the fabric is retained.
 
-        Whether it subscribes to notices is decided by L{start}.
+        Only L{start} decides whether the poller subscribes to notices.
         """
         self._settings = settings
         self._check = check
@@ -211,9 +216,9 @@ class FabricPoller:
         self._judgeTouched()
 
     def stop(self) -> Deferred[None]:
-        """End polling; fires when the SA has answered to the end of the subscription, or has not in time."""
+        """Stop polling; fires when the SA has confirmed the end of the subscription, or did not in time."""
         self._isStarted = False
-        self._unwatch()
+        self._unwatchPort()
         self.supervisor.stop()
         for loop in self._loops:
             loop.stop()
@@ -227,7 +232,7 @@ class FabricPoller:
             self._server.stop()
 
     def _run(self, work: Deferred[None]) -> None:
-        """Keep work that is to be cancelled at the end, and log what breaks it."""
+        """Remember work that L{stop} cancels, and log its failure."""
         self._running[work] = None
 
         def ended(result: object) -> None:
@@ -238,7 +243,7 @@ class FabricPoller:
         work.addBoth(ended)
 
     def _cancelAll(self) -> None:
-        """End all that asks the fabric at present."""
+        """Cancel all requests in progress."""
         for loop in self._loops:
             loop.cancel()
         for work in list(self._running):
@@ -246,11 +251,11 @@ class FabricPoller:
 
     # The port.
 
-    def _happened(self, event: PortEvent) -> None:
-        """Handle the loss, the return or a change of our own port."""
+    def _portChanged(self, event: PortEvent) -> None:
+        """Handle the loss, the return or a change of the local port."""
         if isinstance(event, PortLost):
             self._lost = event.reason
-            self._unread()
+            self._markUnread()
             self._cancelAll()
         else:
             if self._lost:
@@ -259,26 +264,26 @@ class FabricPoller:
             self.sweeps.runIn(0.0)
         self._reportSelf()
 
-    def _unread(self) -> None:
+    def _markUnread(self) -> None:
         """Note that no port can be read at present."""
         self._reader.missed()
         self.corrections.missed()
 
     def _isOffline(self) -> bool:
-        """True while nobody can be asked, or heard."""
-        return bool(self._lost) or self._isBlind or self.fabric is None
+        """True while no node can be queried."""
+        return bool(self._lost) or self._isIsolated or self.fabric is None
 
     def _reportSelf(self) -> None:
-        """Report faults of the port and of the loops, which have no other cause than a port that is lost."""
+        """Report faults of the local port and of the loops; a lost port explains failed loops."""
         name, now = self._agent.port.name, self._reactor.seconds()
         found = [Finding("port-lost", name, self._lost)] if self._lost else []
         if self._subscription is None or self._subscription.isStanding or self._isOffline():
-            self._unheardSince = now
-        elif now - self._unheardSince >= UNHEARD_SECONDS:
+            self._unsubscribedSince = now
+        elif now - self._unsubscribedSince >= UNHEARD_SECONDS:
             found.append(Finding("no-notices", name, "the subnet administration accepts no subscription"))
         if not self._lost:
             found += self.supervisor.findings()
-        self._observe(_MONITOR, found)
+        self.report(_MONITOR, found)
 
     # Sweeps.
 
@@ -310,13 +315,13 @@ class FabricPoller:
         statistics.sweeps += 1
         if len(fabric.nodes) < _FEWEST_NODES and self.presence.present:
             self._pauseSeconds = settings.settleSeconds
-            self._blind(fabric)
+            self._sweptAlone(fabric)
         elif sweep.bounds.isFull and self.fabric is not None:
-            self._overwhelmed(fabric)
+            self._sweepTruncated(fabric)
         else:
             self._swept(fabric, now)
             if managers is not None:
-                self._observe(_MANAGERS, self.manager.unwatched(managers))
+                self.report(_MANAGERS, self.manager.unwatched(managers))
         return True
 
     def _sweepSoon(self, seconds: float) -> None:
@@ -335,17 +340,17 @@ class FabricPoller:
         times.append(at)
         self.sweeps.runIn(at - now)
 
-    def _blind(self, fabric: Fabric) -> None:
-        """Handle a sweep that saw nothing beyond our own port: the other nodes are not gone, we are."""
-        self._isBlind = True
-        self._unread()
+    def _sweptAlone(self, fabric: Fabric) -> None:
+        """Handle a sweep that found the local node only: its link is down, and no other node is gone."""
+        self._isIsolated = True
+        self._markUnread()
         with self.sweeps.step("checking the fabric"):
-            self._observe(_SWEEP, self._check(fabric), isUnknown=lambda key: True)
+            self.report(_SWEEP, self._check(fabric), isUnknown=lambda key: True)
 
-    def _overwhelmed(self, fabric: Fabric) -> None:
-        """Handle a sweep that came to its bounds: of nodes that it did not find, none has to be gone."""
+    def _sweepTruncated(self, fabric: Fabric) -> None:
+        """Handle a sweep that reached its bounds: nodes that it did not find need not be gone."""
         found = [Finding(one.kind, one.where, one.text) for one in fabric.problems if one.kind == LEFT_OUT]
-        self._observe(_SWEEP, found, isUnknown=lambda key: True)
+        self.report(_SWEEP, found, isUnknown=lambda key: True)
 
     def _untilSweep(self) -> float:
         """Time until the next sweep: until it settles a finding, with pauses of four times its duration."""
@@ -365,15 +370,15 @@ class FabricPoller:
     def _swept(self, fabric: Fabric, now: float) -> None:
         self.fabric = fabric
         self._touched.clear()
-        self._isUncertain = False
-        if self._isBlind:
-            self._isBlind = False
+        self._areLIDsDoubtful = False
+        if self._isIsolated:
+            self._isIsolated = False
             self._reader.backOff.clear()
-        self._entered(self.sweeps, fabric, now)
+        self._nodesChanged(self.sweeps, fabric, now)
         with self.sweeps.step("checking the fabric"):
-            self._observe(_SWEEP, self._check(fabric) + self.presence.findings())
+            self.report(_SWEEP, self._check(fabric) + self.presence.findings())
 
-    def _entered(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
+    def _nodesChanged(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
         """
         Follow nodes and links that have come and gone.
 
@@ -381,10 +386,7 @@ class FabricPoller:
         """
         self.version += 1
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
-        with loop.step("following nodes"):
-            for guid in self.presence.swept(fabric, now):
-                self._thresholds.restarted(guid, now)
-                self._reader.forget(guid)
+        self._follow(loop, fabric, now)
         with loop.step("forgetting counters"):
             self._reader.keep(fabric.nodes, self.presence.nodes)
         with loop.step("forgetting errors"):
@@ -393,11 +395,21 @@ class FabricPoller:
             with loop.step("forgetting optional counters"):
                 one.keep(fabric.nodes)
 
+    def _follow(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
+        """Add the changes of the fabric to the journal, and start the counters of returned nodes anew."""
+        with loop.step("following nodes"):
+            gone = set(self.presence.nodes)
+            changes = self.presence.follow(fabric, now)
+            self.journal.add(changes)
+            for guid in gone.intersection(fabric.nodes):
+                self._thresholds.restarted(guid, now)
+                self._reader.forget(guid)
+
     def _judgeTouched(self) -> None:
         """
-        Judge nodes that were looked at since the last sweep; of others only what is there no more.
+        Report findings at nodes that were refreshed since the last sweep, and clear those of other nodes.
 
-        A sweep's own findings wait for the next sweep, since datagrams are lost.
+        New findings at other nodes wait for the next sweep, since datagrams are lost.
         """
         if self.fabric is None:
             return
@@ -408,11 +420,11 @@ class FabricPoller:
             place = one.where if one.guid is None else str(one.guid)
             if place in touched or (one.kind, place, one.port) in opened:
                 found.append(one)
-        self._observe(_SWEEP, found, isUnknown=lambda key: key not in self.findingLog.open)
+        self.report(_SWEEP, found, isUnknown=lambda key: key not in self.findingLog.open)
 
     # Signs of change.
 
-    def _heard(self, notice: Notice, request: MADRequest) -> None:
+    def _noticeReceived(self, notice: Notice, request: MADRequest) -> None:
         """Query the node that a notice is about; sweep if it is unknown."""
         self.statistics.notices += 1
         if notice.trapNumber not in _CHANGES or self.fabric is None:
@@ -429,15 +441,15 @@ class FabricPoller:
             node = leadingTo(self.fabric.byGUID(gid.guid))
             if node is None:  # gone is what is not known; what has come may be found by its switch's trap
                 if notice.trapNumber == Trap.GID_IN_SERVICE:
-                    self._strangers.add(gid.guid)
-                    self._signIn()
+                    self._newGUIDs.add(gid.guid)
+                    self._scheduleRefresh()
                 return
         if node is None:
             self._sweepSoon(self._settings.settleSeconds)
         else:
             self._sign(node.guid)
 
-    def _missed(self, guid: GUID) -> None:
+    def _nodeSilent(self, guid: GUID) -> None:
         """Query a node that is silent for the first time by its route: its LID may have changed."""
         node = None if self.fabric is None else self.fabric.nodes.get(guid)
         if node is not None:
@@ -446,30 +458,30 @@ class FabricPoller:
     async def _seek(self, node: Node) -> None:
         if await hasOtherLID(self._agent, node, self._settings.timeoutSeconds, _RETRIES):
             self._reader.backOff.answered(node.guid)
-            self._mistook(node.guid)
+            self._lidIsWrong(node.guid)
 
-    def _mistook(self, guid: GUID) -> None:
-        """Sweep soon, with the usual pauses: a node has another LID than is known here, and so may others."""
-        self._isUncertain = True
+    def _lidIsWrong(self, guid: GUID) -> None:
+        """Sweep soon, with the usual pauses: a node has an unknown LID, and so may others."""
+        self._areLIDsDoubtful = True
         self._sweepSoon(0.0)
 
     def _sign(self, guid: GUID) -> None:
         """Query a node soon, together with others that may have changed."""
         self._signs[guid] = None
-        self._signIn()
+        self._scheduleRefresh()
 
-    def _signIn(self) -> None:
+    def _scheduleRefresh(self) -> None:
         self._refreshes.runIn(self._settings.settleSeconds)
 
-    def _untilSigns(self) -> float | None:
-        return self._settings.settleSeconds if self._signs or self._strangers else None
+    def _untilRefresh(self) -> float | None:
+        return self._settings.settleSeconds if self._signs or self._newGUIDs else None
 
-    async def _queryChanged(self) -> bool:
-        """Query all nodes that may have changed; False if that must wait, or the port is down."""
+    async def _refreshSigned(self) -> bool:
+        """Refresh all nodes with a sign of change; False during a sweep, or while the port is down."""
         fabric = self.fabric
         if self._isOffline() or fabric is None:
             self._signs.clear()
-            self._strangers.clear()
+            self._newGUIDs.clear()
         elif not self.sweeps.isRunning:
             nodes = [fabric.nodes[guid] for guid in self._signs if guid in fabric.nodes]
             self._signs.clear()
@@ -486,7 +498,7 @@ class FabricPoller:
         return Refresh(schedule, end, fabric, seconds, _RETRIES)
 
     async def _refresh(self, fabric: Fabric, nodes: list[Node]) -> None:
-        """Ask nodes with a sign of change again."""
+        """Query nodes with a sign of change again."""
         schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
         refresh = self._refreshOf(schedule, fabric)
         self.statistics.refreshes += 1
@@ -501,14 +513,14 @@ class FabricPoller:
 
         await schedule.run(mqueue=(look(node) for node in nodes))
         await refresh.finish()
-        strangers, self._strangers = self._strangers, set()
-        if any(fabric.byGUID(guid) is None for guid in strangers):
+        newGUIDs, self._newGUIDs = self._newGUIDs, set()
+        if any(fabric.byGUID(guid) is None for guid in newGUIDs):
             refresh.unclear = "somebody is new"
         self._refreshed(self._refreshes, refresh, fabric, wasSign=True)
 
     def _refreshed(self, loop: SupervisedLoop, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:
         """
-        Take what a refresh has changed; look again at that place, until that is settled.
+        Enter the changes of a refresh; refresh these nodes again until their findings are settled.
 
         @param loop: loop of the present run, of which this is a part.
         """
@@ -522,9 +534,10 @@ class FabricPoller:
         if refresh.changed or wasSign:
             self._touched |= refresh.touched
             if refresh.isRelinked:
-                self._entered(loop, fabric, now)
+                self._nodesChanged(loop, fabric, now)
             elif refresh.changed:
                 self.version += 1
+                self._follow(loop, fabric, now)
             with loop.step("checking what has changed"):
                 self._judgeTouched()
         again = {node.guid for node in refresh.changed}
@@ -543,7 +556,7 @@ class FabricPoller:
         self.statistics.overruns += overruns
         return (overruns + 1) * interval - passed
 
-    async def _turn(self) -> bool:
+    async def _runRound(self) -> bool:
         """Read all counters once; False while nobody can be asked."""
         self._roundBegan = self._reactor.seconds()
         self._reportSelf()
@@ -559,19 +572,19 @@ class FabricPoller:
         return True
 
     async def _round(self, fabric: Fabric, asking: Deferred[None]) -> None:
-        """Read the counters of all nodes that are due, and look at the states of some."""
+        """Read the counters of all nodes that are due, and the states of some."""
         reader, statistics, step = self._reader, self.statistics, self.rounds.step
         began, silences, looks = self._reactor.seconds(), reader.silences, reader.looks
         nodes = [node for node in fabric.nodes.values() if node.lid]
         due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
-        toQuery = self._nextToQuery(fabric)
+        stateNodes = self._nextStates(fabric)
         schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
         refresh = self._refreshOf(schedule, fabric)
         try:
             with step("reading counters"):
-                await reader.read(nodes, self.version, toQuery)
+                await reader.read(nodes, self.version, stateNodes)
             with step("reading states"):
-                await self._readStates(schedule, refresh, nodes, toQuery)
+                await self._readStates(schedule, refresh, nodes, stateNodes)
         finally:
             statistics.readings, statistics.silences = reader.readings, reader.silences
             statistics.looks += reader.looks - looks
@@ -579,12 +592,12 @@ class FabricPoller:
         with step("following changes"):
             self._refreshed(self.rounds, refresh, fabric, wasSign=False)
         if due > 1 and reader.silences - silences >= due - 1:
-            self._sweepSoon(0.0)  # who alone answers is we: it may be our own link
+            self._sweepSoon(0.0)  # only the local node answers: its own link may be down
         statistics.turns += 1
         statistics.turnSeconds = self._reactor.seconds() - began
         with step("asking the master subnet manager"):
             await asking
-        if not self._isUncertain:  # what was read by a LID may be another node's
+        if not self._areLIDsDoubtful:  # what was read by a LID may be another node's
             with step("judging counters"):
                 self._judgeCounters(self.fabric or fabric)
         if self.findingLog.isClearing(_SWEEP):
@@ -594,23 +607,23 @@ class FabricPoller:
             self._onRound(began)
 
     async def _readStates(
-        self, schedule: MADSchedule, refresh: Refresh, nodes: list[Node], toQuery: set[GUID]
+        self, schedule: MADSchedule, refresh: Refresh, nodes: list[Node], stateNodes: set[GUID]
     ) -> None:
         """
         Read the states of nodes that have changed, and counters that are optional.
 
-        @param toQuery: nodes whose states are read.
+        @param stateNodes: nodes whose states are read.
         """
         changed = [node for node in nodes if node.guid in self._reader.changed]
-        looked = [node for node in nodes if node.guid in toQuery]
+        looked = [node for node in nodes if node.guid in stateNodes]
         optional = [(one, node) for one in self._optional for node in looked if one.isWanted(node)]
-        states = (self._look(refresh, node) for node in changed)
+        states = (self._readState(refresh, node) for node in changed)
         reasons = (self._readOptional(reader, node, schedule) for reader, node in optional)
         await schedule.run(mqueue=chain(states, reasons))
         await refresh.finish()
 
     async def _askManager(self) -> None:
-        """Ask the master SM for its state; a new one has to be told what we want to hear."""
+        """Query the state of the master SM, and subscribe to notices again when it has changed."""
         watch, end = self.manager, self._agent.port.endPort
         if not end.smLID:
             watch.silent(0, "")
@@ -624,14 +637,14 @@ class FabricPoller:
                 watch.silent(end.smLID, str(error))
             else:
                 if watch.answered(end.smLID, info, self._reactor.seconds()):
-                    self._isUncertain = True
+                    self._areLIDsDoubtful = True
                     self._sweepSoon(self._settings.settleSeconds)
                     if self._subscription is not None:
                         self._subscription.renew()
-        self._observe(_MASTER, watch.findings(self._reactor.seconds()))
+        self.report(_MASTER, watch.findings(self._reactor.seconds()))
 
-    def _nextToQuery(self, fabric: Fabric) -> set[GUID]:
-        """Nodes whose states are looked at in this round: all in turn."""
+    def _nextStates(self, fabric: Fabric) -> set[GUID]:
+        """Nodes whose states are read in this round: all nodes in rotation."""
         settings = self._settings
         share = settings.intervalSeconds / settings.stateSeconds
         count = min(len(self._rotation), int(len(self._rotation) * share) + 1)
@@ -639,7 +652,7 @@ class FabricPoller:
         self._rotation.rotate(-count)
         return chosen
 
-    async def _look(self, refresh: Refresh, node: Node) -> None:
+    async def _readState(self, refresh: Refresh, node: Node) -> None:
         """Enter what has changed at a node's ports."""
         with self.rounds.step("reading states"):
             try:
@@ -667,18 +680,9 @@ class FabricPoller:
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
             for guid in silent
         ]
-        self._observe(_COUNTERS, found, {str(guid) for guid in silent})
+        self.report(_COUNTERS, found, {str(guid) for guid in silent})
 
-    def report(self, source: str, found: Iterable[Finding]) -> None:
-        """
-        Enter findings of another part of a monitor.
-
-        @param source: name of that part.
-        @param found: all that it finds now: what it found before and finds no more is cleared in time.
-        """
-        self._observe(source, found)
-
-    def _observe(
+    def report(
         self,
         source: str,
         found: Iterable[Finding],
@@ -686,10 +690,12 @@ class FabricPoller:
         isUnknown: Callable[[Key], bool] = lambda key: False,
     ) -> None:
         """
-        Enter all that a source finds now.
+        Report the findings of a part of the monitor.
 
-        @param silent: GUIDs of nodes that could not be asked, as text.
-        @param isUnknown: returns True for findings that could not be looked for otherwise.
+        @param source: name of that part.
+        @param found: all of its present findings; earlier ones that are missing are cleared in time.
+        @param silent: GUIDs of nodes that did not answer, as text: their findings stay.
+        @param isUnknown: returns True for other findings that could not be checked, and stay.
         """
         now = self._reactor.seconds()
         events = self.findingLog.observe(
@@ -697,7 +703,8 @@ class FabricPoller:
             lambda key: isUnknown(key) or (key.place in silent and key.kind != "node-silent"),
         )
         for event in events:
+            self.journal.findingChanged(event, now)
             try:
                 self._notify(event)
             except Exception:
-                _log.failure("while {event!r} was told", event=event)
+                _log.failure("while {event!r} was reported", event=event)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from txrdma.fabric.errorcorrection import CORRECTED, LANES, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
-from txrdma.fabric.linkspeeds import LaneSpeed
+from txrdma.fabric.linkspeeds import NOMINAL_GIGABITS
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.thresholds import Place
@@ -108,19 +108,6 @@ CAUSE_FAMILIES: Final = {
     "portSwHOQLifetimeLimitDiscards": "port_switch_hoq_lifetime_limit_discards",
 }
 """Names of families of causes, by the names of the optional counters."""
-
-_NOMINAL: Final = {
-    int(LaneSpeed.SDR): 2.5,
-    int(LaneSpeed.DDR): 5.0,
-    int(LaneSpeed.QDR): 10.0,
-    int(LaneSpeed.FDR10): 10.0,
-    int(LaneSpeed.FDR): 14.0,
-    int(LaneSpeed.EDR): 25.0,
-    int(LaneSpeed.HDR): 50.0,
-    int(LaneSpeed.NDR): 100.0,
-    int(LaneSpeed.XDR): 200.0,
-}
-"""Gbit/s of a lane as kernels tell them, and so node_exporter: rounded names, not signalling rates."""
 
 _BYTES_PER_GIGABIT: Final = 125e6
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -361,4 +348,4 @@ def fabricText(fabric: Fabric, nameOf: Callable[[Node], str]) -> str:
 
 
 def _rate(port: Port) -> int:
-    return int(port.width * _NOMINAL.get(port.activeSpeed, 0.0) * _BYTES_PER_GIGABIT)
+    return int(port.width * NOMINAL_GIGABITS.get(port.activeSpeed, 0.0) * _BYTES_PER_GIGABIT)

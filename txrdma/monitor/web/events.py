@@ -168,7 +168,7 @@ class EventHub:
     def _broke(self, failure: Failure) -> None:
         self._work = None
         if not failure.check(SchedulerStopped):
-            _log.failure("while a round was told", failure)
+            _log.failure("while a round was sent to browsers", failure)
 
     def _sendRound(self, context: PageContext) -> Iterator[None]:
         """Tell readers of a round, with pauses: a large fabric has twenty thousand links between switches."""

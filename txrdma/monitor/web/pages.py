@@ -15,7 +15,7 @@ from txrdma.fabric.model import Node, Port
 from txrdma.fabric.rates import bitsEachSecond
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.events.journal import KINDS
+from txrdma.monitor.diagnosis.journal import KINDS
 from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.reading.details import CAUSES
 from txrdma.monitor.series.exposition import correctionMeanings, FAMILIES, guidText
@@ -146,7 +146,7 @@ def _overview(context: PageContext, values: Values) -> Tag:
             section(
                 "Latest changes",
                 changeTable(
-                    context, context.watch.journal.since(0)[:_FEW], "Nothing has changed since the start."
+                    context, context.poller.journal.since(0)[:_FEW], "Nothing has changed since the start."
                 ),
                 name="changes",
             ),
@@ -440,7 +440,7 @@ def _changes(context: PageContext, values: Values) -> Tag:
     since = values["since"]
     if since is None:
         since = context.now - _DAY
-    changes = CHANGES.select(context, context.watch.journal.since(since), values)
+    changes = CHANGES.select(context, context.poller.journal.since(since), values)
     shown = changes[values["offset"] : values["offset"] + values["limit"]]
     ranges = [
         [tags.a(f"Last {text}", href=f"/changes?{urlencode({'since': int(context.now - seconds)})}"), " "]

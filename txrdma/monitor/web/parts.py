@@ -9,7 +9,7 @@ from typing import Any, Final
 from twisted.web.template import Tag
 
 from txrdma.monitor.diagnosis.findinglog import Entry
-from txrdma.monitor.events.journal import Change
+from txrdma.monitor.diagnosis.journal import Change
 from txrdma.monitor.web.layout import (
     badge,
     errors,

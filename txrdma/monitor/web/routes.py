@@ -146,7 +146,7 @@ def _findings(context: PageContext, values: Values) -> Answer:
 
 
 def _changes(context: PageContext, values: Values) -> Answer:
-    return CHANGES.page(context, context.watch.journal.since(values["since"]), values)
+    return CHANGES.page(context, context.poller.journal.since(values["since"]), values)
 
 
 async def _history(context: PageContext, values: Values) -> Answer:

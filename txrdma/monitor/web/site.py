@@ -14,7 +14,6 @@ from twisted.web.http import HTTPChannel
 from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
-from txrdma.monitor.diagnosis.findinglog import FindingEvent
 from txrdma.monitor.series.exposition import METRICS
 from txrdma.monitor.web.access import Access, isLocalName
 from txrdma.monitor.web.events import EventHub, Events
@@ -159,7 +158,6 @@ class MonitorSite:
         """
         self.hub = EventHub(reactor, watch)
         self._reactor = reactor
-        self._watch = watch
         self._timer: IDelayedCall | None = None
         root, api = _Root(watch), Resource()
         api.putChild(b"v1", _Versioned(API(watch), Events(self.hub)))
@@ -183,16 +181,6 @@ class MonitorSite:
             self._timer.cancel()
             self._timer = None
         self.hub.close()
-
-    def findingChanged(self, event: FindingEvent) -> None:
-        """Take a finding that was raised or cleared."""
-        self._watch.findingChanged(event)
-        self.hub.findingChanged(event)
-
-    def fabricChanged(self) -> None:
-        """Take a round of readings."""
-        self._watch.fabricChanged()
-        self.hub.fabricChanged()
 
 
 class _Versioned(Resource):

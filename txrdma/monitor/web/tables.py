@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from txrdma.fabric.model import Node, Port
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Entry
-from txrdma.monitor.events.journal import Change, KINDS
+from txrdma.monitor.diagnosis.journal import Change, KINDS
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.watch import NODE_TYPES, nodeType, PageContext, printable
 

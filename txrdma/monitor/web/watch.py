@@ -14,10 +14,9 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.rpcs import RPCs
-from txrdma.monitor.diagnosis.findinglog import Entry, FindingEvent
+from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.diagnosis.linkload import shareOf
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS
-from txrdma.monitor.events.journal import Journal
 from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.history import HistoryWriter
@@ -46,7 +45,6 @@ class Watch:
     @ivar poller: watches the fabric; C{history} has what its ports counted, where that is kept.
     @ivar rpcs: asks the fabric, for paths.
     @ivar seconds: returns the time in seconds since 1970.
-    @ivar journal: changes so far.
     """
 
     def __init__(
@@ -60,20 +58,6 @@ class Watch:
         self.rpcs = rpcs
         self.history = history
         self.seconds = seconds
-        self.journal = Journal()
-        self._version = -1
-
-    def findingChanged(self, event: FindingEvent) -> None:
-        """Take a finding that was raised or cleared, after the change that it is of."""
-        self.fabricChanged()
-        self.journal.findingChanged(event, self.seconds())
-
-    def fabricChanged(self) -> None:
-        """Take what has changed of the fabric, if it has."""
-        fabric, version = self.poller.fabric, self.poller.version
-        if fabric is not None and version != self._version:
-            self._version = version
-            self.journal.observe(fabric, self.seconds())
 
     def context(self) -> PageContext:
         """Return the context of one request."""

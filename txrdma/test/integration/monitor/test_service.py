@@ -22,7 +22,6 @@ from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.interfaces import IMADPort, IMADPortStringParser
 from txrdma.mad.ports import openMADPort
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.diagnosis.findinglog import Raised
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.tap import monitor
 from txrdma.tap.monitor import MonitorService
@@ -85,7 +84,7 @@ class StartTests(SynchronousTestCase):
         assert writer is not None
         self.patch(writer, "_inThread", maybeDeferred)
         self.failureResultOf(Deferred.fromCoroutine(writer._write()), DeviceUnavailable)
-        service._tell(Raised(entryOf()))
+        service.poller.report("test", [entryOf().finding])
         folder.mkdir()
         service._update()
         self.successResultOf(Deferred.fromCoroutine(writer._write()))

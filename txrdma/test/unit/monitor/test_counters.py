@@ -58,7 +58,6 @@ class MeterTests(SynchronousTestCase):
         for second in (1.0, 2.0):
             self.meter.read((FULL, 0, 0), second)
             self.assertEqual((self.meter.rate("data"), self.meter.value("data")), (None, None))
-        self.assertEqual(self.meter.full(), ["data"])
         self.meter.read((50, 0, 0), 3.0)
         self.assertEqual(self.meter.rate("data"), 200.0)
 

@@ -77,7 +77,7 @@ class EventTests(PollerTestCase):
         self.fabric.node("c").description = "c-new"
         details = LocalChangeDetails(lid=self.lid("c"), otherLocalChanges=True, nodeDescriptionChange=True)
         notice = Notice(isGeneric=True, trapNumber=144, details=details.encode())
-        self.poller._heard(notice, None)  # type: ignore[arg-type]  # the request is not looked at
+        self.poller._noticeReceived(notice, None)  # type: ignore[arg-type]  # the request is not looked at
         self.pump(5.0)
         assert self.poller.fabric is not None
         self.assertIn("c-new", {node.description for node in self.poller.fabric.nodes.values()})
@@ -88,7 +88,7 @@ class EventTests(PollerTestCase):
         self.started()
         details = LocalChangeDetails(lid=LID(999))
         notice = Notice(isGeneric=True, trapNumber=144, details=details.encode())
-        self.poller._heard(notice, None)  # type: ignore[arg-type]  # the request is not looked at
+        self.poller._noticeReceived(notice, None)  # type: ignore[arg-type]  # the request is not looked at
         self.pump(5.0)
         self.assertEqual(self.poller.statistics.sweeps, 2)
 
@@ -98,7 +98,7 @@ class EventTests(PollerTestCase):
         details = LocalChangeDetails(lid=LID(999))
         notice = Notice(isGeneric=True, trapNumber=144, details=details.encode())
         for _ in range(600):
-            self.poller._heard(notice, None)  # type: ignore[arg-type]  # the request is not looked at
+            self.poller._noticeReceived(notice, None)  # type: ignore[arg-type]  # the request is not looked at
             self.pump(0.1)
         self.assertLessEqual(self.poller.statistics.sweeps, 1 + MOST_UNPLANNED)
         self.pump(MOST_UNPLANNED * UNPLANNED_SECONDS)

@@ -16,15 +16,14 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.diagnosis.findinglog import Entry, FindingEvent, FindingLog, Resumed
+from txrdma.monitor.diagnosis.journal import Change, Journal, MOST_CHANGES
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.tallies import Limit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.events.journal import Change, Journal, MOST_CHANGES
 from txrdma.monitor.events.memory import MonitorMemory, secondsToFind
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
-from txrdma.monitor.web.watch import Watch
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
@@ -54,8 +53,7 @@ class RestartTests(PollerTestCase):
             notify=self.heard,
             onRound=self.looked,
         )
-        self.watch = Watch(poller, self.agent, self.writer, self.clock.seconds)
-        self.journal = self.watch.journal
+        self.journal = poller.journal
         self.memory = MonitorMemory(self.store, self.writer, poller.findingLog, poller.presence, self.journal)
         began = self.clock.seconds()
         self.memory.restore(
@@ -69,11 +67,9 @@ class RestartTests(PollerTestCase):
             self.told_.append((self.clock.seconds(), "resumed", found.kind, found.where))
         else:
             super().heard(event)
-        self.watch.findingChanged(event)
         self.memory.update()
 
     def looked(self, began: float) -> None:
-        self.watch.fabricChanged()
         self.memory.update()
 
     def ended(self) -> None:
@@ -184,6 +180,7 @@ class RestartTests(PollerTestCase):
         self.again(60.0)
         self.assertEqual(self.said(), [])
         self.assertEqual(self.poller.presence.nodes, {})
+        self.assertEqual(self.kinds(), [])
 
     def test_severities(self) -> None:
         """A finding that was restored has the severity that rules give it now."""
@@ -224,7 +221,7 @@ class BoundTests(SynchronousTestCase):
         memory = memoryOf(journal)
         memory.restore(lambda kind: 0.0)
         for number in range(MOST_CHANGES + 300):
-            journal._add([Change(float(number), "node-came", f"n{number}", "it is there")])
+            journal.add([Change(float(number), "node-came", f"n{number}", "it is there")])
             if not number % 777:
                 memory.update()
                 clock.advance(1.0)
@@ -236,7 +233,7 @@ class BoundTests(SynchronousTestCase):
         memory.restore(lambda kind: 0.0)
         self.assertEqual(list(other.changes), list(journal.changes))
         self.assertEqual(other.number, MOST_CHANGES + 300)
-        other._add([Change(1e6, "node-gone", "last", "it is gone")])
+        other.add([Change(1e6, "node-gone", "last", "it is gone")])
         memory.update()
         clock.advance(1.0)
         rows = sorted(json.loads(value)[0] for _name, value in store.remembered("changes"))

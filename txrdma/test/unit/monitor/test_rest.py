@@ -25,11 +25,11 @@ class SiteTestCase(PollerTestCase):
         super().setUp()
         self.watch = Watch(self.poller, self.agent, None, self.clock.seconds)
         self.site = MonitorSite(self.clock, self.watch)
-        self.poller._onRound = lambda began: self.site.fabricChanged()
+        self.poller._onRound = lambda began: self.site.hub.fabricChanged()
 
     def heard(self, event: FindingEvent) -> None:
         super().heard(event)
-        self.site.findingChanged(event)
+        self.site.hub.findingChanged(event)
 
     def guid(self, name: str) -> str:
         return guidText(self.fabric.node(name).guid)

@@ -273,7 +273,7 @@ class ChaosTests(PollerTestCase):
         """A survey that raises is made again, and is a finding meanwhile."""
         surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
         self.addCleanup(surveyor.stop)
-        calls = self.raising(self.poller, "report", 1)
+        calls = self.raising(surveyor, "_survey", 1)
         self.started(0.0)
         surveyor.start()
         self.pump(200.0)
@@ -308,7 +308,7 @@ class ServiceTests(SynchronousTestCase):
         assert service._writer is not None
         parts = [
             *((service._notifier, "ready"), (service._writer, "add"), (service._files, "update")),
-            *((service, "_clockFindings"), (service.site, "fabricChanged"), (service, "_update")),
+            *((service, "_clockFindings"), (service.site.hub, "fabricChanged"), (service, "_update")),
         ]
         names = [name for _owner, name in parts]
         for broken in names:
@@ -323,7 +323,7 @@ class ServiceTests(SynchronousTestCase):
     def test_event(self) -> None:
         """A finding that one part cannot take is taken by the others."""
         service = self.service
-        receivers: list[Any] = [service._alerts, service.site]
+        receivers: list[Any] = [service._alerts, service.site.hub]
         for broken in receivers:
             self.calls.clear()
             for receiver in receivers:
