@@ -92,8 +92,8 @@ class Stalls:
         if self.seconds <= STALL_SECONDS:
             return ""
         return (
-            f"The reactor did nothing else for {self.seconds:.3f} s ({self.event}), but at most {STALL_SECONDS} "
-            f"s are allowed. Meanwhile it ran: {self.where or 'too short for a sample'}."
+            f"The reactor did nothing else for {self.seconds:.3f} s ({self.event}); {STALL_SECONDS} s may be."
+            f" Meanwhile it ran: {self.where or 'too short for a sample'}."
         )
 
     def _sample(self) -> None:

@@ -109,7 +109,9 @@ ADVICE: Final[dict[str, Advice]] = {
         "The clock of this host was set back: restart the monitor, so that its times are right again.",
     ),
     "no-notices": Advice(_INFO, "Changes are found later: see that the subnet manager works, and its log."),
-    "telling-failed": Advice(_WARNING, "See why the channel takes no news; they wait, and are told later."),
+    "notification-failed": Advice(
+        _WARNING, "See why the channel takes no news; they wait, and are told later."
+    ),
     "file-failed": Advice(_WARNING, "See that the file's folder is there, and can be written to."),
     "loop-failed": Advice(
         _WARNING,

@@ -400,7 +400,7 @@ LIMITS: Final = (
         "bytes of a webhook's answer",
         "txrdma.monitor.events.channels.MOST_ANSWER",
         "The connection is closed.",
-        "integration.monitor.test_telling.ChannelTests.test_webhook",
+        "integration.monitor.test_notifier.ChannelTests.test_webhook",
     ),
     Limit(
         "monitor",

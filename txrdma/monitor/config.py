@@ -56,7 +56,7 @@ class MonitorConfig:
     @ivar counters: names of the counters that Prometheus is told.
     @ivar history: path of the file of its history, or URL of its database; C{""} for none.
     @ivar surveySeconds: time between surveys of the tables of a fabric that does not change; 0 for none.
-    @ivar telling: rules for what is told to others.
+    @ivar alerts: rules for what is told to others.
     @ivar webhooks: names of webhooks, their URLs, formats, and Authorization headers or C{""}; C{mail} is
         None without mail, C{log} the path of the file of lines, C{""} for none.
     @ivar files: files for other programs, which are kept up to date.
@@ -78,7 +78,7 @@ class MonitorConfig:
     mostBitErrors: float
     surveySeconds: float
     topology: str
-    telling: AlertRules
+    alerts: AlertRules
     webhooks: tuple[tuple[str, str, str, str], ...]
     mail: MailSettings | None
     log: str
@@ -235,7 +235,7 @@ _SCHEMA: Final[Mapping[str, Any]] = {
         "interval": ("intervalSeconds", _seconds(0.1)),
         "sweep": ("sweepSeconds", _seconds(1.0)),
         "settle": ("settleSeconds", _seconds(0.1)),
-        "look": ("stateSeconds", _seconds(1.0)),
+        "states": ("stateSeconds", _seconds(1.0)),
         "timeout": ("timeoutSeconds", _seconds(0.01)),
         "outstanding": ("maxOutstanding", _whole(1)),
         "nodes": ("mostNodes", _whole(2)),
@@ -254,7 +254,7 @@ _SCHEMA: Final[Mapping[str, Any]] = {
     "limits": {
         _ANY: (_counterKey, {"most": ("most", _whole(0, 1 << 63)), "seconds": ("seconds", _seconds(1.0))})
     },
-    "telling": {
+    "alerts": {
         "delay": ("delaySeconds", _seconds(0.0)),
         "group": ("groupSeconds", _seconds(0.0)),
         "severity": ("least", _severity),
@@ -340,13 +340,13 @@ class _Reader:
 
     def _complete(self) -> None:
         """Check for keys that are missing beside others, or exclude each other."""
-        history, mail = self.table("history"), self.table("telling", "mail")
+        history, mail = self.table("history"), self.table("alerts", "mail")
         if history.get("file") and history.get("url"):
             self._mistake("history.url", "there is a history.file, too: which of them is it?")
         if mail:
-            self._require("telling.mail", mail, host="host", sender="from", receivers="to")
-        for name, webhook in self.table("telling", "webhooks").items():
-            self._require(f"telling.webhooks.{name}", webhook, url="url")
+            self._require("alerts.mail", mail, host="host", sender="from", receivers="to")
+        for name, webhook in self.table("alerts", "webhooks").items():
+            self._require(f"alerts.webhooks.{name}", webhook, url="url")
 
     def _checkAccess(self) -> None:
         """Refuse pages that everybody in the network could read."""
@@ -423,7 +423,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         lines = [f"{name}, line {line}: {mistake}" for line, mistake in sorted(reader.mistakes)]
         raise InvalidRequest("\n".join(lines))
     web, history, poll = reader.table("web"), reader.table("history"), reader.table("poll")
-    found, telling = reader.table("findings"), reader.table("telling")
+    found, alerts = reader.table("findings"), reader.table("alerts")
     known = {limit.counter for limit in (*DEFAULT_LIMITS, DEFAULT_FLAPS)}
     more = tuple(
         reader.limit(Limit(counter, 0, 3600.0)) for counter in reader.table("limits") if counter not in known
@@ -452,12 +452,12 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
                 *(webhook, given["url"], given.get("format", "alertmanager")),
                 _secretIn(given.get("authorizationFile", ""), f"authorization of webhook {webhook}"),
             )
-            for webhook, given in telling.pop("webhooks", {}).items()
+            for webhook, given in alerts.pop("webhooks", {}).items()
         ),
-        mail=_mail(telling.pop("mail", {})),
-        log=telling.pop("log", ""),
-        telling=AlertRules(
-            silences=tuple(Silence(**given) for given in telling.pop("silences", {}).values()), **telling
+        mail=_mail(alerts.pop("mail", {})),
+        log=alerts.pop("log", ""),
+        alerts=AlertRules(
+            silences=tuple(Silence(**given) for given in alerts.pop("silences", {}).values()), **alerts
         ),
         files=FileSettings(**reader.table("files")),
     )

@@ -144,9 +144,9 @@ def channelsOf(reactor: Any, config: MonitorConfig) -> list[Channel]:
     """
     for name, url, _kind, _authorization in config.webhooks:
         if url.startswith("https:"):
-            requireTLS(f"telling.webhooks.{name}")
+            requireTLS(f"alerts.webhooks.{name}")
     if config.mail is not None and config.mail.user:
-        requireTLS("telling.mail with a user")
+        requireTLS("alerts.mail with a user")
     channels: list[Channel] = [
         WebhookChannel(reactor, name, url, kind == "alertmanager", authorization)
         for name, url, kind, authorization in config.webhooks
@@ -234,7 +234,7 @@ class MonitorService(MultiService):
             known = (self.poller.findingLog, self.poller.presence, self.poller.journal)
             self._memory = MonitorMemory(store, self._writer, *known)
             self._restore(self._memory, store)
-        self._alerts = Notifier(reactor, config.telling, channels, self._writer, supervisor)
+        self._alerts = Notifier(reactor, config.alerts, channels, self._writer, supervisor)
         self._alerts.expect(self.poller.findingLog.open)
         self._files = MaintainedFiles(config.files)
         self._surveyor = Surveyor(reactor, self._agent, self.poller, config.surveySeconds)
@@ -289,7 +289,7 @@ class MonitorService(MultiService):
             self._files.update(self.poller)
         with step("checking the clock"):
             self.poller.report("clock", self._clockFindings())
-        self.poller.report("telling", self._alerts.findings() + self._files.findings())
+        self.poller.report("notifications", self._alerts.findings() + self._files.findings())
         with step("updating pages"):
             self.site.hub.fabricChanged()
         with step("remembering"):
@@ -347,7 +347,7 @@ class MonitorService(MultiService):
         self.poller.change(config.settings, config.rules, check)
         self._surveyor.change(config.surveySeconds)
         self._files.change(config.files)
-        self._alerts.change(config.telling, channels)
+        self._alerts.change(config.alerts, channels)
         _log.info("the configuration was read again")
         return True
 

@@ -35,7 +35,7 @@ STOP_SECONDS: Final = 5.0
 MOST_ALERTS: Final = 1000
 """Maximum number of alerts that wait for a channel; the oldest are dropped."""
 
-QUEUE: Final = "telling"
+QUEUE: Final = "notifications"
 """Table of stored alerts, by the name of the queue and a number."""
 
 Stored = tuple[str, str, Union[str, None]]

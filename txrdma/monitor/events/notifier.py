@@ -72,7 +72,9 @@ class Notifier:
         self._memory = memory
         self._supervisor = Supervisor(reactor) if supervisor is None else supervisor
         self._queues = [self._queue(channel) for channel in channels]
-        self._loop = self._supervisor.add(SupervisedLoop(reactor, "telling", self._take, self._untilNext))
+        self._loop = self._supervisor.add(
+            SupervisedLoop(reactor, "notifications", self._take, self._untilNext)
+        )
         self._repeats: list[IDelayedCall] = []
         self._isStarted = self._isKnown = False
 
@@ -152,7 +154,7 @@ class Notifier:
     def findings(self) -> list[Finding]:
         """Channels whose last attempt failed."""
         return [
-            Finding("telling-failed", queue.channel.name, queue.loop.problem + _lost(queue.dropped))
+            Finding("notification-failed", queue.channel.name, queue.loop.problem + _lost(queue.dropped))
             for queue in self._queues
             if queue.loop.problem
         ]

@@ -18,7 +18,7 @@ from twisted.internet.endpoints import clientFromString, connectProtocol, server
 from twisted.protocols.basic import LineReceiver
 from twisted.web.server import Site
 
-from txrdma.test.integration.test_web import BODY, Telling
+from txrdma.test.integration.test_web import BODY, BodyResource
 from txrdma.test.support.programs_page import blocks, PAGE
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.streams.certificate import makeCertificate
@@ -99,7 +99,7 @@ class ServingTests(EndsTestCase):
         except ImportError as error:
             raise SkipTest("treq is not installed") from error
         names = self.run_(block("treq"))
-        resource = Telling()
+        resource = BodyResource()
         port = await serverFromString(reactor, "smc:0:interface=127.0.0.1").listen(Site(resource))
         self.addCleanup(port.stopListening)
         where: Any = port.getHost()

@@ -41,7 +41,7 @@ def modeOf(transport: ITransport | None) -> str:
     return "plain"
 
 
-class Telling(Resource):
+class BodyResource(Resource):
     """Answers with a large body, and remembers what the request came by."""
 
     isLeaf = True
@@ -66,7 +66,7 @@ class WebTestCase(TestCase):
 
     def setUp(self) -> None:
         self.addCleanup(closeLinkGroups, reactor)
-        self.resource = Telling()
+        self.resource = BodyResource()
 
     async def listen(self, endpoint: IStreamServerEndpoint) -> int:
         port = await endpoint.listen(Site(self.resource))

@@ -30,7 +30,7 @@ web.listen = ""
 
 [poll]
 interval = 0.2
-look = 1
+states = 1
 notices = false
 survey = 0
 """

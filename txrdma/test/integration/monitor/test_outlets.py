@@ -15,8 +15,8 @@ from twisted.trial.unittest import TestCase
 
 from txrdma.monitor.events import channels
 from txrdma.monitor.events.channels import MailChannel, MailSettings
-from txrdma.test.integration.monitor.test_telling import _Delivery
-from txrdma.test.support.monitor.telling import alertsOf
+from txrdma.test.integration.monitor.test_notifier import _Delivery
+from txrdma.test.support.monitor.alerts import alertsOf
 
 reactor: Any = theReactor
 

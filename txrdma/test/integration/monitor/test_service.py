@@ -25,8 +25,8 @@ from txrdma.monitor.config import parseConfig
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.tap import monitor
 from txrdma.tap.monitor import MonitorService
+from txrdma.test.support.monitor.alerts import entryOf
 from txrdma.test.support.monitor.service import WHOLE
-from txrdma.test.support.monitor.telling import entryOf
 from txrdma.testing.reactors import waitUntil
 
 reactor: Any = theReactor
@@ -117,8 +117,8 @@ class StartTests(SynchronousTestCase):
     def test_withoutTLS(self) -> None:
         """What needs TLS says so where that is not installed."""
         self.patch(monitor, "find_spec", lambda name: None)
-        hook = 'telling.webhooks.chat.url = "https://chat.example.org/hook"'
-        mail = "[telling.mail]\nhost = 'm'\nfrom = 'a@b'\nto = ['a@b']\nuser = 'me'"
+        hook = 'alerts.webhooks.chat.url = "https://chat.example.org/hook"'
+        mail = "[alerts.mail]\nhost = 'm'\nfrom = 'a@b'\nto = ['a@b']\nuser = 'me'"
         for text in (hook, mail):
             said = self.refused(f'port = "sim:fattree:4"\nweb.listen = ""\n{text}')
             self.assertIn("pip install 'txrdma[tls]'", said)

@@ -31,14 +31,14 @@ file = '{history}'
 interval = 0.1
 sweep = 1
 settle = 0.1
-look = 1
+states = 1
 survey = 0
 notices = false
 
 [findings]
 clear = 0.1
 
-[telling]
+[alerts]
 delay = 0
 group = 0
 log = '{log}'

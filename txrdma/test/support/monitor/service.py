@@ -24,25 +24,25 @@ ignored = ["vl15-dropped"]
 [findings.severity]
 width = "critical"
 
-[telling]
+[alerts]
 delay = 5
 group = 1
 severity = "info"
 log = "findings.log"
 
-[telling.mail]
+[alerts.mail]
 host = "mail.example.org"
 from = "fabric@example.org"
 to = ["ops@example.org"]
 
-[telling.webhooks.ours]
+[alerts.webhooks.ours]
 url = "http://alerts.example.org:9093/api/v2/alerts"
 
-[telling.webhooks.chat]
+[alerts.webhooks.chat]
 url = "https://chat.example.org/hook"
 format = "webhook"
 
-[telling.silences.works]
+[alerts.silences.works]
 kind = "node-gone"
 where = "rack 7*"
 until = 2026-12-24T18:00:00Z

@@ -32,7 +32,7 @@ file = '{history}'
 interval = 0.5
 sweep = 60
 settle = 0.2
-look = 5
+states = 5
 
 [findings]
 clear = 1

@@ -35,7 +35,7 @@ def tell(**said: object) -> None:
     print(json.dumps(said), flush=True)
 
 
-class _Telling(Ends):
+class _ReportingEnds(Ends):
     """Ends that tell what each connection is served by."""
 
     async def listen(self, factory: Any) -> Any:
@@ -81,7 +81,7 @@ class _NotingEndpoint:
 
 async def main(reactor: Any, name: str, what: str, string: str, folder: str) -> None:
     """Serve until SIGTERM, or use and tell."""
-    program, ends = programNamed(name), _Telling(reactor, string, Path(folder))
+    program, ends = programNamed(name), _ReportingEnds(reactor, string, Path(folder))
     if what == "use":
         tell(saw=await program.use(ends))
         return

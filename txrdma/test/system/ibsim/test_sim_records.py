@@ -328,7 +328,7 @@ class GroupTests(RecordsTestCase):
             await self.alike([sa.MCMemberRecord.query(mgid=mgid)], "SubnAdmGet", NO_KEYS, {"scope"})
 
 
-class TellingTests(RecordsTestCase):
+class ServiceTests(RecordsTestCase):
     """What the administration is told."""
 
     async def test_services(self) -> None:

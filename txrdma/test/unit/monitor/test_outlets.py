@@ -16,8 +16,8 @@ from txrdma.monitor.events.alerts import Alert, AlertRules
 from txrdma.monitor.events.notificationqueue import LONGEST_RETRY_SECONDS, MOST_ALERTS, QUEUE, STOP_SECONDS
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.series.historystore import HistoryStore
-from txrdma.test.support.monitor.telling import entryOf
-from txrdma.test.unit.monitor.test_telling import Heard, StoredMemory
+from txrdma.test.support.monitor.alerts import entryOf
+from txrdma.test.unit.monitor.test_notifier import Heard, StoredMemory
 
 AT_ONCE = AlertRules(0.0, 0.0)
 

@@ -53,14 +53,14 @@ most = 7
 file = "history.db"
 url = "postgresql://host/fabric"
 
-[telling.mail]
+[alerts.mail]
 host = "mail.example.org"
 to = "ops"
 
-[telling.webhooks.ours]
+[alerts.webhooks.ours]
 format = "pigeon"
 
-[telling.silences.works]
+[alerts.silences.works]
 until = "tomorrow"
 
 [limits.VL15Dropped]
@@ -88,8 +88,8 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual((config.rules.clearSeconds, config.rules.ignored), (5.0, {"vl15-dropped"}))
         self.assertEqual(config.rules.severities, {"width": Severity.CRITICAL})
         self.assertIn(Limit("symbolErrorCounter", 7, 3600.0), config.limits)
-        self.assertEqual((config.telling.delaySeconds, config.telling.least), (5.0, Severity.INFO))
-        (silence,) = config.telling.silences
+        self.assertEqual((config.alerts.delaySeconds, config.alerts.least), (5.0, Severity.INFO))
+        (silence,) = config.alerts.silences
         self.assertEqual((silence.kind, silence.until), ("node-gone", 1798135200.0))
         self.assertEqual([kind for _name, _url, kind, _ in config.webhooks], ["alertmanager", "webhook"])
         assert config.mail is not None
@@ -107,12 +107,12 @@ class ConfigTests(SynchronousTestCase):
             + ["findings.ignored", "findings.severity.width", "findings.severity.silly", "limits.NoCounter"]
             + [
                 "history.url",
-                "telling.mail",
-                "telling.mail.to",
-                "telling.webhooks.ours",
-                "telling.webhooks.ours.format",
+                "alerts.mail",
+                "alerts.mail.to",
+                "alerts.webhooks.ours",
+                "alerts.webhooks.ours.format",
             ]
-            + ["telling.silences.works.until", "limits.VL15Dropped.least", "limits.VL15Dropped.most"],
+            + ["alerts.silences.works.until", "limits.VL15Dropped.least", "limits.VL15Dropped.most"],
         )
         lines = WRONG.splitlines()
         for line in said:
@@ -123,10 +123,10 @@ class ConfigTests(SynchronousTestCase):
     def test_oneLine(self) -> None:
         """Tables may be written in one line, by names with dots, and as lists: their mistakes have lines."""
         lines = (
-            'telling.webhooks = { a = { url = "ftp://x" }, b = 3 }',
-            'telling.silences.works = { until = "soon", what = 1 }',
+            'alerts.webhooks = { a = { url = "ftp://x" }, b = 3 }',
+            'alerts.silences.works = { until = "soon", what = 1 }',
             'findings.severity = { width = "awful" }',
-            'telling.mail.to = ["ops@example.org"]',
+            'alerts.mail.to = ["ops@example.org"]',
             "poll.interval = 1e300",
             "poll.outstanding = 99999999999999999999",
             "[[files]]",
@@ -135,9 +135,9 @@ class ConfigTests(SynchronousTestCase):
         said = [line.partition(", line ")[2].split(": ")[:2] for line in str(error).splitlines()]
         self.assertEqual(
             [(int(number), key.partition(" ")[0]) for number, key in said],
-            [(2, "telling.webhooks.a.url"), (2, "telling.webhooks.b"), (3, "telling.silences.works.until")]
-            + [(3, "telling.silences.works.what"), (4, "findings.severity.width"), (5, "telling.mail")]
-            + [(5, "telling.mail"), (6, "poll.interval"), (7, "poll.outstanding"), (8, "files")],
+            [(2, "alerts.webhooks.a.url"), (2, "alerts.webhooks.b"), (3, "alerts.silences.works.until")]
+            + [(3, "alerts.silences.works.what"), (4, "findings.severity.width"), (5, "alerts.mail")]
+            + [(5, "alerts.mail"), (6, "poll.interval"), (7, "poll.outstanding"), (8, "files")],
         )
 
     def test_example(self) -> None:
@@ -207,7 +207,7 @@ class ConfigTests(SynchronousTestCase):
     def test_authorization(self) -> None:
         """The Authorization header of a webhook is in a file of its own, on one line."""
         path = self.mktemp()
-        text = f'telling.webhooks.a = {{ url = "http://x/", authorization-file = "{path}" }}'
+        text = f'alerts.webhooks.a = {{ url = "http://x/", authorization-file = "{path}" }}'
         Path(path).write_text("Bearer abc\n")
         self.assertEqual(parseConfig(text).webhooks, (("a", "http://x/", "alertmanager", "Bearer abc"),))
         for content in ("", "one\ntwo\n"):

@@ -23,7 +23,7 @@ from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
 from txrdma.tap.monitor import MonitorService
-from txrdma.test.support.monitor.telling import entryOf
+from txrdma.test.support.monitor.alerts import entryOf
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 reactor: Any = theReactor
@@ -371,7 +371,7 @@ class _Memory:
         return self._result("rememberNow", None)
 
 
-class TellingTests(SynchronousTestCase):
+class NotificationTests(SynchronousTestCase):
     """Channels and a memory that raise."""
 
     def setUp(self) -> None:

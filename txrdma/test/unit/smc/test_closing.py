@@ -151,7 +151,7 @@ class TableTests(SynchronousTestCase):
         self.assertEqual([int(state) for state in State], [1, 2, 7, *range(20, 28)])
 
 
-class TellingTests(SynchronousTestCase):
+class NotificationTests(SynchronousTestCase):
     """What the application is told."""
 
     def test_endOfFileAfterAllBytes(self) -> None:

@@ -31,7 +31,7 @@ from txrdma.monitor.events.channels import (
 from txrdma.monitor.events.notificationqueue import LONGEST_RETRY_SECONDS
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.series.historystore import HistoryStore, Remembered
-from txrdma.test.support.monitor.telling import alertsOf, entryOf
+from txrdma.test.support.monitor.alerts import alertsOf, entryOf
 
 RULES = AlertRules(delaySeconds=60.0, groupSeconds=10.0)
 
@@ -163,7 +163,7 @@ class TellerTests(SynchronousTestCase):
         self.channel.isBroken = True
         notifier.findingChanged(Raised(entryOf()))
         self.clock.advance(100.0)
-        self.assertEqual([one.kind for one in notifier.findings()], ["telling-failed"])
+        self.assertEqual([one.kind for one in notifier.findings()], ["notification-failed"])
         notifier.findingChanged(Raised(entryOf(where="leaf 2")))
         self.clock.advance(100.0)
         self.channel.isBroken = False

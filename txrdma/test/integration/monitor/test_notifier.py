@@ -27,7 +27,7 @@ from txrdma.monitor.events.channels import (
     MOST_ANSWER,
     WebhookChannel,
 )
-from txrdma.test.support.monitor.telling import alertsOf
+from txrdma.test.support.monitor.alerts import alertsOf
 
 reactor: Any = theReactor
 
