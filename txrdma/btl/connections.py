@@ -29,9 +29,8 @@ from txrdma.btl.lifeline import DevicePlaces, PeerConnection
 from txrdma.btl.transport import MessageTransport
 from txrdma.error import RDMAError, Refused, ResourceExhausted
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.messages import (
+from txrdma.messages.interfaces import (
     IMessageClientEndpoint,
-    IMessageProtocol,
     IMessageProtocolFactory,
     IMessageServerEndpoint,
 )
@@ -65,31 +64,6 @@ _READ_SECONDS: Final = 0.1
 
 _EARLY: Final = 4096
 """Bytes that a client may say before its turn."""
-
-
-@implementer(IMessageProtocol)
-class MessageProtocol:
-    """
-    A protocol that does nothing until it is subclassed: see L{IMessageProtocol}.
-
-    @ivar transport: from C{makeConnection} on.
-    """
-
-    transport: MessageTransport
-
-    def makeConnection(self, transport: MessageTransport) -> None:
-        """Take the transport, and call C{connectionMade}."""
-        self.transport = transport
-        self.connectionMade()
-
-    def connectionMade(self) -> None:
-        """Begin: the connection is established."""
-
-    def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        """Take a message of the peer, in order."""
-
-    def connectionLost(self, reason: Failure) -> None:
-        """End: nothing comes any more."""
 
 
 class Opening:

@@ -29,8 +29,8 @@ from txrdma.btl.lifeline import Done, PeerConnection
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.messages import IMessageProtocol, IMessageTransport
-from txrdma.streams.shutdown import Stopping
+from txrdma.kit.shutdown import Stopping
+from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport
 
 _log = Logger()
 _seldom = RateLimitedLogger(_log)

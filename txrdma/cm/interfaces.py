@@ -1,5 +1,5 @@
 """
-Interfaces of connections by the communication manager: messages, and what RDMA adds to L{txrdma.messages}.
+Interfaces of connections by the communication manager: L{txrdma.messages}, with what RDMA adds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from zope.interface import Attribute, Interface
 
 from twisted.internet.defer import Deferred
 
-from txrdma.messages import IMessageProtocol, IMessageTransport
+from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport
 
 if TYPE_CHECKING:
     from txrdma.cm.core.alternate import PathCheck

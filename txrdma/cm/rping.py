@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.protocol import MessageProtocol
+from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import RKey
@@ -65,7 +65,7 @@ def textOf(ping: bytes) -> str:
     return ping.partition(b"\0")[0].decode("ascii", "backslashreplace")
 
 
-class _Pinging(MessageProtocol):
+class _Pinging(RDMAProtocol):
     """
     Either end.
 

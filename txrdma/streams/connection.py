@@ -21,7 +21,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
-from txrdma.streams.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
+from txrdma.kit.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
 from txrdma.streams.transport import Address, Front
 
 _log = Logger()

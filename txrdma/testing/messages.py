@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zope.interface.verify import verifyObject
 
-from txrdma.messages import IMessageTransport
+from txrdma.messages.interfaces import IMessageTransport
 from txrdma.testing.protocols import MessageRecorder
 
 if TYPE_CHECKING:

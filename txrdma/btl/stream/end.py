@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from txrdma.btl.stream._bytes import ByteStream, Violation
 from txrdma.btl.transport import MessageTransport
-from txrdma.messages import IMessageProtocol
+from txrdma.messages.interfaces import IMessageProtocol
 from txrdma.streams.connection import StreamEnd
 from txrdma.streams.transport import Address, Front, StreamTransport
 

@@ -24,7 +24,7 @@ from txrdma.btl.connections import ClientEndpoint, ServerEndpoint
 from txrdma.btl.lifeline import DevicePlaces
 from txrdma.btl.stream.end import BTLEnd, BTLTransport
 from txrdma.error import RDMAError
-from txrdma.messages import IMessageProtocol, IMessageProtocolFactory
+from txrdma.messages.interfaces import IMessageProtocol, IMessageProtocolFactory
 from txrdma.streams.connection import Declining
 from txrdma.streams.port import Connecting, StreamPort
 from txrdma.streams.transport import Address

@@ -29,7 +29,7 @@ from txrdma.cm.terms import MessageAddress, Terms
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
-from txrdma.messages import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
+from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DevicePlace
 

@@ -41,7 +41,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.mad.layouts.values import PathMTU
-from txrdma.messages import IMessageProtocolFactory
+from txrdma.messages.interfaces import IMessageProtocolFactory
 
 _log = Logger()
 

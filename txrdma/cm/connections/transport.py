@@ -56,7 +56,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import IMemoryRegion, IQueuePair, IVerbsDevice
-from txrdma.streams.shutdown import Stopping
+from txrdma.kit.shutdown import Stopping
 
 _log = Logger()
 

@@ -37,7 +37,7 @@ from txrdma.cm.rsocket.transport import RSocketTransport
 from txrdma.cm.terms import KEEPALIVE, MessageAddress, MessagePeer, Terms
 from txrdma.error import RDMAError, WireError
 from txrdma.kit.values import frozen
-from txrdma.messages import IMessageProtocolFactory
+from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.streams.connection import Declining
 from txrdma.streams.port import Connecting, StreamPort
 from txrdma.streams.transport import Address

@@ -17,14 +17,14 @@ from txrdma.cm.connections.endpoints import (
     UNCOUNTED_TERMS,
     USUAL,
 )
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.errors import Rejected
 from txrdma.cm.layouts.messages import RejectReason
-from txrdma.cm.strings import messageClientFromString, messageServerFromString
 from txrdma.cm.terms import KEEPALIVE
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
-from txrdma.messages import IMessageEndpointStringParser
+from txrdma.messages.interfaces import IMessageEndpointStringParser
+from txrdma.messages.protocol import MessageFactory
+from txrdma.messages.strings import messageClientFromString, messageServerFromString
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import MessageRecorder, Recorders
 

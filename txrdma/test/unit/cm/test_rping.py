@@ -13,13 +13,13 @@ from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.endpoints import IBClientEndpoint
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.rping import Advert, LARGEST, PingClient, pingFor, PingServer, TERMS, textOf
 from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.headers import Opcode, RETH
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Segment
+from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.captures import packets
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder
