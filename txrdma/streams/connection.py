@@ -15,14 +15,14 @@ from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IProtocol, ITCPTransport, ITLSTransport
 from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.kit.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
-from txrdma.streams.transport import Address, Front
+from txrdma.streams.transport import Address, Front, StreamTransport
 
 _log = Logger()
 
@@ -140,6 +140,12 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         self._wasCut = self._mustFlush = False
         self._later: IDelayedCall | None = None
         self._stopping: Deferred[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'client' if self.isClient else 'server'} {self._transport!r}>"
+
+    def connectionMade(self) -> None:
+        """Do nothing: C{makeConnection} of the subclass starts the stream."""
 
     # For subclasses
 
@@ -414,3 +420,45 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         if self._core is not None:
             self._core.drop()
         self._turn()
+
+
+MessageEndT = TypeVar("MessageEndT", bound=StreamEnd[Any, Any])
+
+
+@implementer(ITCPTransport, ITLSTransport)
+class MessageStreamTransport(StreamTransport[MessageEndT]):
+    """The transport of a stream over a message connection."""
+
+    __slots__ = ()
+
+    def __init__(self, stream: MessageEndT, protocol: IProtocol) -> None:
+        role = "client" if stream.isClient else str(stream.host.port)
+        super().__init__(stream, stream, protocol, f"{type(protocol).__name__},{role},{stream.peer.host}")
+
+    def __repr__(self) -> str:
+        stream = self.stream
+        role = "client" if stream.isClient else "server"
+        return f"<{type(self).__name__} {role} to {stream.peer.host}:{stream.peer.port}>"
+
+    # ITCPTransport
+
+    def getTcpNoDelay(self) -> bool:
+        """Return True: data is never delayed."""
+        return True
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """Do nothing: data is never delayed."""
+
+    def getTcpKeepAlive(self) -> bool:
+        """Return whether an idle peer is probed."""
+        return True
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        """Do nothing: idle peers are always probed."""
+
+    def getHandle(self) -> None:
+        """Return None, since there is no socket."""
+
+    @property
+    def _tlsClientDefault(self) -> bool:
+        return self.stream.isClient

@@ -4,20 +4,19 @@ The end of a stream over the byte transfer layer: a L{ByteStream} on the transpo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from zope.interface import implementer
 
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IProtocol, IPushProducer, ITCPTransport, ITLSTransport
+from twisted.internet.interfaces import IPushProducer
 from twisted.python.failure import Failure
 
 from txrdma.btl.stream._bytes import ByteStream, Violation
 from txrdma.btl.transport import MessageTransport
 from txrdma.messages.interfaces import IMessageProtocol
-from txrdma.streams.connection import StreamEnd
-from txrdma.streams.transport import Address, Front, StreamTransport
+from txrdma.streams.connection import MessageStreamTransport, StreamEnd
+from txrdma.streams.transport import Address
 
 
 @implementer(IMessageProtocol, IPushProducer)
@@ -25,22 +24,6 @@ class BTLEnd(StreamEnd[ByteStream, MessageTransport]):
     """
     An end of a connection: a protocol of messages, beneath one of bytes, and the producer of its messages.
     """
-
-    def __init__(
-        self,
-        reactor: Any,
-        isClient: bool,
-        dress: Callable[[BTLEnd], Front],
-        ended: Callable[[], None] = lambda: None,
-    ) -> None:
-        """
-        @param dress: makes the transport, with the protocol.
-        @param ended: called when the protocol has heard of the end.
-        """
-        super().__init__(reactor, isClient, dress, ended)
-
-    def __repr__(self) -> str:
-        return f"<BTLEnd {'client' if self.isClient else 'server'} {self._transport!r}>"
 
     # What the connection brings: see IMessageProtocol
 
@@ -53,9 +36,6 @@ class BTLEnd(StreamEnd[ByteStream, MessageTransport]):
         self._begun(transport)
         if self.connected:
             self._turn()
-
-    def connectionMade(self) -> None:
-        """Do nothing: C{makeConnection} has begun."""
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         """Take bytes of the peer, or what it says of its end; its turn comes with those of the batch."""
@@ -118,40 +98,7 @@ class BTLEnd(StreamEnd[ByteStream, MessageTransport]):
             self._transport.resumeProducing()
 
 
-@implementer(ITCPTransport, ITLSTransport)
-class BTLTransport(StreamTransport[BTLEnd]):
-    """The transport that a protocol sees of a stream: for it all is as on Twisted's TCP transport."""
+class BTLTransport(MessageStreamTransport[BTLEnd]):
+    """The transport of a stream over the byte transfer layer."""
 
     __slots__ = ()
-
-    def __init__(self, stream: BTLEnd, protocol: IProtocol) -> None:
-        role = "client" if stream.isClient else str(stream.host.port)
-        super().__init__(stream, stream, protocol, f"{type(protocol).__name__},{role},{stream.peer.host}")
-
-    def __repr__(self) -> str:
-        stream = self.stream
-        role = "client" if stream.isClient else "server"
-        return f"<BTLTransport {role} to {stream.peer.host}:{stream.peer.port}>"
-
-    # ITCPTransport
-
-    def getTcpNoDelay(self) -> bool:
-        """Whether data are sent without a delay: always."""
-        return True
-
-    def setTcpNoDelay(self, enabled: bool) -> None:
-        """Leave all as it is: nothing is ever delayed."""
-
-    def getTcpKeepAlive(self) -> bool:
-        """Whether an idle peer is probed: always."""
-        return True
-
-    def setTcpKeepAlive(self, enabled: bool) -> None:
-        """Leave all as it is: the module asks its peers by itself."""
-
-    def getHandle(self) -> None:
-        """The socket of the connection: there is none."""
-
-    @property
-    def _tlsClientDefault(self) -> bool:
-        return self.stream.isClient

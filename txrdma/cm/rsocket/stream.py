@@ -67,9 +67,6 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         self._probing: Keepalive | None = None
         self._mapped: EndMappings | None = None
 
-    def __repr__(self) -> str:
-        return f"<RSocketEnd {'client' if self.isClient else 'server'} {self._transport!r}>"
-
     @property
     def connection(self) -> IRDMATransport:
         """The RDMA connection beneath the stream."""
@@ -128,9 +125,6 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         if self.connected:
             self.setKeepAlive(self.keepalive)
             self._turn()
-
-    def connectionMade(self) -> None:
-        """Do nothing: C{makeConnection} has begun."""
 
     def setKeepAlive(self, seconds: float | None) -> None:
         """Probe an idle peer at this interval; None disables the probes."""

@@ -7,30 +7,20 @@ from __future__ import annotations
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IProtocol, ITCPTransport, ITLSTransport
 
 from txrdma.cm.interfaces import IRDMATransport
 from txrdma.cm.rsocket.interfaces import IMappingTransport
 from txrdma.cm.rsocket.mapped import MappedMemory
 from txrdma.cm.rsocket.stream import RSocketEnd
 from txrdma.cm.terms import KEEPALIVE
-from txrdma.streams.transport import StreamTransport
+from txrdma.streams.connection import MessageStreamTransport
 
 
-@implementer(ITCPTransport, ITLSTransport, IMappingTransport)
-class RSocketTransport(StreamTransport[RSocketEnd]):
+@implementer(IMappingTransport)
+class RSocketTransport(MessageStreamTransport[RSocketEnd]):
     """The transport that a protocol sees of an rsocket connection: Twisted's interfaces to its end."""
 
     __slots__ = ()
-
-    def __init__(self, stream: RSocketEnd, protocol: IProtocol) -> None:
-        role = "client" if stream.isClient else str(stream.host.port)
-        super().__init__(stream, stream, protocol, f"{type(protocol).__name__},{role},{stream.peer.host}")
-
-    def __repr__(self) -> str:
-        stream = self.stream
-        role = "client" if stream.isClient else "server"
-        return f"<RSocketTransport {role} to {stream.peer.host}:{stream.peer.port}>"
 
     @property
     def connection(self) -> IRDMATransport:
@@ -59,25 +49,10 @@ class RSocketTransport(StreamTransport[RSocketEnd]):
 
     # ITCPTransport
 
-    def getTcpNoDelay(self) -> bool:
-        """Whether data are sent without a delay: always."""
-        return True
-
-    def setTcpNoDelay(self, enabled: bool) -> None:
-        """Leave all as it is: nothing is ever delayed."""
-
     def getTcpKeepAlive(self) -> bool:
-        """Whether an idle peer is probed."""
         return self.stream.keepalive is not None
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
-        """Probe an idle peer from now on, or no more."""
+        """Start or stop to probe an idle peer."""
         if enabled != self.getTcpKeepAlive():
             self.stream.setKeepAlive(KEEPALIVE if enabled else None)
-
-    def getHandle(self) -> None:
-        """The socket of the connection: there is none."""
-
-    @property
-    def _tlsClientDefault(self) -> bool:
-        return self.stream.isClient
