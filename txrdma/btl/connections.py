@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 
 from txrdma.btl.introductions import INTRODUCTION_LENGTH
 from txrdma.btl.lifeline import DevicePlaces, PeerConnection
-from txrdma.btl.transport import MessageTransport
+from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import RDMAError, Refused, ResourceExhausted
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.messages.interfaces import (
@@ -76,7 +76,7 @@ class Opening:
         self._reactor, self._factory = reactor, factory
         self.lifeline = PeerConnection(reactor, device, self._established, self._failed, isClient)
 
-    def _established(self, lifeline: PeerConnection) -> MessageTransport | None:
+    def _established(self, lifeline: PeerConnection) -> BTLMessageTransport | None:
         try:
             protocol = self._factory.buildProtocol(lifeline.peerHost)
         except Exception:
@@ -85,13 +85,9 @@ class Opening:
         if protocol is None:
             self._failed(Failure(Refused("the factory makes no protocol for this peer")))
             return None
-        transport = MessageTransport(lifeline, protocol)
+        transport = BTLMessageTransport(lifeline, protocol)
         lifeline.user = transport  # its protocol may send, and end, at once
-        try:
-            transport.begin(self._reactor)
-        except Exception:
-            _log.failure("{transport}: its program failed", transport=transport)
-            transport.abortConnection()
+        transport.begin(self._reactor)
         if not self.answer.called:
             self.answer.callback(protocol)
         return transport
@@ -116,7 +112,7 @@ class ClientEndpoint:
         """
         Connect, with a protocol of the factory. The Deferred can be cancelled.
 
-        @return: fires with the protocol, whose transport is a L{MessageTransport}; fails with
+        @return: fires with the protocol, whose transport is a L{BTLMessageTransport}; fails with
             L{Refused} where nobody listens, with L{Unreachable<txrdma.btl.errors.Unreachable>} where packets
             do not pass, or with another L{RDMAError}.
         """

@@ -16,7 +16,7 @@ from typing import cast, Final
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, IPushProducer
+from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -29,8 +29,8 @@ from txrdma.btl.lifeline import Done, PeerConnection
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.kit.shutdown import Stopping
 from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport
+from txrdma.messages.transport import MessageTransport
 
 _log = Logger()
 _seldom = RateLimitedLogger(_log)
@@ -60,7 +60,7 @@ Handler = Callable[[memoryview], None]
 
 
 @implementer(IMessageTransport)
-class MessageTransport:
+class BTLMessageTransport(MessageTransport):
     """
     A connection with a peer.
 
@@ -76,32 +76,28 @@ class MessageTransport:
         self._sendAlone, self._waiting, self._join = lifeline.sendAlone, lifeline.waiting, lifeline.join
         self._peer = lifeline.peer
         self._host, self._its = cast(IAddress, lifeline.host), cast(IAddress, lifeline.peerHost)
-        self._protocol = protocol
+        self.protocol = protocol
         self._handlers: dict[int, Handler] = {}
         self._flow = Flow()
         self._unsent: deque[tuple[int, Buffer, object]] = deque()  # by tag; they wait for the peer's program
         self._unsentBytes = 0
         self._untaken: deque[tuple[bytes, int | None]] = deque()  # they wait for this end's
         self._isPaused = self._isDelivering = False
-        self._producer: IPushProducer | None = None
-        self._isProducerPaused = self._isStreaming = False
         self._regions: set[int] = set()
         self._gets: dict[int, tuple[Deferred[bytes], int, bytearray]] = {}
         self._lastGet = self._answering = 0
         self._asked: set[int] = set()  # numbers of gets that the peer has not answered
         self._unasked: deque[tuple[int, bytes]] = deque()  # gets that wait until it has answered others
         self._isAborted = False
-        self._stopping: Stopping | None = None
         self._peer.order.tags.update((_MESSAGE, _WITH_IMMEDIATE))
 
     def __repr__(self) -> str:
-        return f"<MessageTransport to {self._its}>"
+        return f"<BTLMessageTransport to {self._its}>"
 
     def begin(self, reactor: object) -> None:
-        """Connect the protocol to this transport, until the reactor stops at the latest."""
-        self._stopping = Stopping(reactor, self._protocol, self.leave, self.abortConnection)
-        self._protocol.makeConnection(self)
-        self._peer.order.isSettled = True  # it has named its tags
+        """Connect the protocol."""
+        self._begin(reactor)
+        self._peer.order.isSettled = True  # the protocol has chosen its tags
 
     # Messages by tag
 
@@ -311,22 +307,6 @@ class MessageTransport:
         self._sendOn()
         self._maybePause()
 
-    def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
-        """Have a producer paused while L{FULL} bytes have not arrived, and resumed after that."""
-        if self._producer is not None:
-            raise RuntimeError("there is a producer already")
-        if self._lifeline is None:
-            producer.stopProducing()
-            return
-        self._producer, self._isStreaming, self._isProducerPaused = producer, streaming, not streaming
-        if not streaming:
-            producer.resumeProducing()
-
-    def unregisterProducer(self) -> None:
-        """Forget the producer; a connection that was waiting for it ends."""
-        self._producer = None
-        self._maybeClose()
-
     def pauseProducing(self) -> None:
         """Take no messages in order from now on; the peer sends some more, and waits then."""
         self._isPaused = True
@@ -336,19 +316,10 @@ class MessageTransport:
         self._isPaused = False
         self._deliver()
 
-    def stopProducing(self) -> None:
-        """End the connection, because nobody takes what comes any more."""
-        self.loseConnection()
-
     def loseConnection(self) -> None:
         """End the connection when all that was sent has arrived, and a producer is done."""
         self.disconnecting = True
-        self._maybeClose()
-
-    def leave(self) -> None:
-        """End the connection as C{loseConnection} does, but wait for no producer."""
-        self._dismissProducer()
-        self.loseConnection()
+        self._proceed()
 
     def abortConnection(self) -> None:
         """End the connection now, whatever waits; the protocol and handlers get no message any more."""
@@ -391,17 +362,17 @@ class MessageTransport:
                         )
                 return
             except Exception:
-                self._programFailed()
+                self._logFailure()
 
     def turnEnded(self) -> None:
         """Go on with what waited for room, or for an outcome."""
         if self._unsent:
             self._sendOn()
-        if self._producer is not None:
-            self._maybeResume()
+        if self._isProducerPaused and self._waitingBytes() <= FULL // 2:
+            self._resumeProducer()
         if self.progressed is not None:
             self.progressed()
-        self._maybeClose()
+        self._proceed()
 
     def ended(self, reason: Failure) -> None:
         """Tell the protocol of the end."""
@@ -414,29 +385,13 @@ class MessageTransport:
             self._failGet(number, "the connection has ended")
         self._isPaused = False
         self._deliver()  # what came before the end comes before it here, too
-        self._dismissProducer()
-        try:
-            self._protocol.connectionLost(reason)
-        except Exception:
-            self._programFailed()
-        stopping, self._stopping = self._stopping, None
-        if stopping is not None:
-            stopping.ended()
-
-    def _dismissProducer(self) -> None:
-        producer, self._producer = self._producer, None
-        try:
-            if producer is not None:
-                producer.stopProducing()
-        except Exception:
-            self._programFailed()
+        self._end(reason)
 
     # Inside
 
-    def _programFailed(self) -> None:
-        """Log the exception of a callback of the program, which is the end of its connection only."""
-        _log.failure("{transport}: its program failed", transport=self)
-        self.abortConnection()
+    @property
+    def _hasEnded(self) -> bool:
+        return self._lifeline is None
 
     def _own(self, tag: int, data: Buffer) -> None:
         """Take a message of the transport's own; one that breaks the rules ends the connection."""
@@ -496,9 +451,9 @@ class MessageTransport:
                 data, immediate = untaken.popleft()
                 counted = len(data) + (0 if immediate is None else _IMMEDIATE.size)
                 try:
-                    self._protocol.messageReceived(data, immediate)
+                    self.protocol.messageReceived(data, immediate)
                 except Exception:
-                    self._programFailed()
+                    self._logFailure()
                 self._flow.take(counted)
         finally:
             self._isDelivering = False
@@ -507,23 +462,13 @@ class MessageTransport:
             self._say(_TAKEN, _TOTAL.pack(total))
 
     def _maybePause(self) -> None:
-        producer = self._producer
-        if producer is not None and not self._isProducerPaused and self._waitingBytes() > FULL:
-            self._isProducerPaused = True
-            try:
-                producer.pauseProducing()
-            except Exception:
-                self._programFailed()
-
-    def _maybeResume(self) -> None:
-        if self._producer is not None and self._isProducerPaused and self._waitingBytes() <= FULL // 2:
-            self._isProducerPaused = not self._isStreaming  # one that is pulled waits to be asked again
-            self._producer.resumeProducing()
+        if self._producer is not None and not self._isProducerPaused and self._waitingBytes() > FULL:
+            self._pauseProducer()
 
     def _waitingBytes(self) -> int:
         return self._unsentBytes + self._peer.queuedBytes
 
-    def _maybeClose(self) -> None:
+    def _proceed(self) -> None:
         lifeline = self._lifeline
         if self.disconnecting and lifeline is not None and not self._unsent and self._producer is None:
             lifeline.close()

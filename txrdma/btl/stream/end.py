@@ -13,21 +13,21 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.python.failure import Failure
 
 from txrdma.btl.stream._bytes import ByteStream, Violation
-from txrdma.btl.transport import MessageTransport
+from txrdma.btl.transport import BTLMessageTransport
 from txrdma.messages.interfaces import IMessageProtocol
 from txrdma.streams.connection import MessageStreamTransport, StreamEnd
 from txrdma.streams.transport import Address
 
 
 @implementer(IMessageProtocol, IPushProducer)
-class BTLEnd(StreamEnd[ByteStream, MessageTransport]):
+class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
     """
     An end of a connection: a protocol of messages, beneath one of bytes, and the producer of its messages.
     """
 
     # What the connection brings: see IMessageProtocol
 
-    def makeConnection(self, transport: MessageTransport) -> None:
+    def makeConnection(self, transport: BTLMessageTransport) -> None:
         """Begin: the connection is established."""
         self._core = ByteStream()
         self.host, self.peer = cast(Address, transport.getHost()), cast(Address, transport.getPeer())
@@ -72,7 +72,7 @@ class BTLEnd(StreamEnd[ByteStream, MessageTransport]):
 
     # What a stream's end needs
 
-    def _send(self, core: ByteStream, transport: MessageTransport) -> None:
+    def _send(self, core: ByteStream, transport: BTLMessageTransport) -> None:
         while (message := core.next()) is not None:
             data, immediate = message
             transport.sendMessage(data, immediate, self._arrived if immediate is None else None)

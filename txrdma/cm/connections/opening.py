@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.adapter import Adapter
-from txrdma.cm.connections.transport import MessageTransport
+from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.core.events import (
     ConnectionEstablished,
     ConnectionRejected,
@@ -110,7 +110,7 @@ class Attempt:
         if isinstance(privateData, bytes):
             terms.withGreeting(privateData, room)  # raise before any resource is allocated
         mtu = adapter.mtuOf(port)
-        self._transport = transport = MessageTransport(adapter, terms, port, path.pkey)
+        self._transport = transport = RDMATransport(adapter, terms, port, path.pkey)
         self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(transport))
         transport.failed = self._failed
         try:
@@ -218,7 +218,7 @@ class Attempt:
             self.answer.errback(failure)
 
 
-def _withdraw(transport: MessageTransport) -> None:
+def _withdraw(transport: RDMATransport) -> None:
     """End an attempt without reporting it."""
     transport.failed = _ignore
     transport.abortConnection()
@@ -335,7 +335,7 @@ class Acceptance:
         @raise RDMAError: the device has too few resources.
         """
         self._connection, self._terms = connection, terms
-        self._transport = MessageTransport(adapter, terms, port, connection.request.pkey)
+        self._transport = RDMATransport(adapter, terms, port, connection.request.pkey)
         self._transport.connection = connection
 
     def accept(self, protocol: IRDMAProtocol, peer: MessagePeer, host: MessageAddress, said: bytes) -> None:

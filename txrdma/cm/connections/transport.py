@@ -56,7 +56,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import IMemoryRegion, IQueuePair, IVerbsDevice
-from txrdma.kit.shutdown import Stopping
+from txrdma.messages.transport import MessageTransport
 
 _log = Logger()
 
@@ -67,7 +67,7 @@ _OVER: Final = ("ENDED", "TIMEWAIT", "FREE")
 
 
 @implementer(IRDMATransport)
-class MessageTransport:
+class RDMATransport(MessageTransport):
     """
     A queue pair with its memory, and what of it a protocol sees.
 
@@ -96,12 +96,10 @@ class MessageTransport:
         self._regions = Regions(adapter.domain)
         self._sends = SendQueue(terms.sends, self._regions.allocate)
         self._life: Life[Completion] = Life()
-        self._isProcessing = self._isProducerPaused = False
+        self._isProcessing = False
         self._farewell = b""
         self._keepalive: Keepalive | None = None
         self._migration = PathMigration(adapter, pkey, self._sends)
-        self._stopping: Stopping | None = None
-        self._producer: IPushProducer | None = None
         self._release = adapter.hold()
         self._shared: SharedCompletionQueue | None = None
         self._pair: IQueuePair | None = None
@@ -120,7 +118,7 @@ class MessageTransport:
             raise
 
     def __repr__(self) -> str:
-        return f"<MessageTransport {self.connection!r} {self._pair!r}>"
+        return f"<RDMATransport {self.connection!r} {self._pair!r}>"
 
     @property
     def route(self) -> str:
@@ -212,7 +210,7 @@ class MessageTransport:
             asked.done = None
             if asked in self._sends.waiting:
                 self._sends.waiting.remove(asked)
-                self._turn()
+                self._proceed()
 
         done = asked.done = Deferred(cancel)
         if not self._ask(asked):
@@ -229,20 +227,14 @@ class MessageTransport:
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
         """
-        Have a producer paused while too many requests wait, and resumed after that.
+        Register a push producer, which is paused while too many requests wait.
 
-        @raise InvalidRequest: there is one already, or it is a pull producer.
+        @raise InvalidRequest: it is a pull producer.
+        @raise RuntimeError: there is a producer already.
         """
-        if self._producer is not None or not streaming:
-            raise InvalidRequest("a connection has one producer, and it pushes")
-        if self._life.isClosed:
-            producer.stopProducing()
-        else:
-            self._producer, self._isProducerPaused = producer, False
-
-    def unregisterProducer(self) -> None:
-        self._producer = None
-        self._turn()
+        if not streaming:
+            raise InvalidRequest("the producer of a connection must be a push producer")
+        super().registerProducer(producer, streaming)
 
     def pauseProducing(self) -> None:
         """Take no more messages of the peer."""
@@ -252,10 +244,6 @@ class MessageTransport:
         """Take messages of the peer again."""
         self._life.isPaused = self.protocol is None
         self.process()
-
-    def stopProducing(self) -> None:
-        """End the connection, as a consumer that wants no more does."""
-        self.loseConnection()
 
     def loseConnection(self, privateData: bytes = b"") -> None:
         """
@@ -267,12 +255,7 @@ class MessageTransport:
         if self._life.isOpen:
             self._farewell = privateData
         self._life.close()
-        self._turn()
-
-    def leave(self) -> None:
-        """End the connection as C{loseConnection} does, but wait for no producer."""
-        self._dismissProducer()
-        self.loseConnection()
+        self._proceed()
 
     def abortConnection(self) -> None:
         self._lose(ConnectionAborted())
@@ -318,8 +301,7 @@ class MessageTransport:
                 _log.warn("{transport} can't migrate: {error}", transport=self, error=error)
         reactor = self.adapter.reactor
         self._keepalive = Keepalive(reactor, self.terms.keepalive, self._probeIdle)
-        self._stopping = Stopping(reactor, protocol, self.leave, self.abortConnection)
-        self._call(protocol.makeConnection, self)
+        self._begin(reactor)
         self.process()
 
     def handleEvent(self, connection: IManagedConnection, event: Event) -> None:
@@ -382,7 +364,7 @@ class MessageTransport:
                 self._sends.postOverhead(self._pair, SendRequest(0, Operation.RDMA_WRITE))
             except RDMAError as error:
                 self._broke(str(error))
-                self._turn()
+                self._proceed()
 
     # Completions: see L{txrdma.cm.connections.adapter.CompletionHandler}
 
@@ -422,7 +404,7 @@ class MessageTransport:
                     self._broke(f"a receive has failed: {Status(completion.status).name}")
         finally:
             self._isProcessing = False
-        self._turn()
+        self._proceed()
 
     def _confirm(self) -> None:
         """Take data as good as an RTU that is late: the protocol comes by this."""
@@ -472,10 +454,10 @@ class MessageTransport:
         if not self._life.isOpen:
             return 0
         identifier = self._sends.ask(asked)
-        self._turn()
+        self._proceed()
         return identifier
 
-    def _turn(self) -> None:
+    def _proceed(self) -> None:
         """Post what can be posted, pause or resume the producer, end when all is done."""
         if self._isProcessing:
             return
@@ -492,7 +474,11 @@ class MessageTransport:
             except RDMAError as error:
                 self._broke(str(error))
                 return
-        self._driveProducer()
+        if self._producer is not None:
+            if self._sends.isFull:
+                self._pauseProducer()
+            elif not self._sends.waiting:
+                self._resumeProducer()
         isDone = self._life.isLosing and self._sends.isIdle and self._producer is None
         if isDone and self._cm.state == "ESTABLISHED":
             self._cm.disconnect(self._farewell)
@@ -505,26 +491,14 @@ class MessageTransport:
             except RDMAError as error:
                 self._broke(str(error))
 
-    def _driveProducer(self) -> None:
-        producer = self._producer
-        if producer is None:
-            return
-        if self._sends.isFull and not self._isProducerPaused:
-            self._isProducerPaused = True
-            self._call(producer.pauseProducing)
-        elif self._isProducerPaused and not self._sends.waiting:
-            self._isProducerPaused = False
-            self._call(producer.resumeProducing)
-
     # The end
 
-    def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call the program; its failure is the end of its connection, and of nothing else."""
-        try:
-            function(*arguments)
-        except Exception:
-            _log.failure("{transport}: its program failed", transport=self)
-            self._lose(ConnectionLost("its program failed"))
+    @property
+    def _hasEnded(self) -> bool:
+        return self._life.isClosed
+
+    def _applicationFailed(self) -> None:
+        self._lose(ConnectionLost("its program failed"))
 
     def _broke(self, what: str) -> None:
         """
@@ -561,20 +535,11 @@ class MessageTransport:
             if done is not None:
                 done.errback(failure)
         self._migration.end()
-        self._dismissProducer()
-        protocol, self.protocol = self.protocol, None
-        if protocol is not None:
-            self._call(protocol.connectionLost, failure)
-        else:
+        if self.protocol is None:
             self.failed(failure)
-        stopping, self._stopping = self._stopping, None
-        if stopping is not None:
-            stopping.ended()
-
-    def _dismissProducer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            self._call(producer.stopProducing)
+            return
+        self._end(failure)
+        self.protocol = None
 
     def _close(self) -> None:
         pair, self._pair = self._pair, None
