@@ -50,7 +50,7 @@ from txrdma.cm.layouts.messages import (
     SIDRStatus,
 )
 from txrdma.cm.layouts.paths import pathFor
-from txrdma.cm.status import appear, leave
+from txrdma.cm.status import managers
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
@@ -295,7 +295,7 @@ class ConnectionManager:
             for each in (server, *others):
                 undo.callback(each.handle(ManagementClass.COMM_MGT, self, (Method.SEND,)))
             self._ends = undo.pop_all()
-        appear(self._reactor, self)
+        managers.appear(self._reactor, self)
 
     def __repr__(self) -> str:
         return f"<ConnectionManager {self._agent.port.name} {len(self._core)} connections>"
@@ -434,7 +434,7 @@ class ConnectionManager:
                 self._timer.cancel()
             self._timer = None
         self._transmit()  # the last DREP, perhaps
-        leave(self)
+        managers.leave(self)
         self._core = Dispatcher(self.guid, self._core._random)
         connections, self._connections = self._connections, {}
         for managed, connection in connections.items():

@@ -37,7 +37,7 @@ from txrdma.cm.layouts.messages import APStatus, CMPath, DREQ, MessageKind, REJ,
 from txrdma.cm.layouts.paths import reversedPath
 from txrdma.cm.rdmacm.library import Channel, DESCRIPTOR, EventKind, Happened, Parameters
 from txrdma.cm.rdmacm.messages import HEADER, replyOf, requestOf, requestSent
-from txrdma.cm.status import appear, leave
+from txrdma.cm.status import managers
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IVerbsDevice
@@ -294,7 +294,7 @@ class KernelManager:
         self._connections: dict[int, KernelConnection] = {}
         self._handlers: dict[int, tuple[int, EventHandler]] = {}
         reactor.addReader(self)
-        appear(reactor, self)
+        managers.appear(reactor, self)
 
     def __repr__(self) -> str:
         return f"<KernelManager {self.device.name} {len(self._connections)} connections>"
@@ -311,7 +311,7 @@ class KernelManager:
 
     def close(self) -> None:
         self._reactor.removeReader(self)
-        leave(self)
+        managers.leave(self)
         self._connections.clear()
         self._handlers.clear()
         self.channel.close()
