@@ -1,8 +1,8 @@
 """
-Interfaces of connections that carry messages, as Twisted's have it for streams of bytes.
+Interfaces of connections that carry messages, modelled on Twisted's for streams of bytes.
 
-They are what connections by the communication manager and those of the byte transfer layer have in common: a
-protocol that needs no more runs over both.
+Connections of the communication manager (C{rdma:}, C{ib:}) and of the byte transfer layer (C{btl:}) provide
+them. A protocol that needs no more than this runs over both.
 """
 
 from __future__ import annotations
@@ -15,118 +15,123 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IListeningPort, IPushProducer
 from twisted.python.failure import Failure
 
-if TYPE_CHECKING:  # string parsers are loaded at every look for plugins, and need none of these
+if TYPE_CHECKING:  # string parsers are loaded at every search for plugins, and need none of these
     from txrdma.iba.verbs import Buffer
 
 
 class IMessageTransport(IPushProducer):
     """
-    An established connection, as its protocol sees it.
+    An established connection, as its protocol uses it.
 
-    To pause it is to take no more messages: the peer may send as many as there is room for, and waits then.
+    C{pauseProducing} stops C{messageReceived}. The peer may then send a limited number of messages or bytes.
     """
 
     def sendMessage(data: Buffer, immediate: int | None = None) -> None:
         """
-        Send a message; it waits in order while the peer has no room. After the end it is dropped.
+        Send a message. It is queued while the peer cannot take it, and dropped after the end.
 
-        @param immediate: 32 bits that come with it.
-        @raise txrdma.error.InvalidRequest: it is longer than the connection's messages may be.
+        @param immediate: 32 bits that are delivered with the message.
+        @raise txrdma.error.InvalidRequest: the message is too long for this connection.
         """
 
     def registerProducer(producer: IPushProducer, streaming: bool) -> None:
-        """Have a producer paused while too much waits to be sent, and resumed after that."""
+        """
+        Register a producer, which is paused while too much is queued.
+
+        @raise RuntimeError: there is a producer already.
+        """
 
     def unregisterProducer() -> None:
-        """Forget the producer; a connection that was waiting for it ends."""
+        """Unregister the producer; a connection that waited for it closes."""
 
     def loseConnection() -> None:
-        """End the connection in order, when the peer has all that was sent."""
+        """Close the connection when the peer has received everything that was sent."""
 
     def abortConnection() -> None:
-        """End the connection now, whatever waits."""
+        """Close the connection at once."""
 
     def getHost() -> IAddress:
-        """The address of this end."""
+        """The local address."""
 
     def getPeer() -> IAddress:
         """The address of the peer."""
 
 
 class IMessageProtocol(Interface):
-    """A protocol of messages, over one reliable connection."""
+    """A protocol of messages over one reliable connection."""
 
     def makeConnection(transport: Any) -> None:  # each kind of connection has a transport that offers more
-        """Take the L{IMessageTransport}, and call C{connectionMade}."""
+        """Set the L{IMessageTransport}, and call C{connectionMade}."""
 
     def connectionMade() -> None:
-        """Begin: the connection is established."""
+        """Called when the connection is established."""
 
     def messageReceived(data: bytes, immediate: int | None) -> None:
         """
-        Take a message of the peer; they come in the order in which they were sent.
+        Called with each message of the peer, in the order in which they were sent.
 
-        @param immediate: None unless it came with 32 bits.
+        @param immediate: 32 bits that the peer sent with the message, or None.
         """
 
     def connectionLost(reason: Failure) -> None:
         """
-        End: nothing comes any more.
+        Called once, when the connection has ended.
 
-        @param reason: C{ConnectionDone} where either end wanted it, and the peer has all that was sent here;
-            else C{ConnectionLost} or C{ConnectionAborted}.
+        @param reason: C{ConnectionDone} if either end closed in order, and the peer has received everything
+            that was sent here; else C{ConnectionLost} or C{ConnectionAborted}.
         """
 
 
 class IMessageProtocolFactory(Interface):
-    """A maker of protocols, one for each connection."""
+    """Makes a protocol for each connection."""
 
     def buildProtocol(peer: Any) -> Any:  # each kind of connection has peers and protocols of its own
         """
-        Make the protocol of a connection. A passive end's may be made when it is asked for.
+        Make the protocol of a connection. A server may call this before the connection is established.
 
-        @param peer: its address.
-        @return: an L{IMessageProtocol}; None is to reject the connection.
+        @param peer: the address of the peer.
+        @return: an L{IMessageProtocol}, or None to reject the connection.
         """
 
 
 class IMessageClientEndpoint(Interface):
-    """A place to connect to."""
+    """Connects to a server."""
 
     def connect(factory: IMessageProtocolFactory) -> Deferred[Any]:  # of what the factory makes
         """
-        Connect. The Deferred can be cancelled until it fires.
+        Connect.
 
-        @return: fires with the protocol, connected; fails with an L{txrdma.error.RDMAError}.
+        @return: fires with the connected protocol; fails with an L{txrdma.error.RDMAError}. It can be
+            cancelled.
         """
 
 
 class IMessageServerEndpoint(Interface):
-    """A place to listen at."""
+    """Listens for clients."""
 
     def listen(factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
         """
-        Listen. The port's C{getHost} is the address that is listened to.
+        Listen.
 
-        @return: fails with an L{txrdma.error.RDMAError}.
+        @return: fires with the port; fails with an L{txrdma.error.RDMAError}.
         """
 
 
 class IMessageEndpointStringParser(Interface):
-    """A plugin that makes endpoints of strings: C{"rdma:192.0.2.1:7471"}."""
+    """A plugin that makes endpoints from strings such as C{"rdma:192.0.2.1:7471"}."""
 
     prefix: str = Attribute("The word before the first colon.")
 
     def parseMessageClient(reactor: object, *args: str, **kwargs: str) -> IMessageClientEndpoint:
         """
-        Make a client's endpoint of the rest of the string.
+        Make a client endpoint from the rest of the string.
 
-        @raise ValueError: the string says something that has no meaning; names key and value.
+        @raise ValueError: the string is invalid; the message names the key and the value.
         """
 
     def parseMessageServer(reactor: object, *args: str, **kwargs: str) -> IMessageServerEndpoint:
         """
-        Make a server's endpoint of the rest of the string.
+        Make a server endpoint from the rest of the string.
 
         @raise ValueError: as C{parseMessageClient}'s.
         """

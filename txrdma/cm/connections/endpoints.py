@@ -21,8 +21,9 @@ from twisted.logger import Logger
 from txrdma.cm.connections.adapter import Adapter, adapterOf
 from txrdma.cm.connections.hostnames import addressesOf, isAddress
 from txrdma.cm.connections.opening import AddressScheme, Attempt, Listening
+from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.core.dispatcher import BACKLOG
-from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
+from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import REQ
 from txrdma.cm.terms import MessageAddress, Terms
@@ -98,7 +99,7 @@ class IPScheme(AddressScheme):
         return address, request.privateData[_HEADER:]
 
 
-PrivateData = Union[bytes, Callable[[IRDMATransport], bytes]]
+PrivateData = Union[bytes, Callable[[RDMATransport], bytes]]
 """Private data of a REQ, or what makes them by the transport, whose memory can be allocated."""
 
 

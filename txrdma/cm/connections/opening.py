@@ -32,7 +32,7 @@ from txrdma.cm.core.events import (
     ignoreEvent,
 )
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
+from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
 from txrdma.cm.layouts.messages import CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
 from txrdma.cm.layouts.paths import areSame, isPath, NO_PATH, pathFor, reversedPath
 from txrdma.cm.layouts.rejectinfo import informationFor, informationOf
@@ -88,7 +88,7 @@ class Attempt:
         path: IBPath,
         factory: IMessageProtocolFactory,
         terms: Terms,
-        privateData: bytes | Callable[[IRDMATransport], bytes],
+        privateData: bytes | Callable[[RDMATransport], bytes],
         alternate: IBPath | None = None,
     ) -> None:
         """

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from zope.interface import implementer
 
-from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
+from txrdma.cm.connections.transport import RDMATransport
+from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.messages import CMPath
 from txrdma.messages.protocol import MessageProtocol
 
@@ -16,7 +17,7 @@ class RDMAProtocol(MessageProtocol):
     """A protocol that does nothing until it is subclassed: see L{IRDMAProtocol}."""
 
     answer = b""
-    transport: IRDMATransport
+    transport: RDMATransport
 
     def writeReceived(self, length: int, immediate: int) -> None:
         """Called when the peer has written into memory of this end, with immediate data."""

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
-from txrdma.cm.interfaces import IRDMATransport
+from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.rsocket._core import RSocket
 from txrdma.cm.rsocket._mapping import Event, PeerMapped, WriteCompleted
 from txrdma.cm.rsocket.interfaces import IMappedMemory
@@ -45,7 +45,7 @@ class MappedMemory:
 class EndMappings:
     """Mapped memory of both ends, from when a program of this end asks for any of it."""
 
-    def __init__(self, core: RSocket, transport: IRDMATransport, ordered: Callable[[], None]) -> None:
+    def __init__(self, core: RSocket, transport: RDMATransport, ordered: Callable[[], None]) -> None:
         """
         @param ordered: called when there is something to post.
         """

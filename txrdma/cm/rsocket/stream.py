@@ -15,7 +15,8 @@ from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.cm.connections.keepalive import Keepalive
-from txrdma.cm.interfaces import IPreparedProtocol, IRDMATransport
+from txrdma.cm.connections.transport import RDMATransport
+from txrdma.cm.interfaces import IPreparedProtocol
 from txrdma.cm.layouts.messages import CMPath
 from txrdma.cm.rsocket._core import PINNED_SHARE, RSocket, Sizes, understood
 from txrdma.cm.rsocket._receiving import Violation
@@ -37,7 +38,7 @@ def addressOf(address: MessageAddress) -> Address:
 
 
 @implementer(IPreparedProtocol)
-class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
+class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     """
     An end of an rsocket's connection: a protocol of messages, beneath one of bytes.
     """
@@ -68,21 +69,21 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         self._mapped: EndMappings | None = None
 
     @property
-    def connection(self) -> IRDMATransport:
+    def connection(self) -> RDMATransport:
         """The RDMA connection beneath the stream."""
         assert self._transport is not None  # nobody has the stream before
         return self._transport
 
     # Making it
 
-    def prepare(self, transport: IRDMATransport) -> bytes:
+    def prepare(self, transport: RDMATransport) -> bytes:
         """Allocate the memory of the stream, and make the connection data that tell of it."""
         remote, self._local = self._allocate(transport)
         self._core = core = RSocket(self._sizes, remote.view, self._local.view)
         self._own = core.greeting(remote.address, remote.rkey)
         return self._own.encode()
 
-    def _allocate(self, transport: IRDMATransport) -> tuple[IMemoryRegion, IMemoryRegion]:
+    def _allocate(self, transport: RDMATransport) -> tuple[IMemoryRegion, IMemoryRegion]:
         """
         Allocate the remote and the local memory; while there is not enough, with buffers of half the size.
 
@@ -115,7 +116,7 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         """
         self._peerData = understood(privateData)
 
-    def makeConnection(self, transport: IRDMATransport) -> None:
+    def makeConnection(self, transport: RDMATransport) -> None:
         """Begin: the connection is established."""
         assert self._core is not None
         self.host: Address = addressOf(transport.getHost())
@@ -232,7 +233,7 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         if mapped is not None:
             callWithContext(self.context, mapped.end)
 
-    def _send(self, core: RSocket, transport: IRDMATransport) -> None:
+    def _send(self, core: RSocket, transport: RDMATransport) -> None:
         assert self._local is not None
         address, lkey = self._local.address, self._local.lkey
         for begin, length, remote, rkey, immediate in core.outgoing():

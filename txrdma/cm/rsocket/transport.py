@@ -8,7 +8,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
 
-from txrdma.cm.interfaces import IRDMATransport
+from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.rsocket.interfaces import IMappingTransport
 from txrdma.cm.rsocket.mapped import MappedMemory
 from txrdma.cm.rsocket.stream import RSocketEnd
@@ -23,7 +23,7 @@ class RSocketTransport(MessageStreamTransport[RSocketEnd]):
     __slots__ = ()
 
     @property
-    def connection(self) -> IRDMATransport:
+    def connection(self) -> RDMATransport:
         """The RDMA connection beneath: its route, its manager, what was agreed on."""
         return self.stream.connection
 

@@ -16,14 +16,14 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone, Connection
 from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
+from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Completion, CompletionOpcode, Segment, Status
 from txrdma.mad.ports import verbsport
-from txrdma.messages.interfaces import IMessageProtocolFactory
+from txrdma.messages.interfaces import IMessageProtocolFactory, IMessageTransport
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.soft import device as softdevice
@@ -38,7 +38,7 @@ class OpeningTests(MessagingCase):
         """Protocols, factories and transports provide what they promise."""
         client, _server = self.connected()
         verifyObject(IRDMAProtocol, client)
-        verifyObject(IRDMATransport, client.transport)
+        verifyObject(IMessageTransport, client.transport)
         verifyObject(IMessageProtocolFactory, MessageFactory(MessageRecorder))
 
     def test_terms(self) -> None:
