@@ -1,6 +1,10 @@
 """
 Connections that carry messages: what C{rdma:}, C{ib:} and C{btl:} have in common.
 
-Modules, lowest first: L{interfaces}; L{protocol}, base classes for applications; L{strings}, endpoints from
-strings; L{transport} and L{attempt}, base classes for implementations.
+Modules, lowest first:
+
+ - L{txrdma.messages.interfaces};
+ - L{txrdma.messages.protocol}: base classes for applications;
+ - L{txrdma.messages.transport}: the base class of transports;
+ - L{txrdma.messages.strings}: endpoints from strings.
 """
