@@ -178,7 +178,7 @@ class StringTests(SynchronousTestCase):
     def test_rdma(self) -> None:
         """Hosts and ports are those of RDMA CM; without a device it is the software device, where it fits."""
         client: Any = messageClientFromString(None, "rdma:127.0.0.3:7471")
-        self.assertEqual((client._serviceID, client._isChosen), (0x01061D2F, False))
+        self.assertEqual((client._serviceID, client._device), (0x01061D2F, None))
         self.assertFalse(client._terms.usesCredits)
         client = messageClientFromString(None, r"rdma:\:\:1:7471:bindAddress=\:\:1")
         self.assertEqual((client._host, client._device), ("::1", r"soft:\:\:1"))
