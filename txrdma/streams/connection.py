@@ -22,7 +22,8 @@ from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.kit.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
-from txrdma.streams.transport import Address, Front, StreamTransport
+from txrdma.messages.transport import MessageTransport
+from txrdma.streams.transport import Address, StreamTransport
 
 _log = Logger()
 
@@ -86,18 +87,8 @@ class Core(Protocol):
         """Close both sides, after all written bytes."""
 
 
-class Beneath(Protocol):
-    """The message connection that carries a stream."""
-
-    def loseConnection(self) -> None:
-        """Close when all sent messages are in the peer's memory."""
-
-    def abortConnection(self) -> None:
-        """Close at once."""
-
-
 CoreT = TypeVar("CoreT", bound=Core)
-BeneathT = TypeVar("BeneathT", bound=Beneath)
+BeneathT = TypeVar("BeneathT", bound=MessageTransport)
 
 
 @implementer(IClosesOnShutdown)
@@ -118,7 +109,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         self,
         reactor: Any,
         isClient: bool,
-        dress: Callable[[Any], Front],
+        dress: Callable[[Any], StreamTransport[Any]],
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         """
@@ -133,7 +124,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         self._reactor, self._dress, self._endedCall = reactor, dress, ended
         self._core: CoreT | None = None
         self._transport: BeneathT | None = None
-        self._front: Front | None = None
+        self._front: StreamTransport[Any] | None = None
         self._rest = b""
         self._failure: Failure | None = None
         self._isBusy = self._isGone = self._isClean = self._isReadEndTold = self._isLeaving = False

@@ -26,7 +26,7 @@ from txrdma.error import ResourceExhausted
 from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion
 from txrdma.streams.connection import StreamEnd
-from txrdma.streams.transport import Address, Front
+from txrdma.streams.transport import Address, StreamTransport
 from txrdma.verbs.pinning import shareOf
 
 
@@ -50,7 +50,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         sizes: Sizes,
         keepalive: float | None,
         isClient: bool,
-        dress: Callable[[RSocketEnd], Front],
+        dress: Callable[[RSocketEnd], StreamTransport[Any]],
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         """
