@@ -25,7 +25,7 @@ FLOORS = {
     "iba": 2,
     "ports": 2,
     "interfaces": 3,
-    "streams": 3,
+    "streams": 4,
     "messages": 3,
     "verbs": 4,
     "soft": 4,
