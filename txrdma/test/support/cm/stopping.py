@@ -19,9 +19,9 @@ from twisted.internet.task import react
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.protocol import RDMAProtocol
+from txrdma.kit import shutdown as stopping
 from txrdma.messages.protocol import MessageFactory
 from txrdma.messages.strings import messageClientFromString, messageServerFromString
-from txrdma.streams import shutdown as stopping
 
 COUNT = 3000
 MESSAGE = bytes(700)
