@@ -26,7 +26,6 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections._credits import Credits, SPARE
 from txrdma.cm.connections._life import Kind, Life
 from txrdma.cm.connections.adapter import Adapter, SharedCompletionQueue
-from txrdma.cm.connections.keepalive import Keepalive
 from txrdma.cm.connections.migration import PathMigration
 from txrdma.cm.connections.queuepairs import toInit, toReceive, toSend
 from txrdma.cm.connections.receives import Part
@@ -60,6 +59,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IMemoryRegion, IQueuePair, IVerbsDevice
 from txrdma.messages.interfaces import IMessageTransport
+from txrdma.messages.keepalive import Keepalive
 from txrdma.messages.transport import MessageTransport
 
 _log = Logger()

@@ -13,7 +13,6 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
-from txrdma.cm.connections.keepalive import Keepalive
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.interfaces import IPreparedProtocol
 from txrdma.cm.layouts.messages import CMPath
@@ -25,6 +24,7 @@ from txrdma.cm.terms import MessageAddress
 from txrdma.error import ResourceExhausted
 from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion
+from txrdma.messages.keepalive import Keepalive
 from txrdma.streams.connection import StreamEnd
 from txrdma.streams.transport import Address, StreamTransport
 from txrdma.verbs.pinning import shareOf
