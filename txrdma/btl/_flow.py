@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from txrdma.error import RDMAError
+from txrdma.error import PeerViolation
 
 WINDOW: Final = 4 << 20
 """Bytes of messages that may wait for a program, or half as many, and one message more of any length."""
 
 MESSAGE: Final = 64
 """Bytes that each message counts beside its own, so that empty ones are bounded, too."""
-
-
-class Violation(RDMAError):
-    """The peer sends more than it may, or has been told of more than was sent."""
 
 
 class Flow:
@@ -49,21 +45,21 @@ class Flow:
         """
         Note how much the peer's program has taken; older news change nothing.
 
-        @raise Violation: that is more than was sent.
+        @raise PeerViolation: that is more than was sent.
         """
         if taken > self.sent:
-            raise Violation(f"the peer has taken {taken} bytes of {self.sent}")
+            raise PeerViolation(f"the peer has taken {taken} bytes of {self.sent}")
         self.heard = max(self.heard, taken)
 
     def receive(self, length: int) -> None:
         """
         Count a message that has come.
 
-        @raise Violation: it was not to be sent yet.
+        @raise PeerViolation: it was not to be sent yet.
         """
         waiting = self.received - self.told
         if waiting >= self._window // 2 and waiting + length + MESSAGE > self._window:
-            raise Violation(f"the peer sends {length} bytes more than it may")
+            raise PeerViolation(f"the peer sends {length} bytes more than it may")
         self.received += length + MESSAGE
 
     def take(self, length: int) -> None:

@@ -25,12 +25,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl._assembly import LONGEST
-from txrdma.btl._flow import Flow, Violation
+from txrdma.btl._flow import Flow
 from txrdma.btl._peer import OPEN
 from txrdma.btl._window import UNHEARD
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.lifeline import Done, PeerConnection
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport
@@ -404,7 +404,7 @@ class BTLMessageTransport(MessageTransport):
         """Handle a message with a tag of the transport; an invalid one closes the connection."""
         try:
             self._handleInternal(tag, data)
-        except (Violation, ValueError) as error:
+        except (PeerViolation, ValueError) as error:
             _log.warn(
                 "{transport}: the peer violated the protocol, closing: {error}", transport=self, error=error
             )
@@ -427,7 +427,7 @@ class BTLMessageTransport(MessageTransport):
         elif tag == _GOT:
             self._answered(_exactly(data, _GOT_FIELDS.size))
         else:
-            raise Violation(f"tag {tag:#x}")
+            raise PeerViolation(f"tag {tag:#x}")
 
     def _sendInternal(self, tag: int, data: bytes) -> None:
         if self._lifeline is not None and self._peer.state == OPEN:
@@ -500,13 +500,13 @@ def _octets(data: Buffer) -> Buffer:
 
 def _exactly(data: Buffer, length: int) -> Buffer:
     if len(data) != length:
-        raise Violation(f"{len(data)} bytes, not {length}")
+        raise PeerViolation(f"{len(data)} bytes, not {length}")
     return data
 
 
 def _enough(data: Buffer, length: int) -> Buffer:
     if len(data) < length:
-        raise Violation(f"{len(data)} bytes, not {length}")
+        raise PeerViolation(f"{len(data)} bytes, not {length}")
     return data
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from txrdma.error import RDMAError
+from txrdma.error import PeerViolation
 
 SHUTDOWN: Final = 1
 """The immediate data of a message that says: nothing is written behind this."""
@@ -17,10 +17,6 @@ DISCONNECT: Final = 2
 
 LONGEST_PIECE: Final = 1 << 16
 """Bytes of a message with data; shorter writes go together."""
-
-
-class Violation(RDMAError):
-    """The peer of a stream says what makes no sense."""
 
 
 class ByteStream:
@@ -93,11 +89,11 @@ class ByteStream:
         """
         Take a message of the peer.
 
-        @raise Violation: it makes no sense.
+        @raise PeerViolation: it makes no sense.
         """
         if immediate is None:
             if not self.isReadable:
-                raise Violation("data behind the end")
+                raise PeerViolation("data behind the end")
             self._read.append(data)
             self.unread += len(data)
         elif immediate == SHUTDOWN:
@@ -111,7 +107,7 @@ class ByteStream:
             self.drop()
             self.isOver, self.isReadable = True, False
         else:
-            raise Violation(f"a message of kind {immediate}")
+            raise PeerViolation(f"a message of kind {immediate}")
 
     def next(self) -> tuple[bytes, int | None] | None:
         """Take the next message to send, if there is one, and room for it."""

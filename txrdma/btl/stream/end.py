@@ -12,8 +12,9 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IPushProducer
 from twisted.python.failure import Failure
 
-from txrdma.btl.stream._bytes import ByteStream, Violation
+from txrdma.btl.stream._bytes import ByteStream
 from txrdma.btl.transport import BTLMessageTransport
+from txrdma.error import PeerViolation
 from txrdma.messages.interfaces import IMessageProtocol
 from txrdma.streams.connection import MessageStreamTransport, StreamEnd
 from txrdma.streams.transport import Address
@@ -44,7 +45,7 @@ class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
             return
         try:
             core.arrived(data, immediate)
-        except Violation as error:
+        except PeerViolation as error:
             self._violated(str(error))
 
     def connectionLost(self, reason: Failure) -> None:

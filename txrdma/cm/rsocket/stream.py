@@ -17,11 +17,10 @@ from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.interfaces import IPreparedProtocol
 from txrdma.cm.layouts.messages import CMPath
 from txrdma.cm.rsocket._core import PINNED_SHARE, RSocket, Sizes, understood
-from txrdma.cm.rsocket._receiving import Violation
 from txrdma.cm.rsocket.mapped import EndMappings
 from txrdma.cm.rsocket.messages import ConnectionData
 from txrdma.cm.terms import MessageAddress
-from txrdma.error import ResourceExhausted
+from txrdma.error import PeerViolation, ResourceExhausted
 from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion
 from txrdma.messages.keepalive import Keepalive
@@ -178,7 +177,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
             return
         try:
             core.arrived(immediate, length)
-        except Violation as error:
+        except PeerViolation as error:
             self._violated(str(error))
         if core.events:
             self._report(core)

@@ -8,7 +8,8 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, LONGEST_PIECE, SHUTDOWN, Violation
+from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, LONGEST_PIECE, SHUTDOWN
+from txrdma.error import PeerViolation
 
 
 class ByteStreamTests(SynchronousTestCase):
@@ -108,8 +109,8 @@ class ByteStreamTests(SynchronousTestCase):
 
     def test_violations(self) -> None:
         """Messages that make no sense are refused."""
-        self.assertRaises(Violation, self.one.arrived, b"", 7)
+        self.assertRaises(PeerViolation, self.one.arrived, b"", 7)
         self.one.arrived(b"", SHUTDOWN)
-        self.assertRaises(Violation, self.one.arrived, b"x", None)
+        self.assertRaises(PeerViolation, self.one.arrived, b"x", None)
         self.one.arrived(b"", DISCONNECT)
-        self.assertRaises(Violation, self.one.arrived, b"x", None)
+        self.assertRaises(PeerViolation, self.one.arrived, b"x", None)
