@@ -50,7 +50,7 @@ MOST_GETS: Final = 256
 
 _MESSAGE: Final = 0xFFFF
 _WITH_IMMEDIATE: Final = 0xFFFE
-_TAKEN: Final = 0xFFFD
+_HANDLED: Final = 0xFFFD
 _GET: Final = 0xFFFC
 _GOT: Final = 0xFFFB
 
@@ -419,8 +419,8 @@ class BTLMessageTransport(MessageTransport):
             else:
                 self._untaken.append((whole[4:], *_IMMEDIATE.unpack_from(_enough(whole, 4))))
             self._deliver()
-        elif tag == _TAKEN:
-            self._flow.hear(*_TOTAL.unpack(_exactly(data, _TOTAL.size)))
+        elif tag == _HANDLED:
+            self._flow.acknowledge(*_TOTAL.unpack(_exactly(data, _TOTAL.size)))
             self._sendQueued()
         elif tag == _GET:
             self._answer(_exactly(data, _GET_FIELDS.size))
@@ -463,12 +463,12 @@ class BTLMessageTransport(MessageTransport):
                     self.protocol.messageReceived(data, immediate)
                 except Exception:
                     self._logFailure()
-                self._flow.take(counted)
+                self._flow.handle(counted)
         finally:
             self._isDelivering = False
-        total = self._flow.tell()
+        total = self._flow.takeReport()
         if total is not None:
-            self._sendInternal(_TAKEN, _TOTAL.pack(total))
+            self._sendInternal(_HANDLED, _TOTAL.pack(total))
 
     def _maybePause(self) -> None:
         if self._producer is not None and not self._isProducerPaused and self._waitingBytes() > FULL:

@@ -23,13 +23,12 @@ from txrdma.streams.transport import Address
 @implementer(IMessageProtocol, IPushProducer)
 class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
     """
-    An end of a connection: a protocol of messages, beneath one of bytes, and the producer of its messages.
+    One end of a stream: the protocol of a message connection, and the producer of its messages.
     """
 
-    # What the connection brings: see IMessageProtocol
+    # Calls of the connection: see IMessageProtocol
 
     def makeConnection(self, transport: BTLMessageTransport) -> None:
-        """Begin: the connection is established."""
         self._core = ByteStream()
         self.host, self.peer = cast(Address, transport.getHost()), cast(Address, transport.getPeer())
         transport.progressed = self._turn
@@ -39,7 +38,7 @@ class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
             self._turn()
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        """Take bytes of the peer, or what it says of its end; its turn comes with those of the batch."""
+        """Handle data or a close; C{progressed} follows after the batch."""
         core = self._core
         if core is None or core.isOver:
             return
@@ -49,35 +48,32 @@ class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
             self._violated(str(error))
 
     def connectionLost(self, reason: Failure) -> None:
-        """End, by what the connection beneath says and by what the peer has said before."""
         core = self._core
         if core is not None:
-            core.hasParted = core.hasSaid and reason.check(ConnectionDone) is not None
+            core.hasParted = core.hasSentClose and reason.check(ConnectionDone) is not None
             self._keepRest()
         self._lost(reason)
 
-    # The producer of messages
+    # The producer of messages; each call is followed by C{progressed}
 
     def pauseProducing(self) -> None:
-        """Send nothing for now: enough is on its way."""
         if self._core is not None:
             self._core.isFull = True
 
     def resumeProducing(self) -> None:
-        """Send on; the turn comes with the end of the batch."""
         if self._core is not None:
             self._core.isFull = False
 
     def stopProducing(self) -> None:
-        """Do nothing: the connection's end is told by C{connectionLost}."""
+        """Do nothing: C{connectionLost} follows."""
 
-    # What a stream's end needs
+    # Called by the base class
 
     def _send(self, core: ByteStream, transport: BTLMessageTransport) -> None:
         while (message := core.next()) is not None:
             data, immediate = message
             transport.sendMessage(data, immediate, self._arrived if immediate is None else None)
-        if core.hasSaid:
+        if core.hasSentClose:
             transport.unregisterProducer()
             transport.loseConnection()
         if self.isPaused and not self.isDeaf:
@@ -90,10 +86,9 @@ class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
 
     def _arrived(self, error: Exception | None) -> None:
         if self._core is not None and error is None:
-            self._core.flying -= 1
+            self._core.unacknowledged -= 1
 
     def resume(self) -> None:
-        """Deliver again what arrives, soon."""
         super().resume()
         if self._transport is not None:
             self._transport.resumeProducing()

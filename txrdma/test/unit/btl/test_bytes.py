@@ -24,7 +24,7 @@ class ByteStreamTests(SynchronousTestCase):
         while len(lengths) < most and (message := sender.next()) is not None:
             data, immediate = message
             if immediate is None:
-                sender.flying -= 1
+                sender.unacknowledged -= 1
                 lengths.append(len(data))
             receiver.arrived(data, immediate)
         return lengths
@@ -75,7 +75,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.exchange(self.other, self.one)
         self.assertEqual(self.one.read(), b"answer")
         self.assertTrue(self.one.isOver)
-        self.assertTrue(self.other.hasSaid)
+        self.assertTrue(self.other.hasSentClose)
 
     def test_bothHalvesAtOnce(self) -> None:
         """Ends of both halves may cross each other."""
@@ -93,7 +93,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.one.close()
         self.exchange(self.one, self.other)
         self.assertEqual((self.other.read(), self.other.isOver, self.other.wasCut), (b"last", True, False))
-        self.assertTrue(self.one.hasSaid)
+        self.assertTrue(self.one.hasSentClose)
         self.other.write(b"")
         self.assertFalse(self.other.wasCut)
         self.other.write(b"in vain")
