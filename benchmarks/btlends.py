@@ -50,8 +50,8 @@ def main(role: str, orders: Orders) -> None:
 
     from benchmarks.scenarios import Waiting
     from txrdma import btl
-    from txrdma.btl.connections import MessageProtocol
     from txrdma.btl.insight import report
+    from txrdma.messages.protocol import MessageProtocol
 
     count = orders["count"] if "count" in orders else orders.get("bytes", 0) // orders.get("write", 1)
     here, there = (HERE, THERE) if orders.get("loss") else (ownAddress(1), ownAddress(0))

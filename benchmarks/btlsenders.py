@@ -73,7 +73,7 @@ def _send(orders: Orders, ready: int, begin: int, result: int) -> None:
     from twisted.internet.task import deferLater, react
 
     from txrdma import btl
-    from txrdma.btl.connections import MessageProtocol
+    from txrdma.messages.protocol import MessageProtocol
 
     data = os.urandom(orders["write"])
 

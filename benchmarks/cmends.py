@@ -35,13 +35,14 @@ def main(role: str, orders: Orders) -> None:
     from benchmarks.connecting import held
     from benchmarks.scenarios import Waiting
     from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
-    from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+    from txrdma.cm.connections.protocol import RDMAProtocol
     from txrdma.cm.terms import Terms
+    from txrdma.messages.protocol import MessageFactory
 
     terms = Terms(responseTimeout=orders.get("responseTimeout", 20))
     connected: dict[Any, None] = {}
 
-    class Staying(MessageProtocol):
+    class Staying(RDMAProtocol):
         """A server's end of a connection."""
 
         def connectionMade(self) -> None:
@@ -50,7 +51,7 @@ def main(role: str, orders: Orders) -> None:
         def connectionLost(self, reason: Failure) -> None:
             connected.pop(self, None)
 
-    class Visiting(MessageProtocol):
+    class Visiting(RDMAProtocol):
         """A client's end of a connection, which leaves at once if it is told to."""
 
         def __init__(self) -> None:

@@ -19,7 +19,7 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from benchmarks.orders import cpuSeconds, memoryBytes, Orders, pieces
-from txrdma.cm.connections.transport import MessageTransport
+from txrdma.cm.connections.transport import RDMATransport
 from txrdma.smc.common.names import diagnosisName
 from txrdma.tap.proxy import IStreamTransport
 
@@ -108,7 +108,7 @@ def ringBytes(protocol: Protocol) -> int:
 def modeOf(protocol: Protocol) -> str:
     """What really carried the bytes."""
     connection = getattr(protocol.transport, "connection", None)
-    if isinstance(connection, MessageTransport):
+    if isinstance(connection, RDMATransport):
         return f"rsocket {connection.route}"
     status = getattr(protocol.transport, "smc", None)
     if status is None:

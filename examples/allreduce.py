@@ -19,7 +19,8 @@ import numpy
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
-from txrdma.btl.connections import connect, listen, MessageProtocol
+from txrdma.btl.connections import connect, listen
+from txrdma.messages.protocol import MessageProtocol
 
 BLOCK = 1  # the tag of blocks, which come in order
 WARMING = 2

@@ -23,6 +23,10 @@ class WireError(RDMAError):
         self.offset = offset
 
 
+class PeerViolation(RDMAError):
+    """The peer violated a protocol."""
+
+
 class InvalidRequest(RDMAError):
     """The program asked for what the object's state or the specification does not allow: fix it."""
 

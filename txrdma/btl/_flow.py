@@ -1,79 +1,76 @@
 """
-The flow of messages that wait for their receiver: how much may be on its way, and how much is kept.
+Flow control of messages without a tag, in bytes.
 
-Each end may send a window more than its peer's program has taken, which says so now and then. Tags that have
-a handler have no such limit: their handlers take what comes.
+Each end may send a window of bytes beyond those that the peer's application has handled, which the peer
+reports from time to time. Messages by tag have no window: their handlers are called at once.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from txrdma.error import RDMAError
+from txrdma.error import PeerViolation
 
 WINDOW: Final = 4 << 20
-"""Bytes of messages that may wait for a program, or half as many, and one message more of any length."""
+"""Bytes that may wait for an application. Below half of them one more message of any length may be sent."""
 
 MESSAGE: Final = 64
-"""Bytes that each message counts beside its own, so that empty ones are bounded, too."""
-
-
-class Violation(RDMAError):
-    """The peer sends more than it may, or has been told of more than was sent."""
+"""Bytes that each message counts in addition to its own, so that empty ones are bounded, too."""
 
 
 class Flow:
     """
-    Credits of both directions of one connection, in bytes, as totals that only grow.
+    Both directions of one connection, as totals of bytes that only grow.
 
-    @ivar sent: that were sent, of which the peer's program has taken C{heard}.
-    @ivar received: that have come, of which this end's program has C{taken}, and the peer knows of C{told}.
+    @ivar sent: sent; C{acknowledged}: of these, reported as handled by the peer.
+    @ivar received: received; C{handled}: of these, handled by this end's application; C{reported}: of these,
+        reported to the peer.
     """
 
-    __slots__ = ("_window", "heard", "received", "sent", "taken", "told")
+    __slots__ = ("_window", "acknowledged", "handled", "received", "reported", "sent")
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window
-        self.sent = self.heard = self.received = self.taken = self.told = 0
+        self.sent = self.acknowledged = self.received = self.handled = self.reported = 0
 
     def maySend(self, length: int) -> bool:
-        """Tell whether a message of this length may be sent now."""
-        waiting = self.sent - self.heard
+        """Return whether a message of this length may be sent now."""
+        waiting = self.sent - self.acknowledged
         return waiting < self._window // 2 or waiting + length + MESSAGE <= self._window
 
     def send(self, length: int) -> None:
         """Count a message that is sent."""
         self.sent += length + MESSAGE
 
-    def hear(self, taken: int) -> None:
+    def acknowledge(self, handled: int) -> None:
         """
-        Note how much the peer's program has taken; older news change nothing.
+        Handle a report of the peer; an older one changes nothing.
 
-        @raise Violation: that is more than was sent.
+        @raise PeerViolation: it is more than was sent.
         """
-        if taken > self.sent:
-            raise Violation(f"the peer has taken {taken} bytes of {self.sent}")
-        self.heard = max(self.heard, taken)
+        if handled > self.sent:
+            raise PeerViolation(f"the peer reports {handled} bytes as handled, and {self.sent} were sent")
+        self.acknowledged = max(self.acknowledged, handled)
 
     def receive(self, length: int) -> None:
         """
-        Count a message that has come.
+        Count a received message.
 
-        @raise Violation: it was not to be sent yet.
+        @raise PeerViolation: it exceeds the window.
         """
-        waiting = self.received - self.told
+        waiting = self.received - self.reported
         if waiting >= self._window // 2 and waiting + length + MESSAGE > self._window:
-            raise Violation(f"the peer sends {length} bytes more than it may")
+            raise PeerViolation(f"a message of {length} bytes exceeds the window")
         self.received += length + MESSAGE
 
-    def take(self, length: int) -> None:
-        """Count a message that the program has taken."""
-        self.taken += length + MESSAGE
+    def handle(self, length: int) -> None:
+        """Count a message that the application has handled."""
+        self.handled += length + MESSAGE
 
-    def tell(self) -> int | None:
-        """Take what the peer is to be told: the total that was taken, if there is enough news."""
-        news = self.taken - self.told
-        if not news or (news < self._window // 4 and self.received - self.told < self._window // 2):
+    def takeReport(self) -> int | None:
+        """Return the total to report to the peer, or None if it can wait."""
+        news = self.handled - self.reported
+        if not news or (news < self._window // 4 and self.received - self.reported < self._window // 2):
             return None
-        self.told = self.taken
-        return self.taken
+        self.reported = self.handled
+        return self.handled

@@ -21,12 +21,11 @@ from typing import Final, Union
 from typing_extensions import NamedTuple
 
 from txrdma.btl._assembly import Budget, LONGEST
-from txrdma.btl._flow import Violation
 from txrdma.btl._matching import USUAL_SPEED
 from txrdma.btl._ordering import Order
 from txrdma.btl._peer import CLOSING, ENDED, LEFT, OPEN
 from txrdma.btl.wire import LONGEST_MESSAGE
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.kit.wire import bits, Buffer, Code, Layout, reserved, wire
 
 EAGER: Final = 25 << 10
@@ -458,7 +457,7 @@ class Stripes:
         """
         Take a piece of the peer's.
 
-        @raise Violation: the peer breaks the rules.
+        @raise PeerViolation: the peer breaks the rules.
         @raise txrdma.error.WireError: it is too short.
         """
         head = PieceHead.decode(packet)
@@ -472,13 +471,13 @@ class Stripes:
         if found is None:
             found = self._expect(head)
         elif (found.head.kind, found.head.total, found.head.tag) != (head.kind, head.total, head.tag):
-            raise Violation(f"message {number} is two")
+            raise PeerViolation(f"message {number} is two")
         if head.offset in found.offsets:
             return
         if head.offset % EAGER or len(data) != min(
             EAGER, head.total - head.offset
         ):  # else there could be many
-            raise Violation(f"{len(data)} bytes at {head.offset} of {head.total}")
+            raise PeerViolation(f"{len(data)} bytes at {head.offset} of {head.total}")
         found.offsets.add(head.offset)
         found.missing -= len(data)
         if head.kind == Kind.PUT:
@@ -497,14 +496,16 @@ class Stripes:
         if head.number - self._following >= MOST_MESSAGES or (
             head.kind == Kind.MESSAGE and head.total > LONGEST
         ):
-            raise Violation(f"message {head.number} of {head.total} bytes, and {self._following} is missing")
+            raise PeerViolation(
+                f"message {head.number} of {head.total} bytes, and {self._following} is missing"
+            )
         if not 1 <= head.kind <= 4 or (head.kind in (Kind.TOLD, Kind.END) and head.total):
-            raise Violation(f"a message of kind {int(head.kind)} with {head.total} bytes")
+            raise PeerViolation(f"a message of kind {int(head.kind)} with {head.total} bytes")
         if self._bytesInFlight and self._bytesInFlight + head.total > MOST_BYTES:
-            raise Violation(f"{head.total} bytes more than may be under way")
+            raise PeerViolation(f"{head.total} bytes more than may be under way")
         if head.kind == Kind.MESSAGE:
             if self._budget.used + head.total > self._budget.most:
-                raise Violation(f"{head.total} bytes more than all peers of the module may have")
+                raise PeerViolation(f"{head.total} bytes more than all peers of the module may have")
             self._budget.used += head.total
             self._buffered += head.total
         self._bytesInFlight += head.total
@@ -550,7 +551,7 @@ class Stripes:
     def _told(self, number: int, status: int) -> None:
         message = self._unfinished.get(number)
         if message is None or message.kind != Kind.PUT or not message.isCut:
-            raise Violation(f"there is no put {number}")
+            raise PeerViolation(f"there is no put {number}")
         if status:
             context, message.context = message.context, None
             if context is not None:

@@ -1,5 +1,8 @@
 """
-Connections for protocols of messages: to a host and a port of TCP, where both ends find each other.
+Endpoints of message protocols over the byte transfer layer: both ends meet over a TCP connection.
+
+A listener bounds what strangers can use: a client must introduce itself in time, and a limited number of
+clients exchange introductions at a time, of which one IP address has a share. Others are queued, or closed.
 """
 
 from __future__ import annotations
@@ -26,12 +29,11 @@ from twisted.python.failure import Failure
 
 from txrdma.btl.introductions import INTRODUCTION_LENGTH
 from txrdma.btl.lifeline import DevicePlaces, PeerConnection
-from txrdma.btl.transport import MessageTransport
+from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import RDMAError, Refused, ResourceExhausted
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.messages import (
+from txrdma.messages.interfaces import (
     IMessageClientEndpoint,
-    IMessageProtocol,
     IMessageProtocolFactory,
     IMessageServerEndpoint,
 )
@@ -40,60 +42,39 @@ _log = Logger()
 _seldom = RateLimitedLogger(_log)
 
 TIMEOUT: Final = 30.0
-"""Seconds until the TCP connection stands."""
+"""Seconds in which the TCP connection must be established."""
 
 MOST_OPENING: Final = 128
-"""Exchanges of a listener that go on at a time; clients beyond wait for their turn."""
+"""Concurrent exchanges of a listener; further clients are queued."""
 
 MOST_OPENING_PER_ADDRESS: Final = 32
-"""Exchanges of clients of one IP address that go on at a time; others of this address wait."""
+"""Concurrent exchanges of one IP address; its further clients are queued."""
 
 MOST_WAITING: Final = 4096
-"""Clients of a listener that wait for their turn, or are still to introduce themselves; others are closed."""
+"""Clients of a listener that are queued or have not introduced themselves; further ones are closed."""
 
 MOST_WAITING_PER_ADDRESS: Final = 1024
-"""Such clients of one IP address; those beyond are closed."""
+"""Such clients of one IP address; further ones are closed."""
 
 INTRODUCTION_SECONDS: Final = 10.0
 """
-Seconds in which a client must introduce itself; else its connection is closed. A client opens its device and
-registers memory first, which takes seconds on a slow machine.
+Seconds in which a client must introduce itself, or it is closed. Before that it opens its device and
+registers memory, which takes seconds on a slow machine.
 """
 
 _READ_SECONDS: Final = 0.1
-"""Seconds in which a reactor that was busy until then reads what has come."""
+"""Seconds for a reactor that was busy to read what has arrived, after the time of a client is over."""
 
 _EARLY: Final = 4096
-"""Bytes that a client may say before its turn."""
-
-
-@implementer(IMessageProtocol)
-class MessageProtocol:
-    """
-    A protocol that does nothing until it is subclassed: see L{IMessageProtocol}.
-
-    @ivar transport: from C{makeConnection} on.
-    """
-
-    transport: MessageTransport
-
-    def makeConnection(self, transport: MessageTransport) -> None:
-        """Take the transport, and call C{connectionMade}."""
-        self.transport = transport
-        self.connectionMade()
-
-    def connectionMade(self) -> None:
-        """Begin: the connection is established."""
-
-    def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        """Take a message of the peer, in order."""
-
-    def connectionLost(self, reason: Failure) -> None:
-        """End: nothing comes any more."""
+"""Largest number of bytes that a client may send before its exchange begins."""
 
 
 class Opening:
-    """The exchange of one end, until its protocol is connected or it has failed."""
+    """
+    The exchange of one end, until its protocol is connected or it has failed.
+
+    @ivar answer: fires with the protocol, or fails. It can be cancelled.
+    """
 
     def __init__(
         self, reactor: Any, device: DevicePlaces, factory: IMessageProtocolFactory, isClient: bool
@@ -102,22 +83,18 @@ class Opening:
         self._reactor, self._factory = reactor, factory
         self.lifeline = PeerConnection(reactor, device, self._established, self._failed, isClient)
 
-    def _established(self, lifeline: PeerConnection) -> MessageTransport | None:
+    def _established(self, lifeline: PeerConnection) -> BTLMessageTransport | None:
         try:
             protocol = self._factory.buildProtocol(lifeline.peerHost)
         except Exception:
             self._failed(Failure())
             return None
         if protocol is None:
-            self._failed(Failure(Refused("the factory makes no protocol for this peer")))
+            self._failed(Failure(Refused("the factory has no protocol for this peer")))
             return None
-        transport = MessageTransport(lifeline, protocol)
-        lifeline.user = transport  # its protocol may send, and end, at once
-        try:
-            transport.begin(self._reactor)
-        except Exception:
-            _log.failure("{transport}: its program failed", transport=transport)
-            transport.abortConnection()
+        transport = BTLMessageTransport(lifeline, protocol)
+        lifeline.user = transport  # first: makeConnection may send and close
+        transport.begin(self._reactor)
         if not self.answer.called:
             self.answer.callback(protocol)
         return transport
@@ -133,18 +110,18 @@ class ClientEndpoint:
 
     def __init__(self, reactor: Any, stream: IStreamClientEndpoint, device: DevicePlaces = None) -> None:
         """
-        @param stream: leads to the listener, for the exchange.
+        @param stream: the TCP endpoint of the listener, for the exchange.
         @param device: see L{DevicePlaces}.
         """
         self._reactor, self._stream, self._device = reactor, stream, device
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[Any]:
         """
-        Connect, with a protocol of the factory. The Deferred can be cancelled.
+        Connect.
 
-        @return: fires with the protocol, whose transport is a L{MessageTransport}; fails with
-            L{Refused} where nobody listens, with L{Unreachable<txrdma.btl.errors.Unreachable>} where packets
-            do not pass, or with another L{RDMAError}.
+        @return: fires with the protocol, whose transport is a L{BTLMessageTransport}; fails with L{Refused}
+            if there is no listener, with L{Unreachable<txrdma.btl.errors.Unreachable>} if packets do not
+            arrive, or with another L{RDMAError}. It can be cancelled.
         """
         return Deferred.fromCoroutine(self._connect(factory))
 
@@ -155,7 +132,7 @@ class ClientEndpoint:
         try:
             await self._stream.connect(exchange)
         except ConnectError as error:
-            raise Refused(f"the exchange by TCP: {error}") from error
+            raise Refused(f"the TCP connection for the exchange failed: {error}") from error
         return await opening.answer
 
 
@@ -165,16 +142,16 @@ class ServerEndpoint:
 
     def __init__(self, reactor: Any, stream: IStreamServerEndpoint, device: DevicePlaces = None) -> None:
         """
-        @param stream: where to listen, for the exchange.
+        @param stream: the TCP endpoint to listen on, for the exchange.
         @param device: see L{DevicePlaces}.
         """
         self._reactor, self._stream, self._device = reactor, stream, device
 
     def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
         """
-        Listen, with a protocol for each connection, made when that is established.
+        Listen. Protocols are made when connections are established.
 
-        @return: fires with the port; fails with L{ResourceExhausted} where it is taken.
+        @return: fires with the port; fails with L{ResourceExhausted} if it is in use.
         """
         listening = self._stream.listen(_Accepting(self._reactor, self._device, factory))
 
@@ -188,7 +165,7 @@ class ServerEndpoint:
 
 
 class _Waiting(StreamProtocol):
-    """A client that has not introduced itself, or waits for its turn; then its lifeline's data pass here."""
+    """A client of a listener: it buffers the introduction until its exchange begins, then passes data on."""
 
     def __init__(self, accepting: _Accepting, reactor: Any, peer: IAddress | None) -> None:
         self.peer, self.host = peer, getattr(peer, "host", None)
@@ -219,20 +196,22 @@ class _Waiting(StreamProtocol):
             self._accepting.left(self)
 
     def begin(self, lifeline: PeerConnection) -> None:
-        """Let the client have its exchange; the lifeline takes what came before."""
+        """Begin the exchange, with the bytes that were received before."""
         self._lifeline, transport = lifeline, cast(Any, self.transport)
         lifeline.makeConnection(transport)  # type: ignore[no-untyped-call]  # of Twisted's
         early, self._early = self._early, b""
         lifeline.dataReceived(early)
 
     def _readOnce(self) -> None:
-        """Take what came while the reactor was busy, before the client is too late."""
+        """Let a reactor that was busy read what has arrived, before the client is closed."""
         self._timer = self._reactor.callLater(_READ_SECONDS, self._late)
 
     def _late(self) -> None:
         self._timer = None
         _seldom.warn(
-            self.host, "closing a connection of {peer}, which has not introduced itself", peer=self.peer
+            self.host,
+            "Closing a connection from {peer}, which did not introduce itself in time",
+            peer=self.peer,
         )
         self._abort()
 
@@ -248,10 +227,10 @@ class _Waiting(StreamProtocol):
 
 class _Accepting(Factory):
     """
-    The exchanges of clients that connect.
+    The clients of a listener.
 
     @ivar silent: clients that have not introduced themselves.
-    @ivar waiting: clients that have, and wait for their turn, in order.
+    @ivar waiting: clients that have, and are queued, in order.
     """
 
     noisy = False
@@ -259,8 +238,8 @@ class _Accepting(Factory):
     def __init__(self, reactor: Any, device: DevicePlaces, factory: IMessageProtocolFactory) -> None:
         self._reactor, self._device, self._factory = reactor, device, factory
         self._opening = 0
-        self._openingOf = Counter[Any]()  # by address, and so the others, which have no exchange
-        self._othersOf = Counter[Any]()
+        self._openingOf = Counter[Any]()  # by IP address
+        self._othersOf = Counter[Any]()  # clients without an exchange, by IP address
         self.silent: dict[_Waiting, None] = {}
         self.waiting: dict[_Waiting, None] = {}
 
@@ -277,13 +256,13 @@ class _Accepting(Factory):
         return waiting
 
     def introduced(self, waiting: _Waiting) -> None:
-        """Let a client that has introduced itself have its exchange, or wait for it."""
+        """Queue a client that has introduced itself, and begin what can begin."""
         del self.silent[waiting]
         self.waiting[waiting] = None
         self._beginNext()
 
     def left(self, waiting: _Waiting) -> None:
-        """Forget a client that has no exchange."""
+        """Remove a client that has no exchange."""
         if waiting in self.silent or waiting in self.waiting:
             self.silent.pop(waiting, None)
             self.waiting.pop(waiting, None)
@@ -291,7 +270,7 @@ class _Accepting(Factory):
             self._othersOf += Counter()  # without zeros
 
     def _beginNext(self) -> None:
-        """Begin the exchanges for which there is room, no more than a share of them for one address."""
+        """Begin exchanges up to the limits, of all clients and of one address."""
         while self._opening < MOST_OPENING:
             for first in self.waiting:
                 if self._openingOf[first.host] < MOST_OPENING_PER_ADDRESS:
@@ -313,9 +292,11 @@ class _Accepting(Factory):
             self._beginNext()
             if isinstance(result, Failure):
                 if result.check(RDMAError) is None:
-                    _log.failure("a connection of {peer} fails", result, peer=peer)
+                    _log.failure("A connection from {peer} failed", result, peer=peer)
                 else:
-                    _seldom.warn(host, "no connection of {peer}: {error}", peer=peer, error=result.value)
+                    _seldom.warn(
+                        host, "Rejecting a connection from {peer}: {error}", peer=peer, error=result.value
+                    )
 
         opening.answer.addBoth(ended)
         return opening.lifeline
@@ -328,7 +309,7 @@ def connect(
     Connect to a host and a port: see L{ClientEndpoint.connect}.
 
     @param host: a name or an IP address.
-    @param device: a device, or several, by which messages are striped: see L{DevicePlaces}.
+    @param device: a device, or several over which messages are striped: see L{DevicePlaces}.
     """
     stream = HostnameEndpoint(reactor, host, port, TIMEOUT)
     return ClientEndpoint(reactor, stream, device).connect(factory)
@@ -344,9 +325,9 @@ def listen(
     """
     Listen at a port: see L{ServerEndpoint.listen}.
 
-    @param port: of TCP; 0 is any that is free.
-    @param interface: the IP address to listen at; none is all that are IPv4.
-    @param device: a device, or several, by which messages are striped: see L{DevicePlaces}.
+    @param port: the TCP port; 0 is any free port.
+    @param interface: the IP address to listen on; empty is any IPv4 address.
+    @param device: a device, or several over which messages are striped: see L{DevicePlaces}.
     """
     kind = TCP6ServerEndpoint if ":" in interface else TCP4ServerEndpoint
     return ServerEndpoint(reactor, kind(reactor, port, interface=interface), device).listen(factory)

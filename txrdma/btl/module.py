@@ -177,8 +177,8 @@ class ModulePort:
             self.core = Module(mtu, (made[0].sends, made[1].sends))
             self.stripesBudget = Budget(MOST_OF_MODULE)
             self.place = Place(gid, attributes.mac, (made[0].qpn, made[1].qpn), mtu)
-            insight.appear(reactor, self)
-            undo.callback(insight.leave, self)
+            insight.modules.appear(reactor, self)
+            undo.callback(insight.modules.leave, self)
             undo.callback(self._stopTimers)
             self._closing = undo.pop_all()
 

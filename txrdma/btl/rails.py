@@ -14,7 +14,6 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from txrdma.btl._events import Event, MessageReceived, PackReceived, ProbeReceived, SendCompleted
-from txrdma.btl._flow import Violation
 from txrdma.btl._matching import Interface, speedOf
 from txrdma.btl._module import NONCE_LENGTH
 from txrdma.btl._peer import OPEN, Peer
@@ -23,7 +22,7 @@ from txrdma.btl._stripes import Piece, Stripes
 from txrdma.btl.errors import PeerLost
 from txrdma.btl.introductions import Introduction
 from txrdma.btl.module import ModulePort, Program
-from txrdma.error import DeviceUnavailable, WireError
+from txrdma.error import DeviceUnavailable, PeerViolation, WireError
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import Buffer
 from txrdma.ports.netlink import interfaceWith
@@ -238,7 +237,7 @@ class MultiRailPeer:
             return
         try:
             self.peer.received(data)
-        except (Violation, WireError) as error:
+        except (PeerViolation, WireError) as error:
             self._failed(error)
 
     def _lost(self, number: int) -> None:

@@ -1,8 +1,12 @@
 """
-The transport of a connection by the byte transfer layer, as a protocol of messages sees it.
+The transport of a connection by the byte transfer layer.
 
-Beside messages in order, which every L{IMessageTransport} has, it sends messages by tag, delivered as they
-arrive or in order, and writes into and reads from memory that the peer has registered.
+In addition to the messages of every L{IMessageTransport} it sends messages by tag, delivered in order or as
+they arrive, and writes into and reads from memory that the peer has registered.
+
+Messages without a tag have tags of the transport's own, and a window in bytes (see L{txrdma.btl._flow}): they
+wait in C{_unsent} until the peer's application has handled enough, and in C{_untaken} while this end's
+protocol is paused. Messages by tag have no window; their handlers are called at once.
 """
 
 from __future__ import annotations
@@ -16,37 +20,37 @@ from typing import cast, Final
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, IPushProducer
+from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl._assembly import LONGEST
-from txrdma.btl._flow import Flow, Violation
+from txrdma.btl._flow import Flow
 from txrdma.btl._peer import OPEN
 from txrdma.btl._window import UNHEARD
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.lifeline import Done, PeerConnection
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.messages import IMessageProtocol, IMessageTransport
-from txrdma.streams.shutdown import Stopping
+from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport
+from txrdma.messages.transport import MessageTransport
 
 _log = Logger()
 _seldom = RateLimitedLogger(_log)
 
 LARGEST_TAG: Final = 0xFEFF
-"""The largest tag of a program; those above are the transport's own."""
+"""The largest tag for applications; larger ones are used by the transport."""
 
 FULL: Final = 1 << 20
-"""Bytes that wait to be sent, or have not arrived, when a producer is paused."""
+"""Bytes that are queued or not acknowledged when a producer is paused."""
 
 MOST_GETS: Final = 256
-"""Reads that are answered at a time: a peer's beyond are refused, and those of this end wait."""
+"""Concurrent reads: more of a peer are refused, more of this end are queued."""
 
 _MESSAGE: Final = 0xFFFF
 _WITH_IMMEDIATE: Final = 0xFFFE
-_TAKEN: Final = 0xFFFD
+_HANDLED: Final = 0xFFFD
 _GET: Final = 0xFFFC
 _GOT: Final = 0xFFFB
 
@@ -56,16 +60,16 @@ _GET_FIELDS: Final = Struct(">IIQII")
 _GOT_FIELDS: Final = Struct(">IB")
 
 Handler = Callable[[memoryview], None]
-"""A function that takes messages of a tag; the bytes are valid until it returns."""
+"""A function that is called with messages of a tag; the bytes are valid until it returns."""
 
 
 @implementer(IMessageTransport)
-class MessageTransport:
+class BTLMessageTransport(MessageTransport):
     """
     A connection with a peer.
 
-    @ivar disconnecting: whether it ends, and no message can be sent any more.
-    @ivar progressed: called when something has come or arrived, at the end of a turn.
+    @ivar disconnecting: whether the connection is being closed, and no message can be sent.
+    @ivar progressed: called after each batch of received messages and acknowledgements.
     """
 
     def __init__(self, lifeline: PeerConnection, protocol: IMessageProtocol) -> None:
@@ -76,32 +80,28 @@ class MessageTransport:
         self._sendFast, self._waiting, self._join = lifeline.sendFast, lifeline.waiting, lifeline.join
         self._peer = lifeline.peer
         self._host, self._its = cast(IAddress, lifeline.host), cast(IAddress, lifeline.peerHost)
-        self._protocol = protocol
+        self.protocol = protocol
         self._handlers: dict[int, Handler] = {}
         self._flow = Flow()
-        self._unsent: deque[tuple[int, Buffer, object]] = deque()  # by tag; they wait for the peer's program
+        self._unsent: deque[tuple[int, Buffer, object]] = deque()  # tag, data, callback
         self._unsentBytes = 0
-        self._untaken: deque[tuple[bytes, int | None]] = deque()  # they wait for this end's
+        self._untaken: deque[tuple[bytes, int | None]] = deque()  # not delivered, with immediate data
         self._isPaused = self._isDelivering = False
-        self._producer: IPushProducer | None = None
-        self._isProducerPaused = self._isStreaming = False
         self._regions: set[int] = set()
         self._gets: dict[int, tuple[Deferred[bytes], int, bytearray]] = {}
         self._lastGet = self._answering = 0
-        self._asked: set[int] = set()  # numbers of gets that the peer has not answered
-        self._unasked: deque[tuple[int, bytes]] = deque()  # gets that wait until it has answered others
+        self._asked: set[int] = set()  # numbers of reads that the peer has not answered
+        self._unasked: deque[tuple[int, bytes]] = deque()  # reads beyond MOST_GETS
         self._isAborted = False
-        self._stopping: Stopping | None = None
         self._peer.order.tags.update((_MESSAGE, _WITH_IMMEDIATE))
 
     def __repr__(self) -> str:
-        return f"<MessageTransport to {self._its}>"
+        return f"<BTLMessageTransport to {self._its}>"
 
     def begin(self, reactor: object) -> None:
-        """Connect the protocol to this transport, until the reactor stops at the latest."""
-        self._stopping = Stopping(reactor, self._protocol, self.leave, self.abortConnection)
-        self._protocol.makeConnection(self)
-        self._peer.order.isSettled = True  # it has named its tags
+        """Connect the protocol."""
+        self._begin(reactor)
+        self._peer.order.isSettled = True  # the protocol has chosen its tags
 
     # Messages by tag
 
@@ -110,20 +110,20 @@ class MessageTransport:
         Send a message to the peer's handler of a tag.
 
         @param tag: from 0 to L{LARGEST_TAG}.
-        @param data: contiguous; at most 64 MiB, which must not change before the outcome if they are more
-            than a packet. Of an array all bytes are sent.
-        @return: fires when the peer has the message; fails with L{MessageFailed}. It can be cancelled, which
-            keeps the message from nobody.
-        @raise InvalidRequest: there is no such tag, too much data, or a buffer that is not contiguous.
+        @param data: at most 64 MiB, contiguous. Data that is longer than a packet must not change before the
+            Deferred fires.
+        @return: fires when the peer has the message; fails with L{MessageFailed}. Cancelling it does not
+            withdraw the message.
+        @raise InvalidRequest: the tag is invalid, or the data is too long or not contiguous.
         """
         outcome: Deferred[None] = Deferred()
-        self.post(tag, data, partial(_tell, outcome))
+        self.post(tag, data, partial(_fire, outcome))
         return outcome
 
     def sendPriority(self, tag: int, data: Buffer) -> Deferred[None]:
-        """Send a message before all that wait, but for other urgent ones: see L{send}."""
+        """Send a message before all queued ones that are not urgent: see L{send}."""
         outcome: Deferred[None] = Deferred()
-        self.post(tag, data, partial(_tell, outcome), True)
+        self.post(tag, data, partial(_fire, outcome), True)
         return outcome
 
     def post(self, tag: int, data: Buffer, done: Done | None = None, isUrgent: bool = False) -> None:
@@ -131,7 +131,7 @@ class MessageTransport:
         Send a message as L{send} does, without a Deferred.
 
         @param done: called with None when the peer has the message, else with the error.
-        @raise InvalidRequest: there is no such tag, too much data, or a buffer that is not contiguous.
+        @raise InvalidRequest: the tag is invalid, or the data is too long or not contiguous.
         """
         waiting = self._waiting
         if not 0 <= tag <= LARGEST_TAG:
@@ -140,9 +140,9 @@ class MessageTransport:
             data = _octets(data)
         if waiting and not (isUrgent or self.disconnecting or self._producer):
             if self._join(waiting, tag, data, done):
-                return  # with the one that waits, which has asked for its turn
+                return  # it shares a packet with a queued message, which is scheduled
         if len(data) > LONGEST:
-            raise InvalidRequest(f"a message has {LONGEST} bytes at most")
+            raise InvalidRequest(f"a message has at most {LONGEST} bytes")
         if self.disconnecting or self._peer.state != OPEN:
             if done is not None:
                 done(MessageFailed("the connection has ended"))
@@ -158,12 +158,13 @@ class MessageTransport:
 
     def receive(self, tag: int, handler: Handler | None, inOrder: bool = False) -> None:
         """
-        Have messages of a tag taken by a handler.
+        Set the handler of a tag.
 
-        @param handler: called with each of them, when it arrives; None is to drop them. What comes while
-            there is none is dropped: those that C{connectionMade} names miss nothing.
-        @param inOrder: have them come as they were sent; else as they arrive.
-        @raise InvalidRequest: there is no such tag.
+        Messages without a handler are dropped. A handler that is set in C{connectionMade} misses none.
+
+        @param handler: called with each message; None removes the handler.
+        @param inOrder: deliver messages in the order in which they were sent, else as they arrive.
+        @raise InvalidRequest: the tag is invalid.
         """
         if not 0 <= tag <= LARGEST_TAG:
             raise InvalidRequest(f"a tag is a number from 0 to {LARGEST_TAG:#x}, not {tag}")
@@ -181,8 +182,8 @@ class MessageTransport:
         """
         Let the peer write into memory, and read from it, until the end of the connection.
 
-        @param memory: writable and contiguous; the peer addresses its bytes, whatever its items are.
-        @return: the number of the region, which the peer has to be told.
+        @param memory: writable and contiguous; the peer addresses its bytes.
+        @return: the number of the region, for the peer's C{put} and C{get}.
         @raise InvalidRequest: the memory is read-only, not contiguous, or released.
         """
         region = self._core.regions.register(memoryview(_octets(memory)), self._peer)
@@ -190,7 +191,7 @@ class MessageTransport:
         return region
 
     def deregisterMemory(self, region: int) -> None:
-        """Let the peer reach this memory no more. Twice is fine."""
+        """End the peer's access to memory. Idempotent."""
         if region in self._regions:
             self._regions.discard(region)
             self._core.regions.deregister(region)
@@ -199,12 +200,13 @@ class MessageTransport:
         """
         Write into memory that the peer has registered.
 
-        @param data: must not change before the outcome.
-        @return: fires when all is in the peer's memory; fails with L{MessageFailed}: parts may be there.
-        @raise InvalidRequest: a number is too large.
+        @param data: must not change before the Deferred fires.
+        @return: fires when all bytes are in the peer's memory; fails with L{MessageFailed}, when some of them
+            may be there.
+        @raise InvalidRequest: the region or the offset is too large.
         """
         outcome: Deferred[None] = Deferred()
-        done = partial(_tell, outcome)
+        done = partial(_fire, outcome)
         data = _octets(data)
         lifeline = self._lifeline
         if lifeline is None or self.disconnecting or self._peer.state != OPEN:
@@ -216,36 +218,37 @@ class MessageTransport:
 
     def get(self, region: int, offset: int, length: int) -> Deferred[bytes]:
         """
-        Read from memory that the peer has registered, which is put here by the peer.
+        Read from memory that the peer has registered. The peer's transport answers by a C{put}.
 
-        @return: fires with the bytes; fails with L{MessageFailed}. To cancel it is to ignore them.
-        @raise InvalidRequest: a number is too large.
+        @return: fires with the bytes; fails with L{MessageFailed}. If cancelled, the answer is ignored.
+        @raise InvalidRequest: the region, the offset or the length is too large.
         """
         if not (0 <= region < 1 << 32 and 0 <= offset < 1 << 63 and 0 <= length <= LONGEST):
-            raise InvalidRequest(f"a region has 32 bits, an offset 63, and there are {LONGEST} bytes at most")
+            raise InvalidRequest(f"a region has 32 bits, an offset 63, and a read at most {LONGEST} bytes")
         number = self._lastGet = (self._lastGet + 1) & 0xFFFFFFFF
         memory = bytearray(length)
         destination = self.registerMemory(memory)
-        outcome: Deferred[bytes] = Deferred(lambda _: self._ignoreGet(number))
+
+        def cancel(_: Deferred[bytes]) -> None:
+            self._removeGet(number)
+
+        outcome: Deferred[bytes] = Deferred(cancel)
         self._gets[number] = outcome, destination, memory
         self._unasked.append((number, _GET_FIELDS.pack(number, region, offset, length, destination)))
-        self._askOn()
+        self._requestGets()
         if self._lifeline is None or self._peer.state != OPEN:
             self._failGet(number, "the connection has ended")
         return outcome
 
-    def _askOn(self) -> None:
-        """Ask for what waits, as far as the peer answers so many reads at a time."""
+    def _requestGets(self) -> None:
+        """Request queued reads, up to L{MOST_GETS} at a time."""
         while self._unasked and len(self._asked) < MOST_GETS:
             number, fields = self._unasked.popleft()
             if number in self._gets:
                 self._asked.add(number)
-                self._say(_GET, fields)
+                self._sendInternal(_GET, fields)
 
-    def _ignoreGet(self, number: int) -> None:
-        self._gotten(number)
-
-    def _gotten(self, number: int) -> tuple[Deferred[bytes], bytearray] | None:
+    def _removeGet(self, number: int) -> tuple[Deferred[bytes], bytearray] | None:
         found = self._gets.pop(number, None)
         if found is None:
             return None
@@ -253,23 +256,23 @@ class MessageTransport:
         return found[0], found[2]
 
     def _failGet(self, number: int, why: str) -> None:
-        found = self._gotten(number)
+        found = self._removeGet(number)
         if found is not None:
             found[0].errback(MessageFailed(why))
 
     def _answer(self, data: Buffer) -> None:
-        """Put memory that the peer wants to read into its own."""
+        """Answer a read of the peer: write the bytes into its memory."""
         number, region, offset, length, destination = _GET_FIELDS.unpack(data)
         memory = self._core.regions.find(region, self._peer)
         lifeline = self._lifeline
         if memory is None or offset + length > len(memory) or self._answering >= MOST_GETS or not lifeline:
-            self._say(_GOT, _GOT_FIELDS.pack(number, 1))
+            self._sendInternal(_GOT, _GOT_FIELDS.pack(number, 1))
             return
         self._answering += 1
 
         def done(error: Exception | None) -> None:
             self._answering -= 1
-            self._say(_GOT, _GOT_FIELDS.pack(number, 0 if error is None else 1))
+            self._sendInternal(_GOT, _GOT_FIELDS.pack(number, 0 if error is None else 1))
 
         if length and self._peer.state == OPEN:
             lifeline.put(destination, 0, memory[offset : offset + length], done)
@@ -279,11 +282,11 @@ class MessageTransport:
     def _answered(self, data: Buffer) -> None:
         number, status = _GOT_FIELDS.unpack(data)
         self._asked.discard(number)
-        self._askOn()
+        self._requestGets()
         if status:
-            self._failGet(number, "the peer has no such memory, or too much to do")
+            self._failGet(number, "the peer has no such memory, or too many concurrent reads")
             return
-        found = self._gotten(number)
+        found = self._removeGet(number)
         if found is not None:
             found[0].callback(bytes(found[1]))
 
@@ -291,16 +294,16 @@ class MessageTransport:
 
     def sendMessage(self, data: Buffer, immediate: int | None = None, done: Done | None = None) -> None:
         """
-        Send a message; it waits in order while the peer's program takes none. After the end it is dropped.
+        Send a message. It is queued while the peer's application handles none, and dropped after the end.
 
-        @param data: at most 64 MiB, which must not change while they wait.
-        @param immediate: 32 bits that come with it.
-        @param done: called with None when the peer has the message, or with an error when it was sent.
-        @raise InvalidRequest: there is too much data, or a buffer that is not contiguous.
+        @param data: at most 64 MiB, contiguous, which must not change while the message is queued.
+        @param immediate: 32 bits that are delivered with the message.
+        @param done: called with None when the peer has the message, or with an error if it was sent before.
+        @raise InvalidRequest: the data is too long or not contiguous.
         """
         data = _octets(data)
         if len(data) > LONGEST - _IMMEDIATE.size:
-            raise InvalidRequest(f"a message has {LONGEST - _IMMEDIATE.size} bytes at most")
+            raise InvalidRequest(f"a message has at most {LONGEST - _IMMEDIATE.size} bytes")
         if self._lifeline is None or self.disconnecting:
             return
         tag = _MESSAGE
@@ -308,50 +311,25 @@ class MessageTransport:
             tag, data = _WITH_IMMEDIATE, _IMMEDIATE.pack(immediate) + bytes(data)
         self._unsent.append((tag, data, done or (UNHEARD if self._producer is None else _arrived)))
         self._unsentBytes += len(data)
-        self._sendOn()
+        self._sendQueued()
         self._maybePause()
 
-    def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
-        """Have a producer paused while L{FULL} bytes have not arrived, and resumed after that."""
-        if self._producer is not None:
-            raise RuntimeError("there is a producer already")
-        if self._lifeline is None:
-            producer.stopProducing()
-            return
-        self._producer, self._isStreaming, self._isProducerPaused = producer, streaming, not streaming
-        if not streaming:
-            producer.resumeProducing()
-
-    def unregisterProducer(self) -> None:
-        """Forget the producer; a connection that was waiting for it ends."""
-        self._producer = None
-        self._maybeClose()
-
     def pauseProducing(self) -> None:
-        """Take no messages in order from now on; the peer sends some more, and waits then."""
+        """Stop calling C{messageReceived}; handlers of tags are still called."""
         self._isPaused = True
 
     def resumeProducing(self) -> None:
-        """Take messages in order again from now on."""
+        """Call C{messageReceived} again."""
         self._isPaused = False
         self._deliver()
 
-    def stopProducing(self) -> None:
-        """End the connection, because nobody takes what comes any more."""
-        self.loseConnection()
-
     def loseConnection(self) -> None:
-        """End the connection when all that was sent has arrived, and a producer is done."""
+        """Close the connection when everything that was sent has arrived, and the producer is done."""
         self.disconnecting = True
-        self._maybeClose()
-
-    def leave(self) -> None:
-        """End the connection as C{loseConnection} does, but wait for no producer."""
-        self._dismissProducer()
-        self.loseConnection()
+        self._proceed()
 
     def abortConnection(self) -> None:
-        """End the connection now, whatever waits; the protocol and handlers get no message any more."""
+        """Close the connection at once, without another call of the protocol or a handler for a message."""
         self.disconnecting = self._isAborted = True
         self._handlers.clear()
         self._untaken.clear()
@@ -360,17 +338,17 @@ class MessageTransport:
             self._lifeline.abort()
 
     def getHost(self) -> IAddress:
-        """The address of this end, by which the two have found each other."""
+        """The local address of the TCP connection."""
         return self._host
 
     def getPeer(self) -> IAddress:
-        """The address of the peer, by which the two have found each other."""
+        """The peer's address of the TCP connection."""
         return self._its
 
-    # What the lifeline tells: see L{txrdma.btl.lifeline.User}
+    # Calls of the lifeline: see L{txrdma.btl.lifeline.User}
 
     def deliverMessages(self, messages: Sequence[tuple[int, memoryview]]) -> None:
-        """Take messages, by their tags; one whose handler fails keeps the others from nobody."""
+        """Dispatch messages by tag. If a handler raises, the others are still called."""
         handlers, rest = self._handlers, iter(messages)
         while True:
             try:
@@ -381,30 +359,30 @@ class MessageTransport:
                     elif self._isAborted:
                         return
                     elif tag > LARGEST_TAG:
-                        self._own(tag, data)
+                        self._receivedInternal(tag, data)
                     else:
                         _seldom.warn(
                             str(tag),
-                            "{transport}: nobody takes messages of tag {tag}",
+                            "{transport}: dropping messages of tag {tag}, which has no handler",
                             transport=self,
                             tag=tag,
                         )
                 return
             except Exception:
-                self._programFailed()
+                self._logFailure()
 
     def turnEnded(self) -> None:
-        """Go on with what waited for room, or for an outcome."""
+        """Send what was queued, resume the producer, and close if that is due."""
         if self._unsent:
-            self._sendOn()
-        if self._producer is not None:
-            self._maybeResume()
+            self._sendQueued()
+        if self._isProducerPaused and self._waitingBytes() <= FULL // 2:
+            self._resumeProducer()
         if self.progressed is not None:
             self.progressed()
-        self._maybeClose()
+        self._proceed()
 
     def ended(self, reason: Failure) -> None:
-        """Tell the protocol of the end."""
+        """Report the end to the protocol."""
         self._lifeline, self.disconnecting = None, True
         self._unsent.clear()
         for region in self._regions:
@@ -413,40 +391,26 @@ class MessageTransport:
         for number in list(self._gets):
             self._failGet(number, "the connection has ended")
         self._isPaused = False
-        self._deliver()  # what came before the end comes before it here, too
-        self._dismissProducer()
+        self._deliver()  # what arrived before the end is delivered before it, even to a paused protocol
+        self._end(reason)
+
+    # Messages of the transport
+
+    @property
+    def _hasEnded(self) -> bool:
+        return self._lifeline is None
+
+    def _receivedInternal(self, tag: int, data: Buffer) -> None:
+        """Handle a message with a tag of the transport; an invalid one closes the connection."""
         try:
-            self._protocol.connectionLost(reason)
-        except Exception:
-            self._programFailed()
-        stopping, self._stopping = self._stopping, None
-        if stopping is not None:
-            stopping.ended()
-
-    def _dismissProducer(self) -> None:
-        producer, self._producer = self._producer, None
-        try:
-            if producer is not None:
-                producer.stopProducing()
-        except Exception:
-            self._programFailed()
-
-    # Inside
-
-    def _programFailed(self) -> None:
-        """Log the exception of a callback of the program, which is the end of its connection only."""
-        _log.failure("{transport}: its program failed", transport=self)
-        self.abortConnection()
-
-    def _own(self, tag: int, data: Buffer) -> None:
-        """Take a message of the transport's own; one that breaks the rules ends the connection."""
-        try:
-            self._take(tag, data)
-        except (Violation, ValueError) as error:
-            _log.warn("{transport} ends, as the peer breaks the rules: {error}", transport=self, error=error)
+            self._handleInternal(tag, data)
+        except (PeerViolation, ValueError) as error:
+            _log.warn(
+                "{transport}: the peer violated the protocol, closing: {error}", transport=self, error=error
+            )
             self.abortConnection()
 
-    def _take(self, tag: int, data: Buffer) -> None:
+    def _handleInternal(self, tag: int, data: Buffer) -> None:
         if tag == _MESSAGE or tag == _WITH_IMMEDIATE:
             self._flow.receive(len(data))
             whole = bytes(data)
@@ -455,23 +419,23 @@ class MessageTransport:
             else:
                 self._untaken.append((whole[4:], *_IMMEDIATE.unpack_from(_enough(whole, 4))))
             self._deliver()
-        elif tag == _TAKEN:
-            self._flow.hear(*_TOTAL.unpack(_exactly(data, _TOTAL.size)))
-            self._sendOn()
+        elif tag == _HANDLED:
+            self._flow.acknowledge(*_TOTAL.unpack(_exactly(data, _TOTAL.size)))
+            self._sendQueued()
         elif tag == _GET:
             self._answer(_exactly(data, _GET_FIELDS.size))
         elif tag == _GOT:
             self._answered(_exactly(data, _GOT_FIELDS.size))
         else:
-            raise Violation(f"tag {tag:#x}")
+            raise PeerViolation(f"tag {tag:#x}")
 
-    def _say(self, tag: int, data: bytes) -> None:
+    def _sendInternal(self, tag: int, data: bytes) -> None:
         if self._lifeline is not None and self._peer.state == OPEN:
             self._send(tag, data, None, True)
             self._soon()
 
-    def _sendOn(self) -> None:
-        """Send messages for which the peer has room."""
+    def _sendQueued(self) -> None:
+        """Send queued messages as far as the window allows."""
         unsent, flow, peer = self._unsent, self._flow, self._peer
         if self._lifeline is None or peer.state != OPEN:
             return
@@ -496,34 +460,24 @@ class MessageTransport:
                 data, immediate = untaken.popleft()
                 counted = len(data) + (0 if immediate is None else _IMMEDIATE.size)
                 try:
-                    self._protocol.messageReceived(data, immediate)
+                    self.protocol.messageReceived(data, immediate)
                 except Exception:
-                    self._programFailed()
-                self._flow.take(counted)
+                    self._logFailure()
+                self._flow.handle(counted)
         finally:
             self._isDelivering = False
-        total = self._flow.tell()
+        total = self._flow.takeReport()
         if total is not None:
-            self._say(_TAKEN, _TOTAL.pack(total))
+            self._sendInternal(_HANDLED, _TOTAL.pack(total))
 
     def _maybePause(self) -> None:
-        producer = self._producer
-        if producer is not None and not self._isProducerPaused and self._waitingBytes() > FULL:
-            self._isProducerPaused = True
-            try:
-                producer.pauseProducing()
-            except Exception:
-                self._programFailed()
-
-    def _maybeResume(self) -> None:
-        if self._producer is not None and self._isProducerPaused and self._waitingBytes() <= FULL // 2:
-            self._isProducerPaused = not self._isStreaming  # one that is pulled waits to be asked again
-            self._producer.resumeProducing()
+        if self._producer is not None and not self._isProducerPaused and self._waitingBytes() > FULL:
+            self._pauseProducer()
 
     def _waitingBytes(self) -> int:
         return self._unsentBytes + self._peer.queuedBytes
 
-    def _maybeClose(self) -> None:
+    def _proceed(self) -> None:
         lifeline = self._lifeline
         if self.disconnecting and lifeline is not None and not self._unsent and self._producer is None:
             lifeline.close()
@@ -531,7 +485,7 @@ class MessageTransport:
 
 def _octets(data: Buffer) -> Buffer:
     """
-    View a buffer as bytes, whatever its items are: the length of an array counts these.
+    View a buffer as bytes: the length of an array is the number of its items, which may be longer.
 
     @raise InvalidRequest: the buffer is not contiguous, or released.
     """
@@ -546,23 +500,23 @@ def _octets(data: Buffer) -> Buffer:
 
 def _exactly(data: Buffer, length: int) -> Buffer:
     if len(data) != length:
-        raise Violation(f"{len(data)} bytes, not {length}")
+        raise PeerViolation(f"{len(data)} bytes, not {length}")
     return data
 
 
 def _enough(data: Buffer, length: int) -> Buffer:
     if len(data) < length:
-        raise Violation(f"{len(data)} bytes, not {length}")
+        raise PeerViolation(f"{len(data)} bytes, not {length}")
     return data
 
 
 def _arrived(error: Exception | None) -> None:
-    """Hear that a message has arrived, so that a turn ends in which a producer may be resumed."""
+    """Do nothing: a callback makes C{turnEnded} follow, which resumes the producer."""
 
 
-def _tell(outcome: Deferred[None], error: Exception | None) -> None:
+def _fire(outcome: Deferred[None], error: Exception | None) -> None:
     if outcome.called:
-        return  # it was cancelled
+        return  # cancelled
     if error is None:
         outcome.callback(None)
     else:

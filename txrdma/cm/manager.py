@@ -1,7 +1,8 @@
 """
 The communication manager of one end port, on a management agent of any transport.
 
-Follows InfiniBand Architecture vol. 1, chapter 12. It decides nothing: see L{txrdma.cm.core.dispatcher}.
+Follows InfiniBand Architecture vol. 1, chapter 12. L{txrdma.cm.core.dispatcher} decides; this module
+connects it to the reactor and the agent.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from txrdma.cm.layouts.messages import (
     SIDRStatus,
 )
 from txrdma.cm.layouts.paths import pathFor
-from txrdma.cm.status import appear, leave
+from txrdma.cm.status import managers
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
@@ -64,28 +65,26 @@ from txrdma.mad.server import MADServer
 _log = Logger()
 
 RESPONSE_TIMEOUT: Final = 18
-"""The time that peers have for an answer, unless a REQ says otherwise, a time's code: 1.07 seconds."""
+"""The default response timeout of peers, encoded: 1.07 seconds."""
 
 RETRIES: Final = 7
-"""The number of times that a SIDR_REQ is sent again."""
+"""The number of retransmissions of a SIDR_REQ."""
 
 EventHandler = Callable[["CMConnection", Event], None]
-"""A program's function that is called with each event of a connection."""
+"""A function that is called with each event of a connection."""
 
 SIDRHandler = Callable[[SIDRREQ], SIDRREP]
-"""A program's function that answers SIDR_REQs; ids are filled in."""
+"""A function that answers SIDR_REQs; the manager sets the ids."""
 
 
 def _doNothing() -> None:
-    """There is no queue pair to look at."""
+    """Check nothing, since there is no queue pair."""
 
 
 @implementer(IManagedConnection)
 class CMConnection:
     """
-    A connection, or the attempt to make one, as its program holds it.
-
-    @ivar manager: the manager whose connection this is.
+    A connection, or an attempt to open one: the interface of the core's L{Connection} for applications.
     """
 
     managedBy = "txrdma"
@@ -106,12 +105,11 @@ class CMConnection:
 
     @property
     def state(self) -> str:
-        """The state of the connection by the specification's name: C{"REQ_SENT"}, C{"ESTABLISHED"}..."""
         return self._core.state
 
     @property
     def request(self) -> REQ:
-        """The REQ of the connection: this end's if that one counts, else the peer's."""
+        """The REQ of the connection, of either end."""
         return self._core.opening.request
 
     @property
@@ -120,7 +118,7 @@ class CMConnection:
 
     @property
     def isActive(self) -> bool:
-        """True if the REQ is this end's."""
+        """Whether this end sent the REQ."""
         return self._core.opening.isActive
 
     @property
@@ -135,23 +133,23 @@ class CMConnection:
         self._handler, self._checkMigration = handler, checkMigration
 
     def startingPSN(self) -> int:
-        """The PSN that the peer of a passive end is to begin with: a random number."""
+        """Return a random starting PSN for the peer of a passive end."""
         return randbelow(1 << 24)
 
     def accept(self, reply: REP) -> None:
         """
-        Answer a REQ; comm ids and CA GUID are filled in. The queue pair must be ready to send already.
+        Answer a REQ. The queue pair must be in RTS; the manager sets comm ids and CA GUID.
 
-        @raise InvalidRequest: no REQ waits for an answer.
+        @raise InvalidRequest: no REQ is pending.
         """
         made = reply.replace(localCAGUID=self.manager.guid)
         self._do(lambda now: self._core.opening.accept(made, now))
 
     def ready(self, privateData: bytes = b"") -> None:
         """
-        Answer a REP: the queue pair is ready to send.
+        Answer a REP by an RTU. The queue pair must be in RTS.
 
-        @raise InvalidRequest: no REP waits for an answer.
+        @raise InvalidRequest: no REP is pending.
         """
         self._do(lambda now: self._core.opening.ready(privateData, now))
 
@@ -165,16 +163,16 @@ class CMConnection:
         Answer a REQ or a REP by a REJ, or withdraw a REP.
 
         @param information: see L{txrdma.cm.layouts.rejectinfo.informationFor}.
-        @raise InvalidRequest: neither waits for an answer.
+        @raise InvalidRequest: neither is pending.
         """
         self._do(lambda now: self._core.opening.reject(reason, now, information, privateData))
 
     def delay(self, service: int) -> None:
         """
-        Ask the peer to wait for the answer to a REQ or a REP.
+        Ask the peer by an MRA to wait for the answer to a REQ or a REP.
 
-        @param service: the time until then, a time's code.
-        @raise InvalidRequest: neither waits for an answer.
+        @param service: the time until the answer, encoded.
+        @raise InvalidRequest: neither is pending.
         """
         self._do(lambda now: self._core.opening.delay(service, now))
 
@@ -186,12 +184,12 @@ class CMConnection:
 
     def loadAlternatePath(self, path: IBPath | CMPath, privateData: bytes = b"") -> Deferred[CMPath]:
         """
-        Send a LAP. To cancel the Deferred is to ignore the answer: a LAP can't be withdrawn.
+        Send a LAP.
 
         @return: fires with the path when both ends have it; fails with L{Refused}, whose status is an
-            L{APStatus}, with L{PeerSilent} when no answer came, or with L{DeviceUnavailable} when the
-            connection is over.
-        @raise InvalidRequest: this end can't load, or not now, or not this path.
+            L{APStatus}, with L{PeerSilent} if no answer arrives, or with L{DeviceUnavailable} if the
+            connection has ended. If cancelled, the answer is ignored: a LAP cannot be withdrawn.
+        @raise InvalidRequest: this end cannot load alternate paths, or not now, or not this path.
         """
         asked = pathFor(path) if isinstance(path, IBPath) else path
 
@@ -208,25 +206,26 @@ class CMConnection:
             self._loading = None
             raise
         if self._loading is not None and self._core.alternate and not self._core.alternate.isOutstanding:
-            self._loaded(DeviceUnavailable("the connection is over"))
+            self._loaded(DeviceUnavailable("the connection has ended"))
         return answer
 
     def replyAlternatePath(
         self, transactionID: int, status: APStatus = APStatus.LOADED, information: bytes = b""
     ) -> None:
         """
-        Answer a LAP, by the transaction of its L{AlternatePathRequested}.
+        Answer a LAP.
 
-        @raise InvalidRequest: it does not wait for an answer any more.
+        @param transactionID: the one of the L{AlternatePathRequested}.
+        @raise InvalidRequest: the LAP is not pending any more.
         """
         self._do(lambda now: self._core.replyAlternatePath(transactionID, status, now, information))
 
     def migrated(self) -> None:
-        """Note that the queue pair has migrated; L{txrdma.cm.connections.transport} calls this by itself."""
+        """Report that the queue pair has migrated, as L{txrdma.cm.connections.transport} does by itself."""
         self._do(self._core.migrated)
 
     def _do(self, what: Callable[[float], object]) -> None:
-        if self.manager._connections.get(self._managed) is self:  # else it is over, as its program has heard
+        if self.manager._connections.get(self._managed) is self:  # else it has ended
             what(self.manager.seconds())
             self.manager._turned(self._managed)
 
@@ -237,7 +236,7 @@ class CMConnection:
             status = event.response.apStatus
             self._loaded(Refused(f"the peer does not accept the alternate path: {status.name}", status))
         elif isinstance(event, AlternatePathTimedOut):
-            self._loaded(PeerSilent("the peer does not answer about an alternate path"))
+            self._loaded(PeerSilent("the peer did not answer the LAP"))
         elif isinstance(event, AlternatePathAbandoned):
             self._loaded(DeviceUnavailable("the connection ended before the alternate path was loaded"))
         try:
@@ -248,9 +247,9 @@ class CMConnection:
 
     def _over(self) -> None:
         """
-        Let go of the program, which hears no more.
+        Remove the references to the application, since no event follows.
 
-        What holds each other would be left to the garbage collector, with all that is of a connection.
+        The cycles would keep everything that belongs to the connection until a garbage collection.
         """
         self._handler, self._checkMigration = ignoreEvent, _doNothing
 
@@ -267,17 +266,17 @@ class CMConnection:
 @implementer(IMADHandler, IConnectionManager)
 class ConnectionManager:
     """
-    A manager of connections through one port, or through several of one device.
+    A connection manager on one port, or on several ports of one device.
 
-    @ivar guid: the CA GUID in REQs and REPs: of the process, unless one is given.
+    @ivar guid: the CA GUID in REQs and REPs; random by default, and so different for each process.
     """
 
     def __init__(self, server: MADServer, guid: GUID | None = None, others: Sequence[MADServer] = ()) -> None:
         """
-        @param server: serves the agent of the port, and remains its owner's.
-        @param others: those of further ports, to which connections can migrate; messages of a connection go
-            by the port that has the source GID of its path.
-        @raise txrdma.error.ResourceExhausted: somebody else on this host has the class: the kernel's own CM.
+        @param server: the MAD server of the port; it is not closed by the manager.
+        @param others: the servers of further ports, to which connections can migrate. Messages are sent by
+            the port that has the source GID of the path.
+        @raise txrdma.error.ResourceExhausted: the management class is in use, for example by the kernel's CM.
         """
         self.guid = guid or GUID(bytes((urandom(1)[0] & 0xFC | 2,)) + urandom(7))
         self._agent: MADAgent = server.agent
@@ -295,7 +294,7 @@ class ConnectionManager:
             for each in (server, *others):
                 undo.callback(each.handle(ManagementClass.COMM_MGT, self, (Method.SEND,)))
             self._ends = undo.pop_all()
-        appear(self._reactor, self)
+        managers.appear(self._reactor, self)
 
     def __repr__(self) -> str:
         return f"<ConnectionManager {self._agent.port.name} {len(self._core)} connections>"
@@ -307,16 +306,16 @@ class ConnectionManager:
 
     @property
     def states(self) -> Counter[str]:
-        """Numbers of connections by their states, as the specification calls them."""
+        """Numbers of connections by state, with the specification's names."""
         return self._core.states
 
     @property
     def listeners(self) -> int:
-        """The number of listeners, and of datagram services that are answered for."""
+        """The number of listeners, with those for SIDR_REQs."""
         return self._core.listeners
 
     def seconds(self) -> float:
-        """The time of the reactor, in seconds."""
+        """Return the reactor's time."""
         return self._reactor.seconds()
 
     def listen(
@@ -331,14 +330,15 @@ class ConnectionManager:
         checkPath: PathCheck = acceptAnyPath,
     ) -> Callable[[], None]:
         """
-        Have REQs for a service reported to C{handler}, as all events of their connections.
+        Listen for REQs.
 
-        @param backlog: connections that may be asked for and not established yet; REQs beyond are dropped.
-        @param pattern: bytes that the private data must have behind C{offset} others: listeners can share a
-            service id.
-        @param mayReload: of these connections, as in L{connect}, and C{checkPath}.
-        @return: call it to listen no more. Connections stay.
-        @raise InvalidRequest: another listener takes the same.
+        @param handler: called with each event of the listener's connections.
+        @param backlog: limit of connections that are not established yet; further REQs are dropped.
+        @param pattern: bytes that the private data must have at C{offset}, so that listeners can share a
+            service ID.
+        @param mayReload: for these connections, as in L{connect}, like C{checkPath}.
+        @return: a function that stops listening; connections stay.
+        @raise InvalidRequest: there is such a listener already.
         """
         listener = Listener(serviceID, backlog, offset, pattern, mayReload, checkPath)
         self._core.listen(listener)
@@ -352,10 +352,10 @@ class ConnectionManager:
 
     def serve(self, serviceID: int, handler: SIDRHandler) -> Callable[[], None]:
         """
-        Answer SIDR_REQs for a service; the same service id can't have a listener for REQs.
+        Answer SIDR_REQs for a service ID, which cannot also have a listener for REQs.
 
-        @return: call it to answer no more.
-        @raise InvalidRequest: another listener takes the same.
+        @return: a function that stops answering.
+        @raise InvalidRequest: there is a listener already.
         """
         listener = Listener(serviceID)
         self._core.listen(listener)
@@ -378,15 +378,15 @@ class ConnectionManager:
         checkPath: PathCheck = acceptAnyPath,
     ) -> CMConnection:
         """
-        Send a REQ; comm id and CA GUID are filled in, and the primary path if it has none.
+        Send a REQ. The manager sets comm id and CA GUID, and the primary path if there is none.
 
-        @param path: the way of data and of messages.
-        @param handler: is called with each event of the connection.
-        @param isPeerToPeer: the peer may ask for the same connection meanwhile; one of both REQs counts.
-        @param mayReload: an alternate path can be replaced before it was migrated to.
-        @param checkPath: returns why this end can't use an alternate path, such as a foreign GID; else None.
+        @param path: the path of data and of messages.
+        @param handler: called with each event of the connection.
+        @param isPeerToPeer: the peer may send a REQ for the same connection; one of the two is used.
+        @param mayReload: an alternate path can be replaced before a migration to it.
+        @param checkPath: returns why this end cannot use an alternate path, or None.
         @raise txrdma.error.ResourceExhausted: no comm id is free.
-        @raise InvalidRequest: the request can't be encoded.
+        @raise InvalidRequest: the request cannot be encoded.
         """
         checkFits(request)
         if request.primary == CMPath():
@@ -400,12 +400,12 @@ class ConnectionManager:
         self, serviceID: int, path: IBPath, privateData: bytes = b"", responseTimeout: int = RESPONSE_TIMEOUT
     ) -> Deferred[SIDRREP]:
         """
-        Ask for the queue pair of a datagram service. The Deferred can be cancelled.
+        Resolve the queue pair of a datagram service by a SIDR_REQ.
 
-        @param responseTimeout: the time that the peer has for its answer, a time's code.
+        @param responseTimeout: the response timeout of the peer, encoded.
         @return: fires with the answer; fails with L{Refused}, whose status is a L{SIDRStatus}, or with
-            L{PeerSilent} when no answer came.
-        @raise InvalidRequest: there is too much private data.
+            L{PeerSilent} if no answer arrives. It can be cancelled.
+        @raise InvalidRequest: the private data is too long.
         """
         checkPrivateData(privateData, 216)
         question = SIDRREQ(serviceID=serviceID, pkey=path.pkey, privateData=privateData.ljust(216, b"\0"))
@@ -424,37 +424,37 @@ class ConnectionManager:
 
     def close(self) -> None:
         """
-        Forget all connections, without a word to peers that have not been told: disconnect them before.
+        Drop all connections and listeners. Idempotent.
 
-        What waits for an answer fails. Twice is fine.
+        Peers are not notified: disconnect connections before. Pending requests fail.
         """
         self._ends.close()
         if self._timer is not None:
-            if self._timer.active():  # somebody may have cancelled all calls, and told nobody
+            if self._timer.active():  # trial cancels all calls after a failed test
                 self._timer.cancel()
             self._timer = None
-        self._transmit()  # the last DREP, perhaps
-        leave(self)
+        self._transmit()  # there may be a last DREP
+        managers.leave(self)
         self._core = Dispatcher(self.guid, self._core._random)
         connections, self._connections = self._connections, {}
         for managed, connection in connections.items():
             connection._loaded(DeviceUnavailable("the communication manager is closed"))
             connection._over()
             managed.core.free()
-        while self._resolving:  # whoever hears of one may cancel another one
+        while self._resolving:  # an errback may cancel another one
             self._resolving.popitem()[1].errback(DeviceUnavailable("the communication manager is closed"))
 
     # IMADHandler
 
     def handle(self, request: MADRequest) -> None:
-        """Take a message of a peer."""
+        """Handle a message of a peer."""
         assert request.payload is not None  # servers answer unknown attributes themselves
         if isinstance(request.payload, LAP):
             managed = self._core.matching(request.payload)
             connection = None if managed is None else self._connections.get(managed)
             if connection is not None:
                 with _log.failuresHandled(
-                    "{connection} can't ask whether it has migrated", connection=connection
+                    "{connection} could not check for a migration", connection=connection
                 ):
                     connection._checkMigration()
         self._core.received(request.payload, request.header.transactionID, request.path, self.seconds())
@@ -469,14 +469,14 @@ class ConnectionManager:
             self._release(managed)
 
     def _turn(self) -> None:
-        """Act on events, send, and see to the timer; what events lead to is part of the same turn."""
+        """Handle events, then send messages and set the timer. Calls by event handlers are not nested."""
         if self._isTurning:
             return
         self._isTurning = True
         try:
             while events := self._core.events():
                 for managed, event in events:
-                    with _log.failuresHandled("{event} is lost by an error", event=event):
+                    with _log.failuresHandled("{event} could not be handled", event=event):
                         self._happened(managed, event)
         finally:
             self._isTurning = False
@@ -492,7 +492,7 @@ class ConnectionManager:
             connection = self._connections.get(managed)
             if connection is None:
                 handler = None if managed.listener is None else self._handlers.get(managed.listener)
-                if handler is None:  # closed meanwhile, or a listener for SIDR_REQs
+                if handler is None:  # it was closed, or is for SIDR_REQs
                     managed.connection.disconnect(self.seconds())
                     self._core.turned(managed, self.seconds())
                     return
@@ -501,7 +501,7 @@ class ConnectionManager:
         self._release(managed)
 
     def _release(self, managed: Managed) -> None:
-        """Forget a connection whose ids are free."""
+        """Remove a connection whose ids are free."""
         if isinstance(managed.core, Connection) and managed.core.isFree:
             connection = self._connections.pop(managed, None)
             if connection is not None:
@@ -512,10 +512,10 @@ class ConnectionManager:
         if answer is None:
             return
         if isinstance(event, ServiceTimedOut):
-            answer.errback(PeerSilent("the peer does not answer about the service"))
+            answer.errback(PeerSilent("the peer did not answer the SIDR_REQ"))
         elif event.response.status != SIDRStatus.VALID:
             status = event.response.status
-            answer.errback(Refused(f"the service is not to be had: {status.name}", status))
+            answer.errback(Refused(f"the service is not available: {status.name}", status))
         else:
             answer.callback(event.response)
 
@@ -527,7 +527,7 @@ class ConnectionManager:
                 response = handler(event.request)
                 checkFits(response)
             except Exception:
-                _log.failure("a service's program failed at {request}", request=event.request)
+                _log.failure("The handler of a datagram service failed at {request}", request=event.request)
                 response = SIDRREP(status=SIDRStatus.REJECTED)
         managed.resolution.answer(response, self.seconds())
         self._core.turned(managed, self.seconds())
@@ -535,7 +535,7 @@ class ConnectionManager:
     def _transmit(self) -> None:
         for each in self._core.outgoing():
             with _log.failuresHandled(
-                "{manager} can't send {kind}, as if it was lost",
+                "{manager} could not send {kind}, as if it had been lost",
                 manager=self,
                 kind=type(each.message).__name__,
             ):
@@ -549,11 +549,11 @@ class ConnectionManager:
         )
         try:
             self._agentFor(path).send(datagram, path)
-        except RDMAError as error:  # as if it was lost: it will be sent again
+        except RDMAError as error:  # as if it had been lost: it is retransmitted
             _log.warn("{manager} cannot send: {error}", manager=self, error=error)
 
     def _agentFor(self, path: IBPath) -> MADAgent:
-        """The agent of the port where a path begins."""
+        """Return the agent of the port of a path's source GID."""
         if len(self._agents) > 1:
             for agent in self._agents:
                 if path.sgid in agent.port.endPort.gids:
@@ -564,7 +564,7 @@ class ConnectionManager:
         deadline = self._core.deadline()
         if self._timer is not None:
             if deadline is not None and deadline >= self._timerAt:
-                return  # soon enough to see then
+                return  # the timer expires earlier
             self._timer.cancel()
             self._timer = None
         if deadline is not None:

@@ -1,8 +1,9 @@
 """
-The conversation of librdmacm's C{rping}: both ends, as protocols of messages.
+Both ends of the protocol of librdmacm's C{rping}.
 
-The client tells where its source is; the server reads it, and says so. The client tells where its sink is;
-the server writes there what it has read, and says so; the client may compare. Each message is an L{Advert}.
+The client sends the address of a source buffer; the server reads it and confirms. The client sends the
+address of a sink buffer; the server writes the same bytes there and confirms; the client may compare them.
+Each message is an L{Advert}.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.protocol import MessageProtocol
+from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import RKey
@@ -23,21 +24,21 @@ from txrdma.interfaces import IMemoryRegion
 from txrdma.kit.wire import bits, Layout, wire
 
 PORT: Final = 7174
-"""The port of servers, in RDMA CM's TCP port space, unless they are told another one."""
+"""The default port of servers, in RDMA CM's TCP port space."""
 
 LARGEST: Final = 64 << 10
-"""The most bytes of a ping: a server gives no more memory to a client."""
+"""Largest size of a ping in bytes, which bounds the memory that a server allocates for a client."""
 
 _FIRST, _LETTERS = 65, 58
-"""The letters of pings: from C{A} to C{z}, with what ASCII has between."""
+"""The characters of pings: those of ASCII from C{A} to C{z}."""
 
 
 @wire(16)
 class Advert(Layout):
     """
-    A message of either end: memory of the client, or zeros, by which the server says that it is done.
+    A message: a buffer of the client, or zeros as the server's confirmation.
 
-    @ivar length: of that memory, in bytes.
+    @ivar length: the length of the buffer in bytes.
     """
 
     address: int = bits(64)
@@ -48,69 +49,69 @@ class Advert(Layout):
 ADVERT: Final = 16
 
 TERMS: Final = Terms(messageBytes=ADVERT, receives=4, sends=4, reads=1, usesCredits=False)
-"""The terms of both ends: C{rping} does one read at a time, and knows of no greeting."""
+"""The terms of both ends: C{rping} uses one read at a time, and no greeting."""
 
-Tell = Callable[[str], object]
+Report = Callable[[str], object]
 
 
 def pingFor(number: int, size: int) -> bytes:
-    """The bytes of a ping: its number, and letters that begin elsewhere in each; the last byte is zero."""
+    """Return the bytes of a ping: its number, letters from a different one on in each, and a zero byte."""
     letters = bytes(_FIRST + index for index in range(_LETTERS)) * (size // _LETTERS + 2)
     text = b"rdma-ping-%d: " % number + letters[number % _LETTERS :]
     return text[: size - 1] + b"\0"
 
 
 def textOf(ping: bytes) -> str:
-    """The text of a ping, for people."""
+    """Return the text of a ping without the zero byte."""
     return ping.partition(b"\0")[0].decode("ascii", "backslashreplace")
 
 
-class _Pinging(MessageProtocol):
+class _Pinging(RDMAProtocol):
     """
-    Either end.
+    What both ends have in common.
 
-    @ivar pings: those that are complete.
-    @ivar ended: fires with the number of pings when the connection is over, and this end was content; to
-        cancel it is to abort the connection.
+    @ivar pings: the number of completed pings.
+    @ivar ended: fires with C{pings} when the connection has ended as expected; fails otherwise. Cancelling it
+        aborts the connection.
     """
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, report: Report) -> None:
         """
-        @param tell: called with the text of each ping.
+        @param report: called with the text of each ping.
         """
         self.pings = 0
         self.ended: Deferred[int] = Deferred(lambda _: self.transport.abortConnection())
-        self._tell = tell
+        self._report = report
         self._wrong = ""
 
     def _fail(self, why: str) -> None:
         self._wrong = why
         self.transport.abortConnection()
 
-    def _finish(self, reason: Failure, isContent: bool) -> None:
+    def _finish(self, reason: Failure, isExpected: bool) -> None:
         if self.ended.called:
             return
         if self._wrong:
             self.ended.errback(DeviceUnavailable(f"{self._wrong}, after {self.pings} pings"))
-        elif isContent:
+        elif isExpected:
             self.ended.callback(self.pings)
         else:
             why = (
-                "the peer ended the connection" if reason.check(ConnectionDone) else reason.getErrorMessage()
+                "the peer closed the connection" if reason.check(ConnectionDone) else reason.getErrorMessage()
             )
             self.ended.errback(DeviceUnavailable(f"{why}, after {self.pings} pings"))
 
 
 class PingClient(_Pinging):
-    """The client: has its pings read and written back."""
+    """The client, whose pings the server reads and writes back."""
 
-    def __init__(self, count: int, size: int, isVerifying: bool, tell: Tell) -> None:
+    def __init__(self, count: int, size: int, isVerifying: bool, report: Report) -> None:
         """
-        @param count: pings until the end; 0 is without one.
+        @param count: the number of pings; 0 is unlimited.
         @param size: bytes of each, up to L{LARGEST}.
-        @param isVerifying: give up when a ping comes back with other bytes.
+        @param isVerifying: fail if the bytes that come back differ.
         """
-        super().__init__(tell)
+        super().__init__(report)
         self._count, self._size, self._isVerifying = count, size, isVerifying
         self._isFetched = False
         self._ping = b""
@@ -118,12 +119,11 @@ class PingClient(_Pinging):
         self._sink: IMemoryRegion
 
     def connectionMade(self) -> None:
-        """Tell where the first ping is."""
         self._source, self._sink = (self.transport.allocateMemory(self._size) for _ in range(2))
         self._next()
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        """Go on: the server has read the source, or written the sink."""
+        """Handle a confirmation: the server has read the source, or written the sink."""
         if len(data) != ADVERT:
             self._fail(f"the server sent {len(data)} bytes, not {ADVERT}")
         elif not self._isFetched:
@@ -153,43 +153,41 @@ class PingClient(_Pinging):
     def _returned(self, ping: bytes) -> None:
         if self._isVerifying and ping != self._ping:
             first = next(index for index in range(self._size) if ping[index] != self._ping[index])
-            self._fail(f"ping {self.pings} came back with other bytes, from byte {first} on")
+            self._fail(f"ping {self.pings} came back with different bytes, from byte {first} on")
             return
         self.pings += 1
-        self._tell(textOf(ping))
+        self._report(textOf(ping))
         self._next()
 
 
 class PingServer(_Pinging):
-    """The server: reads what a client has, and writes it back, until the client ends."""
+    """The server, which reads a client's pings and writes them back until the client closes."""
 
-    def __init__(self, tell: Tell, made: Callable[[PingServer], object] = lambda server: None) -> None:
+    def __init__(self, report: Report, made: Callable[[PingServer], object] = lambda server: None) -> None:
         """
-        @param tell: called with the text of each ping.
+        @param report: called with the text of each ping.
         @param made: called with this protocol when it is connected.
         """
-        super().__init__(tell)
+        super().__init__(report)
         self._made = made
         self._memory: IMemoryRegion | None = None
         self._isReading = False
         self._held = 0
 
     def connectionMade(self) -> None:
-        """Wait for the client's first message."""
         self._made(self)
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        """Read from the client's memory, or write into it."""
         if len(data) != ADVERT:
             self._fail(f"the client sent {len(data)} bytes, not {ADVERT}")
             return
         advert = Advert.decode(data)
         if self._isReading:
-            self._fail("the client did not wait for its answer")
+            self._fail("the client did not wait for the confirmation")
         elif self._held:
             self._write(advert)
         elif not 0 < advert.length <= LARGEST:
-            self._fail(f"the client has a ping of {advert.length} bytes")
+            self._fail(f"the client sent a ping of {advert.length} bytes")
         else:
             self._read(advert)
 
@@ -198,19 +196,21 @@ class PingServer(_Pinging):
 
     def _segment(self, length: int) -> Segment:
         memory = self._memory
-        if memory is None or memory.length < length:  # the one before is freed with the connection
+        if memory is None or memory.length < length:  # the old one is freed with the connection
             memory = self._memory = self.transport.allocateMemory(LARGEST if memory else length)
         return Segment(memory.address, length, memory.lkey)
 
     def _read(self, advert: Advert) -> None:
         self._isReading = True
         reading = self.transport.read(self._segment(advert.length), advert.address, RKey(advert.rkey))
-        reading.addCallbacks(lambda _: self._fetched(advert.length), lambda _: None)  # else the end tells
+        reading.addCallbacks(
+            lambda _: self._fetched(advert.length), lambda _: None
+        )  # failures are reported by connectionLost
 
     def _fetched(self, length: int) -> None:
         self._isReading, self._held = False, length
         assert self._memory is not None
-        self._tell(textOf(bytes(self._memory.view[:length])))
+        self._report(textOf(bytes(self._memory.view[:length])))
         self.transport.sendMessage(Advert().encode())
 
     def _write(self, advert: Advert) -> None:

@@ -1,7 +1,5 @@
 """
-Numbers of this process's communication managers, and a socket by which tools of the same user ask for them.
-
-A process that has a manager on a running reactor answers as L{txrdma.unix.answers} has it.
+Counters of this process's communication managers, and a status socket for tools of the same user.
 """
 
 from __future__ import annotations
@@ -13,11 +11,11 @@ from typing import Any, Final, Protocol
 from txrdma.unix.answers import StatusServer
 
 NAMESPACE: Final = "txrdma/cm"
-"""The beginning of the abstract names on which processes answer."""
+"""The prefix of the abstract names of status sockets."""
 
 
 class Counted(Protocol):
-    """The part of a communication manager that is told of."""
+    """A communication manager, of ours or the kernel's."""
 
     @property
     def counters(self) -> Counter[str]:
@@ -32,15 +30,6 @@ class Counted(Protocol):
         """The number of listeners and of served datagram services."""
 
 
-_ended: Counter[str] = Counter()
-
-
-def leave(manager: Counted) -> None:
-    """Keep the counters of a manager that is closed; with the last one nobody is answered any more."""
-    if _disclosure.leave(manager):
-        _ended.update(manager.counters)
-
-
 def byKind(counters: Mapping[str, int]) -> dict[str, dict[str, int]]:
     """Counters such as C{"sent REQ"} as C{{"REQ": {"sent": 1}}}."""
     found: dict[str, dict[str, int]] = {}
@@ -52,27 +41,23 @@ def byKind(counters: Mapping[str, int]) -> dict[str, dict[str, int]]:
 
 def report() -> dict[str, Any]:
     """
-    The numbers of this process.
+    Return the status of this process.
 
     @return: C{counters}, which only grow, by kinds of messages: C{sent} and C{received}, of which some were
         C{retried} or C{duplicate}, C{stray} ones of no connection, and REQs that were C{dropped}; C{gauges},
-        which tell of the present.
+        the present numbers.
     """
-    counters, states = Counter(_ended), Counter[str]()
-    for manager in _disclosure.parts:
-        counters.update(manager.counters)
+    states = Counter[str]()
+    for manager in managers.parts:
         states.update(manager.states)
     return {
-        "counters": byKind(counters),
+        "counters": byKind(managers.counters()),
         "gauges": {
-            "managers": len(_disclosure.parts),
-            "listeners": sum(manager.listeners for manager in _disclosure.parts),
+            "managers": len(managers.parts),
+            "listeners": sum(manager.listeners for manager in managers.parts),
             "connections": dict(states),
         },
     }
 
 
-_disclosure: StatusServer[Counted] = StatusServer(NAMESPACE, "txrdma cm-stats", report)
-
-appear = _disclosure.appear
-"""Tell of a manager from now on, until it leaves: L{StatusServer.appear}."""
+managers: StatusServer[Counted] = StatusServer(NAMESPACE, "txrdma cm-stats", report)

@@ -9,108 +9,34 @@ plugins, so it imports next to nothing.
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import Any, TYPE_CHECKING
 
 from zope.interface import implementer
 
-from twisted.plugin import getPlugins, IPlugin
+from twisted.plugin import IPlugin
 
-from txrdma.kit.strings import parseString
-from txrdma.messages import IMessageClientEndpoint, IMessageEndpointStringParser, IMessageServerEndpoint
+from txrdma.kit.strings import Arguments
+from txrdma.messages.interfaces import (
+    IMessageClientEndpoint,
+    IMessageEndpointStringParser,
+    IMessageServerEndpoint,
+)
 
 if TYPE_CHECKING:
     from txrdma.cm.terms import Terms
 
 
-def messageClientFromString(reactor: object, description: str) -> IMessageClientEndpoint:
-    """
-    Make the endpoint of a client of a string.
-
-    @raise ValueError: the string has no meaning; it says why.
-    """
-    parser, args, kwargs = _understood(description)
-    return parser.parseMessageClient(reactor, *args, **kwargs)
-
-
-def messageServerFromString(reactor: object, description: str) -> IMessageServerEndpoint:
-    """
-    Make the endpoint of a server of a string.
-
-    @raise ValueError: the string has no meaning; it says why.
-    """
-    parser, args, kwargs = _understood(description)
-    return parser.parseMessageServer(reactor, *args, **kwargs)
-
-
-def _parsers() -> Iterator[IMessageEndpointStringParser]:
-    yield from (IBStringParser(), RDMAStringParser())  # to look at all plugins of a machine takes 10 ms
-    yield from getPlugins(IMessageEndpointStringParser)
-
-
-def _understood(description: str) -> tuple[IMessageEndpointStringParser, list[str], dict[str, str]]:
-    args, kwargs = parseString(description, "endpoint")
-    prefix, *args = args
-    for parser in _parsers():
-        if parser.prefix == prefix:
-            return parser, args, kwargs
-    raise ValueError(f"endpoint {description!r}: there is no kind {prefix!r} for messages")
-
-
-class Keys:
-    """The arguments of one string, which are taken out one by one."""
-
-    def __init__(self, kind: str, names: tuple[str, ...], args: tuple[str, ...], kwargs: dict[str, str]):
-        self._kind, self._left = kind, dict(kwargs)
-        for name, value in zip(chain(names, [""] * len(args)), args):  # noqa: B905  # fewer than names are fine
-            if not name or name in self._left:
-                raise ValueError(f"{kind}: {value!r} is too much")
-            self._left[name] = value
-
-    def take(self, key: str, default: str = "") -> str:
-        """The value of a key."""
-        return self._left.pop(key, default)
-
-    def number(self, key: str, default: int | None, least: int, most: int) -> int:
-        """The number that a key has; decimal, or with C{0x} before it."""
-        value = self.take(key, "" if default is None else str(default))
-        try:
-            number = int(value, 0)
-            if not least <= number <= most:
-                raise ValueError
-        except ValueError:
-            raise ValueError(f"{self._kind}: {key}={value} is no number from {least} to {most}") from None
-        return number
-
-    def address(self, key: str, default: str = "") -> str:
-        """The IP address that a key has."""
-        value = self.take(key, default)
-        try:
-            return str(ipaddress.ip_address(value))
-        except ValueError:
-            raise ValueError(f"{self._kind}: {key}={value} is no IP address") from None
-
-    def terms(self, usual: Terms) -> Terms:
-        """The terms that keys have."""
-        credits = self.take("credits", "yes" if usual.usesCredits else "no")
-        if credits not in ("yes", "no"):
-            raise ValueError(f"{self._kind}: credits={credits} is none of yes, no")
-        return replace(
-            usual,
-            receives=self.number("receives", usual.receives, 1, 0x8000),
-            messageBytes=self.number("messageBytes", usual.messageBytes, 1, 1 << 30),
-            reads=self.number("reads", usual.reads, 0, 255),
-            usesCredits=credits == "yes",
-            keepalive=self.number("keepalive", int(usual.keepalive or 0), 0, 1 << 20) or None,
-        )
-
-    def end(self) -> None:
-        """Complain about keys that nobody has taken."""
-        for key, value in self._left.items():
-            raise ValueError(f"{self._kind}: {key}={value} has no meaning here")
+def _terms(keys: Arguments, usual: Terms) -> Terms:
+    """Return the terms that the keys of either side specify."""
+    return replace(
+        usual,
+        receives=keys.number("receives", usual.receives, 1, 0x8000),
+        messageBytes=keys.size("messageBytes", usual.messageBytes, 1, 1 << 30),
+        reads=keys.number("reads", usual.reads, 0, 255),
+        usesCredits=keys.isYes("credits", usual.usesCredits),
+        keepalive=keys.seconds("keepalive", usual.keepalive, mayBeZero=True) or None,
+    )
 
 
 @implementer(IPlugin, IMessageEndpointStringParser)
@@ -130,14 +56,14 @@ class IBStringParser:
         from txrdma.iba.path import IBPath
         from txrdma.verbs.devices import prepareDevice
 
-        keys = Keys("ib", ("service", "path"), args, kwargs)
+        keys = Arguments("ib", ("service", "path"), args, kwargs)
         service = keys.number("service", None, 0, (1 << 64) - 1)
         path, words = IBPath.fromString(keys.take("path")), keys.take("alternate")
         alternate = IBPath.fromString(words) if words else None
         for key, each in (("path", path), ("alternate", alternate)):
             if each is not None and each.dgid is None:
                 raise ValueError(f"ib: {key}= leads nowhere without dgid")
-        device, terms = keys.take("device", "soft"), keys.terms(USUAL)
+        device, terms = keys.take("device", "soft"), _terms(keys, USUAL)
         privateData = keys.take("privateData").encode()
         keys.end()
         prepareDevice(device)
@@ -149,9 +75,9 @@ class IBStringParser:
         from txrdma.cm.core.dispatcher import BACKLOG
         from txrdma.verbs.devices import prepareDevice
 
-        keys = Keys("ib", ("service",), args, kwargs)
+        keys = Arguments("ib", ("service",), args, kwargs)
         service = keys.number("service", None, 0, (1 << 64) - 1)
-        device, terms = keys.take("device", "soft"), keys.terms(USUAL)
+        device, terms = keys.take("device", "soft"), _terms(keys, USUAL)
         backlog = keys.number("backlog", BACKLOG, 1, 1 << 31)
         keys.end()
         prepareDevice(device)
@@ -175,13 +101,11 @@ class RDMAStringParser:
         from txrdma.ports.softdevices import softDeviceAt
         from txrdma.verbs.devices import prepareDevice
 
-        keys = Keys("rdma", ("host", "port"), args, kwargs)
-        host, port = keys.take("host"), keys.number("port", None, 1, 65535)
-        if not host:
-            raise ValueError("rdma: host= is missing")
+        keys = Arguments("rdma", ("host", "port"), args, kwargs)
+        host, port = keys.required("host"), keys.number("port", None, 1, 65535)
         source = keys.take("bindAddress")
         device = keys.take("device") or (softDeviceAt(source) if source else None)
-        terms, privateData = keys.terms(UNCOUNTED_TERMS), keys.take("privateData").encode()
+        terms, privateData = _terms(keys, UNCOUNTED_TERMS), keys.take("privateData").encode()
         keys.end()
         prepareDevice(device or "soft")
         return RDMAClientEndpoint(reactor, host, port, device, terms, privateData)
@@ -193,10 +117,10 @@ class RDMAStringParser:
         from txrdma.ports.softdevices import softDeviceAt
         from txrdma.verbs.devices import prepareDevice
 
-        keys = Keys("rdma", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
+        keys = Arguments("rdma", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port = keys.number("port", None, 0, 65535)
         device = softDeviceAt(keys.address("interface", "127.0.0.1"))
-        device, terms = keys.take("device", device), keys.terms(USUAL)
+        device, terms = keys.take("device", device), _terms(keys, USUAL)
         backlog = keys.number("backlog", BACKLOG, 1, 1 << 31)
         keys.end()
         prepareDevice(device)

@@ -14,11 +14,12 @@ from twisted.internet.task import deferLater
 from twisted.python import usage
 from twisted.python.failure import Failure
 
-from txrdma.btl.connections import connect, listen, MessageProtocol
+from txrdma.btl.connections import connect, listen
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.options import IReactor
 from txrdma.commands.common.rows import printJSON
-from txrdma.messages import IMessageProtocolFactory
+from txrdma.messages.interfaces import IMessageProtocolFactory
+from txrdma.messages.protocol import MessageProtocol
 
 PORT = 18517
 """The port of TCP at which the two ends find each other, unless another one is named."""

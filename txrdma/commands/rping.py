@@ -13,13 +13,13 @@ from twisted.python import usage
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.rping import LARGEST, PingClient, PingServer, PORT, TERMS
 from txrdma.cm.terms import MessagePeer
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.options import IReactor
-from txrdma.messages import IMessageProtocolFactory
+from txrdma.messages.interfaces import IMessageProtocolFactory
+from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceAt
 
 

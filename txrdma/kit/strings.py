@@ -1,5 +1,5 @@
 """
-Device and port strings, such as C{"soft:192.0.2.1:pcap=trace.pcap"} and C{"sim:fattree:128"}.
+Device, port and endpoint strings, such as C{"soft:192.0.2.1:pcap=trace.pcap"} and C{"sim:fattree:128"}.
 
 The syntax is that of Twisted's endpoint strings: arguments separated by colons, C{key=value} for named ones,
 and a backslash to escape a colon, an equals sign or a backslash.
@@ -8,6 +8,7 @@ and a backslash to escape a colon, an equals sign or a backslash.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 
 def parseString(description: str, what: str = "device") -> tuple[list[str], dict[str, str]]:
@@ -62,3 +63,114 @@ def _fields(description: str, what: str) -> Iterator[tuple[str | None, str]]:
         else:
             value += character
     yield key, value
+
+
+DefaultT = TypeVar("DefaultT")
+
+_UNITS = {"K": 10, "M": 20, "G": 30}
+_LONGEST_SECONDS = 1e9
+
+
+class Arguments:
+    """
+    The arguments of one endpoint string, removed as they are read; L{end} rejects what is left.
+
+    Its methods raise C{ValueError}, which names the kind of endpoint, the key and the value.
+
+    @ivar left: the arguments that were not read yet.
+    """
+
+    def __init__(
+        self, kind: str, names: tuple[str, ...], args: tuple[str, ...], kwargs: dict[str, str]
+    ) -> None:
+        """
+        @param kind: the prefix of the string.
+        @param names: keys of the positional arguments.
+        """
+        self.kind, self.left = kind, dict(kwargs)
+        if len(args) > len(names):
+            raise ValueError(f"{kind}: {args[len(names)]!r} is one value too many")
+        for name, value in zip(names, args, strict=False):
+            if name in kwargs:
+                raise ValueError(f"{kind}: {name}={kwargs[name]}: {name} is already {value}")
+            self.left[name] = value
+
+    def take(self, key: str, default: str = "") -> str:
+        """Return the text of a key."""
+        return self.left.pop(key, default)
+
+    def required(self, key: str) -> str:
+        """Return the text of a key that must be given."""
+        value = self.take(key)
+        if not value:
+            raise ValueError(f"{self.kind}: {key}= is missing")
+        return value
+
+    def number(self, key: str, default: int | None, least: int, most: int) -> int:
+        """
+        Return a whole number, decimal or hexadecimal with C{0x}.
+
+        @param default: None if the key must be given.
+        """
+        value = self.required(key) if default is None else self.take(key, str(default))
+        if value.isascii() and value.isalnum():
+            try:
+                number = int(value, 16 if value[:2] in ("0x", "0X") else 10)
+            except ValueError:
+                number = least - 1
+            if least <= number <= most:
+                return number
+        raise self._wrong(key, value, f"a number from {least} to {most}")
+
+    def size(self, key: str, default: int, least: int, most: int) -> int:
+        """Return a number of bytes, which may end with C{K}, C{M} or C{G}."""
+        value = self.take(key, str(default))
+        digits, unit = (value[:-1], value[-1]) if value[-1:] in _UNITS else (value, "")
+        if digits.isascii() and digits.isdigit():
+            count = int(digits) << _UNITS.get(unit, 0)
+            if least <= count <= most:
+                return count
+        raise self._wrong(key, value, f"a number of bytes from {least} to {most}, such as 65536 or 64K")
+
+    def seconds(self, key: str, default: DefaultT, mayBeZero: bool = False) -> float | DefaultT:
+        """Return a time in seconds, which may end with C{s}; the default if the key is not given."""
+        if key not in self.left:
+            return default
+        value = self.take(key)
+        try:
+            seconds = float(value.removesuffix("s"))
+        except ValueError:
+            seconds = -1.0
+        if 0 < seconds <= _LONGEST_SECONDS or (mayBeZero and seconds == 0):
+            return seconds
+        raise self._wrong(key, value, f"a number of seconds {'from' if mayBeZero else 'above'} 0")
+
+    def choice(self, key: str, *choices: str) -> str:
+        """Return one of several words; the first one is the default."""
+        value = self.take(key, choices[0])
+        if value not in choices:
+            raise self._wrong(key, value, f"one of {', '.join(choices)}")
+        return value
+
+    def isYes(self, key: str, default: bool) -> bool:
+        """Return whether a key is C{yes}, not C{no}."""
+        return self.choice(key, *(("yes", "no") if default else ("no", "yes"))) == "yes"
+
+    def address(self, key: str, default: str = "") -> str:
+        """Return an IP address, which may have a zone."""
+        from ipaddress import ip_address
+
+        value = self.take(key, default)
+        try:
+            ip_address(value.partition("%")[0])
+        except ValueError:
+            raise self._wrong(key, value, "an IP address") from None
+        return value
+
+    def end(self) -> None:
+        """Reject arguments that were not read."""
+        for key, value in self.left.items():
+            raise ValueError(f"{self.kind}: {key}={value}: there is no such key here")
+
+    def _wrong(self, key: str, value: str, expected: str) -> ValueError:
+        return ValueError(f"{self.kind}: {key}={value} is not {expected}")

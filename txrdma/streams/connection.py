@@ -15,14 +15,15 @@ from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IProtocol, ITCPTransport, ITLSTransport
 from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
-from txrdma.streams.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
-from txrdma.streams.transport import Address, Front
+from txrdma.kit.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
+from txrdma.messages.transport import MessageTransport
+from txrdma.streams.transport import Address, StreamTransport
 
 _log = Logger()
 
@@ -86,18 +87,8 @@ class Core(Protocol):
         """Close both sides, after all written bytes."""
 
 
-class MessageCarrier(Protocol):
-    """The message connection that carries a stream."""
-
-    def loseConnection(self) -> None:
-        """Close when all sent messages are in the peer's memory."""
-
-    def abortConnection(self) -> None:
-        """Close at once."""
-
-
 CoreT = TypeVar("CoreT", bound=Core)
-CarrierT = TypeVar("CarrierT", bound=MessageCarrier)
+CarrierT = TypeVar("CarrierT", bound=MessageTransport)
 
 
 @implementer(IClosesOnShutdown)
@@ -118,7 +109,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self,
         reactor: Any,
         isClient: bool,
-        dress: Callable[[Any], Front],
+        dress: Callable[[Any], StreamTransport[Any]],
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         """
@@ -133,13 +124,19 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self._reactor, self._dress, self._endedCall = reactor, dress, ended
         self._core: CoreT | None = None
         self._transport: CarrierT | None = None
-        self._front: Front | None = None
+        self._front: StreamTransport[Any] | None = None
         self._rest = b""
         self._failure: Failure | None = None
         self._isBusy = self._isGone = self._isClean = self._isReadEndReported = self._isLeaving = False
         self._wasCut = self._mustFlush = False
         self._later: IDelayedCall | None = None
         self._stopping: Deferred[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'client' if self.isClient else 'server'} {self._transport!r}>"
+
+    def connectionMade(self) -> None:
+        """Do nothing: C{makeConnection} of the subclass starts the stream."""
 
     # For subclasses
 
@@ -416,3 +413,45 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         if self._core is not None:
             self._core.drop()
         self._turn()
+
+
+MessageEndT = TypeVar("MessageEndT", bound=StreamEnd[Any, Any])
+
+
+@implementer(ITCPTransport, ITLSTransport)
+class MessageStreamTransport(StreamTransport[MessageEndT]):
+    """The transport of a stream over a message connection."""
+
+    __slots__ = ()
+
+    def __init__(self, stream: MessageEndT, protocol: IProtocol) -> None:
+        role = "client" if stream.isClient else str(stream.host.port)
+        super().__init__(stream, stream, protocol, f"{type(protocol).__name__},{role},{stream.peer.host}")
+
+    def __repr__(self) -> str:
+        stream = self.stream
+        role = "client" if stream.isClient else "server"
+        return f"<{type(self).__name__} {role} to {stream.peer.host}:{stream.peer.port}>"
+
+    # ITCPTransport
+
+    def getTcpNoDelay(self) -> bool:
+        """Return True: data is never delayed."""
+        return True
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """Do nothing: data is never delayed."""
+
+    def getTcpKeepAlive(self) -> bool:
+        """Return whether an idle peer is probed."""
+        return True
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        """Do nothing: idle peers are always probed."""
+
+    def getHandle(self) -> None:
+        """Return None, since there is no socket."""
+
+    @property
+    def _tlsClientDefault(self) -> bool:
+        return self.stream.isClient

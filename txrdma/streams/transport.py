@@ -1,8 +1,8 @@
 """
 The transport that protocols and producers use, the same for all streams: Twisted's TCP interfaces.
 
-The connection (L{End}) moves the bytes and decides when it ends; it reports events to its transport
-(L{Front}).
+The connection (L{End}) moves the bytes and decides when it ends; it reports events to its transport, whose
+methods for that handle exceptions of the application.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Bytes(Protocol):
 
 class End(Protocol):
     """
-    The connection, as its transport uses it. It reports events to the methods of L{Front}.
+    The connection, as its transport uses it.
     """
 
     @property
@@ -97,31 +97,6 @@ class End(Protocol):
 
     def blame(self, where: str) -> None:
         """Close the connection because the named method of the application raised."""
-
-
-class Front(Protocol):
-    """The transport, as its connection uses it. Its methods handle exceptions of the application."""
-
-    def begun(self) -> None:
-        """Connect the protocol, which may write from then on."""
-
-    def flushed(self) -> None:
-        """Resume the producer, since all written bytes are posted."""
-
-    def writeEnded(self) -> None:
-        """Call C{writeConnectionLost} of an C{IHalfCloseableProtocol}."""
-
-    @property
-    def knowsHalves(self) -> bool: ...
-
-    def readEnded(self) -> None:
-        """Call C{readConnectionLost} of an C{IHalfCloseableProtocol}."""
-
-    def dismiss(self) -> None:
-        """Stop the producer, since nothing more is sent."""
-
-    def ended(self, reason: Failure | None) -> None:
-        """Call C{connectionLost} with the reason; None disconnects the protocol without a call."""
 
 
 EndT = TypeVar("EndT", bound=End)
@@ -311,7 +286,7 @@ class StreamTransport(Generic[EndT]):
         if producer is not None:
             self.registerProducer(producer, streaming)
 
-    # Events of the connection: L{Front}
+    # Events of the connection
 
     def begun(self) -> None:
         """Connect the protocol, which may write from then on."""

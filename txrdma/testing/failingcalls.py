@@ -26,9 +26,9 @@ from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
-from txrdma.cm.strings import messageClientFromString, messageServerFromString
 from txrdma.error import ResourceExhausted
 from txrdma.interfaces import IProtectionDomain, IQueuePair, IVerbsDevice
+from txrdma.messages.strings import messageClientFromString, messageServerFromString
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.domains import SoftProtectionDomain

@@ -18,7 +18,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IListeningPort, IPushProducer
 from twisted.python.failure import Failure
 
-from txrdma.messages import IMessageProtocol, IMessageProtocolFactory
+from txrdma.messages.interfaces import IMessageProtocol, IMessageProtocolFactory
 from txrdma.testing.bystanders import ApplicationError, callbacks, exploding
 from txrdma.testing.protocols import MessageRecorder
 

@@ -5,12 +5,12 @@ The promises of every L{IMessageTransport}, as a mixin for test cases.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Final, TYPE_CHECKING
 
 from zope.interface.verify import verifyObject
 
-from txrdma.messages import IMessageTransport
-from txrdma.testing.protocols import MessageRecorder
+from txrdma.messages.interfaces import IMessageTransport
+from txrdma.testing.protocols import MessageRecorder, ProducerRecorder
 
 if TYPE_CHECKING:
     from twisted.trial.unittest import SynchronousTestCase
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     Base = SynchronousTestCase
 else:
     Base = object
+
+_MOST_SENT: Final = 10000
+"""Messages after which a producer must have been paused."""
 
 
 class MessageContract(Base):
@@ -79,6 +82,27 @@ class MessageContract(Base):
         other.transport.resumeProducing()
         self.waitUntil(lambda: len(other.messages) == 201)
         self.assertEqual([data[0] for data, _ in other.messages[:200]], list(range(200)))
+
+    def test_contractProducer(self) -> None:
+        """A producer is paused while messages queue up, then resumed, and stopped at the end."""
+        one, other = self.connectedEnds()
+        other.transport.pauseProducing()
+        producer = ProducerRecorder()
+        one.transport.registerProducer(producer, True)
+        self.assertRaises(RuntimeError, one.transport.registerProducer, ProducerRecorder(), True)
+        sent = 0
+        while not producer.calls and sent < _MOST_SENT:
+            one.transport.sendMessage(bytes(self.longest))
+            sent += 1
+        self.assertEqual(producer.calls, ["pause"])
+        other.transport.resumeProducing()
+        self.waitUntil(lambda: len(other.messages) == sent and len(producer.calls) > 1)
+        self.assertEqual(producer.calls, ["pause", "resume"])
+        one.transport.abortConnection()
+        self.waitUntil(lambda: one.ends and other.ends)
+        late = ProducerRecorder()
+        one.transport.registerProducer(late, True)
+        self.assertEqual((producer.calls[2:], late.calls), (["stop"], ["stop"]))
 
     def test_contractEnd(self) -> None:
         """An end that sends and closes has sent all; both ends hear that this was in order."""

@@ -14,8 +14,8 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.protocol import MessageProtocol
-from txrdma.messages import IMessageProtocolFactory
+from txrdma.cm.connections.protocol import RDMAProtocol
+from txrdma.messages.interfaces import IMessageProtocolFactory
 
 
 class Recorder(Protocol):
@@ -105,7 +105,7 @@ class HalfCloseRecorder(Recorder):
         self.writeEnded.callback(None)
 
 
-class MessageRecorder(MessageProtocol):
+class MessageRecorder(RDMAProtocol):
     """
     A protocol of messages that records what it hears, over any transport of messages.
 

@@ -13,10 +13,12 @@ import os
 import re
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any, cast, Final, Generic, TypeVar
+from typing import Protocol as TypingProtocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import connectProtocol, UNIXClientEndpoint
@@ -28,7 +30,16 @@ from twisted.python.failure import Failure
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.unix.sockets import LocalListener, peerOf, Reactor
 
-T = TypeVar("T")
+
+class HasCounters(TypingProtocol):
+    """An object with counters."""
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Counters by name; those whose name begins with C{max_} are maxima."""
+
+
+T = TypeVar("T", bound=HasCounters)
 
 _seldom = RateLimitedLogger(Logger())
 
@@ -93,6 +104,12 @@ def _sendRest(asker: socket.socket, answer: bytes) -> None:
             pass  # the client is gone, or does not read
 
 
+def _add(total: Counter[str], counters: Counter[str]) -> None:
+    """Add counters to a total."""
+    for name, value in counters.items():
+        total[name] = max(total[name], value) if name.startswith("max_") else total[name] + value
+
+
 class StatusServer(Generic[T]):
     """
     The objects of one kind whose status this process reports, and their status socket.
@@ -108,6 +125,7 @@ class StatusServer(Generic[T]):
         @param report: returns the status; see L{Answering}.
         """
         self.parts: dict[T, Any] = {}
+        self._ended: Counter[str] = Counter()
         self._namespace, self._command, self._report = namespace, command, report
         self._answering: dict[Any, Answering] = {}
 
@@ -122,21 +140,24 @@ class StatusServer(Generic[T]):
         if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
             reactor.callWhenRunning(self._answer, reactor)
 
-    def leave(self, part: T) -> bool:
-        """
-        Remove an object, and close the status socket with the last one.
+    def counters(self) -> Counter[str]:
+        """The sums of the counters of all objects, with those that were removed."""
+        total = Counter(self._ended)
+        for part in self.parts:
+            _add(total, part.counters)
+        return total
 
-        @return: False if the object was not there.
-        """
+    def leave(self, part: T) -> None:
+        """Remove an object, keep its counters, and close the status socket with the last object."""
         reactor = self.parts.pop(part, None)
         if reactor is None:
-            return False
+            return
+        _add(self._ended, part.counters)
         if reactor not in self.parts.values():
             listener = self._answering.pop(reactor, None)
             if listener is not None:
                 reactor._internalReaders.discard(listener)
                 listener.close()
-        return True
 
     def _answer(self, reactor: Any) -> None:
         if reactor in self._answering or reactor not in self.parts.values():

@@ -1,5 +1,5 @@
 """
-The bytes of a stream both ways, as messages in order: data, the end of writing, and the end of all.
+The bytes of a stream in both directions, as messages in order: data, the end of writing, and the close.
 """
 
 from __future__ import annotations
@@ -7,59 +7,65 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from txrdma.error import RDMAError
+from txrdma.error import PeerViolation
 
 SHUTDOWN: Final = 1
-"""The immediate data of a message that says: nothing is written behind this."""
+"""Immediate data of the message that ends writing."""
 
 DISCONNECT: Final = 2
-"""The immediate data of a message that says: nothing is written any more, or read."""
+"""Immediate data of the message that closes the stream in both directions."""
 
 LONGEST_PIECE: Final = 1 << 16
-"""Bytes of a message with data; shorter writes go together."""
-
-
-class Violation(RDMAError):
-    """The peer of a stream says what makes no sense."""
+"""Largest number of bytes of a message with data; shorter writes are joined."""
 
 
 class ByteStream:
     """
     The bytes of a stream: see L{Core<txrdma.streams.connection.Core>}.
 
-    @ivar isFull: the transport wants no more at present.
-    @ivar flying: messages that were sent and have not arrived.
-    @ivar hasSaid: this end has said that the connection ends.
+    @ivar isFull: the transport has paused this end.
+    @ivar unacknowledged: number of sent messages that are not acknowledged.
+    @ivar hasSentClose: this end has sent L{DISCONNECT}.
     """
 
     __slots__ = (
-        *("_backlog", "_read", "_unsent", "_wanted", "flying", "hasParted", "hasSaid", "isFull", "isOver"),
+        *(
+            "_backlog",
+            "_read",
+            "_unsent",
+            "_wanted",
+            "unacknowledged",
+            "hasParted",
+            "hasSentClose",
+            "isFull",
+            "isOver",
+        ),
         *("isReadable", "isWritable", "unread", "wasCut"),
     )
 
     def __init__(self) -> None:
         self.isReadable = self.isWritable = True
-        self.isOver = self.wasCut = self.hasParted = self.hasSaid = self.isFull = False
-        self.flying = self.unread = 0
-        self._unsent: deque[bytes | memoryview] = deque()  # a view is what is left of a long write
+        self.isOver = self.wasCut = self.hasParted = self.hasSentClose = self.isFull = False
+        self.unacknowledged = self.unread = 0
+        self._unsent: deque[bytes | memoryview] = deque()  # a view is the rest of a long write
         self._backlog = 0
         self._read: list[bytes] = []
         self._wanted: int | None = None
 
-    # The program's requests
+    # Requests of the application
 
     @property
     def backlog(self) -> int:
-        """Bytes that were written and are not posted yet."""
+        """Number of written bytes that are not posted yet."""
         return self._backlog
 
     @property
     def isDelivered(self) -> bool:
-        """Whether all that was written has arrived."""
-        return not self._backlog and not self.flying
+        """Whether all written bytes have arrived."""
+        return not self._backlog and not self.unacknowledged
 
     def write(self, data: bytes) -> None:
-        """Send bytes, as soon as there is room for them; after the end of writing they are dropped."""
+        """Queue bytes; drop them if the write side is closed."""
         if self.isWritable and not self.isOver:
             self._unsent.append(data)
             self._backlog += len(data)
@@ -67,37 +73,37 @@ class ByteStream:
             self.wasCut = True
 
     def drop(self) -> None:
-        """Forget all that is not posted."""
+        """Drop what is not posted."""
         self._unsent.clear()
         self._backlog = 0
 
     def read(self) -> bytes:
-        """Read the bytes that have come; empty if there are none."""
+        """Take all received bytes."""
         data, self._read, self.unread = b"".join(self._read), [], 0
         return data
 
     def closeWriting(self) -> None:
-        """Write no more, and tell the peer so behind all that was written."""
+        """Close the write side, after all written bytes."""
         if self.isWritable:
             self.isWritable = False
             self._wanted = SHUTDOWN if self.isReadable else DISCONNECT
 
     def close(self) -> None:
-        """Neither write nor read any more, and tell the peer so behind all that was written."""
+        """Close both sides, after all written bytes."""
         self.isWritable = False
         self._wanted = DISCONNECT
 
-    # The connection's part
+    # Calls of the connection
 
     def arrived(self, data: bytes, immediate: int | None) -> None:
         """
-        Take a message of the peer.
+        Handle a message of the peer.
 
-        @raise Violation: it makes no sense.
+        @raise PeerViolation: its kind is unknown, or it follows the end.
         """
         if immediate is None:
             if not self.isReadable:
-                raise Violation("data behind the end")
+                raise PeerViolation("data after the end of writing")
             self._read.append(data)
             self.unread += len(data)
         elif immediate == SHUTDOWN:
@@ -111,17 +117,17 @@ class ByteStream:
             self.drop()
             self.isOver, self.isReadable = True, False
         else:
-            raise Violation(f"a message of kind {immediate}")
+            raise PeerViolation(f"a message of kind {immediate}")
 
     def next(self) -> tuple[bytes, int | None] | None:
-        """Take the next message to send, if there is one, and room for it."""
-        if self.isOver or self.hasSaid or self.isFull:
+        """Take the next message to send; None if there is none, or the transport is full."""
+        if self.isOver or self.hasSentClose or self.isFull:
             return None
         unsent = self._unsent
         if unsent:
             piece = unsent.popleft()
             if len(piece) > LONGEST_PIECE:
-                rest = memoryview(piece)  # so that the rest is not copied for each piece
+                rest = memoryview(piece)  # so that the rest is not copied for each message
                 unsent.appendleft(rest[LONGEST_PIECE:])
                 piece = rest[:LONGEST_PIECE]
             elif unsent and len(piece) + len(unsent[0]) <= LONGEST_PIECE:
@@ -131,10 +137,10 @@ class ByteStream:
                     length += len(pieces[-1])
                 piece = b"".join(pieces)
             self._backlog -= len(piece)
-            self.flying += 1
+            self.unacknowledged += 1
             return bytes(piece), None
         wanted, self._wanted = self._wanted, None
         if wanted is None:
             return None
-        self.hasSaid = wanted == DISCONNECT
+        self.hasSentClose = wanted == DISCONNECT
         return b"", wanted

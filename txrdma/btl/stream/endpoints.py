@@ -8,8 +8,8 @@ from typing import Any
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, fail
-from twisted.internet.error import CannotListenError, ConnectError
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import (
     IListeningPort,
     IProtocol,
@@ -17,19 +17,11 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
     IStreamServerEndpoint,
 )
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint
 from txrdma.btl.lifeline import DevicePlaces
 from txrdma.btl.stream.end import BTLEnd, BTLTransport
-from txrdma.error import RDMAError
-from txrdma.messages import IMessageProtocol, IMessageProtocolFactory
-from txrdma.streams.connection import Declining
-from txrdma.streams.port import Connecting, StreamPort
-from txrdma.streams.transport import Address
-
-_log = Logger()
+from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
 
 
 @implementer(IStreamClientEndpoint)
@@ -38,10 +30,10 @@ class StreamClientEndpoint:
 
     def __init__(self, reactor: Any, stream: IStreamClientEndpoint, device: DevicePlaces = None) -> None:
         """
-        @param stream: leads to the listener, for the exchange.
+        @param stream: the TCP endpoint of the listener, for the exchange.
         @param device: see L{DevicePlaces}.
         """
-        self._reactor, self._stream, self._device = reactor, stream, device
+        self._reactor, self._endpoint = reactor, ClientEndpoint(reactor, stream, device)
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """
@@ -49,33 +41,20 @@ class StreamClientEndpoint:
 
         @return: fails as the endpoint of the exchange does, or with another C{ConnectError}.
         """
-        try:
-            protocolFactory.doStart()
-        except Exception:
-            return fail()
-        attempt = _Connecting(self._reactor, protocolFactory)
-        endpoint = ClientEndpoint(self._reactor, self._stream, self._device)
-        connecting: Deferred[Any] = endpoint.connect(attempt)
-        return connecting.addCallbacks(lambda _: attempt.protocol, attempt.failed)
+        return _Connecting(self._reactor, protocolFactory).connect(self._endpoint)
 
 
-@implementer(IMessageProtocolFactory)
-class _Connecting(Connecting):
+class _Connecting(StreamAttempt[BTLEnd]):
     """One attempt of a client."""
+
+    transportClass = BTLTransport
 
     def __init__(self, reactor: Any, factory: IProtocolFactory) -> None:
         super().__init__(factory)
-        self._end = BTLEnd(reactor, True, self._dress, self.ended)
-
-    def buildProtocol(self, peer: Address) -> IMessageProtocol:
-        self.make(peer)
-        return self._end
-
-    def _dress(self, end: BTLEnd) -> BTLTransport:
-        return BTLTransport(end, self.protocol)
+        self.end = BTLEnd(reactor, True, self.dress, self.ended)
 
     def known(self, error: BaseException) -> BaseException | None:
-        """Find the error of the exchange by TCP."""
+        """Return the error of the exchange by TCP, if there is one."""
         return error.__cause__ if isinstance(error.__cause__, ConnectError) else None
 
 
@@ -85,10 +64,10 @@ class StreamServerEndpoint:
 
     def __init__(self, reactor: Any, stream: IStreamServerEndpoint, device: DevicePlaces = None) -> None:
         """
-        @param stream: where to listen, for the exchange.
+        @param stream: the TCP endpoint to listen on, for the exchange.
         @param device: see L{DevicePlaces}.
         """
-        self._reactor, self._stream, self._device = reactor, stream, device
+        self._reactor, self._endpoint = reactor, ServerEndpoint(reactor, stream, device)
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
         """
@@ -96,27 +75,17 @@ class StreamServerEndpoint:
 
         @return: fails with C{CannotListenError}.
         """
-        endpoint = ServerEndpoint(self._reactor, self._stream, self._device)
-        listening: Deferred[Any] = endpoint.listen(_Accepting(self._reactor, protocolFactory))
-
-        def failed(failure: Failure) -> Failure:
-            failure.trap(RDMAError)
-            error = failure.value
-            cause = None if error is None else error.__cause__
-            return Failure(CannotListenError("", 0, error) if cause is None else cause)
-
-        return listening.addCallbacks(lambda port: StreamPort(port, protocolFactory, "btl"), failed)
+        return _Accepting(self._reactor, protocolFactory).listen(self._endpoint, "btl")
 
 
-@implementer(IMessageProtocolFactory)
-class _Accepting:
-    """The ends of connections that a port accepts."""
+class _Accepting(AcceptedStreams[BTLEnd]):
+    """The connections that a port accepts."""
+
+    transportClass = BTLTransport
 
     def __init__(self, reactor: Any, factory: IProtocolFactory) -> None:
-        self._reactor, self._factory = reactor, factory
+        super().__init__(factory)
+        self._reactor = reactor
 
-    def buildProtocol(self, peer: Address) -> IMessageProtocol:
-        return BTLEnd(self._reactor, False, self._dress)
-
-    def _dress(self, end: BTLEnd) -> BTLTransport:
-        return BTLTransport(end, self._factory.buildProtocol(end.peer) or Declining())
+    def buildProtocol(self, peer: Any) -> BTLEnd:
+        return BTLEnd(self._reactor, False, self.dress)

@@ -20,34 +20,18 @@ from twisted.internet.interfaces import (
 )
 from twisted.plugin import IPlugin
 
-from txrdma.messages import IMessageClientEndpoint, IMessageEndpointStringParser, IMessageServerEndpoint
-
-_KEYS = ("device", "interfaces", "bindAddress", "timeout", "backlog", "interface")
-
-
-def _taken(names: tuple[str, ...], args: tuple[str, ...], kwargs: dict[str, str]) -> dict[str, str]:
-    """The values of a string by their keys; C{ValueError} names a key that has no meaning."""
-    found = dict(zip(names, args))  # noqa: B905  # fewer than names are fine
-    if len(args) > len(names):
-        raise ValueError(f"btl: {args[len(names)]!r} is too much")
-    for key, value in kwargs.items():
-        if key in found or key not in (*names, *_KEYS):
-            raise ValueError(f"btl: {key}={value} has no meaning here")
-        found[key] = value
-    return found
+from txrdma.kit.strings import Arguments
+from txrdma.messages.interfaces import (
+    IMessageClientEndpoint,
+    IMessageEndpointStringParser,
+    IMessageServerEndpoint,
+)
 
 
-def _number(found: dict[str, str], key: str, default: str, least: int, most: int) -> int:
-    value = found.pop(key, default)
-    if not (value.isascii() and value.isdigit() and least <= int(value) <= most):
-        raise ValueError(f"btl: {key}={value} is no number from {least} to {most}")
-    return int(value)
-
-
-def _device(found: dict[str, str]) -> Any:
-    """The device of a string, or those at several addresses."""
-    device, interfaces = found.pop("device", None), found.pop("interfaces", None)
-    if interfaces is None:
+def _device(keys: Arguments) -> Any:
+    """Return the device that a string names, or a list of devices, one for each of several addresses."""
+    device, interfaces = keys.take("device") or None, keys.take("interfaces")
+    if not interfaces:
         return device
     if device is not None:
         raise ValueError(f"btl: device={device} and interfaces={interfaces} exclude each other")
@@ -60,33 +44,30 @@ def _device(found: dict[str, str]) -> Any:
         try:
             ip_address(address)
         except ValueError:
-            raise ValueError(f"btl: interfaces={interfaces}: {address!r} is no IP address") from None
+            raise ValueError(f"btl: interfaces={interfaces}: {address!r} is not an IP address") from None
     return [deviceAt(address) for address in addresses]
 
 
 def _client(reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]) -> tuple[IStreamClientEndpoint, Any]:
-    """The endpoint of the exchange, and the device, of a client's string."""
+    """Return the TCP endpoint of the exchange, and the device, of a client's string."""
     from twisted.internet.endpoints import HostnameEndpoint
 
-    found = _taken(("host", "port"), args, kwargs)
-    host, port = found.pop("host", ""), _number(found, "port", "", 0, 65535)
-    timeout = _number(found, "timeout", "30", 1, 86400)
-    source, device = found.pop("bindAddress", None), _device(found)
-    if not host:
-        raise ValueError("btl: host= is missing")
-    _end(found)
+    keys = Arguments("btl", ("host", "port"), args, kwargs)
+    host, port = keys.required("host"), keys.number("port", None, 0, 65535)
+    timeout, source, device = keys.seconds("timeout", 30.0), keys.take("bindAddress"), _device(keys)
+    keys.end()
     _prepare(device)
     return HostnameEndpoint(reactor, host, port, timeout, (source, 0) if source else None), device
 
 
 def _server(reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]) -> tuple[IStreamServerEndpoint, Any]:
-    """The endpoint of the exchange, and the device, of a server's string."""
+    """Return the TCP endpoint of the exchange, and the device, of a server's string."""
     from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
 
-    found = _taken(("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
-    port, backlog = _number(found, "port", "", 0, 65535), _number(found, "backlog", "50", 1, 1 << 31)
-    interface, device = found.pop("interface", ""), _device(found)
-    _end(found)
+    keys = Arguments("btl", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
+    port, backlog = keys.number("port", None, 0, 65535), keys.number("backlog", 50, 1, 1 << 31)
+    interface, device = keys.take("interface"), _device(keys)
+    keys.end()
     _prepare(device)
     kind = TCP6ServerEndpoint if ":" in interface else TCP4ServerEndpoint
     return kind(reactor, port, backlog, interface), device
@@ -99,11 +80,6 @@ def _prepare(device: Any) -> None:
     for each in device if isinstance(device, list) else [device or "soft"]:
         prepareDevice(each)
     import_module("encodings.idna")
-
-
-def _end(found: dict[str, str]) -> None:
-    for key, value in found.items():
-        raise ValueError(f"btl: {key}={value} has no meaning here")
 
 
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)

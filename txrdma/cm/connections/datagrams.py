@@ -1,8 +1,8 @@
 """
-Services of datagrams: found by a port of RDMA CM's UDP port space, spoken to by one queue pair for all peers.
+Datagram services at ports of RDMA CM's UDP port space, with one queue pair for all peers.
 
-Follows InfiniBand Architecture vol. 1, 12.11 (service ID resolution) and annex A11. Datagrams may be lost,
-and come out of order; each fits into one packet.
+Follows InfiniBand Architecture vol. 1, 12.11 (service ID resolution) and annex A11. Datagrams may be lost or
+reordered; each fits into one packet.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ QKEY: Final = 0x01234567
 """The Q_Key of all queue pairs of RDMA CM's UDP port space."""
 
 RECEIVES: Final = 128
-"""Datagrams that can come before the protocol takes the first of them; others are lost."""
+"""Posted receives: datagrams beyond them are lost until the protocol has handled some."""
 
 SENDS: Final = 64
-"""Datagrams that can be on their way out."""
+"""Outstanding sends."""
 
 _HANDLES: Final = 4 * SENDS
 _GRH: Final = 40
@@ -74,9 +74,9 @@ class DatagramPeer:
     """
     A queue pair of datagrams.
 
-    @ivar gid: of its port.
-    @ivar qpn: the number of the queue pair, and C{qkey} its Q_Key.
-    @ivar privateData: bytes that a service gave with its answer, padded with zeros; none of a sender.
+    @ivar gid: the GID of its port.
+    @ivar qpn: the number of the queue pair; C{qkey}: its Q_Key.
+    @ivar privateData: private data of a service's SIDR_REP, padded with zeros; empty for other peers.
     """
 
     __slots__ = ("gid", "privateData", "qkey", "qpn")
@@ -98,36 +98,36 @@ class DatagramProtocol:
     """
     A protocol of datagrams that does nothing until it is subclassed.
 
-    @ivar transport: from C{startProtocol} on.
-    @cvar answer: private data for who resolves the service, at most 136 bytes.
+    @ivar transport: available from C{startProtocol} on.
+    @cvar answer: private data of the SIDR_REP, at most 136 bytes.
     """
 
     answer = b""
     transport: DatagramTransport
 
     def startProtocol(self) -> None:
-        """Begin: datagrams can be sent."""
+        """Called when datagrams can be sent."""
 
     def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
-        """Take a datagram; what is sent to C{peer} goes back to its sender."""
+        """Called with each datagram; C{peer} is its sender."""
 
     def stopProtocol(self) -> None:
-        """End: nothing comes any more."""
+        """Called once, when the transport is closed."""
 
 
 class DatagramTransport:
     """
     A queue pair of unreliable datagrams, for one protocol.
 
-    @ivar peer: the service that was asked for; None at the service itself.
-    @ivar longest: bytes that a datagram may have: the payload of one packet.
-    @ivar dropped: datagrams that were not sent, because too many were on their way.
+    @ivar peer: the resolved service; None at the service itself.
+    @ivar longest: largest length of a datagram in bytes: the payload of one packet.
+    @ivar dropped: number of datagrams that were not sent because too many sends were outstanding.
     """
 
     def __init__(self, adapter: Adapter, source: GID, protocol: DatagramProtocol) -> None:
         """
-        @param source: the GID of this end's port.
-        @raise RDMAError: the device has no room for another queue pair.
+        @param source: the GID of the local port.
+        @raise RDMAError: the device has too few resources.
         """
         self.peer: DatagramPeer | None = None
         self.dropped = 0
@@ -171,18 +171,18 @@ class DatagramTransport:
         """
         Send a datagram, which may be lost. After the end it is dropped.
 
-        @param peer: its receiver; None is the service that was asked for.
-        @raise InvalidRequest: it is too long, or has no receiver.
+        @param peer: the receiver; None is the resolved service.
+        @raise InvalidRequest: the datagram is too long, or has no receiver.
         """
         to = peer or self.peer
         if to is None:
             raise InvalidRequest("a datagram of a service needs a receiver")
         if len(data) > self.longest:
-            raise InvalidRequest(f"a datagram has {self.longest} bytes at most, not {len(data)}")
+            raise InvalidRequest(f"a datagram has at most {self.longest} bytes, not {len(data)}")
         if self._shared is None:
             return
         if not self._free:
-            self._shared.poll()  # some may have left meanwhile
+            self._shared.poll()  # some may have completed
         if not self._free or self._shared is None:
             self.dropped += 1
             return
@@ -200,7 +200,7 @@ class DatagramTransport:
             raise
 
     def begin(self) -> None:
-        """Start the protocol; what it raises is the end, of which it does not hear."""
+        """Start the protocol; an exception closes the transport without C{stopProtocol}."""
         self._protocol.transport = self
         try:
             self._protocol.startProtocol()
@@ -209,7 +209,7 @@ class DatagramTransport:
             raise
 
     def loseConnection(self) -> None:
-        """End: close the queue pair, and stop the protocol. Twice is fine."""
+        """Close the queue pair, and stop the protocol. Idempotent."""
         if self._close():
             try:
                 self._protocol.stopProtocol()
@@ -219,17 +219,21 @@ class DatagramTransport:
     # Completions: see L{txrdma.cm.connections.adapter.CompletionHandler}
 
     def arrived(self, completion: Completion) -> None:
-        """Keep a completion for L{process}."""
+        """Queue a completion for L{process}."""
         self._inbox.append(completion)
 
     def process(self) -> None:
-        """Act on what has completed."""
+        """Handle queued completions."""
         inbox, self._inbox = self._inbox, []
         for completion in inbox:
             if self._shared is None:
                 return
             if completion.status is not Status.SUCCESS:
-                _log.warn("{transport} ends: {status}", transport=self, status=completion.status)
+                _log.warn(
+                    "{transport} is closed, since a request failed: {status}",
+                    transport=self,
+                    status=completion.status,
+                )
                 self.loseConnection()
             elif completion.opcode is CompletionOpcode.RECEIVE:
                 self._received(completion)
@@ -240,7 +244,7 @@ class DatagramTransport:
         """Do nothing: datagrams have no alternate paths."""
 
     def broken(self, failure: Failure) -> None:
-        """End: completions can't be acted on, or are read no more."""
+        """Close, since completions could not be read or handled."""
         self.loseConnection()
 
     def _received(self, completion: Completion) -> None:
@@ -249,7 +253,7 @@ class DatagramTransport:
         grh = bytes(self._memory.view[begin : begin + _GRH])
         data = bytes(self._memory.view[begin + _GRH : begin + completion.length])
         self._post((slot,))
-        if completion.hasGRH:  # on RoCE there always is one
+        if completion.hasGRH:  # always on RoCE
             peer = DatagramPeer(grhFields(grh)[0], completion.sourceQPN)
             try:
                 self._protocol.datagramReceived(data, peer)
@@ -262,7 +266,7 @@ class DatagramTransport:
         requests = []
         for slot in slots:
             begin = (SENDS + slot) * stride
-            self._memory.view[begin] = 0  # no GRH of before: of IPv4 only the latter half is written
+            self._memory.view[begin] = 0  # clear an old GRH: an IPv4 header overwrites only its second half
             requests.append(ReceiveRequest(_RECEIVE + slot, (Segment(address + begin, stride, lkey),)))
         self._pair.postReceive(requests)
 
@@ -278,7 +282,7 @@ class DatagramTransport:
         return handle
 
     def _close(self) -> bool:
-        """Close all; whether it was open."""
+        """Close everything; return whether it was open."""
         shared, self._shared = self._shared, None
         pair = getattr(self, "_pair", None)
         for close in reversed(self._undo):
@@ -294,19 +298,19 @@ class DatagramTransport:
 
 
 class DatagramClientEndpoint:
-    """Asks for a service of datagrams at a host and a port of RDMA CM's UDP port space."""
+    """Resolves a datagram service at a host and a port of RDMA CM's UDP port space."""
 
     def __init__(
         self, reactor: Any, host: str, port: int, device: DevicePlace | None = None, privateData: bytes = b""
     ) -> None:
         """
-        @param host: an IP address, or a name, of whose addresses the first counts.
-        @param device: None is the software device where the way to the host begins.
+        @param host: an IP address, or a name, of whose addresses the first one is used.
+        @param device: None is the software device at the source address of the route to the host.
         @param privateData: for the service; at most 180 bytes.
-        @raise InvalidRequest: there are more.
+        @raise InvalidRequest: the private data is too long.
         """
         if len(privateData) > _SIDR_REQ_BYTES:
-            raise InvalidRequest(f"there is room for {_SIDR_REQ_BYTES} bytes of private data")
+            raise InvalidRequest(f"private data has at most {_SIDR_REQ_BYTES} bytes")
         self._reactor, self._host, self._device, self._privateData = reactor, host, device, privateData
         self._serviceID = serviceIDOf(PortSpace.UDP, port)
 
@@ -327,7 +331,7 @@ class DatagramClientEndpoint:
         try:
             source, gid = adapter.usualGID(), GID.fromIP(address)
             if source.ip is None or (":" in source.ip) != (":" in address):
-                raise InvalidRequest(f"{adapter.device.name} has no way to {address}")
+                raise InvalidRequest(f"{adapter.device.name} has no route to {address}")
             sourcePort = _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
             said = IPAddresses(source.ip, sourcePort, address).toPrivateData(self._privateData)
             path = IBPath(sgid=source, dgid=gid, hopLimit=_HOPS, packetLifeTime=LIFE_TIME)
@@ -342,7 +346,7 @@ class DatagramClientEndpoint:
 
 @implementer(IListeningPort)
 class _Serving:
-    """A service of datagrams that is answered for."""
+    """The listening port of a datagram service."""
 
     def __init__(self, adapter: Adapter, port: int, protocol: DatagramProtocol) -> None:
         self._gid, self._protocol = adapter.usualGID(), protocol
@@ -353,13 +357,13 @@ class _Serving:
 
     def startListening(self) -> None:
         """
-        Answer for the service from now on.
+        Start to answer SIDR_REQs for the service.
 
-        @raise InvalidRequest: somebody answers for it already, or there is too much private data.
+        @raise InvalidRequest: the service has a listener already, or the private data is too long.
         """
         try:
             if len(self._protocol.answer) > _SIDR_REP_BYTES:
-                raise InvalidRequest(f"there is room for {_SIDR_REP_BYTES} bytes of private data")
+                raise InvalidRequest(f"private data has at most {_SIDR_REP_BYTES} bytes")
             self._end = self._manager.serve(serviceIDOf(PortSpace.UDP, self._port), self._answered)
             self._transport.begin()
         except BaseException:
@@ -368,7 +372,7 @@ class _Serving:
             raise
 
     def stopListening(self) -> Deferred[None]:
-        """Answer for the service no more, and stop its protocol. Twice is fine."""
+        """Stop listening, and stop the protocol. Idempotent."""
         self._end()
         self._transport.loseConnection()
         return succeed(None)
@@ -388,17 +392,17 @@ class _Serving:
 
 
 class DatagramServerEndpoint:
-    """Is a service of datagrams at a port of RDMA CM's UDP port space."""
+    """Provides a datagram service at a port of RDMA CM's UDP port space."""
 
     def __init__(self, reactor: Any, port: int, device: DevicePlace = "soft") -> None:
         """
-        @param port: 0 is any that is free.
+        @param port: 0 is any free port.
         """
         self._reactor, self._port, self._device = reactor, port, device
 
     def listen(self, protocol: DatagramProtocol) -> Deferred[IListeningPort]:
         """
-        Answer for the service, and start the protocol, which hears all peers.
+        Start to listen, with one protocol for all peers.
 
         @return: fires with the port, whose C{getHost} is a L{MessageAddress}; fails with an L{RDMAError}.
         """

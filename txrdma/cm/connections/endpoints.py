@@ -1,8 +1,8 @@
 """
-Endpoints for protocols of messages: by service ids of one's own, or by IP addresses and ports.
+Endpoints for protocols of messages: by service ID, or by IP address and port.
 
-C{ib} endpoints name a service id and a path; C{rdma} endpoints follow InfiniBand Architecture vol. 1, annex
-A11 (RDMA IP CM service), so that programs of Linux's RDMA CM understand them.
+C{ib} endpoints have a service ID and a path. C{rdma} endpoints follow InfiniBand Architecture vol. 1, annex
+A11 (RDMA IP CM service), and interoperate with Linux's RDMA CM.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from twisted.logger import Logger
 from txrdma.cm.connections.adapter import Adapter, adapterOf
 from txrdma.cm.connections.hostnames import addressesOf, isAddress
 from txrdma.cm.connections.opening import AddressScheme, Attempt, Listening
+from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.core.dispatcher import BACKLOG
-from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
+from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import REQ
 from txrdma.cm.terms import MessageAddress, Terms
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
-from txrdma.messages import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
+from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DevicePlace
 
 _log = Logger()
 
 LIFE_TIME: Final = 16
-"""The packet life time of paths without one, a time's code: 0.27 seconds, as Linux has it on RoCE."""
+"""The packet lifetime of paths without one, encoded: 0.27 seconds, as Linux uses on RoCE."""
 
 _HOPS: Final = 64
 _FIRST_PORT: Final = 0xC000
 _HEADER: Final = len(IPCMHeader().encode())
 
 USUAL: Final = Terms()
-"""The terms of endpoints by service ids, unless they are given others."""
+"""The default terms of C{ib} endpoints and of servers."""
 
 UNCOUNTED_TERMS: Final = Terms(usesCredits=False)
-"""The terms of endpoints by IP address: without a greeting, which programs of others do not know."""
+"""The default terms of C{rdma} clients: without a greeting, which other programs do not know."""
 
 
 class ServiceIDScheme(AddressScheme):
-    """Service ids of one's own: private data have nothing before those of a program."""
+    """Service IDs; private data has no header."""
 
     def prefix(self, path: IBPath) -> bytes:
-        """The bytes before all other private data of a REQ: none."""
         return b""
 
     def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
@@ -64,76 +64,85 @@ class ServiceIDScheme(AddressScheme):
 
 
 class IPScheme(AddressScheme):
-    """The IP CM service: ports in service ids, and addresses before the private data of a REQ."""
+    """The IP CM service: service IDs contain ports, and the private data of a REQ begins with addresses."""
 
     def __init__(self, sourcePort: int = 0) -> None:
         """
-        @param sourcePort: the port that an active end has.
+        @param sourcePort: the port of an active end.
         """
         self._sourcePort = sourcePort
 
     def prefix(self, path: IBPath) -> bytes:
-        """The addresses of both ends."""
         source, destination = (gid.ip if gid is not None else None for gid in (path.sgid, path.dgid))
         if source is None or destination is None:
             raise InvalidRequest(f"{path} has no IP addresses")
         if (":" in source) != (":" in destination):
-            raise InvalidRequest(f"there is no way from {source} to {destination}")
+            raise InvalidRequest(f"{source} and {destination} are not of the same IP version")
         return IPAddresses(source, self._sourcePort, destination).toPrivateData()
 
     def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
-        """The address and port that a service id means at a port with this GID."""
         found = portOf(serviceID)
         host = "" if gid is None else gid.ip or ""
         return MessageAddress(gid, serviceID, host, 0 if found is None else found[1])
 
     def peerOf(self, request: REQ) -> tuple[MessageAddress, bytes]:
-        """
-        The address of an active end, and its private data behind both addresses.
-
-        @raise WireError: there are no addresses.
-        """
-        said = IPAddresses.fromPrivateData(request.privateData)
-        address = MessageAddress(request.primary.localGID, request.serviceID, said.source, said.sourcePort)
+        header = IPAddresses.fromPrivateData(request.privateData)
+        gid = request.primary.localGID
+        address = MessageAddress(gid, request.serviceID, header.source, header.sourcePort)
         return address, request.privateData[_HEADER:]
 
 
-PrivateData = Union[bytes, Callable[[IRDMATransport], bytes]]
-"""Private data of a REQ, or what makes them by the transport, whose memory can be allocated."""
+PrivateData = Union[bytes, Callable[[RDMATransport], bytes]]
+"""Private data of a REQ, or a function that makes it and may allocate memory of the transport."""
 
 
-class _Client:
-    """An endpoint that connects by an adapter, whatever names the peer."""
-
-    def __init__(self, reactor: Any, device: DevicePlace, terms: Terms, privateData: PrivateData) -> None:
-        self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
-
-    def _connect(
-        self,
-        naming: AddressScheme,
-        serviceID: int,
-        path: IBPath,
-        factory: IMessageProtocolFactory,
-        device: DevicePlace | None = None,
-        alternate: IBPath | None = None,
-    ) -> Deferred[IRDMAProtocol]:
+def _connect(
+    reactor: Any,
+    device: DevicePlace,
+    scheme: AddressScheme,
+    serviceID: int,
+    path: IBPath,
+    factory: IMessageProtocolFactory,
+    terms: Terms,
+    privateData: PrivateData,
+    alternate: IBPath | None = None,
+) -> Deferred[IRDMAProtocol]:
+    """Connect with the adapter of a device."""
+    try:
+        adapter = adapterOf(reactor, device)
+        release = adapter.hold()
         try:
-            adapter = adapterOf(self._reactor, self._device if device is None else device)
-            release = adapter.hold()
-            try:
-                return Attempt(
-                    *(adapter, naming, serviceID, _whole(path, adapter), factory),
-                    *(self._terms, self._privateData),
-                    None if alternate is None else _whole(alternate, adapter),
-                ).answer
-            finally:
-                release()
-        except Exception:
-            return fail()
+            other = None if alternate is None else _whole(alternate, adapter)
+            complete = _whole(path, adapter)
+            return Attempt(adapter, scheme, serviceID, complete, factory, terms, privateData, other).answer
+        finally:
+            release()
+    except Exception:
+        return fail()
+
+
+def _listen(
+    reactor: Any,
+    device: DevicePlace,
+    scheme: AddressScheme,
+    serviceID: Callable[[], int],
+    factory: IMessageProtocolFactory,
+    terms: Terms,
+    backlog: int,
+) -> IListeningPort:
+    """Listen with the adapter of a device."""
+    adapter: Adapter = adapterOf(reactor, device)
+    release = adapter.hold()
+    try:
+        listening = Listening(adapter, scheme, serviceID, factory, terms, backlog)
+        listening.startListening()
+    finally:
+        release()
+    return listening
 
 
 def _whole(path: IBPath, adapter: Adapter) -> IBPath:
-    """A path with usual values of its own GID, hops and packet life time, where it has none."""
+    """Complete a path by default values of the source GID, the hop limit and the packet lifetime."""
     return replace(
         path,
         sgid=path.sgid or adapter.usualGID(),
@@ -143,8 +152,8 @@ def _whole(path: IBPath, adapter: Adapter) -> IBPath:
 
 
 @implementer(IMessageClientEndpoint)
-class IBClientEndpoint(_Client):
-    """Connects to a service id, by a path, and perhaps another one to migrate to."""
+class IBClientEndpoint:
+    """Connects to a service ID over a path."""
 
     def __init__(
         self,
@@ -157,22 +166,23 @@ class IBClientEndpoint(_Client):
         alternate: IBPath | None = None,
     ) -> None:
         """
-        @param path: where it says nothing of its own GID, hops and packet life time, they are usual ones.
-        @param alternate: a path to migrate to from the beginning, if the peer accepts it; the transport's
-            C{alternate} is None if not, and over shared memory.
-        @param privateData: of the REQ; at most 92 bytes, or 80 with the greeting of those who count credits.
+        @param path: the source GID, hop limit and packet lifetime have defaults.
+        @param alternate: a path to migrate to. The transport's C{alternate} is None if the peer rejects it,
+            and over shared memory.
+        @param privateData: of the REQ; at most 92 bytes, or 80 with credits.
         """
-        super().__init__(reactor, device, terms, privateData)
+        self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
         self._serviceID, self._path, self._alternate = serviceID, path, alternate
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        return self._connect(
-            ServiceIDScheme(), self._serviceID, self._path, factory, alternate=self._alternate
+        return _connect(
+            *(self._reactor, self._device, ServiceIDScheme(), self._serviceID, self._path, factory),
+            *(self._terms, self._privateData, self._alternate),
         )
 
 
 @implementer(IMessageClientEndpoint)
-class RDMAClientEndpoint(_Client):
+class RDMAClientEndpoint:
     """Connects to a host and a port of RDMA CM's TCP port space."""
 
     def __init__(
@@ -187,11 +197,11 @@ class RDMAClientEndpoint(_Client):
     ) -> None:
         """
         @param host: an IP address, or a name, whose addresses are tried one after the other.
-        @param device: None is the software device where the way to the host begins.
-        @param privateData: of the REQ; at most 56 bytes, or 44 with the greeting of those who count credits.
+        @param device: None is the software device at the source address of the route to the host.
+        @param privateData: of the REQ; at most 56 bytes, or 44 with credits.
         """
-        super().__init__(reactor, "soft" if device is None else device, terms, privateData)
-        self._host, self._serviceID, self._isChosen = host, serviceIDOf(space, port), device is not None
+        self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
+        self._host, self._serviceID = host, serviceIDOf(space, port)
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         if isAddress(self._host):
@@ -204,46 +214,26 @@ class RDMAClientEndpoint(_Client):
             try:
                 return await self._connectTo(address, factory)
             except RDMAError as error:
-                _log.info("{host} can't be reached by {address}: {error}", host=self._host, address=address,
-                          error=error)  # fmt: skip
+                text = "Could not connect to {host} at {address}: {error}"
+                _log.info(text, host=self._host, address=address, error=error)
         return await self._connectTo(addresses[-1], factory)
 
     def _connectTo(self, address: str, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        naming = IPScheme(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
         try:
-            device = self._device if self._isChosen else softDeviceTo(address)
+            device = softDeviceTo(address) if self._device is None else self._device
         except InvalidRequest:
             return fail()
-        return self._connect(naming, self._serviceID, IBPath(dgid=GID.fromIP(address)), factory, device)
-
-
-class _Server:
-    """An endpoint that listens by an adapter."""
-
-    def __init__(self, reactor: Any, device: DevicePlace, terms: Terms, backlog: int) -> None:
-        self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
-
-    def _listen(
-        self, naming: AddressScheme, serviceID: Callable[[], int], factory: IMessageProtocolFactory
-    ) -> Deferred[IListeningPort]:
-        return execute(self._begin, naming, serviceID, factory)
-
-    def _begin(
-        self, naming: AddressScheme, serviceID: Callable[[], int], factory: IMessageProtocolFactory
-    ) -> IListeningPort:
-        adapter: Adapter = adapterOf(self._reactor, self._device)
-        release = adapter.hold()
-        try:
-            listening = Listening(adapter, naming, serviceID, factory, self._terms, self._backlog)
-            listening.startListening()
-        finally:
-            release()
-        return listening
+        path = IBPath(dgid=GID.fromIP(address))
+        scheme = IPScheme(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
+        return _connect(
+            *(self._reactor, device, scheme, self._serviceID, path, factory),
+            *(self._terms, self._privateData),
+        )
 
 
 @implementer(IMessageServerEndpoint)
-class IBServerEndpoint(_Server):
-    """Listens to a service id."""
+class IBServerEndpoint:
+    """Listens for a service ID."""
 
     def __init__(
         self,
@@ -254,21 +244,25 @@ class IBServerEndpoint(_Server):
         backlog: int = BACKLOG,
     ) -> None:
         """
-        @param backlog: connections that may be asked for and not established yet; REQs beyond are dropped.
+        @param backlog: limit of connections that are not established yet; further REQs are dropped.
         """
-        super().__init__(reactor, device, terms, backlog)
+        self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
         self._serviceID = serviceID
 
     def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
-        return self._listen(ServiceIDScheme(), lambda: self._serviceID, factory)
+        reactor, device, terms = self._reactor, self._device, self._terms
+        scheme = ServiceIDScheme()
+        return execute(
+            _listen, reactor, device, scheme, lambda: self._serviceID, factory, terms, self._backlog
+        )
 
 
 @implementer(IMessageServerEndpoint)
-class RDMAServerEndpoint(_Server):
+class RDMAServerEndpoint:
     """
     Listens to a port of RDMA CM's TCP port space.
 
-    Peers that send a greeting are counted with, others are not.
+    Connections of peers that send a greeting use credits.
     """
 
     def __init__(
@@ -281,10 +275,10 @@ class RDMAServerEndpoint(_Server):
         space: PortSpace = PortSpace.TCP,
     ) -> None:
         """
-        @param port: 0 is any that is free.
-        @param backlog: connections that may be asked for and not established yet; REQs beyond are dropped.
+        @param port: 0 is any free port.
+        @param backlog: limit of connections that are not established yet; further REQs are dropped.
         """
-        super().__init__(reactor, device, terms, backlog)
+        self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
         self._port, self._space = port, space
 
     def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
@@ -292,4 +286,5 @@ class RDMAServerEndpoint(_Server):
         def number() -> int:
             return serviceIDOf(self._space, self._port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
 
-        return self._listen(IPScheme(), number, factory)
+        reactor, device, terms = self._reactor, self._device, self._terms
+        return execute(_listen, reactor, device, IPScheme(), number, factory, terms, self._backlog)

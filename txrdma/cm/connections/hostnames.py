@@ -1,5 +1,5 @@
 """
-Names of hosts: their IP addresses, as the reactor's resolver knows them.
+IP addresses of host names, by the reactor's resolver.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from txrdma.cm.errors import HostUnknown
 
 @implementer(IResolutionReceiver)
 class _Receiver:
-    """The answer of a resolver, as it comes; each address once."""
+    """Collects the addresses that a resolver finds, each once."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -44,18 +44,18 @@ class _Receiver:
         if self._found:
             self.answer.callback(list(self._found))
         else:
-            self.answer.errback(HostUnknown(f"there is no address of {self._name}"))
+            self.answer.errback(HostUnknown(f"{self._name} has no IP address"))
 
     def _cancel(self, _: Deferred[list[str]]) -> None:
         if self._resolution is not None:
             try:
                 self._resolution.cancel()
-            except NotImplementedError:  # Twisted's own resolver, by threads: its answer comes too late
+            except NotImplementedError:  # Twisted's threaded resolver; its late answer is ignored
                 pass
 
 
 def isAddress(host: str) -> bool:
-    """Whether a host is given as an IP address."""
+    """Return whether a host is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -65,15 +65,16 @@ def isAddress(host: str) -> bool:
 
 def addressesOf(reactor: Any, host: str) -> Deferred[list[str]]:
     """
-    Resolve the name of a host; an IP address is its own. The Deferred can be cancelled.
+    Resolve a host name, or return an IP address unchanged.
 
-    @return: fires with one address or more, in the resolver's order; fails with L{HostUnknown}.
+    @return: fires with at least one address, in the resolver's order; fails with L{HostUnknown}. It can be
+        cancelled.
     """
     if isAddress(host):
         return succeed([host])
     resolving = IReactorPluggableNameResolver(reactor, None)
     if resolving is None:
-        return fail(HostUnknown(f"the reactor resolves no names, such as {host}"))
+        return fail(HostUnknown(f"the reactor cannot resolve {host}: it has no resolver"))
     receiver = _Receiver(host)
     resolving.nameResolver.resolveHostName(receiver, host)
     return receiver.answer

@@ -1,8 +1,8 @@
 """
-The alternate path of a connection's queue pair: from the moment when both ends are ready for it.
+The alternate path of a connection's queue pair, once both ends have agreed on it.
 
-Follows InfiniBand Architecture vol. 1, 17.2.8. A queue pair is armed when it has heard from that of the peer
-that both are ready; a write of no bytes makes that happen where nothing else is to be sent.
+Follows InfiniBand Architecture vol. 1, 17.2.8. A queue pair is armed by the first packet of a peer that is
+ready, too. An empty write causes packets in both directions if the application sends nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txrdma.interfaces import IQueuePair
 
 
 class PathMigration:
-    """Makes a queue pair ready to migrate, and notices that it has."""
+    """Arms a queue pair for migration, and detects when it has migrated."""
 
     def __init__(self, adapter: Adapter, pkey: int, sends: SendQueue) -> None:
         self._adapter, self._pkey, self._sends = adapter, pkey, sends
@@ -29,9 +29,9 @@ class PathMigration:
 
     def arm(self, pair: IQueuePair, path: CMPath) -> None:
         """
-        Have a queue pair be ready to migrate, and the peer's notice it, though there may be nothing to send.
+        Set the alternate path of a queue pair, and send an empty write to the peer.
 
-        @raise txrdma.error.RDMAError: the device does not take the path.
+        @raise txrdma.error.RDMAError: the device refuses the path.
         """
         port, index = self._adapter.requireGID(path.localGID)
         pair.modify(
@@ -46,7 +46,7 @@ class PathMigration:
         self._probe = self._sends.postOverhead(pair, SendRequest(0, Operation.RDMA_WRITE))
 
     def hasMigrated(self, pair: IQueuePair) -> bool:
-        """Tell, once, whether the queue pair has migrated since it was armed."""
+        """Return whether the queue pair has migrated since it was armed; True only once."""
         if not self._isArmed or pair.state is not QPState.RTS:
             return False
         if pair.query().migrationState is not MigrationState.MIGRATED:
@@ -55,7 +55,7 @@ class PathMigration:
         return True
 
     def whenArmed(self, path: CMPath) -> CMPath | Deferred[CMPath]:
-        """The path, once the queue pair has heard from that of the peer that both are ready."""
+        """Return the path when the queue pair is armed."""
         if not self._probe or self._isOver:
             return path
 
@@ -67,9 +67,9 @@ class PathMigration:
 
     def completed(self, identifier: int, path: CMPath) -> None:
         """
-        Hear that a request has completed: perhaps the one by which the queue pair is armed.
+        Handle the completion of a request: after the empty write the queue pair is armed.
 
-        @param path: the one in use.
+        @param path: the path in use.
         """
         if identifier != self._probe:
             return
@@ -79,7 +79,7 @@ class PathMigration:
             arming.callback(path)
 
     def end(self) -> None:
-        """Fail what waits: the connection is over."""
+        """Fail the Deferred of C{whenArmed}, since the connection has ended."""
         self._isOver = True
         arming, self._arming = self._arming, None
         if arming is not None:

@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.adapter import Adapter
-from txrdma.cm.connections.transport import MessageTransport
+from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.core.events import (
     ConnectionEstablished,
     ConnectionRejected,
@@ -32,7 +32,7 @@ from txrdma.cm.core.events import (
     ignoreEvent,
 )
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
+from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
 from txrdma.cm.layouts.messages import CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
 from txrdma.cm.layouts.paths import areSame, isPath, NO_PATH, pathFor, reversedPath
 from txrdma.cm.layouts.rejectinfo import informationFor, informationOf
@@ -41,7 +41,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.mad.layouts.values import PathMTU
-from txrdma.messages import IMessageProtocolFactory
+from txrdma.messages.interfaces import IMessageProtocolFactory
 
 _log = Logger()
 
@@ -88,7 +88,7 @@ class Attempt:
         path: IBPath,
         factory: IMessageProtocolFactory,
         terms: Terms,
-        privateData: bytes | Callable[[IRDMATransport], bytes],
+        privateData: bytes | Callable[[RDMATransport], bytes],
         alternate: IBPath | None = None,
     ) -> None:
         """
@@ -110,7 +110,7 @@ class Attempt:
         if isinstance(privateData, bytes):
             terms.withGreeting(privateData, room)  # raise before any resource is allocated
         mtu = adapter.mtuOf(port)
-        self._transport = transport = MessageTransport(adapter, terms, port, path.pkey)
+        self._transport = transport = RDMATransport(adapter, terms, port, path.pkey)
         self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(transport))
         transport.failed = self._failed
         try:
@@ -218,7 +218,7 @@ class Attempt:
             self.answer.errback(failure)
 
 
-def _withdraw(transport: MessageTransport) -> None:
+def _withdraw(transport: RDMATransport) -> None:
     """End an attempt without reporting it."""
     transport.failed = _ignore
     transport.abortConnection()
@@ -335,7 +335,7 @@ class Acceptance:
         @raise RDMAError: the device has too few resources.
         """
         self._connection, self._terms = connection, terms
-        self._transport = MessageTransport(adapter, terms, port, connection.request.pkey)
+        self._transport = RDMATransport(adapter, terms, port, connection.request.pkey)
         self._transport.connection = connection
 
     def accept(self, protocol: IRDMAProtocol, peer: MessagePeer, host: MessageAddress, said: bytes) -> None:

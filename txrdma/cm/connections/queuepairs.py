@@ -1,8 +1,8 @@
 """
-Attributes of queue pairs, by the messages that make a connection of them.
+Attributes of queue pairs, derived from REQ and REP.
 
-Follows InfiniBand Architecture vol. 1, 12.7 and 12.9.7. A passive queue pair is made ready to receive and to
-send before the REP goes out, an active one before the RTU.
+Follows InfiniBand Architecture vol. 1, 12.7 and 12.9.7. A passive queue pair enters RTR and RTS before the
+REP is sent, an active one before the RTU.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from txrdma.iba.verbs import Access, AddressVector, QPAttributes, QPState
 
 def toInit(port: int, responderResources: int, pkeyIndex: int = 0) -> QPAttributes:
     """
-    The attributes with which a reliable connected queue pair leaves C{RESET}.
+    Return the attributes for the transition of a reliable connected queue pair to INIT.
 
     @param port: the device's port of the primary path.
-    @param responderResources: with any, the peer may read, and use atomics.
+    @param responderResources: outstanding reads and atomics of the peer; with 0 it may not use them.
     """
     access = Access.LOCAL_WRITE | Access.REMOTE_WRITE
     if responderResources:
@@ -30,11 +30,11 @@ def toReceive(
     request: REQ, reply: REP, isActive: bool, port: int = 1, sgidIndex: int = 0, minRNRTimer: int = 0
 ) -> QPAttributes:
     """
-    The attributes with which a queue pair becomes ready to receive.
+    Return the attributes for the transition to RTR.
 
     @param isActive: this end sent the REQ.
-    @param sgidIndex: the place of the primary path's own GID in the port's table.
-    @param minRNRTimer: the code of the pause that senders make while nothing is posted; 0 is 0.65 seconds.
+    @param sgidIndex: the index of the primary path's source GID in the port's table.
+    @param minRNRTimer: the delay of senders that find no receive, encoded; 0 is 0.65 seconds.
     """
     path = request.primary if isActive else reversedPath(request.primary)
     mine, theirs = (request, reply) if isActive else (reply, request)
@@ -51,7 +51,7 @@ def toReceive(
 
 def toSend(request: REQ, reply: REP, isActive: bool) -> QPAttributes:
     """
-    The attributes with which a queue pair becomes ready to send.
+    Return the attributes for the transition to RTS.
 
     @param isActive: this end sent the REQ.
     """
@@ -70,8 +70,7 @@ def toSend(request: REQ, reply: REP, isActive: bool) -> QPAttributes:
 
 
 def addressOf(path: CMPath, port: int, sgidIndex: int) -> AddressVector:
-    """The address vector of packets that leave by a path."""
-    way = pathOf(path)
+    """Return the address vector of a path."""
     return AddressVector(
         dgid=path.remoteGID,
         sgidIndex=sgidIndex,
@@ -80,5 +79,5 @@ def addressOf(path: CMPath, port: int, sgidIndex: int) -> AddressVector:
         trafficClass=path.trafficClass,
         flowLabel=path.flowLabel,
         serviceLevel=path.serviceLevel,
-        dlid=way.dlid,
+        dlid=pathOf(path).dlid,
     )

@@ -1,8 +1,8 @@
 """
-Memory that connections receive messages in: regions that are cut into parts, which serve one after another.
+Registered memory for received messages: regions that are divided into parts, one for each connection.
 
-To register memory takes the software device half a dozen system calls, and a real one pins pages: connections
-that come and go are faster without. Peers have no right to these regions, which only receives reach.
+Registering memory takes several system calls on the software device, and pins pages on hardware, so parts are
+reused by later connections. Peers have no remote access to these regions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from txrdma.iba.verbs import Access, ReceiveRequest, Segment
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain
 
 PARTS: Final = 8
-"""Connections that have their memory in the same region, at most."""
+"""Largest number of parts of a region."""
 
 LARGEST: Final = 4 << 20
-"""Bytes of a region of several parts: connections with more memory have a region each."""
+"""Largest size of a region of several parts, in bytes; larger parts have a region each."""
 
 SPARE_REGIONS: Final = 4
-"""Regions of several parts that are kept for the next connections, when nobody has anything of them."""
+"""Number of unused regions of several parts that stay registered for later connections."""
 
 
 class Part:
@@ -52,16 +52,16 @@ class Part:
         return bytes(self._view[begin : begin + length])
 
     def giveBack(self) -> None:
-        """Leave the memory to other connections; no queue pair may have a receive in it any more."""
-        self._region.took(self)
+        """Return the memory; no queue pair may have a receive in it any more."""
+        self._region.returned(self)
 
     def forget(self) -> None:
-        """Let go of the memory, which is to be deregistered."""
+        """Release the view, before the memory is deregistered."""
         self._view.release()
 
 
 class _Region:
-    """A region with its parts; those that no connection has are C{free}."""
+    """A region and its parts, of which those in C{free} are unused."""
 
     def __init__(self, memory: IMemoryRegion, parts: int, slots: int, slotBytes: int, whole: _Pool) -> None:
         self.memory, self._parts, self._whole = memory, parts, whole
@@ -69,28 +69,28 @@ class _Region:
 
     @property
     def isWhole(self) -> bool:
-        """True if one connection has all of the region."""
+        """Whether the region has one part."""
         return self._parts == 1
 
     @property
     def isUnused(self) -> bool:
-        """True if no connection has a part."""
+        """Whether all parts are unused."""
         return len(self.free) == self._parts
 
-    def took(self, part: Part) -> None:
-        """Take back a part of the region, whose connection is over."""
+    def returned(self, part: Part) -> None:
+        """Mark a part as unused."""
         self.free.append(part)
         self._whole.settle(self)
 
     def close(self) -> None:
-        """Deregister the region, of which nobody uses a part."""
+        """Deregister the region; all parts are unused."""
         for part in self.free:
             part.forget()
         self.memory.close()
 
 
 class _Pool:
-    """The regions whose parts have one size; C{free} are those that have a part to give."""
+    """The regions whose parts have the same size."""
 
     def __init__(self, slots: int, slotBytes: int, allocate: Callable[[int], IMemoryRegion]) -> None:
         self._slots, self._slotBytes, self._allocate = slots, slotBytes, allocate
@@ -109,7 +109,7 @@ class _Pool:
         return part
 
     def _grow(self, parts: int, bytesOfPart: int) -> IMemoryRegion:
-        """Register a region of so many parts, or of half as many while there is not enough memory."""
+        """Register a region; halve the number of parts until there is enough memory."""
         while True:
             try:
                 return self._allocate(parts * bytesOfPart)
@@ -119,13 +119,13 @@ class _Pool:
                 parts //= 2
 
     def trim(self) -> None:
-        """Deregister the regions of which nobody has a part."""
+        """Deregister unused regions."""
         for region in [each for each in self._free if each.isUnused]:
             self._free.remove(region)
             region.close()
 
     def settle(self, region: _Region) -> None:
-        """A region has another part to give: a few small regions that nobody uses are kept."""
+        """Handle a returned part: deregister the region if it is unused, except a few."""
         if len(region.free) == 1:
             self._free.insert(0, region)
         if region.isUnused and (region.isWhole or sum(each.isUnused for each in self._free) > SPARE_REGIONS):
@@ -139,7 +139,7 @@ class _Pool:
 
 
 class ReceiveMemory:
-    """Memory of a protection domain, for the receives of its connections."""
+    """The receive memory of all connections of a protection domain."""
 
     def __init__(self, domain: IProtectionDomain) -> None:
         self._domain = domain
@@ -147,9 +147,9 @@ class ReceiveMemory:
 
     def take(self, slots: int, slotBytes: int) -> Part:
         """
-        Memory for one connection, until it is given back.
+        Return memory for one connection.
 
-        @raise txrdma.error.RDMAError: the device gives none.
+        @raise txrdma.error.RDMAError: the device has no memory left.
         """
         pool = self._pools.get((slots, slotBytes))
         if pool is None:
@@ -157,13 +157,13 @@ class ReceiveMemory:
         return pool.take()
 
     def close(self) -> None:
-        """Deregister all memory; all connections have given theirs back."""
+        """Deregister all memory; all parts are unused."""
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()
 
     def _allocate(self, length: int) -> IMemoryRegion:
-        """Allocate registered memory; if there is too little, close the regions that nobody uses first."""
+        """Allocate registered memory; if that fails, close unused regions and try again."""
         try:
             return self._domain.allocateMemory(length, Access.LOCAL_WRITE)
         except ResourceExhausted:

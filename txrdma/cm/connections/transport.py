@@ -1,10 +1,13 @@
 """
 The transport of one connection: messages, one-sided reads and writes, over a reliable connected queue pair.
 
-Follows InfiniBand Architecture vol. 1, 9.7 and 10.8. Receives are posted ahead, and posted again when the
-protocol has taken their message. Between two of ours credits are counted (see
-L{txrdma.cm.connections._credits}); a peer that does not count finds no receive at worst, and its device tries
-again (receiver not ready), as ours does.
+Follows InfiniBand Architecture vol. 1, 9.7 and 10.8. Receives are posted in advance, and again when the
+protocol has handled their message. Two ends of txrdma use credits (see L{txrdma.cm.connections._credits}). A
+peer without credits may find no receive; then its device retries (receiver not ready), as ours does.
+
+The path of a message: C{sendMessage} queues a request, C{_proceed} posts it when there is a credit and a slot
+in the send queue. Completions of all kinds go to L{Life<txrdma.cm.connections._life.Life>}, which holds back
+messages while the protocol is paused; C{process} handles them in order.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections._credits import Credits, SPARE
 from txrdma.cm.connections._life import Kind, Life
 from txrdma.cm.connections.adapter import Adapter, SharedCompletionQueue
-from txrdma.cm.connections.keepalive import Keepalive
 from txrdma.cm.connections.migration import PathMigration
 from txrdma.cm.connections.queuepairs import toInit, toReceive, toSend
 from txrdma.cm.connections.receives import Part
@@ -38,7 +40,7 @@ from txrdma.cm.core.events import (
     PathMigrated,
     QPArmed,
 )
-from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
+from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
 from txrdma.cm.layouts.messages import APStatus, checkPrivateData, CMPath, DREQ_PRIVATE_BYTES, REP, REQ
 from txrdma.cm.terms import Agreed, MessageAddress, MessagePeer, Terms
 from txrdma.error import InvalidRequest, RDMAError
@@ -56,24 +58,27 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import IMemoryRegion, IQueuePair, IVerbsDevice
-from txrdma.streams.shutdown import Stopping
+from txrdma.messages.interfaces import IMessageTransport
+from txrdma.messages.keepalive import Keepalive
+from txrdma.messages.transport import MessageTransport
 
 _log = Logger()
 
 _RNR_TIMER: Final = 12
-"""The pause of a sender that finds no receive, a code: 0.64 milliseconds (IBA table 45)."""
+"""The delay before a sender that found no receive retries: 0.64 milliseconds, encoded (IBA table 45)."""
 
 _OVER: Final = ("ENDED", "TIMEWAIT", "FREE")
 
 
-@implementer(IRDMATransport)
-class MessageTransport:
+@implementer(IMessageTransport)
+class RDMATransport(MessageTransport):
     """
-    A queue pair with its memory, and what of it a protocol sees.
+    A queue pair with its memory: the transport of an L{IRDMAProtocol}.
 
-    @ivar connection: the communication manager's part; None before its first message.
+    @ivar agreed: negotiated terms: depths, MTU, retries.
+    @ivar connection: the connection of the communication manager; None before its first message.
     @ivar protocol: None before the connection is established, and after its end.
-    @ivar failed: called with the reason of an end that comes before there is a protocol.
+    @ivar failed: called with the reason if the connection ends before there is a protocol.
     """
 
     agreed: Agreed
@@ -82,9 +87,9 @@ class MessageTransport:
 
     def __init__(self, adapter: Adapter, terms: Terms, port: int, pkey: int) -> None:
         """
-        @param terms: those that this end wants.
-        @param port: the device's port where the primary path begins, which is in the partition of C{pkey}.
-        @raise txrdma.error.RDMAError: the device has no room for another connection.
+        @param port: the device's port of the primary path.
+        @param pkey: the partition, of which the port is a member.
+        @raise txrdma.error.RDMAError: the device has too few resources.
         """
         self.adapter, self.terms = adapter, terms
         self.connection: IManagedConnection | None = None
@@ -96,12 +101,10 @@ class MessageTransport:
         self._regions = Regions(adapter.domain)
         self._sends = SendQueue(terms.sends, self._regions.allocate)
         self._life: Life[Completion] = Life()
-        self._isProcessing = self._isProducerPaused = False
+        self._isProcessing = False
         self._farewell = b""
         self._keepalive: Keepalive | None = None
         self._migration = PathMigration(adapter, pkey, self._sends)
-        self._stopping: Stopping | None = None
-        self._producer: IPushProducer | None = None
         self._release = adapter.hold()
         self._shared: SharedCompletionQueue | None = None
         self._pair: IQueuePair | None = None
@@ -120,11 +123,11 @@ class MessageTransport:
             raise
 
     def __repr__(self) -> str:
-        return f"<MessageTransport {self.connection!r} {self._pair!r}>"
+        return f"<RDMATransport {self.connection!r} {self._pair!r}>"
 
     @property
     def route(self) -> str:
-        """The way of the data, as the device calls it; C{""} after the end."""
+        """The device's name for the path of the data, such as C{shared-memory}; empty after the end."""
         return "" if self._pair is None else self._pair.route
 
     @property
@@ -139,25 +142,27 @@ class MessageTransport:
 
     @property
     def isShared(self) -> bool:
-        """True if the queue pair has no paths, as it shares memory with its peer, or is no more."""
+        """Whether the queue pair has no paths, because it shares memory with its peer or is closed."""
         return self._pair is None or self._pair.route == "shared-memory"
 
     @property
     def path(self) -> CMPath:
+        """The path in use."""
         return self._cm.primary
 
     @property
     def alternate(self) -> CMPath | None:
+        """The path to migrate to, if there is one."""
         return self._cm.alternate
 
     @property
     def managedBy(self) -> str:
-        """The manager of the connection: C{"txrdma"}, or C{"librdmacm"}, which is the kernel's."""
+        """The manager of the connection: C{"txrdma"}, or C{"librdmacm"} for the kernel's."""
         return self._cm.managedBy
 
     @property
     def _cm(self) -> IManagedConnection:
-        assert self.connection is not None  # nobody has the transport before
+        assert self.connection is not None  # it is set before anybody gets the transport
         return self.connection
 
     def getHost(self) -> MessageAddress:
@@ -171,25 +176,30 @@ class MessageTransport:
 
     def sendMessage(self, data: Buffer, immediate: int | None = None) -> None:
         """
-        Send a message; it waits in order while the peer has no room. After the end it is dropped.
+        Send a message: see L{IMessageTransport}.
 
-        @raise InvalidRequest: it is too long.
+        @raise InvalidRequest: it is longer than C{agreed.messageBytes}.
         """
         if len(data) > self.agreed.messageBytes:
-            raise InvalidRequest(f"a message has {self.agreed.messageBytes} bytes at most, not {len(data)}")
+            raise InvalidRequest(f"a message has at most {self.agreed.messageBytes} bytes, not {len(data)}")
         operation = Operation.SEND if immediate is None else Operation.SEND_WITH_IMMEDIATE
         self._ask(Request(SendRequest(0, operation, immediate=immediate or 0), True, bytes(data)))
 
     def write(self, segment: Segment, remoteAddress: int, rkey: RKey, immediate: int | None = None) -> int:
         """
-        Write into the peer's memory: see L{IRDMATransport}.
+        Write into the peer's memory, after everything that was sent and written before.
 
-        @raise InvalidRequest: no bytes, with immediate data, where credits are counted.
+        @param segment: registered memory of this end, which must not change until C{writeCompleted}.
+        @param immediate: 32 bits for the peer's C{writeReceived}, which is not called without.
+        @return: the number for C{writeCompleted}; 0 after the end.
+        @raise InvalidRequest: immediate data without bytes on a connection that uses credits.
         """
         operation = Operation.RDMA_WRITE
         if immediate is not None:
             if not segment.length and self._credits.usesCredits:
-                raise InvalidRequest("a write of no bytes has no immediate data: credits are given by these")
+                raise InvalidRequest(
+                    "an empty write with immediate data would be taken for a return of credits"
+                )
             operation = Operation.RDMA_WRITE_WITH_IMMEDIATE
         segments = (segment,) if segment.length else ()
         request = SendRequest(0, operation, segments, immediate=immediate or 0)
@@ -198,12 +208,14 @@ class MessageTransport:
 
     def read(self, segment: Segment, remoteAddress: int, rkey: RKey) -> Deferred[None]:
         """
-        Read from the peer's memory: see L{IRDMATransport}.
+        Read from the peer's memory.
 
-        @raise InvalidRequest: the peer takes no reads.
+        @return: fires when C{segment} holds the bytes; fails if the connection ends before. If cancelled, the
+            request is withdrawn, or its result is ignored.
+        @raise InvalidRequest: the peer accepts no reads.
         """
         if not self.agreed.initiatorDepth:
-            raise InvalidRequest("the peer takes no reads")
+            raise InvalidRequest("the peer accepts no reads")
         request = SendRequest(0, Operation.RDMA_READ, (segment,))
         request.remoteAddress, request.rkey = remoteAddress, rkey
         asked = Request(request, False)
@@ -212,79 +224,80 @@ class MessageTransport:
             asked.done = None
             if asked in self._sends.waiting:
                 self._sends.waiting.remove(asked)
-                self._turn()
+                self._proceed()
 
         done = asked.done = Deferred(cancel)
         if not self._ask(asked):
             asked.done = None
-            done.errback(Failure(ConnectionLost("the connection is over")))
+            done.errback(Failure(ConnectionLost("the connection has ended")))
         return done
 
     def allocateMemory(self, length: int) -> IMemoryRegion:
+        """Allocate memory that the peer may read and write until the connection ends."""
         return self._regions.allocate(length)
 
     def freeMemory(self, region: IMemoryRegion) -> None:
-        """Let go of memory before the connection ends: the peer's requests for it fail from now on."""
+        """
+        Free memory before the connection ends. Idempotent.
+
+        A later request of the peer for it fails, which ends the connection.
+        """
         self._regions.free(region)
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
         """
-        Have a producer paused while too many requests wait, and resumed after that.
+        Register a push producer, which is paused while too many requests wait.
 
-        @raise InvalidRequest: there is one already, or it is a pull producer.
+        @raise InvalidRequest: it is a pull producer.
+        @raise RuntimeError: there is a producer already.
         """
-        if self._producer is not None or not streaming:
-            raise InvalidRequest("a connection has one producer, and it pushes")
-        if self._life.isClosed:
-            producer.stopProducing()
-        else:
-            self._producer, self._isProducerPaused = producer, False
-
-    def unregisterProducer(self) -> None:
-        self._producer = None
-        self._turn()
+        if not streaming:
+            raise InvalidRequest("the producer of a connection must be a push producer")
+        super().registerProducer(producer, streaming)
 
     def pauseProducing(self) -> None:
-        """Take no more messages of the peer."""
+        """
+        Stop calling C{messageReceived}.
+
+        The peer can send as many messages as receives are posted, and then waits.
+        """
         self._life.isPaused = True
 
     def resumeProducing(self) -> None:
-        """Take messages of the peer again."""
+        """Call C{messageReceived} again."""
         self._life.isPaused = self.protocol is None
         self.process()
 
-    def stopProducing(self) -> None:
-        """End the connection, as a consumer that wants no more does."""
-        self.loseConnection()
-
     def loseConnection(self, privateData: bytes = b"") -> None:
         """
-        End the connection by a DREQ, when all that was sent and written is in the peer's memory.
+        Close the connection by a DREQ when everything that was sent and written is in the peer's memory.
 
-        @raise InvalidRequest: there is more private data than a DREQ has room for.
+        C{connectionLost} is called when the peer has answered, or when the last retry has timed out.
+
+        @param privateData: for the peer, at most 220 bytes.
+        @raise InvalidRequest: there is too much private data.
         """
         checkPrivateData(privateData, DREQ_PRIVATE_BYTES)
         if self._life.isOpen:
             self._farewell = privateData
         self._life.close()
-        self._turn()
-
-    def leave(self) -> None:
-        """End the connection as C{loseConnection} does, but wait for no producer."""
-        self._dismissProducer()
-        self.loseConnection()
+        self._proceed()
 
     def abortConnection(self) -> None:
         self._lose(ConnectionAborted())
 
     def loadAlternatePath(self, path: IBPath | CMPath) -> Deferred[CMPath]:
         """
-        Have both ends ready to migrate to another path when the one in use fails.
+        Prepare both ends to migrate to another path when the one in use fails.
 
-        @raise InvalidRequest: there is no such path here, or none at all: see L{IRDMATransport}.
+        @return: fires with the path when both queue pairs are ready for it; for errors see
+            L{CMConnection.loadAlternatePath<txrdma.cm.manager.CMConnection.loadAlternatePath>}.
+        @raise InvalidRequest: this device has no such path, or the queue pair uses shared memory.
         """
         if self._pair is not None and self._pair.route == "shared-memory":
-            raise InvalidRequest("shared memory has no alternate path: route=rocev2 of a software device has")
+            raise InvalidRequest(
+                "shared memory has no alternate paths; a software device with route=rocev2 has"
+            )
         self.pathChanged()
         loading = self._cm.loadAlternatePath(path).addCallback(self._migration.whenArmed)
         loaded: Deferred[CMPath] = Deferred(lambda _: loading.cancel())
@@ -297,7 +310,7 @@ class MessageTransport:
         """
         Make the queue pair ready to send.
 
-        @raise txrdma.error.RDMAError: the device does not take what was agreed on.
+        @raise txrdma.error.RDMAError: the device refuses the negotiated attributes.
         """
         assert self._pair is not None and self.connection is not None
         self.agreed = agreed
@@ -307,7 +320,7 @@ class MessageTransport:
         self._pair.modify(toSend(request, reply, isActive))
 
     def established(self, protocol: IRDMAProtocol, host: MessageAddress, peer: MessagePeer) -> None:
-        """Begin: the connection is established, and has a protocol."""
+        """Connect the protocol, since the connection is established."""
         self._host, self._peer, self.protocol = host, peer, protocol
         self._life.isPaused = False
         alternate = self._cm.alternate  # of the REQ, which the REP has accepted
@@ -315,15 +328,16 @@ class MessageTransport:
             try:
                 self._arm(alternate)
             except RDMAError as error:
-                _log.warn("{transport} can't migrate: {error}", transport=self, error=error)
+                _log.warn(
+                    "{transport} cannot migrate to its alternate path: {error}", transport=self, error=error
+                )
         reactor = self.adapter.reactor
         self._keepalive = Keepalive(reactor, self.terms.keepalive, self._probeIdle)
-        self._stopping = Stopping(reactor, protocol, self.leave, self.abortConnection)
-        self._call(protocol.makeConnection, self)
+        self._begin(reactor)
         self.process()
 
     def handleEvent(self, connection: IManagedConnection, event: Event) -> None:
-        """Act on an event of the established connection, or of one that failed before."""
+        """Handle an event of the communication manager."""
         if isinstance(event, Disconnected):
             self._disconnected()
         elif isinstance(event, ConnectionRejected):
@@ -340,34 +354,32 @@ class MessageTransport:
         self.settle()
 
     def settle(self) -> None:
-        """Let go of the adapter when both ends know of the end."""
+        """Release the adapter when the exchange that closes the connection is complete."""
         if self._life.isClosed and (self.connection is None or self.connection.state in _OVER):
             self._release()
             if self.connection is not None:
-                self.connection.setHandler(
-                    ignoreEvent
-                )  # ids rest for a while, and hold nothing but themselves
+                self.connection.setHandler(ignoreEvent)  # timewait needs no reference to this object
 
     def _disconnected(self) -> None:
-        """The end by a DREQ: what the peer has sent before is there already, and comes first."""
+        """Handle a DREQ or DREP: what the peer sent before it has arrived, and is handled first."""
         if self._shared is not None and self._life.mayPost:
             self._shared.poll()
         self._life.peerClosed()
-        self._cm.disconnect()  # from now on the peer's queue pair may go
+        self._cm.disconnect()  # after this the peer may close its queue pair
         if self.protocol is None:
             self._lose(self._reasonOfEnd())
         self.process()
 
     def _reasonOfEnd(self) -> Exception:
-        """The reason that the protocol is told after a DREQ of the peer."""
+        """The reason for C{connectionLost} after the exchange of DREQ and DREP."""
         if not self._sends.isIdle:
-            return ConnectionLost("the peer ended the connection, and may not have all that was sent")
+            return ConnectionLost("the peer closed the connection, and may not have received everything")
         return ConnectionDone()
 
     # Paths
 
     def pathChanged(self) -> None:
-        """Look whether the queue pair has migrated, and report it."""
+        """Report to the manager if the queue pair has migrated."""
         if self._pair is not None and self._life.mayPost and self._migration.hasMigrated(self._pair):
             self._cm.migrated()
 
@@ -376,18 +388,18 @@ class MessageTransport:
             self._migration.arm(self._pair, path)
 
     def _probeIdle(self) -> None:
-        """Write no bytes, which the peer's device acknowledges, unless a request waits for that already."""
+        """Probe the peer by an empty write, which its device acknowledges, if no request is pending."""
         if self._sends.isQuiet and self._life.mayPost and self._pair is not None:
             try:
                 self._sends.postOverhead(self._pair, SendRequest(0, Operation.RDMA_WRITE))
             except RDMAError as error:
                 self._broke(str(error))
-                self._turn()
+                self._proceed()
 
     # Completions: see L{txrdma.cm.connections.adapter.CompletionHandler}
 
     def arrived(self, completion: Completion) -> None:
-        """Keep a completion for L{process}."""
+        """Queue a completion for L{process}."""
         if completion.identifier >= FIRST:
             kind = Kind.REQUEST
         elif completion.status is not Status.SUCCESS:
@@ -403,7 +415,7 @@ class MessageTransport:
         self._life.arrived(kind, completion)
 
     def process(self) -> None:
-        """Act on what has completed, in order: what comes of it meanwhile waits for its turn."""
+        """Handle completions in order. Calls during that are not nested: the loop handles their work, too."""
         if self._isProcessing:
             return
         self._isProcessing = True
@@ -422,25 +434,25 @@ class MessageTransport:
                     self._broke(f"a receive has failed: {Status(completion.status).name}")
         finally:
             self._isProcessing = False
-        self._turn()
+        self._proceed()
 
     def _confirm(self) -> None:
-        """Take data as good as an RTU that is late: the protocol comes by this."""
+        """Treat received data as an RTU, which may be late or lost; this connects the protocol."""
         if self.connection is not None and self.connection.state in ("REP_SENT", "MRA_REP_RCVD"):
             self._cm.communicating()
 
     def broken(self, failure: Failure) -> None:
-        """End: completions can't be acted on, or are read no more."""
-        self._lose(ConnectionLost(f"an error in completions: {failure.getErrorMessage()}"))
+        """Close, since completions could not be read or handled."""
+        self._lose(ConnectionLost(f"completions could not be handled: {failure.getErrorMessage()}"))
 
     def _takeCredits(self, completion: Completion) -> None:
-        """Take credits that the peer gives back."""
-        self._post(completion.identifier)  # before the peer can cause the next one
+        """Handle a return of credits."""
+        self._post(completion.identifier)  # first, since the peer may return more
         if not self._credits.returned(completion.immediate or 0):
-            self._lose(ConnectionLost("the peer gives back credits that nobody has used"))
+            self._lose(ConnectionLost("the peer returned more credits than were used"))
 
     def _received(self, completion: Completion) -> None:
-        """Hand a message, or the end of a write, to the protocol."""
+        """Deliver a message, or report a write of the peer."""
         assert self.protocol is not None
         slot, length, immediate = completion.identifier, completion.length, completion.immediate
         if completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE:
@@ -468,15 +480,14 @@ class MessageTransport:
     # Posting
 
     def _ask(self, asked: Request) -> int:
-        """Have a request posted when its turn comes; its number, or 0 after the end."""
+        """Queue a request; return its number, or 0 after the end."""
         if not self._life.isOpen:
             return 0
         identifier = self._sends.ask(asked)
-        self._turn()
+        self._proceed()
         return identifier
 
-    def _turn(self) -> None:
-        """Post what can be posted, pause or resume the producer, end when all is done."""
+    def _proceed(self) -> None:
         if self._isProcessing:
             return
         if self.protocol is not None and self._life.mayPost:
@@ -492,45 +503,37 @@ class MessageTransport:
             except RDMAError as error:
                 self._broke(str(error))
                 return
-        self._driveProducer()
+        if self._producer is not None:
+            if self._sends.isFull:
+                self._pauseProducer()
+            elif not self._sends.waiting:
+                self._resumeProducer()
         isDone = self._life.isLosing and self._sends.isIdle and self._producer is None
         if isDone and self._cm.state == "ESTABLISHED":
             self._cm.disconnect(self._farewell)
 
     def _post(self, slot: int) -> None:
-        """Post the receive of a slot again, unless the connection is over."""
+        """Post the receive of a slot again."""
         if self._life.mayPost and self._pair is not None and self._memory is not None:
             try:
                 self._pair.postReceive((self._memory.requests[slot],))
             except RDMAError as error:
                 self._broke(str(error))
 
-    def _driveProducer(self) -> None:
-        producer = self._producer
-        if producer is None:
-            return
-        if self._sends.isFull and not self._isProducerPaused:
-            self._isProducerPaused = True
-            self._call(producer.pauseProducing)
-        elif self._isProducerPaused and not self._sends.waiting:
-            self._isProducerPaused = False
-            self._call(producer.resumeProducing)
-
     # The end
 
-    def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call the program; its failure is the end of its connection, and of nothing else."""
-        try:
-            function(*arguments)
-        except Exception:
-            _log.failure("{transport}: its program failed", transport=self)
-            self._lose(ConnectionLost("its program failed"))
+    @property
+    def _hasEnded(self) -> bool:
+        return self._life.isClosed
+
+    def _applicationFailed(self) -> None:
+        self._lose(ConnectionLost("its program failed"))
 
     def _broke(self, what: str) -> None:
         """
-        Act on a queue pair that has failed.
+        Handle a failure of the queue pair.
 
-        When all was sent and the DREQ is out that is its answer: the peer has closed its queue pair by now.
+        After our DREQ, with nothing outstanding, it means that the peer has closed its queue pair, as a DREP.
         """
         if self._life.isLosing and self._cm.state == "DREQ_SENT" and self._sends.isIdle:
             self._life.peerClosed()
@@ -538,12 +541,12 @@ class MessageTransport:
             self._finish(ConnectionLost(what))
 
     def _lose(self, reason: Exception) -> None:
-        """End at once, whatever waits."""
+        """Close at once."""
         if self._life.abort():
             self._finish(reason)
 
     def _finish(self, reason: Exception) -> None:
-        """Close the queue pair, and report the end to the peer, unless it knows, and to the protocol."""
+        """Close the queue pair, send a DREQ if that was not done, and report the end to the protocol."""
         requests = self._sends.takeAll()
         keepalive, self._keepalive = self._keepalive, None
         if keepalive is not None:
@@ -561,20 +564,11 @@ class MessageTransport:
             if done is not None:
                 done.errback(failure)
         self._migration.end()
-        self._dismissProducer()
-        protocol, self.protocol = self.protocol, None
-        if protocol is not None:
-            self._call(protocol.connectionLost, failure)
-        else:
+        if self.protocol is None:
             self.failed(failure)
-        stopping, self._stopping = self._stopping, None
-        if stopping is not None:
-            stopping.ended()
-
-    def _dismissProducer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            self._call(producer.stopProducing)
+            return
+        self._end(failure)
+        self.protocol = None
 
     def _close(self) -> None:
         pair, self._pair = self._pair, None

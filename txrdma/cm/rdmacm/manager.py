@@ -1,8 +1,8 @@
 """
-The communication manager of a kernel's device, by librdmacm: what L{txrdma.cm.manager} is for our own.
+The kernel's communication manager, by librdmacm, with the interface of L{txrdma.cm.manager}.
 
-Where the kernel's manager is loaded it owns the management class, and nobody else's messages are taken. So
-its connections are asked for through librdmacm, whose events are read on the reactor; queue pairs are ours.
+The kernel's manager owns the management class of the kernel's devices, so that no other one can be used with
+them. librdmacm sends and receives the messages, and its events are read on the reactor; queue pairs are ours.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from txrdma.cm.layouts.messages import APStatus, CMPath, DREQ, MessageKind, REJ,
 from txrdma.cm.layouts.paths import reversedPath
 from txrdma.cm.rdmacm.library import Channel, DESCRIPTOR, EventKind, Happened, Parameters
 from txrdma.cm.rdmacm.messages import HEADER, replyOf, requestOf, requestSent
-from txrdma.cm.status import appear, leave
+from txrdma.cm.status import managers
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IVerbsDevice
@@ -45,7 +45,7 @@ from txrdma.interfaces import IVerbsDevice
 _log = Logger()
 
 RESOLVE_SECONDS: Final = 4.0
-"""The time that the kernel takes at most to find an address or a path."""
+"""Timeout of the kernel's address and route resolution."""
 
 _BATCH: Final = 64
 _MOST_REJECTED: Final = 148
@@ -53,16 +53,16 @@ _SPACES: Final = (PortSpace.TCP, PortSpace.IB)
 _NO_ALTERNATES: Final = "the kernel's communication manager has no alternate paths"
 
 EventHandler = Callable[["KernelConnection", Event], None]
-"""A program's function that is called with each event of a connection."""
+"""A function that is called with each event of a connection."""
 
 
 def isOfKernel(device: IVerbsDevice) -> bool:
-    """True if a device is one of the kernel's."""
+    """Return whether a device is one of the kernel's."""
     return os.path.exists(f"/sys/class/infiniband/{device.name}")
 
 
 def isManaged(device: IVerbsDevice) -> bool:
-    """True if a device is one of the kernel's, and the kernel's communication manager serves programs."""
+    """Return whether a device is one of the kernel's, and librdmacm can use the kernel's manager."""
     return isOfKernel(device) and os.path.exists(DESCRIPTOR)
 
 
@@ -71,7 +71,7 @@ class KernelConnection:
     """
     A connection, or the attempt to make one, of the kernel's manager.
 
-    @ivar request: the REQ, as far as the kernel tells of it; C{reply}: the REP, once there is one.
+    @ivar request: the REQ, with the fields that the kernel reports; C{reply}: the REP, or None.
     @ivar state: the state by the specification's name, as far as it is known here.
     """
 
@@ -95,18 +95,18 @@ class KernelConnection:
         return self.request.primary if self.isActive else reversedPath(self.request.primary)
 
     def setHandler(self, handler: EventHandler, checkMigration: Callable[[], None] = lambda: None) -> None:
-        """Set the event handler; C{checkMigration} is not called, as there are no alternate paths."""
+        """Set the event handler; C{checkMigration} is never called, since there are no alternate paths."""
         self._handler = handler
 
     def startingPSN(self) -> int:
-        """The PSN that the peer is to begin with: the kernel has chosen it."""
+        """Return the starting PSN of the peer, which the kernel has chosen."""
         return self.manager.channel.prepared(self.identifier).rqPSN
 
     def accept(self, reply: REP) -> None:
         """
         Answer a REQ, with a queue pair that is ready to send.
 
-        @raise RDMAError: the kernel does not take the answer.
+        @raise RDMAError: the kernel refuses the answer.
         """
         self.manager.channel.accept(
             self.identifier,
@@ -123,11 +123,11 @@ class KernelConnection:
         self.manager.counters["sent REP"] += 1
 
     def ready(self, privateData: bytes = b"") -> None:
-        """Answer a REP; private data of the RTU are not sent: librdmacm has none."""
+        """Answer a REP. librdmacm cannot send private data in an RTU."""
         try:
             self.manager.channel.establish(self.identifier)
         except RDMAError as error:
-            _log.warn("{connection} is gone before its RTU: {error}", connection=self, error=error)
+            _log.warn("{connection} ended before its RTU: {error}", connection=self, error=error)
             self._over(ConnectionTimedOut(MessageKind.REP))
             return
         self.manager.counters["sent RTU"] += 1
@@ -140,43 +140,43 @@ class KernelConnection:
         information: bytes = b"",
         privateData: bytes = b"",
     ) -> None:
-        """Answer a REQ or a REP by a REJ, whose reason is the consumer's: librdmacm has no other one."""
+        """Answer a REQ or a REP by a REJ. librdmacm can only send the reason CONSUMER_REJECT."""
         if self.state in ("REQ_RCVD", "REP_RCVD"):
             self.manager.counters["sent REJ"] += 1
             try:
                 self.manager.channel.reject(self.identifier, privateData[:_MOST_REJECTED])
             except RDMAError as error:
-                _log.warn("{connection} can't be rejected: {error}", connection=self, error=error)
+                _log.warn("{connection} could not be rejected: {error}", connection=self, error=error)
         self._forget()
 
     def disconnect(self, privateData: bytes = b"") -> None:
-        """End the connection, whatever its state, or answer a DREQ; private data are not sent."""
+        """Close the connection in any state, or answer a DREQ; private data is not sent."""
         if self.state in ("ESTABLISHED", "DREQ_RCVD"):
             isAnswer = self.state == "DREQ_RCVD"
             self.manager.counters["sent DREP" if isAnswer else "sent DREQ"] += 1
             self.state = "TIMEWAIT" if isAnswer else "DREQ_SENT"
             try:
                 self.manager.channel.disconnect(self.identifier)
-            except RDMAError as error:  # it is over already
-                _log.debug("{connection} ends without a word: {error}", connection=self, error=error)
+            except RDMAError as error:  # it has ended
+                _log.debug("{connection} ended without a DREQ: {error}", connection=self, error=error)
                 self._forget()
         elif self.state not in ("DREQ_SENT", "TIMEWAIT"):
-            self._forget()  # the kernel tells a peer that waits
+            self._forget()  # the kernel rejects a pending request
 
     def communicating(self) -> None:
         if self.state != "REP_SENT":
             return
         try:
             self.manager.channel.communicating(self.identifier)
-        except RDMAError as error:  # the RTU has come just now, or a REJ: an event of the channel says which
-            _log.debug("{connection} need not be told of data: {error}", connection=self, error=error)
+        except RDMAError as error:  # an RTU or REJ has just arrived, which is the next event
+            _log.debug("{connection} was established by other means: {error}", connection=self, error=error)
 
     def migrated(self) -> None:
         """Do nothing: there are no alternate paths."""
 
     def loadAlternatePath(self, path: IBPath | CMPath, privateData: bytes = b"") -> Deferred[CMPath]:
         """
-        Refuse: the kernel sends no LAP.
+        Raise an error: the kernel sends no LAP.
 
         @raise InvalidRequest: always.
         """
@@ -186,16 +186,16 @@ class KernelConnection:
         self, transactionID: int, status: APStatus = APStatus.LOADED, information: bytes = b""
     ) -> None:
         """
-        Refuse: the kernel tells of no LAP.
+        Raise an error: the kernel reports no LAP.
 
         @raise InvalidRequest: always.
         """
         raise InvalidRequest(_NO_ALTERNATES)
 
-    # Events of the kernel's
+    # Events of librdmacm
 
-    def took(self, event: Happened) -> None:
-        """Act on an event of the id."""
+    def handleEvent(self, event: Happened) -> None:
+        """Handle an event of the connection."""
         kind, manager = event.kind, self.manager
         if kind is EventKind.ADDR_RESOLVED:
             manager.channel.resolveRoute(self.identifier, RESOLVE_SECONDS)
@@ -225,8 +225,8 @@ class KernelConnection:
             self._over(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
 
     def failed(self, error: RDMAError) -> None:
-        """Give up: the kernel does not take what has to be done."""
-        _log.warn("{connection} can't be made: {error}", connection=self, error=error)
+        """Fail the connection, since a request to the kernel failed."""
+        _log.warn("{connection} failed: {error}", connection=self, error=error)
         self._over(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
 
     def _ask(self) -> None:
@@ -277,15 +277,15 @@ class KernelConnection:
 @implementer(IConnectionManager, IReadDescriptor)
 class KernelManager:
     """
-    The kernel's manager of connections of one device, whose event channel the reactor reads.
+    The kernel's manager, for the connections of one device. The reactor reads its event channel.
 
-    @ivar counters: messages that librdmacm was asked to send, or has told of, by direction and kind.
+    @ivar counters: messages that librdmacm sent or reported, by direction and kind.
     """
 
     def __init__(self, reactor: Any, device: IVerbsDevice, addresses: Callable[[], list[str]]) -> None:
         """
-        @param addresses: tells the IP addresses of the device, to listen at.
-        @raise DeviceUnavailable: there is no librdmacm, or the kernel's manager is not to be had.
+        @param addresses: returns the IP addresses of the device to listen on.
+        @raise DeviceUnavailable: librdmacm is not installed, or the kernel's manager is not available.
         """
         self.device = device
         self.counters: Counter[str] = Counter()
@@ -294,24 +294,24 @@ class KernelManager:
         self._connections: dict[int, KernelConnection] = {}
         self._handlers: dict[int, tuple[int, EventHandler]] = {}
         reactor.addReader(self)
-        appear(reactor, self)
+        managers.appear(reactor, self)
 
     def __repr__(self) -> str:
         return f"<KernelManager {self.device.name} {len(self._connections)} connections>"
 
     @property
     def states(self) -> Counter[str]:
-        """Numbers of connections by their states, as the specification calls them."""
+        """Numbers of connections by state, with the specification's names."""
         return Counter(each.state for each in self._connections.values())
 
     @property
     def listeners(self) -> int:
-        """The number of ids that listen: one for each address of a listener."""
+        """The number of listening ids: one for each address of a listener."""
         return len(self._handlers)
 
     def close(self) -> None:
         self._reactor.removeReader(self)
-        leave(self)
+        managers.leave(self)
         self._connections.clear()
         self._handlers.clear()
         self.channel.close()
@@ -325,17 +325,17 @@ class KernelManager:
         checkPath: PathCheck = acceptAnyPath,
     ) -> Callable[[], None]:
         """
-        Have REQs for a port reported, at all IP addresses that the device has now.
+        Listen to a port on all IP addresses that the device has now.
 
-        @param checkPath: is never asked: there are no alternate paths.
-        @return: call it to listen no more. Connections stay.
-        @raise InvalidRequest: the service id is not one of a port, somebody listens to the port already, or
-            the device has no IP address.
+        @param checkPath: never called, since there are no alternate paths.
+        @return: a function that stops listening; connections stay.
+        @raise InvalidRequest: the service ID is not a port, the port has a listener, or the device has no IP
+            address.
         """
         space, port = self._portOf(serviceID)
         addresses = self._addresses()
         if not addresses:
-            raise InvalidRequest(f"{self.device.name} has no IP address to listen at")
+            raise InvalidRequest(f"{self.device.name} has no IP address to listen on")
         made: list[int] = []
 
         def end() -> None:
@@ -358,9 +358,9 @@ class KernelManager:
         self, request: REQ, path: IBPath, handler: EventHandler, *, checkPath: PathCheck = acceptAnyPath
     ) -> KernelConnection:
         """
-        Ask for a connection to the port of a REQ's service id, between the addresses in its private data.
+        Connect to the port of a REQ's service ID, between the addresses in its private data.
 
-        @raise InvalidRequest: there is no port, or no IP address.
+        @raise InvalidRequest: the service ID is not a port.
         """
         space, port = self._portOf(request.serviceID)
         addresses = IPAddresses.fromPrivateData(request.privateData)
@@ -376,7 +376,7 @@ class KernelManager:
         return made
 
     def forget(self, connection: KernelConnection) -> None:
-        """Destroy the id of a connection. Twice is fine."""
+        """Destroy the id of a connection. Idempotent."""
         if self._connections.pop(connection.identifier, None) is not None:
             self.channel.destroy(connection.identifier)
 
@@ -384,7 +384,7 @@ class KernelManager:
         found = portOf(serviceID)
         if found is None or found[0] not in _SPACES:
             raise InvalidRequest(
-                f"the kernel's communication manager knows ports, and no service id {serviceID:#x}"
+                f"the kernel's communication manager has ports only, not service ID {serviceID:#x}"
             )
         return found
 
@@ -397,10 +397,10 @@ class KernelManager:
         return "librdmacm"
 
     def doRead(self) -> None:
-        """Act on events; what a long batch leaves has its turn later."""
+        """Handle a batch of events."""
         for _ in range(_BATCH):
             if self.fileno() < 0:
-                return  # closed by what an event led to
+                return  # closed by an event handler
             event = self.channel.take()
             if event is None:
                 return
@@ -410,17 +410,17 @@ class KernelManager:
             connection = self._connections.get(event.identifier)
             if connection is None:
                 if event.identifier in self._handlers:
-                    _log.warn("{manager}: a listener hears {kind}", manager=self, kind=event.kind.name)
+                    _log.warn("{manager}: a listener received {kind}", manager=self, kind=event.kind.name)
                 continue
             try:
-                connection.took(event)
+                connection.handleEvent(event)
             except RDMAError as error:
                 connection.failed(error)
 
     def connectionLost(self, reason: Failure) -> None:
         for connection in tuple(self._connections.values()):
             connection.failed(
-                DeviceUnavailable("events of the kernel's communication manager are not received any more")
+                DeviceUnavailable("the reactor no longer reads events of the kernel's communication manager")
             )
 
     def _asked(self, event: Happened) -> None:
@@ -433,7 +433,7 @@ class KernelManager:
         try:
             prepared, ends = self.channel.prepared(identifier), self.channel.ends(identifier)
         except RDMAError as error:
-            _log.warn("{manager} can't tell of a REQ: {error}", manager=self, error=error)
+            _log.warn("{manager} could not query a REQ: {error}", manager=self, error=error)
             self.channel.destroy(identifier)
             return
         request = requestOf(serviceID, ends, event.parameters, prepared)

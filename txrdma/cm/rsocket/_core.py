@@ -13,7 +13,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from txrdma.cm.rsocket._mapping import Entry, Event, Mappings, Place, Write, WriteCompleted
-from txrdma.cm.rsocket._receiving import Receiving, Violation
+from txrdma.cm.rsocket._receiving import Receiving
 from txrdma.cm.rsocket._sending import Post, Sending
 from txrdma.cm.rsocket.messages import (
     ConnectionData,
@@ -32,7 +32,7 @@ from txrdma.cm.rsocket.messages import (
     TARGET_BYTES,
     VERSION,
 )
-from txrdma.error import WireError
+from txrdma.error import PeerViolation, WireError
 from txrdma.iba.types import RKey
 
 TARGETS: Final = 2
@@ -269,12 +269,12 @@ class RSocket:
 
         @param number: its immediate data.
         @param length: bytes that it has written: a message with credits has a target, if it has any.
-        @raise Violation: it makes no sense.
+        @raise PeerViolation: it makes no sense.
         """
         operation, value = meaning(number)
         if operation == Kind.DATA:
             if not self.isReadable:
-                raise Violation("it has sent data behind its end")
+                raise PeerViolation("it has sent data behind its end")
             self._receiving.arrived(value)
         elif operation == Kind.CREDITS:
             self._sending.credited(value, length > 0)
@@ -283,7 +283,7 @@ class RSocket:
         elif operation == Kind.MAPPING:
             self._mappings.told(value)
         elif operation != IGNORED:
-            raise Violation(f"operation {operation} has no meaning")
+            raise PeerViolation(f"operation {operation} has no meaning")
 
     def _told(self, value: int) -> None:
         if value == Control.DISCONNECT:

@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-from txrdma.cm.rsocket._receiving import Violation
 from txrdma.cm.rsocket.messages import LittleMapped, Mapped, MAPPED_BYTES
-from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.error import InvalidRequest, PeerViolation, ResourceExhausted
 from txrdma.iba.types import RKey
 from txrdma.kit.values import frozen
 
@@ -175,11 +174,11 @@ class Mappings:
         """
         Read an entry that the peer has written: no bytes are no memory.
 
-        @raise Violation: there is no such entry.
+        @raise PeerViolation: there is no such entry.
         """
         begin = index * MAPPED_BYTES
         if begin >= len(self._table):
-            raise Violation(f"it has mapped memory by entry {index}, which there is not")
+            raise PeerViolation(f"it has mapped memory by entry {index}, which there is not")
         for order in [each for each in self.orders if isinstance(each, Write) and each.index == index]:
             self._remove(order)
             self.events.append(WriteFailed(order.number))

@@ -11,12 +11,9 @@ from collections import deque
 from typing import NamedTuple
 
 from txrdma.cm.rsocket.messages import SEQUENCE
+from txrdma.error import PeerViolation
 
 _SIGN = 0x8000
-
-
-class Violation(Exception):
-    """The peer does what the protocol forbids."""
 
 
 class Grant(NamedTuple):
@@ -56,12 +53,12 @@ class Receiving:
         """
         Take a message of that many bytes, which the peer has written behind those before.
 
-        @raise Violation: it had no room for so many, or no credit.
+        @raise PeerViolation: it had no room for so many, or no credit.
         """
         if length > self._told or length > self.half - self._writes % self.half:
-            raise Violation(f"it has written {length} bytes, beyond what it was told")
+            raise PeerViolation(f"it has written {length} bytes, beyond what it was told")
         if len(self._lengths) >= self._credits:
-            raise Violation("it has sent more messages than it has credits for")
+            raise PeerViolation("it has sent more messages than it has credits for")
         self._told -= length
         self._writes = (self._writes + length) % len(self._buffer)
         self._lengths.append(length)

@@ -10,12 +10,8 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, fail
-from twisted.internet.error import (
-    CannotListenError,
-    ConnectionRefusedError,
-    TimeoutError,
-)
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionRefusedError, TimeoutError
 from twisted.internet.interfaces import (
     IListeningPort,
     IProtocol,
@@ -23,27 +19,21 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
     IStreamServerEndpoint,
 )
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket._core import CONTROLS, Sizes
 from txrdma.cm.rsocket.stream import addressOf, RSocketEnd
 from txrdma.cm.rsocket.transport import RSocketTransport
 from txrdma.cm.terms import KEEPALIVE, MessageAddress, MessagePeer, Terms
-from txrdma.error import RDMAError, WireError
+from txrdma.error import WireError
 from txrdma.kit.values import frozen
-from txrdma.messages import IMessageProtocolFactory
-from txrdma.streams.connection import Declining
-from txrdma.streams.port import Connecting, StreamPort
+from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
 from txrdma.streams.transport import Address
 from txrdma.verbs.devices import DevicePlace
-
-_log = Logger()
 
 _REFUSED: Final = (RejectReason.INVALID_SERVICE_ID, RejectReason.CONSUMER_REJECT)
 
@@ -104,32 +94,24 @@ class RSocketClientEndpoint:
             C{TimeoutError} where nobody answers, else with another C{ConnectError}.
         """
         attempt = _Connecting(self._reactor, self._options, protocolFactory)
-        endpoint = RDMAClientEndpoint(
-            self._reactor, self._host, self._port, self._device, self._options.terms, attempt.end.prepare
+        terms, prepare = self._options.terms, attempt.end.prepare
+        return attempt.connect(
+            RDMAClientEndpoint(self._reactor, self._host, self._port, self._device, terms, prepare)
         )
-        try:
-            protocolFactory.doStart()
-        except Exception:
-            return fail()
-        connecting: Deferred[Any] = endpoint.connect(attempt)
-        return connecting.addCallbacks(lambda _: attempt.protocol, attempt.failed)
 
 
-@implementer(IMessageProtocolFactory)
-class _Connecting(Connecting):
+class _Connecting(StreamAttempt[RSocketEnd]):
     """One attempt of a client."""
+
+    transportClass = RSocketTransport
 
     def __init__(self, reactor: Any, options: Options, factory: IProtocolFactory) -> None:
         super().__init__(factory)
-        self.end = RSocketEnd(reactor, options.sizes, options.keepalive, True, self._dress, self.ended)
+        self.end = RSocketEnd(reactor, options.sizes, options.keepalive, True, self.dress, self.ended)
 
-    def buildProtocol(self, peer: MessagePeer) -> IRDMAProtocol:
+    def buildProtocol(self, peer: MessagePeer) -> RSocketEnd:
         self.end.introduce(peer.privateData)
-        self.make(addressOf(peer.address))
-        return self.end
-
-    def _dress(self, end: RSocketEnd) -> RSocketTransport:
-        return RSocketTransport(end, self.protocol)
+        return super().buildProtocol(addressOf(peer.address))
 
     def failed(self, failure: Failure) -> Failure:
         self.end.memoryLost()
@@ -166,41 +148,28 @@ class RSocketServerEndpoint:
 
         @return: fails with C{CannotListenError}.
         """
-        endpoint = RDMAServerEndpoint(
-            self._reactor, self._port, self._device, self._options.terms, self._backlog
-        )
-        listening: Deferred[Any] = endpoint.listen(_Accepting(self._reactor, self._options, protocolFactory))
-
-        def failed(failure: Failure) -> Failure:
-            failure.trap(RDMAError)
-            return Failure(CannotListenError("", self._port, failure.value))
-
-        return listening.addCallbacks(lambda port: RSocketPort(port, protocolFactory, "rsocket"), failed)
+        terms, port = self._options.terms, self._port
+        endpoint = RDMAServerEndpoint(self._reactor, port, self._device, terms, self._backlog)
+        return _Accepting(self._reactor, self._options, protocolFactory).listen(endpoint, "rsocket", port)
 
 
-@implementer(IMessageProtocolFactory)
-class _Accepting:
-    """The ends of connections that a port accepts."""
+class _Accepting(AcceptedStreams[RSocketEnd]):
+    """The connections that a port accepts."""
+
+    transportClass = RSocketTransport
 
     def __init__(self, reactor: Any, options: Options, factory: IProtocolFactory) -> None:
-        self._reactor, self._options, self._factory = reactor, options, factory
+        super().__init__(factory)
+        self._reactor, self._options = reactor, options
 
-    def buildProtocol(self, peer: MessagePeer) -> IRDMAProtocol:
+    def buildProtocol(self, peer: MessagePeer) -> RSocketEnd:
         options = self._options
-        end = RSocketEnd(self._reactor, options.sizes, options.keepalive, False, self._dress)
+        end = RSocketEnd(self._reactor, options.sizes, options.keepalive, False, self.dress)
         try:
             end.introduce(peer.privateData)
         except WireError:
             raise Rejection(RejectReason.CONSUMER_REJECT) from None
         return end
 
-    def _dress(self, end: RSocketEnd) -> RSocketTransport:
-        return RSocketTransport(end, self._factory.buildProtocol(end.peer) or Declining())
-
-
-class RSocketPort(StreamPort):
-    """A port that accepts streams."""
-
     def addressOf(self, host: MessageAddress) -> Address:
-        """The address as Twisted has it for TCP."""
         return addressOf(host)

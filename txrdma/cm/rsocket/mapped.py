@@ -1,30 +1,32 @@
 """
-Mapped memory at one end of an rsocket: its regions, and the Deferreds of those who write or wait.
+Mapped memory at one end of an rsocket: its regions, and the Deferreds of writes and of waits for the peer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from zope.interface import implementer
-
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
-from txrdma.cm.interfaces import IRDMATransport
+from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.rsocket._core import RSocket
 from txrdma.cm.rsocket._mapping import Event, PeerMapped, WriteCompleted
-from txrdma.cm.rsocket.interfaces import IMappedMemory
 from txrdma.error import ProtectionError
 from txrdma.interfaces import IMemoryRegion
 
-_OVER = "the connection is over"
+_OVER = "the connection has ended"
 
 
-@implementer(IMappedMemory)
 class MappedMemory:
-    """Memory that the peer may write to: see L{IMappedMemory}."""
+    """
+    Memory of this end that the peer may write to at offsets, until it is closed or the connection ends.
+
+    @ivar offset: the offset of the first byte, by which the peer addresses it.
+    @ivar length: the length in bytes.
+    @ivar buffer: the bytes. Those that the peer writes appear here without an event; they stay after the end.
+    """
 
     def __init__(self, mappings: EndMappings, region: IMemoryRegion, offset: int, index: int) -> None:
         self.offset, self.length = offset, region.length
@@ -37,15 +39,21 @@ class MappedMemory:
         return f"<MappedMemory {self.length} bytes at {self.offset} {state}>"
 
     def close(self) -> None:
+        """
+        Remove the mapping, as C{riounmap} of librdmacm does. Idempotent.
+
+        The peer is notified, which C{riounmap} does not do. A write that the peer has posted before that
+        fails, and the connection ends with C{ConnectionLost}, as reliable connections do.
+        """
         mappings, self._mappings = self._mappings, None
         if mappings is not None:
             mappings.unmap(self._index, self._region)
 
 
 class EndMappings:
-    """Mapped memory of both ends, from when a program of this end asks for any of it."""
+    """Mapped memory of both ends, from the first request of the application on."""
 
-    def __init__(self, core: RSocket, transport: IRDMATransport, ordered: Callable[[], None]) -> None:
+    def __init__(self, core: RSocket, transport: RDMATransport, ordered: Callable[[], None]) -> None:
         """
         @param ordered: called when there is something to post.
         """
@@ -56,9 +64,9 @@ class EndMappings:
 
     def map(self, length: int, offset: int) -> MappedMemory:
         """
-        Allocate memory, and have the peer told.
+        Allocate memory, and notify the peer.
 
-        @raise txrdma.error.RDMAError: there is none, or it can't be mapped there.
+        @raise txrdma.error.RDMAError: memory is short, or it cannot be mapped at the offset.
         """
         core = self._core
         assert core is not None
@@ -69,7 +77,7 @@ class EndMappings:
         return MappedMemory(self, region, offset, index)
 
     def unmap(self, index: int, region: IMemoryRegion) -> None:
-        """Let go of mapped memory, unless that has gone with the connection."""
+        """Free mapped memory, unless the connection has ended."""
         if self._core is not None:
             self._core.unmap(index)
             self._transport.freeMemory(region)
@@ -101,14 +109,14 @@ class EndMappings:
 
         waiting: Deferred[None] = Deferred(cancel)
         self._waiting[waiting] = offset, length
-        self._look()
+        self._fireWaits()
         return waiting
 
     def handleEvents(self, events: list[Event]) -> None:
-        """Act on what the core has reported."""
+        """Fire the Deferreds of events of the core."""
         for event in events:
             if isinstance(event, PeerMapped):
-                self._look()
+                self._fireWaits()
                 continue
             written = self._writes.pop(event.number, None)
             if written is None:
@@ -118,8 +126,8 @@ class EndMappings:
             else:
                 written.errback(ProtectionError("the peer has unmapped its memory"))
 
-    def _look(self) -> None:
-        """Tell those who wait for what is there."""
+    def _fireWaits(self) -> None:
+        """Fire the Deferreds of waits for memory that is mapped now."""
         places = [] if self._core is None else self._core.places
         for waiting, (offset, length) in list(self._waiting.items()):
             isThere = any(place.holds(offset, length) for place in places)
@@ -128,7 +136,7 @@ class EndMappings:
                 waiting.callback(None)
 
     def end(self) -> None:
-        """Fail all that waits: the connection is over, and the memory with it."""
+        """Fail all Deferreds, since the connection has ended."""
         self._core = None
         left = [*self._writes.values(), *self._waiting]
         self._writes.clear()
@@ -145,5 +153,5 @@ def failed(error: Exception) -> Deferred[None]:
 
 
 def over() -> Deferred[None]:
-    """A Deferred that has failed as the connection is over."""
+    """A Deferred that has failed because the connection has ended."""
     return failed(ConnectionLost(_OVER))

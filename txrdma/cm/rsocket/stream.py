@@ -10,23 +10,22 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
-from txrdma.cm.connections.keepalive import Keepalive
-from txrdma.cm.interfaces import IPreparedProtocol, IRDMATransport
+from txrdma.cm.connections.transport import RDMATransport
+from txrdma.cm.interfaces import IPreparedProtocol
 from txrdma.cm.layouts.messages import CMPath
 from txrdma.cm.rsocket._core import PINNED_SHARE, RSocket, Sizes, understood
-from txrdma.cm.rsocket._receiving import Violation
-from txrdma.cm.rsocket.mapped import EndMappings, MappedMemory, over
+from txrdma.cm.rsocket.mapped import EndMappings
 from txrdma.cm.rsocket.messages import ConnectionData
 from txrdma.cm.terms import MessageAddress
-from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.error import PeerViolation, ResourceExhausted
 from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion
+from txrdma.messages.keepalive import Keepalive
 from txrdma.streams.connection import StreamEnd
-from txrdma.streams.transport import Address, Front
+from txrdma.streams.transport import Address, StreamTransport
 from txrdma.verbs.pinning import shareOf
 
 
@@ -37,7 +36,7 @@ def addressOf(address: MessageAddress) -> Address:
 
 
 @implementer(IPreparedProtocol)
-class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
+class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     """
     An end of an rsocket's connection: a protocol of messages, beneath one of bytes.
     """
@@ -50,7 +49,7 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         sizes: Sizes,
         keepalive: float | None,
         isClient: bool,
-        dress: Callable[[RSocketEnd], Front],
+        dress: Callable[[RSocketEnd], StreamTransport[Any]],
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         """
@@ -67,25 +66,22 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         self._probing: Keepalive | None = None
         self._mapped: EndMappings | None = None
 
-    def __repr__(self) -> str:
-        return f"<RSocketEnd {'client' if self.isClient else 'server'} {self._transport!r}>"
-
     @property
-    def connection(self) -> IRDMATransport:
+    def connection(self) -> RDMATransport:
         """The RDMA connection beneath the stream."""
         assert self._transport is not None  # nobody has the stream before
         return self._transport
 
     # Making it
 
-    def prepare(self, transport: IRDMATransport) -> bytes:
-        """Allocate the memory of the stream, and make the connection data that tell of it."""
+    def prepare(self, transport: RDMATransport) -> bytes:
+        """Allocate the memory of the stream, and return the connection data that describes it."""
         remote, self._local = self._allocate(transport)
         self._core = core = RSocket(self._sizes, remote.view, self._local.view)
         self._own = core.greeting(remote.address, remote.rkey)
         return self._own.encode()
 
-    def _allocate(self, transport: IRDMATransport) -> tuple[IMemoryRegion, IMemoryRegion]:
+    def _allocate(self, transport: RDMATransport) -> tuple[IMemoryRegion, IMemoryRegion]:
         """
         Allocate the remote and the local memory; while there is not enough, with buffers of half the size.
 
@@ -118,8 +114,7 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         """
         self._peerData = understood(privateData)
 
-    def makeConnection(self, transport: IRDMATransport) -> None:
-        """Begin: the connection is established."""
+    def makeConnection(self, transport: RDMATransport) -> None:
         assert self._core is not None
         self.host: Address = addressOf(transport.getHost())
         self.peer: Address = addressOf(transport.getPeer().address)
@@ -128,9 +123,6 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         if self.connected:
             self.setKeepAlive(self.keepalive)
             self._turn()
-
-    def connectionMade(self) -> None:
-        """Do nothing: C{makeConnection} has begun."""
 
     def setKeepAlive(self, seconds: float | None) -> None:
         """Probe an idle peer at this interval; None disables the probes."""
@@ -144,11 +136,11 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
             self._core.probe()
         self._turn()
 
-    # Mapped memory: see IMappingTransport
+    # Mapped memory
 
     @property
-    def _mappings(self) -> EndMappings | None:
-        """Mapped memory; None when the connection can't be written to."""
+    def mappings(self) -> EndMappings | None:
+        """Mapped memory of both ends; None if the connection is closed or being closed."""
         if self._core is None or self._transport is None or not self.isOpen:
             return None
         if self._mapped is None:
@@ -156,66 +148,43 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         return self._mapped
 
     def _ordered(self) -> None:
-        """Post, soon, what mapped memory has brought: producers wait for that, too."""
+        """Post requests for mapped memory; producers wait for them, too."""
         self._mustFlush = True
         self._soon()
 
     @property
     def peerMappings(self) -> list[range]:
         """The offsets that the peer has mapped."""
-        places = [] if self._core is None else self._core.places
-        return [range(place.offset, place.offset + place.length) for place in places]
-
-    def mapMemory(self, length: int, offset: int) -> MappedMemory:
-        """
-        Map memory for writes of the peer.
-
-        @raise txrdma.error.RDMAError: there is none, or it can't be mapped there.
-        """
-        mappings = self._mappings
-        if mappings is None:
-            raise InvalidRequest("the connection is being closed")
-        return mappings.map(length, offset)
-
-    def writeMapped(self, offset: int, data: bytes) -> Deferred[None]:
-        """Write to memory that the peer has mapped."""
-        mappings = self._mappings
-        return over() if mappings is None else mappings.write(offset, data)
-
-    def whenMapped(self, offset: int, length: int) -> Deferred[None]:
-        """Wait until the peer has mapped memory."""
-        mappings = self._mappings
-        return over() if mappings is None else mappings.wait(offset, length)
+        mapped = [] if self._core is None else self._core.places
+        return [range(each.offset, each.offset + each.length) for each in mapped]
 
     def _report(self, core: RSocket) -> None:
-        """Report what has become of mapped memory to whoever waits for that."""
+        """Pass events of mapped memory on to Deferreds."""
         events = list(core.events)
         core.events.clear()
         if self._mapped is not None:
             callWithContext(self.context, self._mapped.handleEvents, events)
 
-    # What the connection brings: see IRDMAProtocol
+    # Calls of the connection: see IRDMAProtocol
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        """End the connection: its peer does not speak this protocol."""
-        self._violated("it has sent a message of another kind")
+        """Close the connection: rsockets send no messages of this kind."""
+        self._violated("a SEND instead of an RDMA WRITE")
 
     def writeReceived(self, length: int, immediate: int) -> None:
-        """Take a message of the peer."""
         core = self._core
         if core is None or core.isOver:
             return
         try:
             core.arrived(immediate, length)
-        except Violation as error:
+        except PeerViolation as error:
             self._violated(str(error))
         if core.events:
             self._report(core)
         self._turn()
 
     def writeCompleted(self, identifier: int) -> None:
-        """Note that a message is in the peer's memory."""
-        # A producer that has written in its turn has its next one when that has arrived.
+        # A producer is resumed when what it wrote is in the peer's memory.
         core = self._core
         if core is not None and (core.completed() or self._mustFlush):
             if core.events:
@@ -223,12 +192,12 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
             self._turn()
 
     def pathMigrated(self, path: CMPath) -> None:
-        """Go on: where packets go is no concern of a stream."""
+        """Do nothing."""
 
     def memoryLost(self) -> None:
-        """Copy the bytes that were received and not read; release the memory of a failed attempt."""
+        """Copy received bytes that were not read; release the memory of a failed attempt."""
         self._keepRest()
-        if self._transport is None:  # connectionLost is not called, and tracebacks may refer to this end
+        if self._transport is None:  # connectionLost is not called, and tracebacks may refer to this object
             self._core = self._local = None
 
     def connectionLost(self, reason: Failure) -> None:
@@ -238,7 +207,7 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         if mapped is not None:
             callWithContext(self.context, mapped.end)
 
-    def _send(self, core: RSocket, transport: IRDMATransport) -> None:
+    def _send(self, core: RSocket, transport: RDMATransport) -> None:
         assert self._local is not None
         address, lkey = self._local.address, self._local.lkey
         for begin, length, remote, rkey, immediate in core.outgoing():

@@ -19,14 +19,14 @@ from twisted.internet.interfaces import (
 )
 from twisted.plugin import IPlugin
 
-from txrdma.cm.strings import Keys
+from txrdma.kit.strings import Arguments
 
 if TYPE_CHECKING:
     from txrdma.cm.rsocket.endpoints import Options
 
 
-def _options(keys: Keys) -> Options:
-    """The options that either side's keys have."""
+def _options(keys: Arguments) -> Options:
+    """Return the options that the keys of either side specify."""
     from txrdma.cm.rsocket._core import Sizes
     from txrdma.cm.rsocket.endpoints import Options
     from txrdma.cm.rsocket.messages import MOST_MAPPINGS
@@ -36,12 +36,11 @@ def _options(keys: Keys) -> Options:
     sizes = Sizes(
         keys.number("receives", usual.receives, 16, 0xFFFE - 8),
         keys.number("sends", usual.sends, 16, 0xFFFE - 8),
-        keys.number("rcvbuf", usual.receiveBuffer // 2, 2048, 1 << 28) * 2,
-        keys.number("sndbuf", usual.sendBuffer, 2048, 1 << 29),
+        keys.size("rcvbuf", usual.receiveBuffer // 2, 2048, 1 << 28) * 2,
+        keys.size("sndbuf", usual.sendBuffer, 2048, 1 << 29),
         keys.number("mappings", usual.mappings, 0, MOST_MAPPINGS),
     )
-    keepalive = keys.number("keepalive", int(KEEPALIVE), 0, 1 << 20)
-    return Options(sizes, keepalive or None)
+    return Options(sizes, keys.seconds("keepalive", KEEPALIVE, mayBeZero=True) or None)
 
 
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
@@ -65,7 +64,7 @@ class RSocketClientParser:
         from txrdma.ports.softdevices import softDeviceAt, softDeviceTo
         from txrdma.verbs.devices import prepareDevice
 
-        keys = Keys("rsocket", ("host", "port"), args, kwargs)
+        keys = Arguments("rsocket", ("host", "port"), args, kwargs)
         host, port = keys.address("host"), keys.number("port", None, 1, 65535)
         source, device = keys.take("bindAddress"), keys.take("device")
         options = _options(keys)
@@ -94,7 +93,7 @@ class RSocketServerParser:
         from txrdma.ports.softdevices import softDeviceAt
         from txrdma.verbs.devices import prepareDevice
 
-        keys = Keys("rsocket", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
+        keys = Arguments("rsocket", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port = keys.number("port", None, 0, 65535)
         device = softDeviceAt(keys.address("interface", "127.0.0.1"))
         device, backlog = keys.take("device", device), keys.number("backlog", BACKLOG, 1, 1 << 31)

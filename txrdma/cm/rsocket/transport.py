@@ -1,83 +1,85 @@
 """
-The transport of an rsocket stream: for protocols it is as Twisted's TCP transport.
+The transport of an rsocket stream.
 """
 
 from __future__ import annotations
 
-from zope.interface import implementer
-
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IProtocol, ITCPTransport, ITLSTransport
 
-from txrdma.cm.interfaces import IRDMATransport
-from txrdma.cm.rsocket.interfaces import IMappingTransport
-from txrdma.cm.rsocket.mapped import MappedMemory
+from txrdma.cm.connections.transport import RDMATransport
+from txrdma.cm.rsocket.mapped import MappedMemory, over
 from txrdma.cm.rsocket.stream import RSocketEnd
 from txrdma.cm.terms import KEEPALIVE
-from txrdma.streams.transport import StreamTransport
+from txrdma.error import InvalidRequest
+from txrdma.streams.connection import MessageStreamTransport
 
 
-@implementer(ITCPTransport, ITLSTransport, IMappingTransport)
-class RSocketTransport(StreamTransport[RSocketEnd]):
-    """The transport that a protocol sees of an rsocket connection: Twisted's interfaces to its end."""
+class RSocketTransport(MessageStreamTransport[RSocketEnd]):
+    """
+    The transport of an rsocket stream, whose ends may also write into each other's mapped memory.
+
+    Offsets are agreed on by the applications; each end has its own, from 0 to 2**63 - 1. Writes, mappings and
+    the bytes of the stream are executed in the order of the calls: an end that has read bytes of the stream
+    finds in its memory everything that was written there before. C{loseConnection} waits for all of them. TLS
+    does not encrypt mapped memory.
+    """
 
     __slots__ = ()
 
-    def __init__(self, stream: RSocketEnd, protocol: IProtocol) -> None:
-        role = "client" if stream.isClient else str(stream.host.port)
-        super().__init__(stream, stream, protocol, f"{type(protocol).__name__},{role},{stream.peer.host}")
-
-    def __repr__(self) -> str:
-        stream = self.stream
-        role = "client" if stream.isClient else "server"
-        return f"<RSocketTransport {role} to {stream.peer.host}:{stream.peer.port}>"
-
     @property
-    def connection(self) -> IRDMATransport:
-        """The RDMA connection beneath: its route, its manager, what was agreed on."""
+    def connection(self) -> RDMATransport:
+        """The RDMA connection that carries the stream: its route, its manager, its terms."""
         return self.stream.connection
-
-    # IMappingTransport
 
     @property
     def peerMappings(self) -> list[range]:
+        """The offsets that the peer has mapped at present, in order; adjacent ones are not merged."""
         return self.stream.peerMappings
 
     def mapMemory(self, length: int, offset: int = 0) -> MappedMemory:
         """
-        Map memory for writes of the peer: see L{IMappingTransport}.
+        Allocate memory and map it at an offset, as C{riomap} of librdmacm does with C{PROT_WRITE}.
 
-        @raise txrdma.error.RDMAError: there is none, or it can't be mapped there.
+        @param length: bytes, 1 to 2**32 - 1; they are zeros at first.
+        @raise txrdma.error.InvalidRequest: the offsets are out of range or mapped already, or the connection
+            is being closed.
+        @raise txrdma.error.ResourceExhausted: the peer's table is full: its C{mappings} are all in use, or it
+            offers none, which is librdmacm's default (C{RDMA_IOMAPSIZE}).
         """
-        return self.stream.mapMemory(length, offset)
+        mappings = self.stream.mappings
+        if mappings is None:
+            raise InvalidRequest("the connection is being closed")
+        return mappings.map(length, offset)
 
     def writeMapped(self, offset: int, data: bytes) -> Deferred[None]:
-        return self.stream.writeMapped(offset, data)
+        """
+        Write to memory that the peer has mapped, as C{riowrite} of librdmacm does.
+
+        @param data: any number of bytes, which must be within one mapping of the peer.
+        @return: fires when all bytes are in the peer's memory. Fails with L{txrdma.error.ProtectionError} if
+            the peer has not mapped memory there, or unmaps it before all is posted, and with
+            C{ConnectionLost} if the connection ends before. If cancelled, what is not posted is withdrawn.
+        """
+        mappings = self.stream.mappings
+        return over() if mappings is None else mappings.write(offset, data)
 
     def whenMapped(self, offset: int, length: int = 1) -> Deferred[None]:
-        return self.stream.whenMapped(offset, length)
+        """
+        Wait until the peer has mapped memory.
+
+        @param length: bytes that must be within one mapping.
+        @return: fires as soon as the peer has done so; fails with C{ConnectionLost} if the connection ends
+            before. It can be cancelled.
+        """
+        mappings = self.stream.mappings
+        return over() if mappings is None else mappings.wait(offset, length)
 
     # ITCPTransport
 
-    def getTcpNoDelay(self) -> bool:
-        """Whether data are sent without a delay: always."""
-        return True
-
-    def setTcpNoDelay(self, enabled: bool) -> None:
-        """Leave all as it is: nothing is ever delayed."""
-
     def getTcpKeepAlive(self) -> bool:
-        """Whether an idle peer is probed."""
         return self.stream.keepalive is not None
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
-        """Probe an idle peer from now on, or no more."""
+        """Start or stop to probe an idle peer."""
         if enabled != self.getTcpKeepAlive():
             self.stream.setKeepAlive(KEEPALIVE if enabled else None)
-
-    def getHandle(self) -> None:
-        """The socket of the connection: there is none."""
-
-    @property
-    def _tlsClientDefault(self) -> bool:
-        return self.stream.isClient

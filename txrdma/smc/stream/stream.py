@@ -3,7 +3,7 @@ The local end of an SMC-R connection: joins its flow, its link, the TCP connecti
 transport.
 
 Follows RFC 7609, 4.8 (closing). The bytes belong to a L{Flow}, the states of closing to a L{Closing}.
-Applications see a stream through its L{Front}, which is L{txrdma.smc.stream.transport}.
+Applications see a stream through its transport: L{txrdma.smc.stream.transport}.
 
 C{loseConnection} leads to C{connectionLost} as follows: C{close} marks the flow as ending. The next flush
 sends the backlog, and calls C{finish}, which sends CLOSED with the last message. C{wasFlushed} asks for its
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
@@ -41,7 +41,7 @@ from txrdma.smc.stream.tcpmonitor import TCPMonitor
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
-from txrdma.streams.transport import Front
+from txrdma.streams.transport import StreamTransport
 
 Address = IPv4Address | IPv6Address
 
@@ -96,7 +96,7 @@ class Stream:
         self._closing = Closing()
         self._monitor: TCPMonitor | None = None
         self._use: Use | None = None
-        self._front: Front | None = None
+        self._front: StreamTransport[Any] | None = None
         self.host, self.peer = addresses
         self._element: Element | None = element
         self._rkey: RKey | None = None
@@ -123,7 +123,7 @@ class Stream:
         self._rkey = bearing.rkey
         self.flow.attach(bearing, answer.size, answer.token)
 
-    def start(self, front: Front, monitor: TCPMonitor, use: Use | None) -> None:
+    def start(self, front: StreamTransport[Any], monitor: TCPMonitor, use: Use | None) -> None:
         """
         Connect the application.
 

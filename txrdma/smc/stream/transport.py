@@ -87,7 +87,7 @@ class SMCTransport(StreamTransport[Stream]):
     def _tlsClientDefault(self) -> bool:
         return self.stream.role is Role.CLIENT
 
-    # What the stream tells: see txrdma.streams.transport.Front
+    # Events of the stream: see txrdma.streams.transport.StreamTransport
 
     def begun(self) -> None:
         """Connect the protocol, which may write from now on."""

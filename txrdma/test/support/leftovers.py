@@ -17,8 +17,9 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
-from txrdma.cm.strings import messageClientFromString, messageServerFromString
+from txrdma.cm.connections.protocol import RDMAProtocol
+from txrdma.messages.protocol import MessageFactory
+from txrdma.messages.strings import messageClientFromString, messageServerFromString
 
 
 class Asking(Protocol):
@@ -47,7 +48,7 @@ class Answering(Protocol):
         self.transport.write(data)
 
 
-class MessageAsking(MessageProtocol):
+class MessageAsking(RDMAProtocol):
     """Ask by a message, and note the answer and the end."""
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class MessageAsking(MessageProtocol):
         self.ended.callback(None)
 
 
-class MessageAnswering(MessageProtocol):
+class MessageAnswering(RDMAProtocol):
     """Send messages back."""
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:

@@ -17,7 +17,7 @@ from txrdma.btl import rails as railsModule
 from txrdma.btl._expected import MOST_NAMES
 from txrdma.btl.connections import ClientEndpoint, MOST_OPENING, ServerEndpoint
 from txrdma.btl.introductions import FrameHead, HEAD_LENGTH, INTRODUCTION_LENGTH, MAGIC
-from txrdma.messages import IMessageProtocolFactory
+from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.soft import device as deviceModule
 from txrdma.soft.core import memory as memoryModule
 from txrdma.testing.hostile.plans import drawHostile, HostilePlan

@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.protocol import MessageProtocol
+from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.error import RDMAError
 
 
@@ -66,7 +66,7 @@ class StreamTalker(Talker, Protocol):
             self.transport.write(data)
 
 
-class MessageTalker(Talker, MessageProtocol):
+class MessageTalker(Talker, RDMAProtocol):
     """An end of a connection for messages."""
 
     transport: Any = None

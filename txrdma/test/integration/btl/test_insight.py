@@ -13,10 +13,11 @@ from rich.console import Console
 from twisted.internet import reactor as installedReactor
 from twisted.trial.unittest import TestCase
 
-from txrdma.btl.connections import connect, listen, MessageProtocol
+from txrdma.btl.connections import connect, listen
 from txrdma.btl.insight import report
 from txrdma.commands.btl_stats import countersTable, entries, summed
 from txrdma.commands.common.counted import ALL
+from txrdma.messages.protocol import MessageProtocol
 from txrdma.testing.protocols import Recorders
 from txrdma.unix.answers import IReactor, processesIn
 

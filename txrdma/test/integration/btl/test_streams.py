@@ -23,9 +23,10 @@ from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import deferLater
 
 from txrdma.btl import module as modules
-from txrdma.btl.connections import connect, MessageProtocol
-from txrdma.cm.strings import messageClientFromString, messageServerFromString
+from txrdma.btl.connections import connect
 from txrdma.error import RDMAError, Refused
+from txrdma.messages.protocol import MessageProtocol
+from txrdma.messages.strings import messageClientFromString, messageServerFromString
 from txrdma.test.support.streaming import Halves, StreamCase
 from txrdma.testing.protocols import Echo, Recorders
 

@@ -15,21 +15,22 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from txrdma.cm.connections import adapter as adapters
-from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
-from txrdma.cm.strings import messageClientFromString, messageServerFromString
+from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.terms import MessageAddress
 from txrdma.error import ResourceExhausted
+from txrdma.messages.protocol import MessageFactory
+from txrdma.messages.strings import messageClientFromString, messageServerFromString
 from txrdma.verbs.devices import openDevice
 
 
-class Echo(MessageProtocol):
+class Echo(RDMAProtocol):
     """Send back what comes."""
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         self.transport.sendMessage(data, immediate)
 
 
-class Asking(MessageProtocol):
+class Asking(RDMAProtocol):
     """Ask, and note the answer and the end."""
 
     def __init__(self) -> None:

@@ -13,10 +13,10 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.rping import PingClient, PingServer, TERMS
 from txrdma.cm.status import report
 from txrdma.commands.cm_stats import entries
+from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceAt
 from txrdma.unix.answers import IReactor, processesIn
 

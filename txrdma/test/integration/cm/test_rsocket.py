@@ -16,8 +16,9 @@ from twisted.internet.task import deferLater
 
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
-from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import Rejected
+from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.streaming import Halves, StreamCase
 from txrdma.testing.protocols import Echo, HalfCloseRecorder, ProducerRecorder, Recorder
 
@@ -258,7 +259,7 @@ class OpeningTests(SocketCase):
         await self.listen()
         port = self.ports[0].getHost().port
         stranger = RDMAClientEndpoint(reactor, self.address, port, f"soft:{self.source}")
-        await self.assertFailure(stranger.connect(MessageFactory(MessageProtocol)), Rejected)
+        await self.assertFailure(stranger.connect(MessageFactory(RDMAProtocol)), Rejected)
 
     async def test_strings(self) -> None:
         """What has no meaning in a string is complained about."""

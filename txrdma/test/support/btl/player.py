@@ -17,9 +17,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall, react
 from twisted.python.failure import Failure
 
-from txrdma.btl.connections import connect, listen, MessageProtocol
+from txrdma.btl.connections import connect, listen
 from txrdma.btl.insight import report
 from txrdma.btl.lifeline import deviceAt
+from txrdma.messages.protocol import MessageProtocol
 from txrdma.testing.protocols import Recorders
 
 COUNT = 500

@@ -12,11 +12,11 @@ from twisted.internet.interfaces import IListeningPort
 
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, UNCOUNTED_TERMS, USUAL
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rdmacm import manager as kernels
 from txrdma.cm.terms import Terms
-from txrdma.messages import IMessageProtocolFactory
+from txrdma.messages.interfaces import IMessageProtocolFactory
+from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.test.support.cm.librdmacm import FakeChannel, FakeKernel
 from txrdma.test.support.cm.messaging import MessagingCase

@@ -13,10 +13,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.endpoints import IBClientEndpoint, IBServerEndpoint, USUAL
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.terms import Terms
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import DEFAULT_PKEY, GID, PKey
+from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.testing.protocols import MessageRecorder

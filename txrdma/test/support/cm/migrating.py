@@ -21,11 +21,12 @@ from twisted.internet.task import react
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import IBClientEndpoint, IBServerEndpoint
-from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.layouts.messages import CMPath
 from txrdma.cm.terms import Terms
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
+from txrdma.messages.protocol import MessageFactory
 from txrdma.soft.device import SoftDevice
 
 SERVICE = 0x1000000000000042
@@ -34,7 +35,7 @@ TERMS = Terms(messageBytes=BLOCK, receives=16, sends=16)
 CUTS = 2
 
 
-class Player(MessageProtocol):
+class Player(RDMAProtocol):
     """
     An end that hashes what passes, and counts migrations.
 

@@ -18,9 +18,10 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.internet.task import react
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
-from txrdma.cm.strings import messageClientFromString, messageServerFromString
-from txrdma.streams import shutdown as stopping
+from txrdma.cm.connections.protocol import RDMAProtocol
+from txrdma.kit import shutdown as stopping
+from txrdma.messages.protocol import MessageFactory
+from txrdma.messages.strings import messageClientFromString, messageServerFromString
 
 COUNT = 3000
 MESSAGE = bytes(700)
@@ -29,7 +30,7 @@ SHORT_SECONDS = 1.0
 """Time for the last messages where the peer takes none, in place of L{stopping.LEAVING_SECONDS}."""
 
 
-class Taking(MessageProtocol):
+class Taking(RDMAProtocol):
     """Counts what comes."""
 
     count = 0
@@ -58,7 +59,7 @@ class Idle:
         print("producer stopped", flush=True)
 
 
-class Leaving(MessageProtocol):
+class Leaving(RDMAProtocol):
     """Sends, and ends as it is told."""
 
     def __init__(self, reactor: Any, how: str) -> None:

@@ -18,7 +18,7 @@ from txrdma.btl._module import COMMAND_MTU
 from txrdma.btl._receiving import WINDOW
 from txrdma.btl._window import GIVE_UP
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS
-from txrdma.btl.transport import LARGEST_TAG, MessageTransport
+from txrdma.btl.transport import BTLMessageTransport, LARGEST_TAG
 from txrdma.btl.wire import HEADER_LENGTH, Kind
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
@@ -47,7 +47,7 @@ class PageTests(SynchronousTestCase):
         names = re.findall(r"`(\w+)", " ".join(rows))
         self.assertGreaterEqual(len(names), 10)
         for name in names:
-            self.assertTrue(hasattr(MessageTransport, name), name)
+            self.assertTrue(hasattr(BTLMessageTransport, name), name)
 
     def test_kinds(self) -> None:
         """The table of kinds has all of them, and no other one."""

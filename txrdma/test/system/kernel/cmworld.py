@@ -18,8 +18,9 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.cm.connections.adapter import Adapter, adapterOf
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, UNCOUNTED_TERMS, USUAL
-from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.terms import Terms
+from txrdma.messages.protocol import MessageFactory
 from txrdma.soft.device import SoftDevice
 from txrdma.test.system.kernel.smcworld import environment
 from txrdma.test.system.kernel.world import HERE, InTheBox, PACE, RXE
@@ -104,7 +105,7 @@ def since(before: dict[str, int]) -> dict[str, int]:
     return found
 
 
-class Meeting(MessageProtocol):
+class Meeting(RDMAProtocol):
     """
     An end of ours, which keeps what happens.
 

@@ -22,7 +22,6 @@ from txrdma.cm.connections.endpoints import (
     UNCOUNTED_TERMS,
     USUAL,
 )
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rdmacm.manager import KernelManager
@@ -33,6 +32,7 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.interfaces import IVerbsDevice
+from txrdma.messages.protocol import MessageFactory
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Meeting, since
 from txrdma.test.system.kernel.test_rdmacm import Pinged

@@ -27,7 +27,7 @@ from twisted.internet.task import react
 
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
-from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.messages.protocol import MessageFactory
 from txrdma.smc.handshake import _machine
 from txrdma.testing.protocols import Echo, MessageRecorder, Recorder, Recorders
 

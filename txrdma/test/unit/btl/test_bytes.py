@@ -8,7 +8,8 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, LONGEST_PIECE, SHUTDOWN, Violation
+from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, LONGEST_PIECE, SHUTDOWN
+from txrdma.error import PeerViolation
 
 
 class ByteStreamTests(SynchronousTestCase):
@@ -23,7 +24,7 @@ class ByteStreamTests(SynchronousTestCase):
         while len(lengths) < most and (message := sender.next()) is not None:
             data, immediate = message
             if immediate is None:
-                sender.flying -= 1
+                sender.unacknowledged -= 1
                 lengths.append(len(data))
             receiver.arrived(data, immediate)
         return lengths
@@ -74,7 +75,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.exchange(self.other, self.one)
         self.assertEqual(self.one.read(), b"answer")
         self.assertTrue(self.one.isOver)
-        self.assertTrue(self.other.hasSaid)
+        self.assertTrue(self.other.hasSentClose)
 
     def test_bothHalvesAtOnce(self) -> None:
         """Ends of both halves may cross each other."""
@@ -92,7 +93,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.one.close()
         self.exchange(self.one, self.other)
         self.assertEqual((self.other.read(), self.other.isOver, self.other.wasCut), (b"last", True, False))
-        self.assertTrue(self.one.hasSaid)
+        self.assertTrue(self.one.hasSentClose)
         self.other.write(b"")
         self.assertFalse(self.other.wasCut)
         self.other.write(b"in vain")
@@ -108,8 +109,8 @@ class ByteStreamTests(SynchronousTestCase):
 
     def test_violations(self) -> None:
         """Messages that make no sense are refused."""
-        self.assertRaises(Violation, self.one.arrived, b"", 7)
+        self.assertRaises(PeerViolation, self.one.arrived, b"", 7)
         self.one.arrived(b"", SHUTDOWN)
-        self.assertRaises(Violation, self.one.arrived, b"x", None)
+        self.assertRaises(PeerViolation, self.one.arrived, b"x", None)
         self.one.arrived(b"", DISCONNECT)
-        self.assertRaises(Violation, self.one.arrived, b"x", None)
+        self.assertRaises(PeerViolation, self.one.arrived, b"x", None)

@@ -30,7 +30,7 @@ from txrdma.btl.wire import ENTRY_LENGTH, HEADER_LENGTH
 from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
-from txrdma.messages import IMessageProtocol, IMessageTransport
+from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport
 from txrdma.sim.network import Faults
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.testing.protocols import ProducerRecorder, Recorders

@@ -91,7 +91,7 @@ class EarlyTests(HostsCase):
             rail.missing.clear()
         self.server._maybeEstablished()
         user: Any = self.server.user
-        self.wait(lambda: user._protocol.tagged == [(TAG, data)])
+        self.wait(lambda: user.protocol.tagged == [(TAG, data)])
 
 
 class OneHostEarlyTests(test_receivebuffers.OneHostCase):

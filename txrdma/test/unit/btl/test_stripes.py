@@ -12,7 +12,6 @@ from hypothesis import strategies as some
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl._assembly import Budget
-from txrdma.btl._flow import Violation
 from txrdma.btl._peer import CLOSING, ENDED, LEFT
 from txrdma.btl._stripes import (
     Arrived,
@@ -29,7 +28,7 @@ from txrdma.btl._stripes import (
     ROOM,
     Stripes,
 )
-from txrdma.error import InvalidRequest, WireError
+from txrdma.error import InvalidRequest, PeerViolation, WireError
 from txrdma.iba.verbs import Buffer
 
 PLAIN, ORDERED = 5, 6
@@ -392,7 +391,7 @@ class LiarTests(SynchronousTestCase):
         for head, data in heads[:-1]:
             end.stripes.received(head.encode() + data)
         head, data = heads[-1]
-        self.assertRaises(Violation, end.stripes.received, head.encode() + data)
+        self.assertRaises(PeerViolation, end.stripes.received, head.encode() + data)
 
     def test_violations(self) -> None:
         """Lengths, numbers and kinds that can't be are violations."""
@@ -425,7 +424,7 @@ class LiarTests(SynchronousTestCase):
                 end.stripes.received(large.replace(number=number).encode() + bytes(EAGER))
         self.assertEqual(budget.used, budget.most)
         small = PieceHead(kind=Kind.MESSAGE, tag=ORDERED, number=1, total=1).encode() + b"b"
-        self.assertRaises(Violation, ends[4].stripes.received, small)
+        self.assertRaises(PeerViolation, ends[4].stripes.received, small)
         ends[0].stripes.discard()
         self.assertEqual(budget.used, budget.most - (128 << 20))
         used = budget.used
@@ -444,7 +443,7 @@ class LiarTests(SynchronousTestCase):
         """Whatever comes is taken, or an error that the connection ends by."""
         try:
             End([1]).stripes.received(packet)
-        except (Violation, WireError):
+        except (PeerViolation, WireError):
             pass
 
     def test_ended(self) -> None:

@@ -8,7 +8,6 @@ from random import Random
 from typing import Any, cast
 
 from txrdma.cm.connections.endpoints import IBServerEndpoint
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.dispatcher import MOST_QUESTIONS
 from txrdma.cm.layouts.messages import (
@@ -34,6 +33,7 @@ from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.layouts.values import PathMTU
 from txrdma.mad.ports.verbsport import VerbsPort
+from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 
 BACKLOG = 16

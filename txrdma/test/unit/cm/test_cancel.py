@@ -20,13 +20,13 @@ from txrdma.cm.connections.datagrams import (
     SENDS,
 )
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.layouts.messages import SIDRREP
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Segment
+from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.cancelling import abort, CancelCase, KernelCancelCase, lose, PORT
 from txrdma.test.support.cm.messaging import SERVICE
 from txrdma.test.unit.cm.test_names import ResolvingClock

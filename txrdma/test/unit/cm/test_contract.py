@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
-from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 from txrdma.testing.contracts import MessageContract
 from txrdma.testing.protocols import MessageRecorder

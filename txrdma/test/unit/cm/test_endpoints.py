@@ -17,14 +17,14 @@ from txrdma.cm.connections.endpoints import (
     UNCOUNTED_TERMS,
     USUAL,
 )
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.errors import Rejected
 from txrdma.cm.layouts.messages import RejectReason
-from txrdma.cm.strings import messageClientFromString, messageServerFromString
 from txrdma.cm.terms import KEEPALIVE
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
-from txrdma.messages import IMessageEndpointStringParser
+from txrdma.messages.interfaces import IMessageEndpointStringParser
+from txrdma.messages.protocol import MessageFactory
+from txrdma.messages.strings import messageClientFromString, messageServerFromString
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import MessageRecorder, Recorders
 
@@ -178,7 +178,7 @@ class StringTests(SynchronousTestCase):
     def test_rdma(self) -> None:
         """Hosts and ports are those of RDMA CM; without a device it is the software device, where it fits."""
         client: Any = messageClientFromString(None, "rdma:127.0.0.3:7471")
-        self.assertEqual((client._serviceID, client._isChosen), (0x01061D2F, False))
+        self.assertEqual((client._serviceID, client._device), (0x01061D2F, None))
         self.assertFalse(client._terms.usesCredits)
         client = messageClientFromString(None, r"rdma:\:\:1:7471:bindAddress=\:\:1")
         self.assertEqual((client._host, client._device), ("::1", r"soft:\:\:1"))

@@ -11,7 +11,6 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.core.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
@@ -19,6 +18,7 @@ from txrdma.cm.manager import CMConnection
 from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest, RDMAError, Refused, ResourceExhausted
 from txrdma.iba.types import QPN
+from txrdma.messages.protocol import MessageFactory
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.domains import SoftProtectionDomain

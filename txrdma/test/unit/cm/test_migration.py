@@ -11,13 +11,13 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionDone, ConnectionLost
 
 from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.layouts.messages import APStatus
 from txrdma.cm.layouts.paths import pathFor, reversedPath
 from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
+from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder
 

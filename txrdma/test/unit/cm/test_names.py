@@ -19,8 +19,8 @@ from twisted.internet.interfaces import (
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.connections.hostnames import addressesOf
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.errors import HostUnknown, Rejected
+from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import MessageRecorder
 from txrdma.testing.reactors import ReactorClock

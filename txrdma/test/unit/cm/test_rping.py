@@ -13,13 +13,13 @@ from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.endpoints import IBClientEndpoint
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.rping import Advert, LARGEST, PingClient, pingFor, PingServer, TERMS, textOf
 from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.headers import Opcode, RETH
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Segment
+from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.captures import packets
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder
@@ -180,5 +180,6 @@ class PingTests(MessagingCase):
 
         self.connect(self.client, Spoiling())
         self.wait(lambda: self.client.ended.called)
-        self.assertEqual(self.failed, ["ping 0 came back with other bytes, from byte 77 on, after 0 pings"])
+        expected = "ping 0 came back with different bytes, from byte 77 on, after 0 pings"
+        self.assertEqual(self.failed, [expected])
         self.assertEqual(self.told, [])

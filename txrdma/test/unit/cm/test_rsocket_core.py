@@ -11,7 +11,6 @@ from random import Random
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.rsocket._core import CONTROLS, RSocket, Sizes, understood
-from txrdma.cm.rsocket._receiving import Violation
 from txrdma.cm.rsocket._sending import Post
 from txrdma.cm.rsocket.messages import (
     ConnectionData,
@@ -22,7 +21,7 @@ from txrdma.cm.rsocket.messages import (
     NETWORK_ORDER,
     Target,
 )
-from txrdma.error import WireError
+from txrdma.error import PeerViolation, WireError
 from txrdma.iba.types import RKey
 
 ADDRESS = 0x7F00_0000_1000
@@ -331,22 +330,22 @@ class LyingTests(SynchronousTestCase):
     def test_operations(self) -> None:
         """Operations that librdmacm passes over are passed over; those that it takes for data are none."""
         for operation in (1, 3, 5):
-            self.assertRaises(Violation, self.hears, operation << 29)
+            self.assertRaises(PeerViolation, self.hears, operation << 29)
         for number in (2 << 29, immediate(Kind.MAPPING, 3), immediate(Kind.CONTROL, Control.KEEPALIVE)):
             self.assertTrue(self.hears(number).isReadable)
         self.assertTrue(self.hears(immediate(Kind.CONTROL, 99)).isReadable)
 
     def test_tooMuch(self) -> None:
         """Data beyond what was told, or without credits, or behind the end, are a violation."""
-        self.assertRaises(Violation, self.hears, 2049, 2049)
-        self.assertRaises(Violation, self.hears, (1 << 29) - 1)
+        self.assertRaises(PeerViolation, self.hears, 2049, 2049)
+        self.assertRaises(PeerViolation, self.hears, (1 << 29) - 1)
         one, _ = pair(SMALL, SMALL)
         for _ in range(16):
             one.core.arrived(0, 0)
-        self.assertRaises(Violation, one.core.arrived, 0, 0)
+        self.assertRaises(PeerViolation, one.core.arrived, 0, 0)
         one, _ = pair(SMALL, SMALL)
         one.core.arrived(immediate(Kind.CONTROL, Control.SHUTDOWN), 0)
-        self.assertRaises(Violation, one.core.arrived, 1, 1)
+        self.assertRaises(PeerViolation, one.core.arrived, 1, 1)
 
     def test_limits(self) -> None:
         """A limit counts by its lower 16 bits alone, as librdmacm's may have more."""
@@ -380,7 +379,7 @@ class LyingTests(SynchronousTestCase):
                     self.assertLessEqual(flying, SMALL.sends)
                     self.assertLessEqual(one.core.unread, SMALL.receiveBuffer)
                     self.assertLessEqual(len(one.core.read()), SMALL.receiveBuffer)
-            except Violation:
+            except PeerViolation:
                 pass
 
     def test_connectionData(self) -> None:

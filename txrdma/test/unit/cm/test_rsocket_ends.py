@@ -11,7 +11,7 @@ from weakref import ref
 from twisted.internet.error import ConnectError, ConnectionDone
 from twisted.internet.protocol import Factory
 
-from txrdma.cm.connections.transport import MessageTransport
+from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.rsocket import endpoints, stream
 from txrdma.cm.rsocket._core import RSocket
 from txrdma.cm.rsocket.endpoints import Options, RSocketClientEndpoint, RSocketServerEndpoint
@@ -96,7 +96,7 @@ class FailureTests(MessagingCase):
                 Factory.forProtocol(Recorder)
             )
         )
-        self.patch(MessageTransport, "ready", ready)
+        self.patch(RDMATransport, "ready", ready)
         self.assertFails()
         self.assertEqual(len(self.streamEnds), 2)
         self.assertReleased()

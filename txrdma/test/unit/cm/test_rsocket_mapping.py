@@ -12,7 +12,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.rsocket._core import CONTROLS, Sizes
 from txrdma.cm.rsocket._mapping import OFFSETS, PeerMapped, WriteCompleted, WriteFailed
-from txrdma.cm.rsocket._receiving import Violation
 from txrdma.cm.rsocket.messages import (
     ConnectionData,
     Control,
@@ -24,7 +23,7 @@ from txrdma.cm.rsocket.messages import (
     MAPPINGS,
     NETWORK_ORDER,
 )
-from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.error import InvalidRequest, PeerViolation, ResourceExhausted
 from txrdma.iba.types import RKey
 from txrdma.test.unit.cm.test_rsocket_core import ADDRESS, End, KEY, pair, settle, SMALL
 
@@ -309,7 +308,7 @@ class LyingTests(SynchronousTestCase):
         """An entry that the table does not have is a violation."""
         for index in (SMALL.mappings, 0xFFFF, (1 << 29) - 1):
             one, _ = pair(SMALL, SMALL)
-            self.assertRaises(Violation, one.core.arrived, immediate(Kind.MAPPING, index), MAPPED_BYTES)
+            self.assertRaises(PeerViolation, one.core.arrived, immediate(Kind.MAPPING, index), MAPPED_BYTES)
 
     def test_nonsense(self) -> None:
         """Memory at the end of all addresses and offsets is written to as the peer says, and no further."""
@@ -346,7 +345,7 @@ class LyingTests(SynchronousTestCase):
                 while flying and random.random() < 0.7:
                     one.core.completed()
                     flying -= 1
-        except Violation:
+        except PeerViolation:
             pass
         while flying or (flying := len(one.core.outgoing())):
             one.core.completed()

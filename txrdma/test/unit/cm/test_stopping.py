@@ -9,7 +9,7 @@ from zope.interface import alsoProvides, implementer
 from twisted.internet.interfaces import IReactorCore
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.streams.shutdown import IClosesOnShutdown, LEAVING_SECONDS, Stopping
+from txrdma.kit.shutdown import IClosesOnShutdown, LEAVING_SECONDS, Stopping
 from txrdma.testing.reactors import ReactorClock
 
 

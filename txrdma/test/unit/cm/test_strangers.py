@@ -12,7 +12,6 @@ from twisted.internet.protocol import Factory, Protocol
 
 from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.endpoints import RDMAServerEndpoint
-from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import REQ
 from txrdma.cm.manager import ConnectionManager
@@ -23,6 +22,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
+from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.test.unit.cm.test_badinput import StrangerCase
 

@@ -14,16 +14,17 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 
 from txrdma.cm.connections.endpoints import USUAL
-from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
+from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Completion, CompletionOpcode, Segment, Status
 from txrdma.mad.ports import verbsport
-from txrdma.messages import IMessageProtocolFactory
+from txrdma.messages.interfaces import IMessageProtocolFactory, IMessageTransport
+from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.soft import device as softdevice
 from txrdma.test.support.cm.messaging import MessagingCase
@@ -37,7 +38,7 @@ class OpeningTests(MessagingCase):
         """Protocols, factories and transports provide what they promise."""
         client, _server = self.connected()
         verifyObject(IRDMAProtocol, client)
-        verifyObject(IRDMATransport, client.transport)
+        verifyObject(IMessageTransport, client.transport)
         verifyObject(IMessageProtocolFactory, MessageFactory(MessageRecorder))
 
     def test_terms(self) -> None:
@@ -137,7 +138,7 @@ class OpeningTests(MessagingCase):
         """A rejection for the path MTU that names no smaller one is the end, as is the smallest one."""
         told: list[int] = []
 
-        def refuse() -> MessageProtocol:
+        def refuse() -> RDMAProtocol:
             advice = advices.pop(0)
             told.append(advice)
             raise Rejection(RejectReason.INVALID_PATH_MTU, b"", bytes([advice]))

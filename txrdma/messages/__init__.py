@@ -1,0 +1,11 @@
+"""
+Connections that carry messages: what C{rdma:}, C{ib:} and C{btl:} have in common.
+
+Modules, lowest first:
+
+ - L{txrdma.messages.interfaces};
+ - L{txrdma.messages.protocol}: base classes for applications;
+ - L{txrdma.messages.keepalive}: probes of an idle peer, for C{rdma:}, C{ib:} and C{rsocket:};
+ - L{txrdma.messages.transport}: the base class of transports;
+ - L{txrdma.messages.strings}: endpoints from strings.
+"""

@@ -1,0 +1,137 @@
+"""
+Interfaces of connections that carry messages, modelled on Twisted's for streams of bytes.
+
+Connections of the communication manager (C{rdma:}, C{ib:}) and of the byte transfer layer (C{btl:}) provide
+them. A protocol that needs no more than this runs over both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TYPE_CHECKING
+
+from zope.interface import Attribute, Interface
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IAddress, IListeningPort, IPushProducer
+from twisted.python.failure import Failure
+
+if TYPE_CHECKING:  # string parsers are loaded at every search for plugins, and need none of these
+    from txrdma.iba.verbs import Buffer
+
+
+class IMessageTransport(IPushProducer):
+    """
+    An established connection, as its protocol uses it.
+
+    C{pauseProducing} stops C{messageReceived}. The peer may then send a limited number of messages or bytes.
+    """
+
+    def sendMessage(data: Buffer, immediate: int | None = None) -> None:
+        """
+        Send a message. It is queued while the peer cannot take it, and dropped after the end.
+
+        @param immediate: 32 bits that are delivered with the message.
+        @raise txrdma.error.InvalidRequest: the message is too long for this connection.
+        """
+
+    def registerProducer(producer: IPushProducer, streaming: bool) -> None:
+        """
+        Register a producer, which is paused while too much is queued.
+
+        @raise RuntimeError: there is a producer already.
+        """
+
+    def unregisterProducer() -> None:
+        """Unregister the producer; a connection that waited for it closes."""
+
+    def loseConnection() -> None:
+        """Close the connection when the peer has received everything that was sent."""
+
+    def abortConnection() -> None:
+        """Close the connection at once."""
+
+    def getHost() -> IAddress:
+        """The local address."""
+
+    def getPeer() -> IAddress:
+        """The address of the peer."""
+
+
+class IMessageProtocol(Interface):
+    """A protocol of messages over one reliable connection."""
+
+    def makeConnection(transport: Any) -> None:  # each kind of connection has a transport that offers more
+        """Set the L{IMessageTransport}, and call C{connectionMade}."""
+
+    def connectionMade() -> None:
+        """Called when the connection is established."""
+
+    def messageReceived(data: bytes, immediate: int | None) -> None:
+        """
+        Called with each message of the peer, in the order in which they were sent.
+
+        @param immediate: 32 bits that the peer sent with the message, or None.
+        """
+
+    def connectionLost(reason: Failure) -> None:
+        """
+        Called once, when the connection has ended.
+
+        @param reason: C{ConnectionDone} if either end closed in order, and the peer has received everything
+            that was sent here; else C{ConnectionLost} or C{ConnectionAborted}.
+        """
+
+
+class IMessageProtocolFactory(Interface):
+    """Makes a protocol for each connection."""
+
+    def buildProtocol(peer: Any) -> Any:  # each kind of connection has peers and protocols of its own
+        """
+        Make the protocol of a connection. A server may call this before the connection is established.
+
+        @param peer: the address of the peer.
+        @return: an L{IMessageProtocol}, or None to reject the connection.
+        """
+
+
+class IMessageClientEndpoint(Interface):
+    """Connects to a server."""
+
+    def connect(factory: IMessageProtocolFactory) -> Deferred[Any]:  # of what the factory makes
+        """
+        Connect.
+
+        @return: fires with the connected protocol; fails with an L{txrdma.error.RDMAError}. It can be
+            cancelled.
+        """
+
+
+class IMessageServerEndpoint(Interface):
+    """Listens for clients."""
+
+    def listen(factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
+        """
+        Listen.
+
+        @return: fires with the port; fails with an L{txrdma.error.RDMAError}.
+        """
+
+
+class IMessageEndpointStringParser(Interface):
+    """A plugin that makes endpoints from strings such as C{"rdma:192.0.2.1:7471"}."""
+
+    prefix: str = Attribute("The word before the first colon.")
+
+    def parseMessageClient(reactor: object, *args: str, **kwargs: str) -> IMessageClientEndpoint:
+        """
+        Make a client endpoint from the rest of the string.
+
+        @raise ValueError: the string is invalid; the message names the key and the value.
+        """
+
+    def parseMessageServer(reactor: object, *args: str, **kwargs: str) -> IMessageServerEndpoint:
+        """
+        Make a server endpoint from the rest of the string.
+
+        @raise ValueError: as C{parseMessageClient}'s.
+        """

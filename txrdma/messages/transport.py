@@ -1,0 +1,131 @@
+"""
+The base of all transports of messages: their producer, errors of the application, and the reactor's shutdown.
+
+A kind of connection inherits L{MessageTransport}. It calls C{_begin} when the connection is established,
+C{_pauseProducer} and C{_resumeProducer} by what waits to be sent, and C{_end} after the end. Each callback of
+the application is made by C{_call}: an exception closes this connection only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.interfaces import IPushProducer
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.kit.shutdown import Stopping
+
+_log = Logger()
+
+
+class MessageTransport:
+    """
+    The base of transports that provide L{IMessageTransport<txrdma.messages.interfaces.IMessageTransport>}.
+
+    @ivar protocol: the L{IMessageProtocol<txrdma.messages.interfaces.IMessageProtocol>} of the connection.
+    """
+
+    protocol: Any = None
+    _producer: IPushProducer | None = None
+    _isStreaming = _isProducerPaused = False
+    _stopping: Stopping | None = None
+
+    # For subclasses
+
+    @property
+    def _hasEnded(self) -> bool:
+        """Whether the connection is closed."""
+        raise NotImplementedError
+
+    def _proceed(self) -> None:
+        """Send what can be sent. After C{loseConnection}, close when all is sent and there is no producer."""
+        raise NotImplementedError
+
+    def _applicationFailed(self) -> None:
+        """Close the connection at once, since the application raised an exception."""
+        self.abortConnection()
+
+    def loseConnection(self) -> None:
+        """Close the connection when all that was sent has arrived, and the producer is done."""
+        raise NotImplementedError
+
+    def abortConnection(self) -> None:
+        """Close the connection at once."""
+        raise NotImplementedError
+
+    def _begin(self, reactor: object) -> None:
+        """Connect the protocol. The connection is closed at the latest when the reactor stops."""
+        self._stopping = Stopping(reactor, self.protocol, self.leave, self.abortConnection)
+        self._call(self.protocol.makeConnection, self)
+
+    def _end(self, reason: Failure) -> None:
+        """Stop the producer and call C{connectionLost}."""
+        self._dismissProducer()
+        self._call(self.protocol.connectionLost, reason)
+        stopping, self._stopping = self._stopping, None
+        if stopping is not None:
+            stopping.ended()
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call the application; an exception closes this connection, and no other."""
+        try:
+            function(*arguments)
+        except Exception:
+            self._logFailure()
+
+    def _logFailure(self) -> None:
+        """Log the current exception of the application, and close the connection."""
+        _log.failure("{transport}: its program failed", transport=self)
+        self._applicationFailed()
+
+    # The producer
+
+    def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
+        """
+        Register a producer, which is paused while too much waits to be sent.
+
+        @raise RuntimeError: there is a producer already.
+        """
+        if self._producer is not None:
+            raise RuntimeError("the connection has a producer already")
+        if self._hasEnded:
+            producer.stopProducing()
+            return
+        self._producer, self._isStreaming, self._isProducerPaused = producer, streaming, not streaming
+        if not streaming:
+            producer.resumeProducing()
+
+    def unregisterProducer(self) -> None:
+        """Unregister the producer; a connection that waited for it closes."""
+        self._producer = None
+        self._proceed()
+
+    def _pauseProducer(self) -> None:
+        """Pause a push producer; a pull producer just is not called."""
+        if self._producer is not None and not self._isProducerPaused:
+            self._isProducerPaused = True
+            self._call(self._producer.pauseProducing)
+
+    def _resumeProducer(self) -> None:
+        """Resume the producer if it is paused."""
+        if self._producer is not None and self._isProducerPaused:
+            self._isProducerPaused = not self._isStreaming  # a pull producer is called again
+            self._call(self._producer.resumeProducing)
+
+    def _dismissProducer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            self._call(producer.stopProducing)
+
+    # Closing
+
+    def stopProducing(self) -> None:
+        """Close the connection, since its consumer wants no more messages."""
+        self.loseConnection()
+
+    def leave(self) -> None:
+        """Close the connection as C{loseConnection} does, without waiting for the producer."""
+        self._dismissProducer()
+        self.loseConnection()

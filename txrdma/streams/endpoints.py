@@ -1,0 +1,186 @@
+"""
+Client attempts, accepted connections and listening ports of streams that run over message connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.error import CannotListenError, ConnectError, NoProtocol
+from twisted.internet.interfaces import IListeningPort, IProtocol, IProtocolFactory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.error import RDMAError
+from txrdma.messages.interfaces import (
+    IMessageClientEndpoint,
+    IMessageProtocolFactory,
+    IMessageServerEndpoint,
+)
+from txrdma.streams.connection import Declining, MessageEndT, MessageStreamTransport
+from txrdma.streams.transport import Address
+
+_log = Logger()
+
+
+@implementer(IMessageProtocolFactory)
+class StreamAttempt(Generic[MessageEndT]):
+    """
+    One attempt of a client: starts its factory, and stops it after the connection or the failure.
+
+    @ivar end: the stream, which the subclass makes with L{dress} and L{ended}.
+    @ivar protocol: available after L{make}.
+    """
+
+    transportClass: Callable[[MessageEndT, IProtocol], MessageStreamTransport[MessageEndT]]
+    end: MessageEndT
+    protocol: IProtocol
+
+    def __init__(self, factory: IProtocolFactory) -> None:
+        self._factory = factory
+
+    def connect(self, endpoint: IMessageClientEndpoint) -> Deferred[IProtocol]:
+        """
+        Connect.
+
+        @return: fires with the protocol; fails as the TCP endpoints do.
+        """
+        try:
+            self._factory.doStart()
+        except Exception:
+            return fail()
+        return endpoint.connect(self).addCallbacks(lambda _: self.protocol, self.failed)
+
+    def buildProtocol(self, peer: Any) -> MessageEndT:
+        """Make the protocol of the stream; return the stream, which is the message protocol."""
+        self.make(peer)
+        return self.end
+
+    def make(self, peer: Address) -> None:
+        """
+        Make the protocol.
+
+        @raise NoProtocol: the factory returned None.
+        """
+        protocol = self._factory.buildProtocol(peer)
+        if protocol is None:
+            raise NoProtocol
+        self.protocol = protocol
+
+    def dress(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:
+        """Make the transport of the stream."""
+        return self.transportClass(end, self.protocol)
+
+    def ended(self) -> None:
+        """Stop the factory, since the connection is closed."""
+        self._factory.doStop()
+
+    def failed(self, failure: Failure) -> Failure:
+        """Stop the factory; return the failure as the TCP endpoints report it."""
+        self._factory.doStop()
+        error = failure.value
+        known = None if error is None else self.known(error)
+        if known is None and isinstance(error, (RDMAError, ValueError)):
+            known = ConnectError(string=str(error))
+        return failure if known is None else Failure(known)
+
+    def known(self, error: BaseException) -> BaseException | None:
+        """Return the TCP error that corresponds to an error; None if there is none."""
+        return None
+
+
+@implementer(IMessageProtocolFactory)
+class AcceptedStreams(Generic[MessageEndT]):
+    """
+    The message factory of a listening port of streams.
+
+    A subclass implements C{buildProtocol}, which returns a stream made with L{dress}.
+    """
+
+    transportClass: Callable[[MessageEndT, IProtocol], MessageStreamTransport[MessageEndT]]
+
+    def __init__(self, factory: IProtocolFactory) -> None:
+        self._factory = factory
+
+    def listen(self, endpoint: IMessageServerEndpoint, kind: str, port: int = 0) -> Deferred[IListeningPort]:
+        """
+        Listen.
+
+        @param kind: the prefix of endpoint strings, for the log.
+        @param port: the port, for the error.
+        @return: fails with C{CannotListenError}.
+        """
+
+        def failed(failure: Failure) -> Failure:
+            failure.trap(RDMAError)
+            error: Any = failure.value
+            isListenError = isinstance(error.__cause__, CannotListenError)
+            return Failure(error.__cause__ if isListenError else CannotListenError("", port, error))
+
+        def listening(port: IListeningPort) -> IListeningPort:
+            return StreamPort(port, self._factory, kind, self.addressOf)
+
+        return endpoint.listen(self).addCallbacks(listening, failed)
+
+    def buildProtocol(self, peer: Any) -> MessageEndT | None:
+        """Make a stream for a new connection."""
+        raise NotImplementedError
+
+    def dress(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:
+        """Make the transport of a stream, with its protocol."""
+        return self.transportClass(end, self._factory.buildProtocol(end.peer) or Declining())
+
+    def addressOf(self, host: Any) -> Address:
+        """Return the TCP address that corresponds to the address of a message port."""
+        address: Address = host
+        return address
+
+
+@implementer(IListeningPort)
+class StreamPort:
+    """A listening port of streams, on top of one of message connections."""
+
+    def __init__(
+        self,
+        port: IListeningPort,
+        factory: IProtocolFactory,
+        kind: str,
+        addressOf: Callable[[Any], Address],
+    ) -> None:
+        """
+        @param kind: the prefix of its endpoint strings.
+        @param addressOf: converts the address of the message port.
+        """
+        self._port, self._factory, self._kind, self._addressOf = port, factory, kind, addressOf
+        self._isListening = True
+        try:
+            factory.doStart()
+        except BaseException:
+            port.stopListening()
+            raise
+        name, number = type(factory).__name__, self.getHost().port
+        _log.info("{name} ({kind}) starting on {port}", name=name, kind=kind, port=number)
+
+    def __repr__(self) -> str:
+        return f"<StreamPort {self._kind} {self._port!r}>"
+
+    def startListening(self) -> None:
+        """Do nothing: the endpoint has started to listen."""
+
+    def stopListening(self) -> Deferred[None] | None:
+        """Stop listening. Connections stay open. Idempotent."""
+        stopped = self._port.stopListening()  # first: the factory may raise
+        if self._isListening:
+            self._isListening = False
+            text = "doStop of {factory!r} failed; its port is closed"
+            with _log.failuresHandled(text, factory=self._factory):
+                self._factory.doStop()
+        return stopped
+
+    def getHost(self) -> Address:
+        """The address of the port."""
+        return self._addressOf(self._port.getHost())

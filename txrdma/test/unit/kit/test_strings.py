@@ -1,0 +1,56 @@
+"""
+The arguments of endpoint strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.kit.strings import Arguments
+
+
+class ArgumentsTests(SynchronousTestCase):
+    """C{Arguments}."""
+
+    def test_values(self) -> None:
+        """Numbers, sizes, seconds, words and addresses have the forms that people write."""
+        cases: list[tuple[Callable[[Arguments], object], str, object]] = [
+            (lambda keys: keys.number("key", None, 0, 99), "42", 42),
+            (lambda keys: keys.number("key", None, 0, 99), "0x2A", 42),
+            (lambda keys: keys.number("key", None, 0, 99), "042", 42),
+            (lambda keys: keys.size("key", 1, 1, 1 << 40), "65536", 65536),
+            (lambda keys: keys.size("key", 1, 1, 1 << 40), "64K", 65536),
+            (lambda keys: keys.size("key", 1, 1, 1 << 40), "3G", 3 << 30),
+            (lambda keys: keys.seconds("key", None), "2.5", 2.5),
+            (lambda keys: keys.seconds("key", None), "2s", 2.0),
+            (lambda keys: keys.seconds("key", 7.0, mayBeZero=True), "0", 0.0),
+            (lambda keys: keys.isYes("key", True), "no", False),
+            (lambda keys: keys.choice("key", "auto", "1"), "1", "1"),
+            (lambda keys: keys.address("key"), "fe80::1%eth0", "fe80::1%eth0"),
+        ]
+        for read, text, value in cases:
+            keys = Arguments("kind", ("key",), (text,), {})
+            self.assertEqual(read(keys), value, text)
+            keys.end()
+
+    def test_wrong(self) -> None:
+        """Other values are rejected with the kind, the key and the value."""
+        cases: list[tuple[Callable[[Arguments], object], tuple[str, ...]]] = [
+            (
+                lambda keys: keys.number("key", None, 1, 99),
+                ("0", "100", "-1", " 1", "1_0", "0b1", "x", "1.0"),
+            ),
+            (lambda keys: keys.size("key", 1, 1, 1 << 20), ("0", "2M", "64k", "K", "1.5K")),
+            (lambda keys: keys.seconds("key", 1.0), ("0", "-1", "soon", "inf", "nan", "s", "2m")),
+            (lambda keys: keys.isYes("key", True), ("", "true")),
+            (lambda keys: keys.address("key"), ("", "host")),
+            (lambda keys: keys.end(), ("1",)),
+        ]
+        for read, texts in cases:
+            for text in texts:
+                error = self.assertRaises(ValueError, read, Arguments("kind", ("key",), (), {"key": text}))
+                self.assertIn(f"kind: key={text}", str(error))
+        missing = self.assertRaises(ValueError, Arguments("kind", (), (), {}).number, "key", None, 0, 1)
+        self.assertEqual(str(missing), "kind: key= is missing")
