@@ -30,8 +30,6 @@ from txrdma.test.support.mad.paths import END_PORT, OURS, THEIRS
 
 
 class Administration(RPCs):
-    """Answers from a table, and remembers what it was asked."""
-
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
         self.asked: list[tuple[str, Any, IBPath]] = []
@@ -46,8 +44,6 @@ class Administration(RPCs):
 
 
 class ResolverTests(SynchronousTestCase):
-    """Every resolver."""
-
     def test_administration(self) -> None:
         """A GID or a GUID is asked for at the SA of the agent's port; a LID or a route is not."""
         record = PathRecord(
@@ -68,7 +64,6 @@ class ResolverTests(SynchronousTestCase):
         self.assertEqual(len(agent.asked), 4)
 
     def test_newAddress(self) -> None:
-        """A resolver that is told where to look asks for paths from the GID that our port has now."""
         agent = Administration(PathRecord=PathRecord(dlid=LID(5)))
         end = [END_PORT]
         resolver = SAPathResolver(agent, lambda: end[0])
@@ -79,7 +74,6 @@ class ResolverTests(SynchronousTestCase):
         self.assertEqual([query.record.sgid for _, query, _ in agent.asked], gids)
 
     def test_static(self) -> None:
-        """A table is asked by what stands in it, or by its text."""
         path = IBPath(dlid=LID(4))
         resolver = StaticPathResolver({THEIRS: path, "storage": path})
         for target in (THEIRS, "fe80::2", "storage"):
@@ -88,7 +82,6 @@ class ResolverTests(SynchronousTestCase):
         self.failureResultOf(resolver.resolve("elsewhere"), ValueError)
 
     def test_thorough(self) -> None:
-        """A LID is asked for, too, where one wants to know what its path is like."""
         record = PathRecord(dlid=LID(5), slid=LID(3), serviceLevel=4, packetLifeTime=17, mtu=PathMTU.MTU_1024)
         agent = Administration(PathRecord=record)
         path = self.successResultOf(SAPathResolver(agent, END_PORT, asksForLIDs=True).resolve("lid 5"))
@@ -97,14 +90,12 @@ class ResolverTests(SynchronousTestCase):
         self.assertEqual((query.record.slid, query.record.dlid), (3, 5))
 
     def test_scoped(self) -> None:
-        """A GID with a scope is reached by the port of that name, or not at all."""
         agent = Administration(PathRecord=PathRecord(dlid=LID(5)))
         resolver = SAPathResolver(agent, replace(END_PORT, names=("mlx5_0/1",)))
         self.assertEqual(self.successResultOf(resolver.resolve("fe80::2%mlx5_0/1")).dlid, 5)
         self.failureResultOf(resolver.resolve("fe80::2%mlx5_0/2"), ValueError)
 
     def test_global(self) -> None:
-        """A path that leaves the subnet has a GRH; one that does not has none."""
         for hops, isGlobal in ((0, False), (1, False), (64, True)):
             record = PathRecord(
                 sgid=OURS, dgid=THEIRS, dlid=LID(5), hopLimit=hops, flowLabel=6, trafficClass=7
@@ -114,7 +105,6 @@ class ResolverTests(SynchronousTestCase):
             self.assertEqual((path.hasGRH, path.dgid), (isGlobal, THEIRS if isGlobal else None))
 
     def test_ip(self) -> None:
-        """On RoCE v2 an address is a GID, reached from ours of the same family."""
         port = MADEndPort(GUID.fromInt(1), (OURS, GID.fromIP("10.0.0.1")))
         resolver = IPPathResolver(port)
         path = self.successResultOf(resolver.resolve("10.0.0.2"))
@@ -126,7 +116,6 @@ class ResolverTests(SynchronousTestCase):
         self.failureResultOf(IPPathResolver(END_PORT).resolve("10.0.0.2"), DeviceUnavailable)
 
     def test_source(self) -> None:
-        """Of several addresses it is the one that the host's routes prefer, else one of its kind."""
         mine = [GID.fromIP(text) for text in ("10.0.0.1", "10.1.0.1", "2001:db8::1", "fe80::1")]
         port = MADEndPort(GUID.fromInt(1), (GID(bytes(16)), *mine))
         routes = {
@@ -148,13 +137,11 @@ class ResolverTests(SynchronousTestCase):
             self.assertEqual(self.successResultOf(resolver.resolve(target)).sgid, GID.fromIP(source), target)
 
     def test_kernelsRoutes(self) -> None:
-        """This host's kernel knows from where it would reach itself, and that it reaches no nonsense."""
         self.assertEqual(sourceAddress("127.0.0.1"), "127.0.0.1")
         self.assertIsNone(sourceAddress("nobody.invalid"))
         self.assertIsNone(sourceAddress("fe80::1%nosuch0"))
 
     def test_provides(self) -> None:
-        """All are resolvers."""
         for resolver in (
             SAPathResolver(Administration(), END_PORT),
             StaticPathResolver({}),
@@ -164,8 +151,6 @@ class ResolverTests(SynchronousTestCase):
 
 
 class LoopbackTests(TestCase):
-    """By IP through software devices on this host's own network, with a real reactor."""
-
     async def test_ip(self) -> None:
         """The kernel finds the neighbour."""
         from twisted.internet import reactor

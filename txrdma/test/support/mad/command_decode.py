@@ -28,21 +28,17 @@ THERE = Place("192.0.2.2", 4791, MACAddress.fromString("02:00:00:00:00:02"))
 
 
 def block(kind: int, body: bytes, order: str = "<") -> bytes:
-    """One of pcapng's."""
     body += bytes(-len(body) % 4)
     length = struct.pack(order + "I", len(body) + 12)
     return struct.pack(order + "I", kind) + length + body + length
 
 
 def packet(data: bytes, when: int = 0, number: int = 0, order: str = "<") -> bytes:
-    """One packet of a pcapng file."""
     head = struct.pack(order + "IIIII", number, when >> 32, when & 0xFFFFFFFF, len(data), len(data))
     return block(6, head + data, order)
 
 
 class CaptureTestCase(CommandTestCase):
-    """Writes captures."""
-
     def put(self, *parts: bytes) -> str:
         path: str = self.mktemp()
         Path(path).write_bytes(b"".join(parts))

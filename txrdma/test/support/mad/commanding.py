@@ -21,20 +21,16 @@ SECONDS = 300.0
 
 
 class Said(NamedTuple):
-    """What a command has said, and its exit status: a text is what C{sys.exit} prints."""
-
     out: str
     errors: str
     status: str | int | None
 
     @property
     def json(self) -> Any:
-        """As programs read it."""
         return json.loads(self.out)
 
     @property
     def fields(self) -> dict[str, str]:
-        """Lines of C{name:....value}; of those with the same name the last."""
         pairs = (line.partition(":") for line in self.out.splitlines() if ":." in line)
         return {name: text.lstrip(".") for name, _, text in pairs}
 
@@ -52,7 +48,6 @@ class CommandTestCase(SynchronousTestCase):
         self.clock = SimulatedClock()
 
     def said(self, name: str, *arguments: str, device: str | None = None) -> Said:
-        """What a command says."""
         options = Options()
         given = [name, *arguments]
         if name != "decode":

@@ -38,8 +38,6 @@ def _isResponse(datagram: bytes | bytearray) -> bool:
 
 @dataclass
 class Agent:
-    """What a file has registered."""
-
     number: int
     managementClass: int
     methods: int
@@ -49,8 +47,6 @@ class Agent:
 
 @dataclass(eq=False)
 class File:
-    """An open device."""
-
     port: str
     hasPKey: bool = False
     isDead: bool = False
@@ -198,18 +194,15 @@ class FakeKernel:
         return [file for file in self.files.values() if file.port == port and not file.isDead]
 
     def vanish(self, name: str) -> None:
-        """That port is taken away, as by kernels of old: readers hear nothing, writers that it is wrong."""
         for file in self._on(name):
             file.agents.clear()
 
     def pullOut(self, name: str) -> None:
-        """That port's device is taken away, as by kernels of today: its files are of no use any more."""
         self._out[name] = self.gids.pop(name)
         for file in self._on(name):
             file.isDead = True
 
     def putBack(self, name: str) -> None:
-        """A device that was taken away is there again, with a new device file of the same name."""
         self.gids[name] = self._out.pop(name)
 
     def _file(self, fd: int) -> File:
@@ -237,18 +230,12 @@ class FakeKernel:
                     return
 
     def _target(self, header: bytes) -> str | None:
-        """Whom the headers lead to: by the GID where there is a GRH, else by the LID."""
         if header[32]:
             return next((name for name, gid in self.gids.items() if gid.raw == header[36:52]), None)
         lid = int.from_bytes(header[28:30], "big")
         return next((name for name, own in self.lids.items() if own == lid), None)
 
     def _directed(self, source: str, smp: bytearray) -> str | None:
-        """
-        The port that a directed route leads to, as both ends' SMIs take it (IBA 14.2.2); None if nowhere.
-
-        There is no switch: a route has one hop, through our port 1, or none.
-        """
         pointer, hops, isReturning = smp[6], smp[7], smp[4] >> 7
         forth, back = memoryview(smp)[128:192], memoryview(smp)[192:256]
         permissive = smp[34:36] if not isReturning else smp[32:34]

@@ -89,7 +89,6 @@ def header(kind: int, number: int = 0, length: int = 0, flags: int = 1, status: 
 
 
 def segments(request: bytes, content: bytes, distance: int = 112) -> list[bytes]:
-    """A table, as it should be: as one long message of segments of 200 bytes."""
     count = max(1, -(-len(content) // 200))
     made = []
     for number in range(1, count + 1):
@@ -108,12 +107,6 @@ def segments(request: bytes, content: bytes, distance: int = 112) -> list[bytes]
 
 
 class FaultTestCase(SynchronousTestCase):
-    """
-    An agent at LID 1, and at LID 2 a peer that cannot be trusted.
-
-    Beside the call of each test there is another, which gets its answer, and after all nothing is left.
-    """
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.wire = Wire(self.clock)
@@ -125,12 +118,10 @@ class FaultTestCase(SynchronousTestCase):
         self.peer.asked.clear()
 
     def ended(self, call: Deferred[Any], seconds: float = 2 * TIMEOUT * (RETRIES + 1)) -> Deferred[Any]:
-        """Let as much time pass as a call may take; then nothing is left of it."""
         pass_(self.clock, seconds, 0.005)
         return call
 
     def fails(self, call: Deferred[Any], kind: type[E], words: str = "", **options: float) -> E:
-        """It ends in this error, which says this."""
         error = self.failureResultOf(self.ended(call, **options), kind).value
         self.assertIn(words, str(error))
         assert isinstance(error, kind)
@@ -138,7 +129,6 @@ class FaultTestCase(SynchronousTestCase):
         return error
 
     def succeeds(self, call: Deferred[Any], **options: float) -> Any:
-        """It ends well."""
         result = self.successResultOf(self.ended(call, **options))
         self.nothingIsLeft()
         return result
@@ -159,7 +149,6 @@ class FaultTestCase(SynchronousTestCase):
 
 
 def assertEmpty(test: SynchronousTestCase, agent: MADAgent) -> None:
-    """Nothing is on its way."""
     test.assertIn(" 0 outstanding", repr(agent))
     test.assertEqual(agent._core._transactions.open, {})
     test.assertEqual(agent._core._transactions._pausing, {})

@@ -64,7 +64,6 @@ class Mirage:
                     attachment._sent = self.sent
 
     def sent(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
-        """Answer what goes through one of the ports; leave the rest to the fabric."""
         route = tuple(datagram[_INITIAL + 1 : _INITIAL + 1 + datagram[_HOPS]])
         isHere = any(route[: len(place)] == place for place in self._places)
         if not (self.isOn and isHere and _class(datagram) == _DIRECTED):

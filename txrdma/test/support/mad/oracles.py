@@ -27,8 +27,6 @@ _PAYLOAD_AT = 14 + 20 + 8 + 12 + 8
 
 
 class Place(NamedTuple):
-    """A field: where it begins, how long it is, both in bits, and its name."""
-
     offset: int
     width: int
     name: str
@@ -48,7 +46,6 @@ def placesOf(layout: type[Layout], base: int = 0) -> Iterator[tuple[Place, bool]
 
 @cache
 def libibmad() -> dict[int, Place]:
-    """All that libibmad knows, by its own numbers."""
     rows = [line.split() for line in _lines("libibmad-fields.txt")]
     return {int(number): Place(int(offset), int(width), name) for number, offset, width, name in rows}
 
@@ -96,7 +93,6 @@ def published() -> dict[str, list[Place]]:
 
 @cache
 def componentBits() -> dict[str, list[tuple[int, str]]]:
-    """The components of records, by our names of these: their bits, and what OpenSM calls them."""
     found: dict[str, list[tuple[int, str]]] = {}
     for line in _lines("component-masks.txt"):
         words = line.split()

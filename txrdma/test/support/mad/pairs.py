@@ -102,7 +102,6 @@ class Wire:
         self.ports = (WiredPort(self, 1), WiredPort(self, 2))
 
     def carry(self, datagram: bytes, path: IBPath, source: WiredPort) -> None:
-        """To the other end, in a moment."""
         lid = source.endPort.lid
         self.sent.append((lid, datagram))
         if self.lose(datagram):
@@ -126,5 +125,4 @@ TO_2 = IBPath(dlid=LID(2), dqpn=QPN(1))
 
 
 def pass_(clock: Clock, seconds: float, step: float = 0.001) -> None:
-    """Let time pass."""
     clock.pump([step] * round(seconds / step))

@@ -43,25 +43,18 @@ Rt 2 "d"
 
 
 def twoSwitches() -> Net:
-    """That, read."""
     return parseNet(TWO_SWITCHES)
 
 
 def route(*ports: int) -> IBDRPath:
-    """A directed route."""
     return IBDRPath(drPath=ports)
 
 
 def gmp(lid: int) -> IBPath:
-    """The way to the general services of a LID."""
     return IBPath(dlid=LID(lid), dqpn=QPN(1), qkey=GMP_QKEY)
 
 
 class FabricTestCase(SynchronousTestCase):
-    """
-    A fabric and an agent at its node C{a}.
-    """
-
     options: dict[str, Any] = {}
 
     def setUp(self) -> None:
@@ -73,28 +66,23 @@ class FabricTestCase(SynchronousTestCase):
         return twoSwitches()
 
     def agentAt(self, name: str, number: int | None = None) -> MADAgent:
-        """An agent at a port."""
         agent = MADAgent(self.clock, self.fabric.attach(name, number))
         self.addCleanup(agent.close)
         return agent
 
     def lid(self, name: str, number: int | None = None) -> LID:
-        """Of a port."""
         return self.fabric.port(name, number).end.lid
 
     def pump(self, seconds: float = 20.0) -> None:
-        """Let time pass."""
         end = self.clock.seconds() + seconds
         while self.clock.calls and self.clock.calls[0].getTime() <= end:
             self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
         self.clock.advance(max(0.0, end - self.clock.seconds()))
 
     def told(self, deferred: Deferred[Any], seconds: float = 20.0) -> Any:
-        """What a call brings."""
         self.pump(seconds)
         return self.successResultOf(deferred)
 
     def refused(self, deferred: Deferred[Any], kind: type[Exception], seconds: float = 200.0) -> Any:
-        """The error that a call ends in."""
         self.pump(seconds)
         return self.failureResultOf(deferred, kind).value

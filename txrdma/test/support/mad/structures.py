@@ -69,12 +69,10 @@ def structures() -> tuple[type[Layout], ...]:
 
 
 def attributes() -> tuple[type[Attribute], ...]:
-    """Those of them that datagrams carry."""
     return tuple(kind for kind in structures() if issubclass(kind, Attribute))
 
 
 def innerOf(kind: type[Layout]) -> Iterator[type[Layout]]:
-    """The layouts in a layout."""
     for field in kind.fields:
         if isinstance(field.type, type) and issubclass(field.type, Layout):
             yield field.type
@@ -82,7 +80,6 @@ def innerOf(kind: type[Layout]) -> Iterator[type[Layout]]:
 
 
 def classOf(kind: type[Attribute]) -> ManagementClass:
-    """A class that carries it: one that tshark takes apart, if there is one."""
     classes = {number for (number, _), registered in allAttributes().items() if registered is kind}
     if not classes:  # another form of an attribute that is registered
         classes = {
@@ -101,7 +98,6 @@ def _prefix(managementClass: ManagementClass) -> str:
 
 
 def datagram(kind: type[Attribute], content: bytes = b"") -> bytes:
-    """A datagram that carries it; nothing but zeros, where no content is given."""
     managementClass = classOf(kind)
     content = content or kind().encode()
     if managementClass == ManagementClass.SUBN_LID:
@@ -260,8 +256,6 @@ ERRORS: Final = {
 
 
 class Witness(NamedTuple):
-    """Who has a field there, and what it is called."""
-
     source: str
     place: Place
 
@@ -271,7 +265,6 @@ Seen = dict[type[Layout], list[Witness]]
 
 @cache
 def witnesses() -> Seen:
-    """What all witnesses have, by structure."""
     found: Seen = defaultdict(list)
     kinds = attributes()
     for kind, places in zip(kinds, tshark([datagram(kind) for kind in kinds]), strict=True):
@@ -295,7 +288,6 @@ def witnesses() -> Seen:
 
 
 def _headersSeen() -> Iterator[tuple[type[Layout], list[Witness]]]:
-    """What tshark has of the headers of packets: an opcode that has each, and where it is."""
     where: list[tuple[type[Layout], LinkNextHeader, int, int]] = [
         (LRH, LinkNextHeader.BTH, 0x04, 0),
         (txrdma.iba.linkheaders.RWH, LinkNextHeader.RAW, 0x04, 8),
@@ -330,7 +322,6 @@ def _headersSeen() -> Iterator[tuple[type[Layout], list[Witness]]]:
 
 
 def _trapsSeen() -> Iterator[tuple[type[Layout], list[Witness]]]:
-    """What tshark has of the details of traps."""
     notices = [messages.Notice(isGeneric=True, trapNumber=number) for number in traps.Trap]
     datagrams = [managementPacket(Method.TRAP, 7, 2, 0, notice.encode(), IBPath(), 0) for notice in notices]
     base = (64 + 10) * 8
@@ -348,7 +339,6 @@ def _trapsSeen() -> Iterator[tuple[type[Layout], list[Witness]]]:
 
 
 def fromPythonRDMA(name: str) -> list[Place]:
-    """Its fields, from where ours begins."""
     base = LATER.get(name, 0)
     return [
         place._replace(offset=place.offset - base) for place in pythonRDMA()[name][1] if place.offset >= base
@@ -382,7 +372,6 @@ def normal(name: str, hasIndex: bool = True) -> str:
 
 
 def alike(ours: str, theirs: str, others: Iterable[str] = ()) -> bool:
-    """Whether the names may be of the same thing, and theirs is not just that of another."""
     hasIndex = ours.endswith("]")
     one, other = normal(ours, hasIndex), normal(theirs, hasIndex)
     if one == other or (re.sub(r"\[\d+\]$", "", ours), theirs) in FIELDS:
@@ -391,7 +380,6 @@ def alike(ours: str, theirs: str, others: Iterable[str] = ()) -> bool:
 
 
 def misnamed(kinds: Iterable[type[Layout]], seen: Seen) -> set[str]:
-    """Fields that every witness at their place calls something else."""
     found = set()
     for kind in kinds:
         names = {place.name for place, isReserved in placesOf(kind) if not isReserved}
@@ -409,7 +397,6 @@ def misnamed(kinds: Iterable[type[Layout]], seen: Seen) -> set[str]:
 
 
 def missing(kinds: Iterable[type[Layout]], seen: Seen, listed: dict[str, tuple[str, str]]) -> list[str]:
-    """Fields that nobody has there, and that stand on no list."""
     kinds = tuple(kinds)
     inner = {part for kind in kinds for part in innerOf(kind)}
     return [
@@ -425,7 +412,6 @@ def _missingIn(kind: type[Layout], seen: Seen, names: list[str]) -> Iterator[Pla
     known = {(place.offset, place.width) for _, place in those}
 
     def isSeen(place: Place) -> bool:
-        """Whether somebody has it there, as one or in parts that have its name."""
         parts = {(part.offset, part.width) for _, part in those if alike(place.name, part.name)}
         return (place.offset, place.width) in known or tiled(place, parts)
 
@@ -472,11 +458,6 @@ def _moved(place: Place, bits: int) -> Place:
 
 
 def strangers(seen: Seen, errors: dict[tuple[str, str], str]) -> list[str]:
-    """
-    Fields of witnesses that we have elsewhere, or nowhere.
-
-    That does not go for tshark, who shows groups of fields as fields.
-    """
     found = []
     for kind, those in seen.items():
         ours = {(place.offset, place.width) for place, _ in placesOf(kind)}
@@ -496,7 +477,6 @@ def strangers(seen: Seen, errors: dict[tuple[str, str], str]) -> list[str]:
 
 
 def _isPartOf(one: tuple[int, int], place: Place, theirs: set[tuple[int, int]]) -> bool:
-    """Whether a field of ours is made of several of theirs, of which this is one."""
     begin, end = one[0], sum(one)
     after = place.offset + place.width
     return (

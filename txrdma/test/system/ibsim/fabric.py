@@ -96,7 +96,6 @@ class Ibsim:
         self._await("opensm.log", "SUBNET UP")
 
     def startManager(self, configuration: str = "") -> None:
-        """Start OpenSM again after L{killManager}, which keeps to the LIDs that it has on file."""
         (self.folder / "opensm.log").unlink()
         self._startManager(self._manager, f"honor_guid2lid_file TRUE\n{configuration}")
 
@@ -120,13 +119,11 @@ class Ibsim:
         self._await("standby/opensm.log", "Entering STANDBY state")
 
     def stopManager(self) -> None:
-        """End the first OpenSM."""
         manager = self._processes.pop(1)
         manager.terminate()
         manager.wait(STOP_SECONDS)
 
     def killManager(self) -> None:
-        """Kill the first OpenSM, which tells nobody."""
         manager = self._processes.pop(1)
         manager.kill()
         manager.wait()
@@ -158,7 +155,6 @@ class Ibsim:
             pause.wait(0.02)
 
     def _awaitSocket(self) -> None:
-        """It says that it is ready before its sockets are there."""
         end = time.monotonic() + START_SECONDS
         pause = threading.Event()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
@@ -168,14 +164,12 @@ class Ibsim:
                 pause.wait(0.02)
 
     def log(self, name: str = "ibsim.log") -> str:
-        """What a program said until now."""
         try:
             return (self.folder / name).read_text(errors="replace")
         except FileNotFoundError:
             return ""
 
     def console(self, line: str) -> None:
-        """Say something to ibsim, as one does at its console: C{Unlink "h00003"[1]}."""
         os.write(self._console, line.encode() + b"\n")
 
     def run(self, *words: str, host: str = "") -> str:
@@ -197,22 +191,18 @@ class Ibsim:
         return done.stdout
 
     def spawn(self, *words: str, host: str = "") -> Deferred[Any]:
-        """The same while our own reactor runs: output, errors, exit status."""
         program, *rest = self._found(("ibsim-run", *words))
         settings = {**self.environment, "SIM_HOST": host or self.host}
         done: Deferred[Any] = getProcessOutputAndValue(program, rest, env=settings, path=str(self.folder))
         return done
 
     def pause(self) -> None:
-        """Let ibsim stand still until L{goOn}."""
         self._processes[0].send_signal(signal.SIGSTOP)
 
     def goOn(self) -> None:
-        """It works again."""
         self._processes[0].send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End what was started. Twice is fine."""
         processes, self._processes = self._processes, []
         for process in reversed(processes):
             if process.poll() is None:
@@ -232,7 +222,6 @@ EXAMPLES = Path("/usr/share/doc/ibsim-utils/net-examples")
 
 
 def example(name: str) -> str:
-    """Read one of the net files that ibsim's package brings; empty if it does not."""
     try:
         return parseNet((EXAMPLES / name).read_text()).text()
     except OSError:
@@ -268,7 +257,6 @@ class IbsimTestCase(TestCase):
         self.addCleanup(self.fabric.stop)
 
     def _sameLists(self, first: list[Any], second: list[Any], msg: object = None) -> None:
-        """Tell the first differences: all of them, of thousands of lines, would take C{difflib} hours."""
         pairs = zip_longest(first, second, fillvalue=_NOTHING)
         different = [f"{at}: {one!r} != {other!r}" for at, (one, other) in enumerate(pairs) if one != other]
         if different:
@@ -276,7 +264,6 @@ class IbsimTestCase(TestCase):
             self.fail(f"{msg or 'lists differ'}, in {len(different)} places of {len(first)}:\n{told}")
 
     def portAt(self, node: str = "", isSM: bool = False) -> IbsimPort:
-        """A port of ours in it."""
         from twisted.internet import reactor
 
         port = IbsimPort(reactor, self.fabric.base, node or self.fabric.host, isSM)
@@ -284,7 +271,6 @@ class IbsimTestCase(TestCase):
         return port
 
     def agentAt(self, node: str = "") -> MADAgent:
-        """An agent of ours in it."""
         from twisted.internet import reactor
 
         agent = MADAgent(reactor, self.portAt(node), timeoutSeconds=2.0, retries=1)

@@ -13,12 +13,9 @@ from txrdma.test.system.ibsim.fabric import IbsimTestCase
 
 
 class AttachingTests(IbsimTestCase):
-    """One after the other, and several at once."""
-
     net = TWO_SWITCHES
 
     async def test_again(self) -> None:
-        """Whoever attaches while ibsim still has the end of the one before to hear of, gets an own answer."""
         others = [self.agentAt("b") for _ in range(2)]  # so that the slot that is free is not the first
         port = self.portAt("a")
         self.fabric.pause()
@@ -33,7 +30,6 @@ class AttachingTests(IbsimTestCase):
             self.assertEqual((await other.SubnGet(NodeDescription, IBDRPath())).text, "b")
 
     async def test_behind(self) -> None:
-        """What ibsim has no room for waits here, and goes out in its order when it has: all are answered."""
         agent = self.agentAt("a")
         self.fabric.pause()
         routes = [IBDRPath(), IBDRPath(drPath=(1,)), IBDRPath(drPath=(1, 2))]
@@ -44,7 +40,6 @@ class AttachingTests(IbsimTestCase):
         self.assertEqual(told, (["a", "left", "b"] * 5_000)[:5_000])
 
     async def test_manyTimes(self) -> None:
-        """There is always a place for the next one."""
         for _ in range(30):
             agent = self.agentAt("a")
             self.assertEqual((await agent.SubnGet(NodeDescription, IBDRPath())).text, "a")

@@ -38,18 +38,15 @@ _TRAFFIC = {"portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts"}
 
 
 def rows(text: str) -> list[tuple[str, str]]:
-    """What stands before and behind the dots, line by line, but XDR: Debian's tools are older."""
     found = re.findall(r"^\s*(\w[\w. ]*?):\.+(.*)$", text, re.MULTILINE)
     return [(name, value) for name, value in found if not re.search(r"linkSpeedExt\w+2$", name)]
 
 
 def values(text: str) -> list[str]:
-    """What stands behind the dots."""
     return [value for _, value in rows(text)]
 
 
 def plainly(text: str) -> object:
-    """The same for what is only written differently: numbers as such, names without blanks and case."""
     said = re.sub(r"\s*\(.*\)$", "", text).lower()
     if said == "no extended speed":
         return 0
@@ -63,30 +60,24 @@ def plainly(text: str) -> object:
 
 
 def topology(text: str) -> list[str]:
-    """The lines that are no comments, node by node, nodes in order."""
     lines = [line.rstrip() for line in text.splitlines() if not line.startswith("#")]
     return sorted("\n".join(lines).strip().split("\n\n"))
 
 
 class DiscoverTests(IbsimTestCase):
-    """C{discover}, as people start it."""
-
     net = fatTree(16).text()
 
     def begin(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Start it."""
         program = [sys.executable, "-m", "txrdma", "discover", "-d", "ibsim", *arguments]
         environment = self.fabric.environment
         return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=100)
 
     def ours(self, *arguments: str) -> str:
-        """What it prints."""
         done = self.begin(*arguments)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout
 
     def same(self, net: str, hasSM: bool = True) -> None:
-        """It prints what C{ibnetdiscover} prints, line by line, in some order of nodes."""
         self.fabric.stop()
         self.fabric = type(self.fabric)(net, hasSM)
         self.addCleanup(self.fabric.stop)
@@ -95,22 +86,18 @@ class DiscoverTests(IbsimTestCase):
         self.assertGreater(len(theirs), 2)
 
     def test_tree(self) -> None:
-        """In a fat tree of 128 hosts."""
         self.same(fatTree(128).text())
 
     def test_examples(self) -> None:
-        """In the nets that come with ibsim."""
         nets = sorted(EXAMPLES.glob("net*"))
         self.assertTrue(nets)
         for path in nets:
             self.same(path.read_text())
 
     def test_unmanaged(self) -> None:
-        """Where nobody has given LIDs."""
         self.same(fatTree(8).text(), hasSM=False)
 
     def test_names(self) -> None:
-        """With a node-name map."""
         path = Path(self.mktemp()).absolute()
         path.write_text('# ours\n0x200000 "the leaf"\n')
         theirs = self.fabric.run("ibnetdiscover", "--node-name-map", str(path))
@@ -118,7 +105,6 @@ class DiscoverTests(IbsimTestCase):
         self.assertIn('"the leaf"', theirs)
 
     def test_again(self) -> None:
-        """ibsim reads what it prints, and what C{--format net} prints: the same fabric again."""
         for net in (self.ours(), self.ours("--format", "net")):
             self.fabric.stop()
             self.fabric = type(self.fabric)(net)
@@ -127,7 +113,6 @@ class DiscoverTests(IbsimTestCase):
             self.assertEqual(len(nodes), 17)
 
     def test_dead(self) -> None:
-        """A dead node is told, and hides nothing else."""
         self.fabric.console('Error "h00003"[1] 100')
         end = time.monotonic() + 20
         while time.monotonic() < end:
@@ -142,16 +127,12 @@ class DiscoverTests(IbsimTestCase):
 
 
 class QueryTests(CommandsTestCase):
-    """C{smpquery}, C{saquery}, C{sminfo}, C{perfquery}, C{portstate}."""
-
     async def setLIDs(self) -> None:
-        """Know a switch and a host."""
         nodes = json.loads(await self.said("discover", "--json"))["nodes"]
         self.switch = next(str(node["lid"]) for node in nodes if node["name"] == "left")
         self.host = next(str(node["lid"]) for node in nodes if node["name"] == "c")
 
     async def test_single(self) -> None:
-        """What a node or port tells, value by value, by LID and by directed route."""
         await self.setLIDs()
         for name, target, port in (
             ("NI", self.switch, ""),
@@ -174,7 +155,6 @@ class QueryTests(CommandsTestCase):
             self.compare(await self.said("smpquery", *words), self.fabric.run("smpquery", "-D", *words))
 
     def compare(self, ours: str, theirs: str) -> None:
-        """The same values, one after the other."""
         mine = [plainly(text) for text in values(ours)]
         found = [plainly(text) for text in values(theirs)]
         for index, (one, other) in enumerate(zip(mine, found, strict=True)):
@@ -182,12 +162,10 @@ class QueryTests(CommandsTestCase):
                 self.assertEqual(one, other, f"{index}: {ours.splitlines()[index]}")
 
     def sameNames(self, ours: str, theirs: str) -> None:
-        """Fields are called the same, but for how names are abbreviated."""
         for (one, _), (other, _) in zip(rows(ours), rows(theirs), strict=True):
             self.assertTrue(alike(one, other) or (one, other) in _SYNONYMS, f"{one}, {other}")
 
     async def test_tables(self) -> None:
-        """P_Keys, GUIDs, virtual lanes: the same numbers in the same order."""
         await self.setLIDs()
         for name, target, port in (
             ("pkeys", self.host, "0"),
@@ -202,7 +180,6 @@ class QueryTests(CommandsTestCase):
 
     @staticmethod
     def rows(text: str) -> list[list[str]]:
-        """Lines of tables: numbers, whatever stands between."""
         lines = [line for line in text.splitlines() if not line.startswith("#") and "capacity" not in line]
         return [re.findall(r"0x[0-9a-f]+|\d+", line) for line in lines]
 
@@ -217,7 +194,6 @@ class QueryTests(CommandsTestCase):
             self.assertEqual(ours[: len(found)], found)
 
     async def test_forwarding(self) -> None:
-        """A switch's table, as C{ibroute} has it."""
         await self.setLIDs()
         theirs = re.findall(r"^(0x\w+) (\d+)", self.fabric.run("ibroute", self.switch), re.MULTILINE)
         ours = [line.split() for line in (await self.said("smpquery", "LFT", self.switch)).splitlines()[2:]]
@@ -226,7 +202,6 @@ class QueryTests(CommandsTestCase):
         self.assertGreater(len(ours), 4)
 
     async def test_manager(self) -> None:
-        """C{sminfo}."""
         pattern = re.compile(r"activity count \d+ ")
         theirs = pattern.sub("", self.fabric.run("sminfo").strip())
         self.assertEqual(pattern.sub("", (await self.said("sminfo")).strip()), theirs)
@@ -264,7 +239,6 @@ class QueryTests(CommandsTestCase):
         self.assertEqual(int(theirs["num_path_revers"], 16) >> 7, fields["reversible"])
 
     async def test_portInfoRecord(self) -> None:
-        """A port's record, value by value."""
         await self.setLIDs()
         theirs = self.fabric.run("saquery", "PIR", f"{self.host}/1")
         ours = await self.said("saquery", "PIR", f"{self.host}/1", "--get")
@@ -272,7 +246,6 @@ class QueryTests(CommandsTestCase):
         self.compare(content, theirs[theirs.index("PortInfo dump") :])
 
     async def test_otherRecords(self) -> None:
-        """A link's and the manager's record, and what the administration can do."""
         await self.setLIDs()
         link = self.dumped(self.fabric.run("saquery", "LR", self.host))
         [ours] = await self.told("saquery", "LR", self.host, "--get")
@@ -292,7 +265,6 @@ class QueryTests(CommandsTestCase):
 
     @staticmethod
     def dumped(text: str) -> dict[str, str]:
-        """Name and value of the lines of C{saquery}."""
         return dict(re.findall(r"^\s+([^.\n]+?)\.{2,}(.*)$", text, re.MULTILINE))
 
     async def test_counters(self) -> None:
@@ -317,12 +289,10 @@ class QueryTests(CommandsTestCase):
 
     @staticmethod
     def counted(text: str) -> dict[str, int]:
-        """Name and number of the lines of C{perfquery}."""
         pairs = (line.split(":", 1) for line in text.splitlines() if ":." in line)
         return {name.lower(): int(value.lstrip("."), 0) for name, value in pairs}
 
     async def test_cleared(self) -> None:
-        """What is cleared here is zero there."""
         await self.setLIDs()
         self.fabric.console('PerformanceSet "c"[1] PortCounters.SymbolErrorCounter=77')
         end = time.monotonic() + 20
@@ -332,7 +302,6 @@ class QueryTests(CommandsTestCase):
         self.assertEqual(self.counted(self.fabric.run("perfquery", self.host, "1"))["symbolerrorcounter"], 0)
 
     async def test_portState(self) -> None:
-        """C{ibportstate} sees what C{portstate} sees, and what it does."""
         await self.setLIDs()
         said = self.fabric.run("ibportstate", self.host, "1")
         theirs = dict(re.findall(r"^(\w+):\.+(.*)$", said, re.MULTILINE))

@@ -44,7 +44,6 @@ class CommandsTestCase(IbsimTestCase):
     status: object = 0
 
     async def said(self, name: str, *arguments: str) -> str:
-        """What a command prints."""
         from twisted.internet import reactor
 
         each = command(name)
@@ -62,17 +61,11 @@ class CommandsTestCase(IbsimTestCase):
         return out.getvalue()
 
     async def told(self, name: str, *arguments: str) -> Any:
-        """What it tells programs."""
         said = await self.said(name, *arguments, "--json")
         self.assertTrue(said, self.status)
         return loads(said)
 
     def theirs(self, *words: str) -> str:
-        """
-        What one of Debian's tools prints, whatever its exit status.
-
-        ibqueryerrors crashes in one of many runs, and then has printed nothing: it is asked again.
-        """
         for _ in range(_TRIES):
             try:
                 return self.fabric.run(*words)
@@ -83,21 +76,16 @@ class CommandsTestCase(IbsimTestCase):
         return said
 
     async def waited(self, seconds: float) -> None:
-        """What was told to ibsim's console, or was started, has had time to happen: nobody tells of it."""
         from twisted.internet import reactor
 
         await deferLater(reactor, seconds)
 
     async def lids(self, *kinds: str) -> list[str]:
-        """Of all nodes of these kinds."""
         return [str(node["lid"]) for node in await self.told("nodes", *kinds) if node["lid"]]
 
 
 class ListingTests(CommandsTestCase):
-    """Nodes and links."""
-
     async def test_nodes(self) -> None:
-        """C{nodes} has what C{ibhosts} and C{ibswitches} print."""
         line = re.compile(r'^\w+\s+: 0x(\w+) ports (\d+) "(.*?)"', re.MULTILINE)
         for option, tool in (("--hosts", "ibhosts"), ("--switches", "ibswitches")):
             ours = await self.told("nodes", option)
@@ -107,7 +95,6 @@ class ListingTests(CommandsTestCase):
             self.assertTrue(found)
 
     async def test_links(self) -> None:
-        """C{links --all} has what C{iblinkinfo} prints: every port, its link, and what that could be."""
         ours = {linkSaid(link) for link in await self.told("links", "--all")}
         theirs = set(map(linkRead, self.theirs("iblinkinfo", "-l").splitlines()))
         self.assertEqual(ours, theirs)
@@ -137,7 +124,6 @@ def linkRead(line: str) -> tuple[object, ...]:
 
 
 def linkSaid(link: dict[str, Any]) -> tuple[object, ...]:
-    """The same of ours."""
     one, other = link["from"], link["to"] or {"portGUID": "", "lid": 0, "port": 0, "name": ""}
     isUp = link["physicalState"] == "LINK_UP"
     return (
@@ -150,12 +136,9 @@ def linkSaid(link: dict[str, Any]) -> tuple[object, ...]:
 
 
 class RouteTests(CommandsTestCase):
-    """Ways and tables."""
-
     most = 6
 
     async def test_trace(self) -> None:
-        """C{trace} prints what C{ibtracert} prints; by the administration's records, the same way."""
         nodes = await self.lids()
         own = str(self.portAt().endPort.lid)
         pairs = [(own, target) for target in nodes[: self.most]]
@@ -168,7 +151,6 @@ class RouteTests(CommandsTestCase):
             self.assertEqual((administered.partition("\n")[2], self.status), (theirs, 0))
 
     async def test_routes(self) -> None:
-        """C{routes} prints what C{ibroute} prints, of each switch."""
         switches = await self.lids("--switches")
         for lid in switches[: self.most]:
             self.assertEqual(await self.said("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n")
@@ -177,10 +159,7 @@ class RouteTests(CommandsTestCase):
 
 
 class ErrorTests(CommandsTestCase):
-    """Counters of errors."""
-
     async def test_clear(self) -> None:
-        """What C{errors --clear} has cleared C{ibqueryerrors} finds no more."""
         host = (await self.told("nodes", "--hosts"))[-1]["description"]
         self.fabric.console(f'PerformanceSet "{host}"[1] PortCounters.SymbolErrorCounter=77')
         await self.waited(0.5)
@@ -189,7 +168,6 @@ class ErrorTests(CommandsTestCase):
         self.assertNotIn("SymbolErrorCounter", self.theirs("ibqueryerrors"))
 
     async def test_check(self) -> None:
-        """C{check} finds nothing in a healthy fabric, and one finding for each thing that is wrong."""
         self.assertIn("all is well", await self.said("check"))
         self.assertEqual(self.status, 0)
         host = (await self.told("nodes", "--hosts"))[-1]["description"]
@@ -203,10 +181,7 @@ class ErrorTests(CommandsTestCase):
 
 
 class VendorTests(CommandsTestCase):
-    """Ping and system statistics."""
-
     async def test_theirClients(self) -> None:
-        """C{ibping} and C{ibsysstat} ask a handler of ours."""
         host = (await self.told("nodes", "--hosts"))[1]["description"]
         port = self.portAt(host, isSM=True)
         from twisted.internet import reactor
@@ -251,13 +226,9 @@ class VendorTests(CommandsTestCase):
 
 
 class ExampleRouteTests(RouteTests):
-    """ibsim's own example: two switches, two ways between them, four hosts."""
-
     net = EXAMPLE
     skip = NO_EXAMPLES
 
 
 class TreeRouteTests(RouteTests):
-    """A fat tree of three levels."""
-
     net = fatTree(40, 8).text()

@@ -30,7 +30,6 @@ _COUNTED = re.compile(r"\[(Port\w*(?:Data|Pkts)) == \d+ \([^)]*\)\]")
 
 
 def parts(text: str) -> tuple[list[str], list[str]]:
-    """What is said of each node, in an order of its own, and the summary; without what differs."""
     said, _, summary = text.partition("\n## ")
     said = _HEADING.sub(r"\1 \2", said)
     said = _COUNTED.sub(r"[\1]", said)
@@ -42,15 +41,11 @@ def parts(text: str) -> tuple[list[str], list[str]]:
 
 
 def picked(told: list[dict[str, Any]], keys: list[str]) -> list[list[Any]]:
-    """Of what was told, what stands at these keys."""
     return [[each[key] for key in keys] for each in told]
 
 
 class ExactErrorTests(CommandsTestCase):
-    """C{errors} beside C{ibqueryerrors}: all lines, in all of its forms."""
-
     async def test_lines(self) -> None:
-        """Whatever is asked for: links, details, data, thresholds, what is left out, kinds of nodes."""
         nodes = [node["description"] for node in await self.told("nodes", "--hosts")]
         switch = (await self.told("nodes", "--switches"))[0]["description"]
         for place, counter, value in (
@@ -84,22 +79,17 @@ class ExactErrorTests(CommandsTestCase):
 
 
 class ExactListingTests(CommandsTestCase):
-    """C{discover} and C{links} beside C{ibnetdiscover} and C{iblinkinfo}."""
-
     async def test_lines(self) -> None:
-        """All lines of C{iblinkinfo -l}, letter by letter."""
         ours = sorted((await self.said("links", "--line")).splitlines())
         theirs = sorted(line for line in self.theirs("iblinkinfo", "-l").splitlines() if line)
         self.assertEqual(ours, theirs)
 
     async def test_heading(self) -> None:
-        """Where the sweep began."""
         [ours] = re.findall("^# Initiated.*$", await self.said("discover"), re.MULTILINE)
         [theirs] = re.findall("^# Initiated.*$", self.theirs("ibnetdiscover"), re.MULTILINE)
         self.assertEqual(ours, theirs)
 
     async def test_datagrams(self) -> None:
-        """No more questions are asked than C{ibnetdiscover} asks."""
         sweep = Sweep(self.agentAt())
         await sweep.run()
         told = re.search(r"Total MADs used: (\d+)", self.theirs("ibnetdiscover", "--max_hops"))
@@ -108,7 +98,6 @@ class ExactListingTests(CommandsTestCase):
         self.assertGreater(sweep.asked, 10)
 
     async def test_loaded(self) -> None:
-        """What C{ibnetdiscover} has printed is loaded: nodes and links are those of the fabric."""
         path = Path(self.mktemp())
         path.write_text(self.theirs("ibnetdiscover"))
         for name, keys in (
@@ -122,27 +111,19 @@ class ExactListingTests(CommandsTestCase):
 
 
 class TreeExactErrorTests(ExactErrorTests):
-    """A fat tree of three levels."""
-
     net = fatTree(40, 8).text()
 
 
 class ExampleExactListingTests(ExactListingTests):
-    """ibsim's own example."""
-
     net = EXAMPLE
     skip = NO_EXAMPLES
 
 
 class TreeExactListingTests(ExactListingTests):
-    """A fat tree of three levels."""
-
     net = fatTree(40, 8).text()
 
 
 class DevicesTests(CommandsTestCase):
-    """Switches of one system, which have FDR10."""
-
     net = (
         TWO_SWITCHES.replace('Rt 2 "d"', 'Hca 2 "d"')
         .replace("speed=7\nextspeed=7", "speed=7")
@@ -158,7 +139,6 @@ class DevicesTests(CommandsTestCase):
                 await agent.SubnSet(info, IBDRPath(drPath=route), number)
 
     async def test_fdr10(self) -> None:
-        """It is told as theirs tell it, with no more questions."""
         await self.setFDR10()
         ours, theirs = await self.said("discover"), self.theirs("ibnetdiscover")
         lines = [
@@ -176,7 +156,6 @@ class DevicesTests(CommandsTestCase):
         await ExactListingTests.test_datagrams(self)  # type: ignore[arg-type]  # it is of that kind
 
     async def test_chassis(self) -> None:
-        """The same nodes are in the same chassis."""
         said = self.theirs("ibnetdiscover", "-g")
         found = re.search(r"^Chassis 1 \(guid (\w+)\)$(.*)^Non-Chassis", said, re.MULTILINE | re.DOTALL)
         assert found is not None
@@ -189,7 +168,6 @@ class DevicesTests(CommandsTestCase):
         self.assertEqual({int(node["guid"].replace(":", ""), 16) for node in ours["nodes"]}, theirs)
 
     async def test_slots(self) -> None:
-        """So are those of a vendor whose systems tell the slot, which is left out."""
         systems = iter(("0x0005ad0001000001", "0x0005ad0002000001"))
         text = re.sub(
             "vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x99", lambda _: self.slot(next(systems)), self.net
@@ -204,11 +182,9 @@ class DevicesTests(CommandsTestCase):
 
     @staticmethod
     def slot(system: str) -> str:
-        """What a net file says of a switch there."""
         return f"vendid=0x5ad\ndevid=0x5a07\nsysimgguid={system}"
 
     async def test_net(self) -> None:
-        """ibsim makes nodes of the same systems, vendors and devices of what we print."""
         net = await self.said("discover", "--format", "net")
         before = await self.told("nodes")
         self.fabric.stop()

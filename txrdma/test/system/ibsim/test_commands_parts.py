@@ -26,23 +26,18 @@ _UNKNOWN = '"Port not available"'
 
 
 def lines(text: str) -> list[str]:
-    """Of ports, in an order of their own."""
     return sorted(line for line in text.splitlines() if line)
 
 
 def near(line: str) -> str:
-    """What a line says of the port itself."""
     return line.partition("==>")[0]
 
 
 def beyond(line: str) -> str:
-    """What it says of the other end."""
     return line.partition("==>")[2].strip()
 
 
 class PartTests(CommandsTestCase):
-    """A switch, hosts, and what is around."""
-
     async def places(self) -> list[dict[str, Any]]:
         """One node of each kind at each distance, with directed routes, which infiniband-diags takes, too."""
         told = (await self.told("discover"))["nodes"]
@@ -53,7 +48,6 @@ class PartTests(CommandsTestCase):
         return list(kinds.values())
 
     async def test_links(self) -> None:
-        """The lines of a switch are the same, and of a host all that is said of itself."""
         for node in await self.places():
             route = node["route"].removeprefix("DR ")
             theirs = lines(self.theirs("iblinkinfo", "-l", "-D", route))
@@ -75,7 +69,6 @@ class PartTests(CommandsTestCase):
                 self.assertEqual(ours, [line for line in whole if line in set(ours)])
 
     async def test_around(self) -> None:
-        """One hop around a switch the same ports are told, and more of their links."""
         for node in await self.places():
             if node["type"] != "SWITCH":
                 continue
@@ -122,7 +115,5 @@ class PartTests(CommandsTestCase):
 
 
 class ExamplePartTests(PartTests):
-    """ibsim's own example: two switches, two ways between them, four hosts."""
-
     net = EXAMPLE
     skip = NO_EXAMPLES

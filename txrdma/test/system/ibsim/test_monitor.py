@@ -49,8 +49,6 @@ TWO_INTERVALS = 2 * INTERVAL_SECONDS
 
 
 class MonitorTestCase(IbsimTestCase):
-    """OpenSM is at e; the monitor is at a."""
-
     net = NET
     hasSM = True
     smConfiguration = "sm_priority 4\nsweep_interval 0"
@@ -118,14 +116,7 @@ class MonitorTestCase(IbsimTestCase):
 
 
 class MonitorTests(MonitorTestCase):
-    """Links, counters and managers that change; another manager may stand by at d."""
-
     async def test_errorCorrection(self) -> None:
-        """
-        Nobody is asked for counters of error correction who does not have them, and nothing is found.
-
-        An OpenSM in ibsim would end by the question, as it does by perfquery's.
-        """
         self.poller.change(replace(self.settings, stateSeconds=1.0), DEFAULT_RULES, lambda fabric: [])
         await self.started()
         corrections = self.poller.corrections
@@ -139,7 +130,6 @@ class MonitorTests(MonitorTestCase):
         self.assertEqual((corrections.meters, self.told), ({}, []))
 
     async def test_cut(self) -> None:
-        """A host's link that is cut makes it gone within two intervals, and iblinkinfo tells the same."""
         await self.started()
         self.assertEqual(self.linked(), await self.linkedAsTold())
         sweeps = self.poller.statistics.sweeps
@@ -154,11 +144,6 @@ class MonitorTests(MonitorTestCase):
         self.assertEqual(self.poller.statistics.sweeps, sweeps)  # only what had changed was asked
 
     async def test_cutBetweenSwitches(self) -> None:
-        """
-        A link between switches is known as gone within two intervals, and is there again.
-
-        Not the one that OpenSM's report takes to us: OpenSM does not repeat what is lost in it.
-        """
         await self.started()
         self.fabric.console('Unlink "left"[4]')
         seconds = await self.until(lambda: ("raised", "link-gone", "left") in self.told)
@@ -170,7 +155,6 @@ class MonitorTests(MonitorTestCase):
         self.assertEqual(self.linked(), await self.linkedAsTold())
 
     async def test_added(self) -> None:
-        """A host that was never there is known within two intervals of its link, with its counters."""
         self.fabric.console('Unlink "c"[1]')
         await self.started()
         assert self.poller.fabric is not None
@@ -184,7 +168,6 @@ class MonitorTests(MonitorTestCase):
         self.assertEqual(self.told, [])
 
     async def test_counters(self) -> None:
-        """Errors that grow are found within two intervals; perfquery and ibqueryerrors read the same."""
         await self.started()
         self.fabric.console('PerformanceSet "left"[2] PortCounters.SymbolErrorCounter=4321')
         seconds = await self.until(lambda: ("raised", "symbol-errors", "left") in self.told)
@@ -200,7 +183,6 @@ class MonitorTests(MonitorTestCase):
         self.assertIn("[SymbolErrorCounter == 4321]", out.decode())
 
     async def test_handover(self) -> None:
-        """A manager that is killed is missed, and the next one is told of; then cuts are heard of again."""
         self.fabric.standBy("d", "sm_priority 3\nsminfo_polling_timeout 200\npolling_retry_number 3")
         await self.started()
         self.fabric.killManager()
@@ -240,7 +222,6 @@ class MonitorTests(MonitorTestCase):
             self.assertEqual(self.told.count(("raised", *which)), 1, f"{which}")
 
     async def test_killedInSweep(self) -> None:
-        """A manager that is killed in the middle of a sweep takes nobody with it."""
         await self.started()
         sweeps = self.poller.statistics.sweeps
         self.poller.sweeps.runNow()
@@ -251,7 +232,6 @@ class MonitorTests(MonitorTestCase):
         self.assertEqual([one for one in self.told if "gone" in one[1]], [])
 
     async def test_otherLIDs(self) -> None:
-        """A manager that begins anew, with other LIDs: nobody is taken for somebody else."""
         self.fabric.console('PerformanceSet "c"[1] PortCounters.SymbolErrorCounter=4321')
         await self.started()
         fabric = self.poller.fabric
@@ -276,7 +256,6 @@ class MonitorTests(MonitorTestCase):
         self.assertNotIn("symbol-errors", {kind for kind, _where in self.raised()})
 
     async def test_standstill(self) -> None:
-        """A fabric that stands still for seconds has lost nobody when it goes on."""
         await self.started()
         fabric = self.poller.fabric
         assert fabric is not None

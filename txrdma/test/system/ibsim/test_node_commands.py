@@ -18,20 +18,16 @@ from txrdma.test.system.ibsim.test_commands_2 import CommandsTestCase
 
 
 class FormTests(CommandsTestCase):
-    """Line by line the same text."""
-
     most = 99
     _filling: MADAgent | None = None
 
     async def test_numbered(self) -> None:
-        """C{trace --no-info} prints what C{ibtracert -n} prints."""
         lids = (await self.lids())[: self.most]
         for source, target in zip(lids, reversed(lids), strict=True):
             theirs = self.theirs("ibtracert", "-n", source, target)
             self.assertEqual(await self.said("trace", "-n", source, target), theirs)
 
     async def test_allLIDs(self) -> None:
-        """C{routes --all} prints what C{ibroute -a} prints, LIDs that nobody has included."""
         [lid, *_] = await self.lids("--switches")
         for low, high in (("1", "6"), ("2", "3")):
             for ours, theirs in (((), ()), (("--no-destinations",), ("-n",))):
@@ -40,13 +36,11 @@ class FormTests(CommandsTestCase):
                 self.assertEqual(said, told)
 
     async def fill(self, lid: int, *masks: int, position: int = 0) -> None:
-        """Let a switch send multicast LIDs, from 0xc000 on, by ports."""
         agent = self._filling = self._filling or self.agentAt()
         content = MulticastForwardingTable(portMasks=(*masks, *(0,) * (32 - len(masks))))
         await agent.SubnSet(content, toLID(agent.port.endPort, lid), position << 28)
 
     async def test_multicastTables(self) -> None:
-        """C{routes --multicast} prints what C{ibroute -M} prints."""
         lid = int((await self.lids("--switches"))[0])
         await self.fill(lid, 0b10_0100, 0, 0b1001)
         theirs = self.theirs("ibroute", "-M", str(lid))
@@ -85,14 +79,12 @@ class FormTests(CommandsTestCase):
         return self.status
 
     async def test_address(self) -> None:
-        """C{smpquery Address} tells what C{ibaddr} tells, and the name."""
         for lid in (await self.lids())[: self.most]:
             theirs = self.theirs("ibaddr", lid).rstrip("\n")
             ours = await self.said("smpquery", "Address", lid)
             self.assertTrue(ours.startswith(theirs + " '"), (ours, theirs))
 
     async def test_bytes(self) -> None:
-        """C{query} with a number shows the bytes that C{smpdump} shows."""
         [lid, *_] = await self.lids("--switches")
         for number, modifier in (("0x11", "0"), ("0x12", "0"), ("0x15", "1")):
             theirs = re.sub(r"\s", "", self.theirs("smpdump", lid, number, modifier))
@@ -115,12 +107,9 @@ class FormTests(CommandsTestCase):
 
 
 class SeveralLIDsTests(CommandsTestCase):
-    """Ports with two LIDs each."""
-
     smConfiguration = "lmc 1"
 
     async def test_routes(self) -> None:
-        """Each further LID of a port is a path by a number; LIDs that nobody has are told where asked for."""
         for lid in await self.lids("--switches"):
             self.assertEqual(await self.said("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n")
             theirs = self.theirs("ibroute", "-a", lid, "2")
@@ -131,7 +120,6 @@ class SeveralLIDsTests(CommandsTestCase):
             self.assertEqual(everything[lid]["linear"], alone["linear"])
 
     async def test_trace(self) -> None:
-        """Packets for a port's second LID go their own way."""
         hosts = [int(lid) for lid in await self.lids("--hosts")]
         for lid in hosts[1:]:
             for target in (lid, lid + 1):
@@ -139,7 +127,6 @@ class SeveralLIDsTests(CommandsTestCase):
                 self.assertEqual(await self.said("trace", str(hosts[0]), str(target)), theirs)
 
     async def test_address(self) -> None:
-        """A range of LIDs."""
         lid = (await self.lids("--hosts"))[-1]
         theirs = self.theirs("ibaddr", lid).rstrip("\n")
         self.assertIn(theirs, await self.said("smpquery", "addr", lid))
@@ -147,23 +134,17 @@ class SeveralLIDsTests(CommandsTestCase):
 
 
 class FatTreeFormTests(FormTests):
-    """Switches of 36 ports, in two levels."""
-
     net = fatTree(40).text()
     most = 6
 
 
 class AdministrationTests(CommandsTestCase):
-    """What C{saquery} has options for."""
-
     async def test_managers(self) -> None:
-        """C{saquery sms} is C{saquery -s}."""
         theirs = re.findall(r"EndPortLid\.+(\d+)", self.theirs("saquery", "-s"))
         ours = [str(each["fields"]["endPortLID"]) for each in await self.told("saquery", "sms", "--get")]
         self.assertEqual((ours, len(ours)), (theirs, 1))
 
     async def test_groups(self) -> None:
-        """C{saquery groups} is C{saquery -g}."""
         theirs = dict(re.findall(r"(\w+)\.{2,}(\S+)", self.theirs("saquery", "-g")))
         [told] = await self.told("saquery", "groups", "--get")
         fields = told["fields"]
@@ -202,10 +183,7 @@ class AdministrationTests(CommandsTestCase):
 
 
 class CounterTests(CommandsTestCase):
-    """C{perfquery} of many ports."""
-
     async def test_ports(self) -> None:
-        """The same ports as theirs, one after the other; added, the same sums."""
         [switch, *_] = await self.lids("--switches")
         nodes = await self.told("nodes", "--hosts")
         host = next(str(node["lid"]) for node in nodes if node["numPorts"] == 1)
@@ -222,8 +200,6 @@ class CounterTests(CommandsTestCase):
 
 
 class PortTests(CommandsTestCase):
-    """C{portstate} beside C{ibportstate}: by directed routes, and nobody else changes anything."""
-
     net = "vendid=0x2c9\ndevid=0xc738\n" + fatTree(8).text()
     hasSM = False
 
@@ -233,7 +209,6 @@ class PortTests(CommandsTestCase):
         return fields
 
     async def test_changes(self) -> None:
-        """Each operation changes one port of a switch as theirs changes another."""
         before = await self.info(3)
         self.assertEqual(before, await self.info(4))
         for words in (
@@ -263,7 +238,6 @@ class PortTests(CommandsTestCase):
         self.assertNotEqual(theirs, before)
 
     async def test_ends(self) -> None:
-        """The same of what only ports with a LID have."""
         for number in (3, 4):  # of a port without them, ibportstate sets LIDs of its own
             await self.said("portstate", f"0,1,{number}", "1", "lid", "7", "smlid", "8", "--yes")
         for words in (
@@ -295,7 +269,6 @@ class PortTests(CommandsTestCase):
         self.assertEqual(set(re.findall(r"(\w+)/ *LinkUp", self.theirs("iblinkinfo", "-l"))), {"Initialize"})
 
     async def test_peer(self) -> None:
-        """What is at the other end is what C{smpquery} tells of it."""
         told = await self.told("portstate", "0,1", "5")
         theirs = self.theirs("smpquery", "-D", "portinfo", "0,1,5", "1")
         self.assertIn("LinkState:.......................Initialize", theirs)

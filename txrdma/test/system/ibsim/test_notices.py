@@ -34,8 +34,6 @@ Hca 1 "d"
 
 
 class SubscriptionTests(IbsimTestCase):
-    """OpenSM is at d, another one stands by at c; who subscribes is at a."""
-
     net = NET
     hasSM = True
     smConfiguration = "sm_priority 4"
@@ -60,7 +58,6 @@ class SubscriptionTests(IbsimTestCase):
         self.addCleanup(self.subscription.stop)
 
     async def isKnown(self) -> bool:
-        """Whether the manager has one subscription of ours; it is an error when it has several."""
         end = self.agent.port.refresh()
         query = InformInfoRecord.query(subscriberGID=end.gids[0])
         try:
@@ -71,7 +68,6 @@ class SubscriptionTests(IbsimTestCase):
         return record.subscriberGID == end.gids[0]
 
     async def test_reports(self) -> None:
-        """It stands; a host that goes is reported, once; at the end nothing is left of it."""
         self.subscription.start()
         await waitUntil(self.reactor, lambda: self.subscription.isStanding)
         self.assertTrue(await self.isKnown())

@@ -29,8 +29,6 @@ Hca 1 "d"
 
 
 class SelectingClock(ReactorClock):
-    """A clock whose steps select readers and writers in real time."""
-
     def step(self) -> None:
         """Wait for a descriptor, but not long."""
         readable, writable, _ = select(self.readers, self.writers, (), 0.005)
@@ -44,8 +42,6 @@ class SelectingClock(ReactorClock):
 
 
 class IbsimTests(MADPortContract, IbsimTestCase):
-    """Two hosts, OpenSM at a third; ibsim brings requests to who says that he is a manager."""
-
     net = NET
     hasSM = True
 
@@ -69,7 +65,6 @@ class IbsimTests(MADPortContract, IbsimTestCase):
         return IBPath(dlid=self.ports[1].endPort.lid), IBDRPath(drPath=(1, 2))
 
     def test_standstill(self) -> None:
-        """An ibsim that stands still holds up the reactor for a moment only, and is an L{RDMAError}."""
         self.fabric.pause()
         begin = time.monotonic()
         self.assertRaises(DeviceUnavailable, self.ports[0].refresh)
@@ -80,7 +75,6 @@ class IbsimTests(MADPortContract, IbsimTestCase):
         self.assertRaises(DeviceUnavailable, self.ports[0].refresh)
 
     def isAnswering(self) -> bool:
-        """Whether the port can be looked at."""
         try:
             return self.ports[0].refresh() == self.ports[0].endPort
         except DeviceUnavailable:

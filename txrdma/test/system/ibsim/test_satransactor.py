@@ -72,8 +72,6 @@ NET: Final = TWO_SWITCHES.replace('Rt 2 "d"', 'Hca 2 "d"')
 
 
 class SATransactorTests(IbsimTestCase):
-    """With the same question to both."""
-
     def setUp(self) -> None:
         self.fabric = Ibsim(NET, True, "qos TRUE")  # else OpenSM never looks at tables of lanes
         self.addCleanup(self.fabric.stop)
@@ -81,7 +79,6 @@ class SATransactorTests(IbsimTestCase):
     async def compare(
         self, agent: Any, transactor: SATransactor, kind: type[Attribute], way: IBPath, modifier: int
     ) -> None:
-        """Both answers, without what differs by nature."""
         said = []
         for each in (agent, transactor):
             try:
@@ -104,7 +101,6 @@ class SATransactorTests(IbsimTestCase):
                         await self.compare(agent, transactor, kind, way, modifier)
 
     async def test_otherPort(self) -> None:
-        """The other port of a host, asked for at the LID of the first one."""
         agent = self.agentAt("a")
         transactor = SATransactor(agent, agent.port.refresh())
         await self.compare(agent, transactor, PortInfo, IBDRPath(drPath=(1, 2)), 2)
@@ -134,7 +130,6 @@ class SATransactorTests(IbsimTestCase):
         self.assertEqual(told.symbolErrorCounter, 77)
 
     async def test_manager(self) -> None:
-        """OpenSM's own attribute."""
         agent = self.agentAt("a")
         end = agent.port.refresh()
         told = await SATransactor(agent, end).SubnGet(SMInfo, toLID(end, end.smLID))
@@ -142,7 +137,6 @@ class SATransactorTests(IbsimTestCase):
         self.assertEqual((told.guid, told.smState), (direct.guid, direct.smState))
 
     async def test_sweep(self) -> None:
-        """A sweep that asks OpenSM finds what one finds that asks the nodes, by a schedule or not."""
         agent = self.agentAt("a")
         end = agent.port.refresh()
         direct = await Sweep(agent).run()
@@ -156,7 +150,6 @@ class SATransactorTests(IbsimTestCase):
             )
 
     async def test_portGUID(self) -> None:
-        """Our own port in ibsim has the GUID that its subnet knows."""
         for name in ("a", "b", "left"):
             agent = self.agentAt(name)
             info = await agent.SubnGet(NodeInfo, IBDRPath())
@@ -164,7 +157,6 @@ class SATransactorTests(IbsimTestCase):
             self.assertEqual(agent.port.endPort.gids[0].guid, info.portGUID, name)
 
     async def test_paths(self) -> None:
-        """OpenSM's paths, by what people type; a path by LID that was asked for says more."""
         agent = self.agentAt("a")
         end = agent.port.refresh()
         fabric = await Sweep(agent).run()

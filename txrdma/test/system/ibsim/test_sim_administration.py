@@ -19,12 +19,9 @@ from txrdma.test.system.ibsim.test_sim_managed import stateless
 
 
 class SaqueryTests(IbsimTestCase):
-    """Debian's saquery asks ours."""
-
     net = TWO_SWITCHES.replace('[5] "b"[2]\n', "")
 
     async def test_saquery(self) -> None:
-        """It prints the path and the node that ours tell."""
         from twisted.internet import reactor
 
         ours = SimulatedFabric(reactor, parseNet(self.net), managerAt="a", resweepSeconds=None)
@@ -42,7 +39,6 @@ class SaqueryTests(IbsimTestCase):
         self.assertIn("0x84", said["mtu"])
 
     async def copy(self, ours: SimulatedFabric, agent: MADAgent) -> None:
-        """Make ibsim's nodes what ours have become by their manager: we are the manager there, too."""
         found = await Sweep(agent).run()
         for node in found.nodes.values():
             mine = next(one for one in ours.nodes.values() if one.guid == node.guid)

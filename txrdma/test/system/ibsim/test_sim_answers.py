@@ -81,8 +81,6 @@ Hca 1 "b"
 
 
 class AnswersMixin(IbsimTestCase):
-    """Asks both the same."""
-
     def setUp(self) -> None:
         super().setUp()
         self.clock = Clock()
@@ -92,7 +90,6 @@ class AnswersMixin(IbsimTestCase):
         self.addCleanup(self.ourAgent.close)
 
     async def ask(self, questions: Sequence[Question]) -> list[tuple[object, object]]:
-        """What ibsim says to each, and what ours say: content, or status."""
         theirs, ours = (
             [agent.call(rpc, payload, path, modifier) for rpc, payload, path, modifier in questions]
             for agent in (self.theirAgent, self.ourAgent)
@@ -103,7 +100,6 @@ class AnswersMixin(IbsimTestCase):
         return [(await _said(one), await _said(other)) for one, other in zip(theirs, ours, strict=True)]
 
     async def compare(self, questions: Iterable[Question], leaveOut: Container[str] = ()) -> int:
-        """Ask all, many at a time; how many there were. What differs is told field by field."""
         count = 0
         different: list[str] = []
         waiting = iter(questions)
@@ -119,13 +115,11 @@ class AnswersMixin(IbsimTestCase):
         return count
 
     async def places(self) -> list[tuple[IBDRPath, Any]]:
-        """A route to every node, from a sweep through ibsim."""
         fabric = await Sweep(self.theirAgent).run()
         return [(node.route, node) for node in fabric.nodes.values() if node.route is not None]
 
 
 def differences(ours: object, theirs: object, leaveOut: Container[str] = ()) -> Iterator[str]:
-    """What two answers say differently."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name, value in ours.items():
             if value != theirs[name] and name not in leaveOut:
@@ -167,12 +161,9 @@ def managementQuestions(path: IBPath, isSwitch: bool, ports: int) -> Iterator[Qu
 
 
 class UnmanagedAnswersTests(AnswersMixin):
-    """Before any manager ran."""
-
     net = TWO_SWITCHES
 
     async def test_everything(self) -> None:
-        """Every attribute of every node."""
         count = 0
         for route, node in await self.places():
             questions = managementQuestions(route, node.isSwitch, node.info.numPorts)
@@ -181,24 +172,17 @@ class UnmanagedAnswersTests(AnswersMixin):
 
 
 class MixedAnswersTests(UnmanagedAnswersTests):
-    """Links whose ends have different widths and speeds enabled; GUIDs and descriptions from the file."""
-
     net = MIXED
 
 
 class SlowAnswersTests(UnmanagedAnswersTests):
-    """A file that says nothing of widths and speeds."""
-
     net = SLOW
 
 
 class SettingAnswersTests(AnswersMixin):
-    """What Set does, by the answer and by what is told afterwards."""
-
     net = TWO_SWITCHES
 
     async def test_tables(self) -> None:
-        """Tables keep what was set."""
         leaf = IBDRPath(drPath=(1,))
         for content, modifier in (
             (smp.PKeyTable(pkeys=(0xFFFF, 0x8001) + (0,) * 30), 0),
@@ -231,25 +215,20 @@ class SettingAnswersTests(AnswersMixin):
 
 
 class DepartureTests(AnswersMixin):
-    """The places above are as they are said to be: where ibsim and ours agree there is nothing to be said."""
-
     net = TWO_SWITCHES
     leaf = IBDRPath(drPath=(1,))
 
     async def told(self, rpc: str, payload: Any, modifier: int = 0, path: IBPath = leaf) -> tuple[Any, Any]:
-        """What ibsim says, and what ours say."""
         (answers,) = await self.ask([(rpc, payload, path, modifier)])
         return answers
 
     async def set(self, port: int, **values: Any) -> tuple[Any, Any]:
-        """Set in both the PortInfo that ibsim's port has, with other values."""
         now = await self.theirAgent.SubnGet(smp.PortInfo, self.leaf, port)
         fields = {field.name: getattr(now, field.name) for field in now.fields}
         fields |= {"portState": 0, "portPhysicalState": 0, **values}
         return await self.told("SubnSet", smp.PortInfo(**fields), port)
 
     async def test_unknown(self) -> None:
-        """Attributes that ibsim does not know."""
         theirs, ours = await self.told("SubnGet", smp.LedInfo)
         self.assertEqual((theirs, ours), ("no answer", "status 0x000c"))
 
@@ -265,26 +244,22 @@ class DepartureTests(AnswersMixin):
             self.assertEqual(ours, "status 0x001c", kind)
 
     async def test_speeds(self) -> None:
-        """Speeds that are not there, and that there shall be none."""
         theirs, ours = await self.set(2, linkSpeedExtEnabled=8)
         self.assertEqual((theirs["linkSpeedExtEnabled"], ours), (7, "status 0x001c"))
         theirs, ours = await self.set(2, linkSpeedExtEnabled=30)
         self.assertEqual((theirs["linkSpeedExtEnabled"], ours["linkSpeedExtEnabled"]), (7, 30))
 
     async def test_active(self) -> None:
-        """A port becomes ACTIVE while its peer is not ARMED."""
         theirs, ours = await self.set(2, portState=3)
         self.assertEqual((theirs["portState"], ours["portState"]), ("ARMED", "ARMED"))
         theirs, ours = await self.set(2, portState=4)
         self.assertEqual((theirs, ours["portState"]), ("status 0x001c", "ACTIVE"))
 
     async def test_time(self) -> None:
-        """SubnetTimeOut."""
         told = await self.set(0, subnetTimeOut=18)
         self.assertEqual([one["subnetTimeOut"] for one in told], [31, 18])
 
     async def test_portZero(self) -> None:
-        """A route that ends by port 0 of a switch, and one that leaves a host by it."""
         for path in (IBDRPath(drPath=(1, 0)), IBDRPath(drPath=(0,))):
             theirs, ours = await self.told("SubnGet", smp.NodeInfo, 0, path)
             self.assertIsInstance(theirs, dict, path)

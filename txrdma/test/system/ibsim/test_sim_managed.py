@@ -52,10 +52,6 @@ DETAILS = (
 
 
 class Place:
-    """
-    A node: how it is reached, what it is, which LID it has.
-    """
-
     def __init__(self, node: Any) -> None:
         self.route: IBDRPath = node.route
         self.isSwitch: bool = node.isSwitch
@@ -67,15 +63,12 @@ class Place:
         self.linked = [port.number for port in node.ports.values() if port.peer is not None]
 
     def name(self, fabric: SimulatedFabric) -> str:
-        """Its identifier in the net file."""
         return next(name for name, node in fabric.nodes.items() if node.guid == self.guid)
 
     def numbers(self) -> range:
-        """The ports that PortInfo can be asked of."""
         return range(self.ports + 1) if self.isSwitch else range(1, self.ports + 1)
 
     def incoming(self) -> Sequence[int]:
-        """The ports in of which tables of lanes are compared."""
         return range(self.ports + 1) if self.ports <= MOST_PORTS else (0, self.ports)
 
     def tables(self, top: int) -> Iterator[tuple[type[Attribute], int]]:
@@ -94,13 +87,10 @@ class Place:
 
 
 class ManagedTestCase(AnswersMixin):
-    """Ours, as OpenSM has configured theirs."""
-
     net = TWO_SWITCHES
     hasSM = True
 
     async def prepare(self) -> list[Place]:
-        """Set in ours what OpenSM has set in theirs; the nodes, by a sweep through theirs."""
         places = [Place(node) for _route, node in await self.places()]
         self.top = max(place.info.lid for place in places)
         ports = [(smp.PortInfo, place.route, number) for place in places for number in place.numbers()]
@@ -120,7 +110,6 @@ class ManagedTestCase(AnswersMixin):
         questions: Iterable[tuple[type[Attribute], IBDRPath, int]],
         made: Callable[[Any], Attribute] = lambda content: content,
     ) -> None:
-        """Ask theirs, and set in ours what is made of the answers."""
         waiting = iter(questions)
         while some := list(islice(waiting, AT_ONCE)):
             told = [await call for call in [self.theirAgent.SubnGet(*question) for question in some]]
@@ -133,7 +122,6 @@ class ManagedTestCase(AnswersMixin):
                 await call
 
     def copySM(self, places: list[Place]) -> None:
-        """Which port a manager is at, which no datagram sets."""
         for place in places:
             if place.info.capabilityMask & PortCapability.SM:
                 port = self.ours.port(place.name(self.ours), place.entry)
@@ -168,12 +156,9 @@ class ManagedTestCase(AnswersMixin):
 
 
 class ManagedAnswersTests(ManagedTestCase):
-    """Two switches; of what OpenSM can set as much as possible is not what it was."""
-
     smConfiguration = "qos TRUE\nqos_high_limit 7\nlmc 1\nsubnet_prefix 0xfec0000000000001"
 
     async def test_everything(self) -> None:
-        """Each attribute of subnet and of performance management, by the LIDs that OpenSM gave."""
         places = await self.prepare()
         asked = await self.compare(self.managementQuestions(places), {"subnetTimeOut"})
         self.assertGreater(asked, 20 * len(places))
@@ -182,10 +167,7 @@ class ManagedAnswersTests(ManagedTestCase):
 
 
 class CountedAnswersTests(ManagedTestCase):
-    """Two switches, and what they have counted."""
-
     async def test_counted(self) -> None:
-        """Counters that are said to have counted, and which of them a Set clears."""
         places = (await self.prepare())[:4]
         for place in places:
             name, number = place.name(self.ours), place.entry or 1
@@ -201,30 +183,23 @@ class CountedAnswersTests(ManagedTestCase):
 
 
 def stateless(info: smp.PortInfo, state: int = 0) -> smp.PortInfo:
-    """To be set: the states as they are, or this one."""
     fields = {field.name: getattr(info, field.name) for field in info.fields}
     return smp.PortInfo(**{**fields, "portState": state, "portPhysicalState": 0})
 
 
 def risen(state: int, info: smp.PortInfo) -> smp.PortInfo:
-    """To be set: this state, where the port is in it or beyond."""
     return stateless(info, state if info.portState >= state else 0)
 
 
 def unchanged(info: smp.SwitchInfo) -> smp.SwitchInfo:
-    """The same, and that no port has changed: to say so clears that bit."""
     fields = {field.name: getattr(info, field.name) for field in info.fields}
     return smp.SwitchInfo(**{**fields, "portStateChange": True})
 
 
 class ExampleTests(ManagedAnswersTests):
-    """ibsim's own example of hosts that have a cable at each of their two ports."""
-
     net = example("net.2sw2path4hca2port")
     skip = NO_EXAMPLES
 
 
 class TreeTests(ManagedAnswersTests):
-    """A fat tree of three levels."""
-
     net = fatTree(40, 8).text()

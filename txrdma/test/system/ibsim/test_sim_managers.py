@@ -23,8 +23,6 @@ PATIENCE_SECONDS = 20.0
 
 
 class HandoverTests(IbsimTestCase):
-    """The master is at d, another one at c, and we are at a."""
-
     net = TWO_SWITCHES
     hasSM = True
     smConfiguration = "sm_priority 4"
@@ -42,13 +40,11 @@ class HandoverTests(IbsimTestCase):
 
     @staticmethod
     def now() -> float:
-        """The reactor's time."""
         from twisted.internet import reactor
 
         return reactor.seconds()
 
     async def become(self, other: SMState, master: SMState | None = SMState.MASTER) -> None:
-        """Both become this, in time; None does not answer."""
         wanted = [(OTHER, other)] + ([(MASTER, master)] if master is not None else [])
         for _ in range(10):
             self.clock.advance(1.0)
@@ -61,7 +57,6 @@ class HandoverTests(IbsimTestCase):
                 self.assertLess(self.now(), end, now)
 
     async def obeys(self, path: IBDRPath, command: int, state: SMState = SMState.MASTER) -> bool:
-        """Whether both do what they are told by somebody in this state."""
         info = smp.SMInfo(smState=state)
         ours, theirs = (agent.SubnSet(info, path, command) for agent in (self.agent, self.theirs))
         self.clock.advance(0)
@@ -76,7 +71,6 @@ class HandoverTests(IbsimTestCase):
         return said[0]
 
     async def test_commands(self) -> None:
-        """What both refuse, and what both obey."""
         await self.become(SMState.STANDBY)
         for command in (0, ACKNOWLEDGE, STANDBY, 6, 9):
             self.assertFalse(await self.obeys(OTHER, command))
@@ -93,7 +87,6 @@ class HandoverTests(IbsimTestCase):
             await self.become(SMState.STANDBY)
 
     async def test_death(self) -> None:
-        """When the master is gone the other one takes over."""
         await self.become(SMState.STANDBY)
         self.fabric.stopManager()
         self.ours.silence("d")

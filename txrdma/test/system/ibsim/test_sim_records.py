@@ -47,14 +47,11 @@ CHOICES: Final = frozenset(
 
 
 class RecordsTestCase(ManagedTestCase):
-    """Both administrations, and who asks them."""
-
     net = TWO_SWITCHES
     hasSM = True
     smConfiguration = "qos TRUE\nsm_priority 4"
 
     async def administer(self) -> list[Place]:
-        """Bring ours to where OpenSM has brought theirs, and put an administration on top; the nodes."""
         places = await self.prepare()
         self.sa = gmp(self.theirAgent.port.refresh().smLID)
         at = self.ours.portOf(self.sa.dlid)
@@ -69,7 +66,6 @@ class RecordsTestCase(ManagedTestCase):
         return places
 
     async def both(self, ask: Callable[[MADAgent], Deferred[Any]]) -> tuple[Any, Any]:
-        """What both say: fields, or an error in words."""
         calls = ask(self.ourAgent), ask(self.theirAgent)
         self.clock.pump([0] * 10)
         ours, theirs = [await _said(call) for call in calls]
@@ -82,7 +78,6 @@ class RecordsTestCase(ManagedTestCase):
         keys: Keys = TRUSTED,
         leaveOut: Iterable[str] = (),
     ) -> int:
-        """Both say the same to questions; how many these were."""
         unequal = CHOICES.union(leaveOut)
         different: list[str] = []
         count = 0
@@ -106,7 +101,6 @@ async def _said(call: Deferred[Any]) -> object:
 
 
 def _fields(record: Attribute) -> dict[str, object]:
-    """The fields of a record, those of its content among them."""
     flat: dict[str, Any] = {}
     for name, value in record.toDict().items():
         flat |= value if isinstance(value, dict) else {name: value}
@@ -123,10 +117,7 @@ def told(query: Any) -> str:
 
 
 class SingleTests(RecordsTestCase):
-    """One record each."""
-
     async def test_nodes(self) -> None:
-        """Everything that is said of nodes; and of those that are not there."""
         places = await self.administer()
         asked = await self.alike(query for place in places for query in records(place))
         self.assertGreater(asked, 20 * len(places))
@@ -143,7 +134,6 @@ class SingleTests(RecordsTestCase):
 
 
 def records(place: Place) -> Iterator[Any]:
-    """What can be asked about a node."""
     lid = place.info.lid
     yield sa.NodeRecord.query(lid=lid)
     yield sa.NodeRecord.query(nodeGUID=place.guid)
@@ -166,12 +156,9 @@ def records(place: Place) -> Iterator[Any]:
 
 
 class OwnManagerTests(RecordsTestCase):
-    """The manager of simulated fabrics configures them as OpenSM does, given the same LIDs."""
-
     smConfiguration = ""
 
     async def test_records(self) -> None:
-        """Nodes, switches, ports with a link, links and paths are the same."""
         places = [Place(node) for _route, node in await self.places()]
         for place in places:
             self.ours.port(place.name(self.ours)).end.info[16:18] = place.info.lid.to_bytes(2, "big")
@@ -193,8 +180,6 @@ class OwnManagerTests(RecordsTestCase):
 
 
 class PathTests(RecordsTestCase):
-    """Paths. Asked for less than 100 Gbit/s, OpenSM says 120."""
-
     step = 1
 
     async def test_pairs(self) -> None:
@@ -212,10 +197,7 @@ class PathTests(RecordsTestCase):
 
 
 class WantedPathTests(RecordsTestCase):
-    """Paths that are asked for in all ways."""
-
     async def test_wanted(self) -> None:
-        """What a path must be like, and what is said too little or wrong."""
         places = {place.name(self.ours): place for place in await self.administer()}
         a, c = gidOf(places["a"]), gidOf(places["c"])
         wanted: list[dict[str, Any]] = [
@@ -249,28 +231,20 @@ class WantedPathTests(RecordsTestCase):
 
 
 class ExampleSingleTests(SingleTests):
-    """ibsim's example with a cable at each port of each host."""
-
     net = example("net.2sw2path4hca2port")
     skip = NO_EXAMPLES
 
 
 class TreeSingleTests(SingleTests):
-    """A fat tree of three levels."""
-
     net = fatTree(40, 8).text()
 
 
 class TreePathTests(PathTests):
-    """The same, and paths between some of its hosts."""
-
     net = TreeSingleTests.net
     step = 7
 
 
 class RouterTests(RecordsTestCase):
-    """Paths to other subnets, where OpenSM is told that its routers lead there."""
-
     def setUp(self) -> None:
         file = Path(self.mktemp())
         file.write_text("* *\n")
@@ -278,15 +252,12 @@ class RouterTests(RecordsTestCase):
         super().setUp()
 
     async def test_paths(self) -> None:
-        """They lead to the router."""
         ends = [gidOf(place) for place in await self.administer()]
         away = GID.fromParts(0xFEC0 << 48, GUID.fromInt(5))
         await self.alike(sa.PathRecord.query(sgid=sgid, dgid=away, numbPath=1) for sgid in ends)
 
 
 class GroupTests(RecordsTestCase):
-    """Multicast groups. C{scope}, where nobody says it, is 0 in OpenSM's and that of the GID in ours."""
-
     def setUp(self) -> None:
         file = Path(self.mktemp())
         file.write_text("Default=0x7fff,ipoib:ALL=full;\n")
@@ -294,7 +265,6 @@ class GroupTests(RecordsTestCase):
         super().setUp()
 
     async def test_groups(self) -> None:
-        """That of IPoIB, one that is created, joined, and left; and what is refused."""
         gids = {place.name(self.ours): gidOf(place) for place in await self.administer()}
         mgid = GID(bytes.fromhex("ff151234" + "0" * 23 + "1"))
         group = {**test_sim_sa.GroupTests.group, "mgid": mgid}
@@ -313,7 +283,6 @@ class GroupTests(RecordsTestCase):
             await self.alike([sa.MCMemberRecord.query(mgid=mgid)], "SubnAdmGet", NO_KEYS, {"scope"})
 
     async def test_left(self) -> None:
-        """Who leaves; of the answers OpenSM's say only who left."""
         gids = {place.name(self.ours): gidOf(place) for place in await self.administer()}
         mgid = GID(bytes.fromhex("ff151234" + "0" * 23 + "1"))
         joined = {**test_sim_sa.GroupTests.group, "mgid": mgid, "joinState": 1}
@@ -329,8 +298,6 @@ class GroupTests(RecordsTestCase):
 
 
 class ServiceTests(RecordsTestCase):
-    """What the administration is told."""
-
     async def test_services(self) -> None:
         """A service that is offered, found, and deleted. The last bytes of OpenSM's are noise."""
         (gid,) = (gidOf(place) for place in await self.administer() if place.name(self.ours) == "a")
@@ -352,7 +319,6 @@ class ServiceTests(RecordsTestCase):
             await self.alike([query], rpc, leaveOut={"data64"})
 
     async def test_subscriptions(self) -> None:
-        """Who subscribes is remembered, and forgotten when asked by who subscribed."""
         (gid,) = (gidOf(place) for place in await self.administer() if place.name(self.ours) == "a")
 
         def inform(subscribe: int, trap: int, qpn: int = 0) -> InformInfo:
@@ -394,30 +360,19 @@ class ServiceTests(RecordsTestCase):
 
 
 class FirstOfATable:
-    """Receives a datagram as it comes through ibsim's library: no segment of RMPP, but as if it were all."""
-
     def __init__(self) -> None:
         self.came: Deferred[bytes] = Deferred()
 
     def received(self, datagram: bytes, envelope: tuple[bytes, int]) -> None:
-        """It has come; what ibsim says is its length is that."""
         come, at = envelope
         self.came.callback(datagram[: int.from_bytes(come[at + 24 : at + 32], "big")])
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        """It has not."""
         self.came.errback(RDMAError(reason))
 
 
 class TableTests(RecordsTestCase):
-    """Tables: of OpenSM's as many records as come."""
-
     async def test_tables(self) -> None:
-        """
-        Each record that comes from theirs is among ours, and as many as there are if they are few.
-
-        Of P_Keys that is the first block: of the others OpenSM swaps the bytes of the number.
-        """
         places = await self.administer()
         hosts = [place.info.lid for place in places if not place.isSwitch]
         compared = 0
@@ -467,11 +422,9 @@ class TableTests(RecordsTestCase):
 
 
 def plain(record: Attribute) -> dict[str, object]:
-    """What is compared of a record."""
     return {name: value for name, value in _fields(record).items() if name not in CHOICES}
 
 
 def gidOf(place: Place) -> GID:
-    """Of the port that it was found by; of a switch's port 0."""
     number = 0 if place.isSwitch else place.entry
     return GID.fromParts(GID_PREFIX, GUID.fromInt(int(place.guid) + number))

@@ -24,8 +24,6 @@ from txrdma.test.support.mad.commanding import CommandTestCase
 
 
 class PerfQueryTests(CommandTestCase):
-    """What ports have counted."""
-
     def setUp(self) -> None:
         super().setUp()
         self.addCleanup(openMADPort(self.clock, self.device).close)  # keeps the fabric
@@ -33,7 +31,6 @@ class PerfQueryTests(CommandTestCase):
         self.fabric: Any = holding.fabric
 
     def test_own(self) -> None:
-        """Without a target it is our own port."""
         said = self.said("perfquery")
         self.assertIn("# PortCounters: lid 1 port 1\n", said.out)
         self.assertEqual(said.fields["portSelect"], "1")
@@ -57,14 +54,12 @@ class PerfQueryTests(CommandTestCase):
             self.assertEqual([each["portSelect"] for each in told], ports, arguments)
 
     def test_enhanced(self) -> None:
-        """Port 0 of a switch that counts at it is told, too."""
         self.fabric.node("leaf0000").switchInfo[16] |= 0x08
         self.assertEqual(self.said("smpquery", "SI", "9").fields["enhancedPort0"], "1")
         told = self.said("perfquery", "9", "--loop-ports", "--json").json["ports"]
         self.assertEqual([each["portSelect"] for each in told], list(range(37)))
 
     def test_kinds(self) -> None:
-        """All kinds of counters are asked for by name; what the port has not, it says."""
         for name, kind in KINDS.items():
             said = self.said("perfquery", "9", "1", "--kind", name, "--json")
             if said.status is None:
@@ -91,7 +86,6 @@ class PerfQueryTests(CommandTestCase):
         self.assertEqual(self.said("perfquery", "2", "--reset-only", "--yes").out, "cleared\n")
 
     def test_mask(self) -> None:
-        """Only what the mask names is cleared."""
         self.fabric.traffic(1000.0, 10.0)
         self.clock.advance(5)
         said = self.said("perfquery", "2", "-R", "--yes", "--mask", "0x1000", "--debug", "--debug")
@@ -111,7 +105,6 @@ class PerfQueryTests(CommandTestCase):
         self.assertIn("1.000", self.said("perfquery", "2", "-w", "2", "-c", "1").out)
 
     def test_watchFull(self) -> None:
-        """A counter that is full is told; with C{--reset} it is cleared after each look, and rates go on."""
         self.fabric.setCounters("h00001", 1, portXmitData=(1 << 32) - 100)
         self.fabric.port("h00001").count().grow(self.clock.seconds(), portXmitData=1000.0)
         arguments = ("perfquery", "2", "--kind", "counters", "--watch", "1", "--count", "2")
@@ -138,7 +131,6 @@ class PerfQueryTests(CommandTestCase):
         self.assertIn("linkDownedCounter +252, linkDownedCounter is full: clear it\n", text)
 
     def test_watchInterrupted(self) -> None:
-        """Ctrl-C ends it without a word; the status says so."""
         words = ("perfquery", "2", "--watch", "0.2", "--json", "-d", self.device)
         process = subprocess.Popen(
             [sys.executable, "-m", "txrdma", *words],
@@ -154,7 +146,6 @@ class PerfQueryTests(CommandTestCase):
         self.assertEqual((process.returncode, errors), (130, ""))
 
     def test_watchLost(self) -> None:
-        """A look that gets no answer is told, and the next one goes on."""
         counters = self.fabric.port("h00001").count()
         counters.grow(self.clock.seconds(), portRcvPkts=1000.0)
         self.clock.callLater(1.5, self.fabric.silence, "h00001")
@@ -166,7 +157,6 @@ class PerfQueryTests(CommandTestCase):
         self.assertApproximates(seconds[1], 2, 0.2)
 
     def test_watchLanes(self) -> None:
-        """What is counted by lane is told by lane."""
         self.fabric.setCounters("h00001", 1, portVLXmitWait3=0)
         self.fabric.port("h00001").count().grow(self.clock.seconds(), portVLXmitWait3=10.0)
         said = self.said("perfquery", "2", "--kind", "vlwait", "-w", "1", "-c", "1", "--json")
@@ -174,7 +164,6 @@ class PerfQueryTests(CommandTestCase):
         self.assertEqual((counted["portVLXmitWait[3]"], counted["portVLXmitWait[2]"]), (10, 0))
 
     def test_parallel(self) -> None:
-        """Many ports are asked for at a time, and told in their order."""
         begun = self.clock.seconds()
         device = "sim:fattree:8:latency=0.01"
         told = self.said("perfquery", "9", "1-36", "--loop-ports", "--json", device=device).json["ports"]
@@ -182,7 +171,6 @@ class PerfQueryTests(CommandTestCase):
         self.assertLess(self.clock.seconds() - begun, 36 * 0.01)
 
     def test_samples(self) -> None:
-        """A port is let sample, and what it has then is told."""
         self.fabric.port("leaf0000", 2).count().grow(self.clock.seconds(), portXmitPkts=1e6)
         said = self.said("perfquery", "9", "2", "--sample", "3", "--interval", "100000", "--json")
         [told] = said.json["ports"]
@@ -194,7 +182,6 @@ class PerfQueryTests(CommandTestCase):
         self.assertEqual(control["counterSelects"][0], 3)
 
     def test_extendedSpeeds(self) -> None:
-        """All bits of a wide selector are set when counters are cleared."""
         said = self.said("perfquery", "2", "-R", "--yes", "--kind", "speeds", "--debug", "--debug")
         self.assertIn("counterSelect 0xffffffffffffffff", said.errors)
 
@@ -209,7 +196,6 @@ class PerfQueryTests(CommandTestCase):
         self.assertEqual(told["name"], "leaf of all")
 
     def test_mistakes(self) -> None:
-        """What makes no sense is refused."""
         for arguments, words in (
             (["1", "x"], "1,4-7"),
             (["1", "9-3"], "from 0 to 255"),

@@ -20,12 +20,9 @@ from txrdma.test.support.mad.simulated import gmp
 
 
 class WiresharkTests(CaptureTestCase):
-    """What tshark makes of the same captures."""
-
     slowBecause = "starts tshark"
 
     def test_recorded(self) -> None:
-        """In what kernels have sent, the same packets are datagrams, and the same datagrams."""
         program = shutil.which("tshark")
         if program is None:
             raise SkipTest("tshark is not installed")

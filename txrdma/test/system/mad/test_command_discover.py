@@ -24,8 +24,6 @@ SMALL_TREE = "sim:fattree:16:4"
 
 
 class DiscoverTests(CommandTestCase):
-    """Fabrics of which everything is known."""
-
     def file(self, text: str, suffix: str = "") -> str:
         path = Path(self.mktemp() + suffix)
         path.write_text(text)
@@ -82,20 +80,17 @@ class DiscoverTests(CommandTestCase):
         )
 
     def test_dot(self) -> None:
-        """The graph has every node, and every link once."""
         lines = self.said("discover", "--format", "dot").out.splitlines()
         self.assertEqual(len([line for line in lines if " -- " in line]), 8)
         self.assertEqual(len([line for line in lines if "label=" in line and " -- " not in line]), 9)
         self.assertTrue(all(line.count("{") == line.count("}") for line in lines[1:-1]))
 
     def test_noSnapshot(self) -> None:
-        """Files that are no snapshots are refused in one line."""
         for path in (self.file("{}"), self.file("no JSON"), "/nowhere"):
             said = self.said("discover", "--load", path)
             self.assertIn(f"txrdma discover: snapshot {path}: ", str(said.status))
 
     def test_problems(self) -> None:
-        """What is not found out is told on standard error, and is the exit status; the rest is there."""
         device = self.device + ":loss=0.05:seed=2:managed=no"
         said = self.said("discover", "-t", "0.1", "--retries", "0", device=device)
         self.assertEqual(said.status, 1)
@@ -103,13 +98,11 @@ class DiscoverTests(CommandTestCase):
         self.assertIn("Switch\t36", said.out)
 
     def test_hops(self) -> None:
-        """The sweep goes as far as it is told."""
         path = self.file(TWO_SWITCHES)
         nodes = self.said("discover", "--hops", "1", "--json", device=f"sim:{path}").json["nodes"]
         self.assertEqual([node["name"] for node in nodes], ["left", "a"])
 
     def test_svg(self) -> None:
-        """Graphviz draws it."""
         arguments = [sys.executable, "-m", "txrdma", "discover", "-d", "sim:fattree:4", "-f", "svg"]
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -121,10 +114,7 @@ class DiscoverTests(CommandTestCase):
 
 
 class FabricsTests(CommandTestCase):
-    """Options and errors, which all commands about fabrics have in common."""
-
     def test_device(self) -> None:
-        """Ports that there are not are told in one line."""
         self.assertIn("there is no kind 'nope'", str(self.said("discover", device="nope:1").status))
         self.assertIn("no/such", str(self.said("discover", device="sim:no/such.net").status))
         self.assertIn("say numbers", str(self.said("discover", device="sim:fattree:many").status))
@@ -143,7 +133,6 @@ class FabricsTests(CommandTestCase):
             self.assertIn(words, str(error))
 
     def test_noAnswer(self) -> None:
-        """Nobody there: one line says who was asked what."""
         said = self.said("smpquery", "NI", "77", "-t", "0.5")
         self.assertIn("txrdma smpquery: lid 77: SubnGet: no answer", str(said.status))
 
@@ -160,20 +149,17 @@ class FabricsTests(CommandTestCase):
         self.assertTrue(sizes[1] < sizes[2] < sizes[3], sizes)
 
     def test_debuggedError(self) -> None:
-        """With C{--debug} an error tells path, request and reply."""
         said = self.said("query", "SubnGet", "SwitchInfo", "1", "--debug")
         self.assertIn("request: SUBN_LID GET SwitchInfo", str(said.status))
         self.assertIn("reply: SUBN_LID GET_RESP SwitchInfo", str(said.status))
 
     def test_retries(self) -> None:
-        """It is asked as often, and as long, as the options say."""
         before = self.clock.seconds()
         said = self.said("smpquery", "NI", "77", "-t", "2", "--retries", "4", "--debug")
         self.assertEqual(said.errors.count("-> lid 77"), 5)
         self.assertTrue(10 <= self.clock.seconds() - before < 11)
 
     def test_patience(self) -> None:
-        """A subnet that wants to be waited for by the hour is not."""
         keep = openMADPort(self.clock, self.device)
         self.addCleanup(keep.close)
         self.said("query", "SubnSet", "PortInfo", "--change", "--yes", "subnetTimeOut=31")
@@ -184,7 +170,6 @@ class FabricsTests(CommandTestCase):
         self.assertTrue(8 <= self.clock.seconds() - before < 9)
 
     def test_targets(self) -> None:
-        """A port is a LID, a directed route, a GID or a port GUID; nothing is the port itself."""
         for target in ("2", "lid 2", "0x2", "0,1,2", "DR 0,1,2", "fe80::10:3", "0x0000000000100003"):
             self.assertEqual(self.said("smpquery", "ND", target).fields, {"nodeString": "h00001"}, target)
         self.assertEqual(self.said("smpquery", "ND").fields, {"nodeString": "h00000"})
@@ -203,7 +188,6 @@ class FabricsTests(CommandTestCase):
         self.assertIn("names no port", str(self.said("smpquery", "ND", "x" * 99).status))
 
     def test_unmanaged(self) -> None:
-        """Without a subnet manager, what needs one says so."""
         device = self.device + ":managed=no"
         self.assertEqual(self.said("smpquery", "ND", "0,1", device=device).fields, {"nodeString": "leaf0000"})
         toGID = ("smpquery", "ND", "fe80::10:3")
@@ -226,7 +210,6 @@ class FabricsTests(CommandTestCase):
         self.assertNotIn("Traceback", said)
 
     def test_interruptedEarly(self) -> None:
-        """So does Ctrl-C while the reactor starts, which logs what is raised then, and goes on."""
         program = """
 import os, signal
 from twisted.internet import reactor

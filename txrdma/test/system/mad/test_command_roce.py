@@ -30,19 +30,15 @@ def command(*words: str) -> subprocess.Popen[str]:
 
 
 def addresses() -> tuple[str, str]:
-    """Two of this host that nobody else has: RoCE's UDP port is the same for all (annex A17)."""
     number = os.getpid()
     low = f"{number >> 8 & 255}.{number & 255}"
     return f"127.61.{low}", f"127.62.{low}"
 
 
 class PingTests(SynchronousTestCase):
-    """Vendors' classes without a subnet: by IP addresses."""
-
     slowBecause = "starts processes that import all of the package"
 
     def test_ping(self) -> None:
-        """A server tells its queue pair; who names that and its address gets answers, which it counts."""
         here, there = addresses()
         server = command("sysstat", "--server", "-d", f"vmad:soft:{there}")
         try:

@@ -30,7 +30,6 @@ CHECKOUT = Path(txrdma.__file__).parent.parent
 
 
 def page(name: str) -> str:
-    """The text of a file of the checkout."""
     path = CHECKOUT / name
     if not path.exists():
         raise SkipTest("not a checkout")
@@ -38,10 +37,7 @@ def page(name: str) -> str:
 
 
 class PageTests(SynchronousTestCase):
-    """All examples of a page, one after the other, as who reads it would type them."""
-
     def run_(self, name: str) -> tuple[dict[str, Any], str]:
-        """What the names of a page stand for at its end, and what was printed."""
         clock = SimulatedClock()
         names: dict[str, Any] = {"reactor": clock}
         printed = io.StringIO()
@@ -77,7 +73,6 @@ class PageTests(SynchronousTestCase):
         self.assertIn("calls=9, failed=0, running=0", printed)
 
     def test_program(self) -> None:
-        """docs/management.md begins with a program that prints what the page shows."""
         text = page("docs/management.md")
         found = re.search(r"^```py\n(.*?)^```\n\n```console\n(.*?)^```", text, re.M | re.S)
         assert found is not None
@@ -87,7 +82,6 @@ class PageTests(SynchronousTestCase):
         self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", found[2]))
 
     def test_fromPythonRDMA(self) -> None:
-        """docs/from-python-rdma.md: python-rdma's discovery, translated, finds what a sweep does."""
         names, printed = self.run_("docs/from-python-rdma.md")
         self.addCleanup(names["agent"].close)
         self.assertEqual(set(names["names"].values()), {f"h0000{host}" for host in range(8)} | {"leaf0000"})
@@ -97,14 +91,12 @@ class PageTests(SynchronousTestCase):
         self.assertIn("MADError: SubnGet", printed)
 
     def test_besides(self) -> None:
-        """Each example of python-rdma has ours below it."""
         text = page("docs/from-python-rdma.md")
         beside = re.findall(r"^```text\n.*?^```\n\nHere[^\n]*:\n\n```(\w+)$", text, re.MULTILINE | re.DOTALL)
         self.assertEqual(beside, ["python"] * text.count("```text"))
         self.assertGreaterEqual(len(beside), 7)
 
     def test_tutorial(self) -> None:
-        """Ten lines discover a fabric, and print what the tutorial shows."""
         source = page("examples/discover.py")
         begin = source.index("import sys")
         self.assertLessEqual(len([line for line in source[begin:].splitlines() if line]), 10)
@@ -118,7 +110,6 @@ class PageTests(SynchronousTestCase):
         self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", shown[2]))
 
     def test_links(self) -> None:
-        """What pages name as modules and their contents is there."""
         wrong = []
         for name in ("management", "from-python-rdma", "tutorial", "simulated-fabric", "index"):
             text = page(f"docs/{name}.md")
@@ -131,7 +122,6 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(wrong, [])
 
     def test_reference(self) -> None:
-        """The pages lead to the reference."""
         targets = re.findall(r'<a href="api/([\w.]+)\.html">', page("docs/management.md"))
         self.assertIn("index", targets)
         self.assertEqual([each for each in targets if each != "index" and not exists(each)], [])
@@ -153,10 +143,7 @@ def exists(dotted: str) -> bool:
 
 
 class ImportTests(SynchronousTestCase):
-    """What can be imported from where, and what that brings."""
-
     def test_one(self) -> None:
-        """What the package offers is what its modules have, by the same name, for the type checker, too."""
         source = Path(txrdma.mad.__file__).read_text()
         seen = {
             match[1]: match[0] for match in re.findall(r"from (txrdma[\w.]+) import \w+ as (\w+)", source)
@@ -169,7 +156,6 @@ class ImportTests(SynchronousTestCase):
         self.assertIs(txrdma.mad.IBDRPath, IBDRPath)
 
     def test_few(self) -> None:
-        """Who wants datagrams by the kernel's ports loads no verbs, no software device, and no SMC."""
         program = (
             "import sys\n"
             "from txrdma.error import DeviceUnavailable\n"

@@ -15,10 +15,7 @@ import txrdma
 
 
 class InterruptTests(SynchronousTestCase):
-    """Ctrl-C, in a process of its own."""
-
     def test_cancelled(self) -> None:
-        """A command that looks at a fabric ends at once, says nothing more, and its status is no success."""
         words = ["-m", "txrdma", "check", "-d", "sim:fattree:8:latency=60", "--debug"]
         process = subprocess.Popen(
             [sys.executable, *words],

@@ -48,10 +48,7 @@ _SYNONYMS: Final = frozenset(
 
 
 class NoticeTests(SynchronousTestCase):
-    """What notices tell."""
-
     def test_tshark(self) -> None:
-        """tshark has the fields of all traps where we have them, but for what stands here."""
         known = [
             number
             for number in sorted(traps.Trap, key=int)
@@ -96,7 +93,6 @@ class NoticeTests(SynchronousTestCase):
         json.dumps([told, strange])
 
     def test_otherNames(self) -> None:
-        """Traps of other classes have their own names."""
         notice = messages.ReportedNotice(isGeneric=True, trapNumber=259)
         names = {number: traps.describe(notice, number)["trap"] for number in (1, 3, 5, 0x21)}
         self.assertEqual(
@@ -105,7 +101,6 @@ class NoticeTests(SynchronousTestCase):
         )
 
     def test_issuer(self) -> None:
-        """A report says by its GID, too, who issued it; one that does not is read, too."""
         gid = GID.fromString("fe80::2")
         report = messages.ReportedNotice(isGeneric=True, trapNumber=64, issuerGID=gid)
         self.assertEqual(report.encode()[:64], messages.Notice(isGeneric=True, trapNumber=64).encode())
@@ -113,7 +108,6 @@ class NoticeTests(SynchronousTestCase):
         self.assertEqual(str(traps.describe(report)["issuerGID"]), "fe80::2")
 
     def test_changes(self) -> None:
-        """What trap 144 says has changed, bit by bit."""
         raw = bytes((0, 0, 0, 7, 0, 1)) + (1 << 14).to_bytes(4, "big") + bytes((0, 0x2A, 4, 0)) + bytes(40)
         told = traps.LocalChangeDetails.decode(raw)
         self.assertEqual((told.lid, told.otherLocalChanges, told.capabilityMask), (7, True, 1 << 14))
@@ -136,33 +130,26 @@ _NEWER_IN_TRAPS: Final = {
 
 
 class PlaceTests(SynchronousTestCase):
-    """Where fields are."""
-
     slowBecause = "the first of these tests asks tshark about every structure"
 
     def test_everyField(self) -> None:
-        """Each field of each structure has a witness at its place, or stands on the list."""
         lost = missing(structures(), witnesses(), UNSEEN)
         self.assertEqual(lost, [], "\n".join(lost))
 
     def test_everyWitness(self) -> None:
-        """What witnesses name has a place with us, too, but for their known errors."""
         strange = strangers(witnesses(), ERRORS)
         self.assertEqual(strange, [], "\n".join(strange))
 
     def test_everyFieldOfLibibmad(self) -> None:
-        """Each field that libibmad knows is one of ours, or stands on the list."""
         ours = {number for _, ranges in LIBIBMAD.values() for numbers in ranges for number in numbers}
         left = {number: place for number, place in libibmad().items() if number not in ours}
         self.assertEqual(left.keys(), LEFT_OUT.keys(), left)
 
     def test_names(self) -> None:
-        """At one place the same thing is meant."""
         left = sorted(misnamed(structures(), witnesses()) - _SYNONYMS)
         self.assertEqual(left, [], "\n".join(left))
 
     def test_lists(self) -> None:
-        """The lists name what there is, and nothing that has a witness."""
         names = {kind.__name__ for kind in structures()}
         self.assertEqual(set(UNSEEN) - names, set())
         self.assertEqual({name for name, _ in ERRORS} - names, set())

@@ -41,12 +41,10 @@ def theirText(kind: str, raw: bytes) -> str:
 
 
 def rows(text: str) -> list[tuple[str, str]]:
-    """Names and values, line by line."""
     return _ROW.findall(text)
 
 
 def plainly(text: str) -> object:
-    """The same for what is only written otherwise."""
     said = re.sub(r"\s*\(.*\)$", "", text).lower()
     if "undefined" in said or "undefined" in text:
         return "undefined"
@@ -62,13 +60,11 @@ def plainly(text: str) -> object:
 
 
 def valueIn(text: str, name: str) -> str:
-    """Of the row that has this name, or one like it."""
     found = dict(rows(text))
     return found[name] if name in found else next(v for n, v in rows(text) if alike(name, n))
 
 
 def codes() -> Iterator[tuple[str, str, list[int]]]:
-    """Fields of PortInfo with names for codes: ours, theirs, the codes."""
     yield "portState", "LinkState", [int(code) for code in PortState if 1 <= code <= 4]
     yield "portPhysicalState", "PhysLinkState", [int(code) for code in PhysicalState if 1 <= code <= 7]
     yield "linkDownDefaultState", "LinkDownDefState", [int(code) for code in DownDefault if code]
@@ -94,16 +90,12 @@ def codes() -> Iterator[tuple[str, str, list[int]]]:
 
 
 class TextTests(SynchronousTestCase):
-    """Text beside text."""
-
     def same(self, ours: Attribute, name: str, theirs: str, other: str) -> None:
-        """The value of a field is told as they tell it."""
         one, two = plainly(valueIn(str(ours), name)), plainly(valueIn(theirs, other))
         if (one, two) not in _CODES:
             self.assertEqual(one, two, name)
 
     def test_codes(self) -> None:
-        """The codes of ports have the same names."""
         for name, theirs, numbers in codes():
             for number in numbers:
                 values: dict[str, Any] = {"linkWidthActive": 1, name: number}
@@ -111,13 +103,11 @@ class TextTests(SynchronousTestCase):
                 self.same(info, name, theirText("portinfo", info.encode()), theirs)
 
     def test_nodes(self) -> None:
-        """The kinds of nodes have the same names."""
         for kind in (NodeType.CHANNEL_ADAPTER, NodeType.SWITCH, NodeType.ROUTER):
             info = smp.NodeInfo(nodeType=kind)
             self.same(info, "nodeType", theirText("nodeinfo", info.encode()), "NodeType")
 
     def test_capabilities(self) -> None:
-        """The bits of the capability masks have the same names, but for how they are shortened."""
         for field, names in (("capabilityMask", PortCapability), ("capabilityMask2", PortCapability2)):
             for flag in names:
                 values: dict[str, Any] = {"linkWidthActive": 1, field: int(flag)}
@@ -131,7 +121,6 @@ class TextTests(SynchronousTestCase):
                 self.assertTrue(one in other or other in one or (one, other) in _CAPABILITIES, (one, other))
 
     def test_numbers(self) -> None:
-        """All numbers of structures that it prints are the same, row by row, names too."""
         for kind, name in (
             (smp.NodeInfo, "nodeinfo"),
             (smp.SwitchInfo, "switchinfo"),

@@ -21,12 +21,9 @@ from txrdma.test.unit.mad.test_fabric_commands import CommandTestCase as FabricC
 
 
 class InterruptedTests(FabricCommandTestCase):
-    """Ctrl-C while a fabric is swept."""
-
     slowBecause = "starts a process and interrupts it"
 
     def interrupted(self, name: str, *arguments: str) -> tuple[str, str, object]:
-        """What a command says, that is cancelled in the middle of its sweep."""
         self.fabric.wire.latencySeconds = 0.01
         out, errors = io.StringIO(), io.StringIO()
         ends: list[Any] = []
@@ -41,7 +38,6 @@ class InterruptedTests(FabricCommandTestCase):
         return out.getvalue(), errors.getvalue(), getattr(error, "code", type(error).__name__)
 
     def test_found(self) -> None:
-        """C{discover}, C{nodes} and C{links} tell what was found until then, and that it is not all."""
         for name, words in (("discover", '"left"'), ("nodes", "left"), ("links", "left")):
             out, errors, status = self.interrupted(name)
             self.assertIn(words, out)
@@ -50,7 +46,6 @@ class InterruptedTests(FabricCommandTestCase):
             self.assertEqual(status, INTERRUPTED)
 
     def test_nothing(self) -> None:
-        """C{check}, C{errors} and C{diff} judge nothing that they have not seen, and say so."""
         before = self.mktemp()
         self.said("discover", "--save", before)
         for name, *arguments in (("check",), ("errors",), ("diff", before)):
@@ -61,7 +56,6 @@ class InterruptedTests(FabricCommandTestCase):
             self.assertIn(status, (INTERRUPTED, "CancelledError"))
 
     def test_counters(self) -> None:
-        """The same while counters are asked for."""
         begun: list[object] = []
         plain = CounterSurvey.run
 
@@ -86,13 +80,11 @@ class InterruptedTests(FabricCommandTestCase):
             self.assertRegex(errors.getvalue(), r"interrupted: until then \d nodes had told their counters")
 
     def test_notSaved(self) -> None:
-        """Half a fabric is not saved as one."""
         path = self.mktemp()
         self.interrupted("discover", "--save", path)
         self.assertFalse(Path(path).exists())
 
     def test_process(self) -> None:
-        """A process that gets the signal prints, says so, and ends with its status."""
         words = ["-m", "txrdma", "discover", "-d", "sim:fattree:128:latency=0.2", "--debug"]
         process = subprocess.Popen(
             [sys.executable, *words],

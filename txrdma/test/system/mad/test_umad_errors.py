@@ -15,8 +15,6 @@ from txrdma.mad.ports.registration import ioctlNumber
 
 
 class NumberTests(SynchronousTestCase):
-    """The numbers of ioctls."""
-
     def test_machines(self) -> None:
         """They are as the kernel's headers have them on most machines, and on those that count otherwise."""
         for machine, register, unregister in (
@@ -44,7 +42,6 @@ class NumberTests(SynchronousTestCase):
         self.assertEqual(ioctlNumber(2, 1, 0x1000, "parisc"), 0x50001B01)
 
     def test_thisMachine(self) -> None:
-        """They are as this machine's own headers have them, where there is a compiler to tell."""
         compiler = shutil.which("cc")
         if compiler is None:
             raise SkipTest("there is no C compiler here")

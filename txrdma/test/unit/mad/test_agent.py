@@ -33,8 +33,6 @@ from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, Wire
 
 
 class AgentTests(SynchronousTestCase):
-    """An agent at LID 1, a server at LID 2."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.wire = Wire(self.clock)
@@ -54,12 +52,10 @@ class AgentTests(SynchronousTestCase):
         return self.successResultOf(answer)
 
     def test_provides(self) -> None:
-        """An agent provides what it says."""
         verifyObject(IMADAgent, self.agent)
         verifyObject(IMADReceiver, self.agent)
 
     def test_class(self) -> None:
-        """A class goes out as zeros, and an instance comes back."""
         counters = PortCounters(portSelect=1, portXmitData=77)
         served = self.serve(ManagementClass.PERFORMANCE, lambda request: counters)
         self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, TO_2, 5)), counters)
@@ -67,21 +63,18 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual(served.asked[0].header.attributeModifier, 5)
 
     def test_instance(self) -> None:
-        """An instance goes out as it is."""
         served = self.serve(ManagementClass.PERFORMANCE, lambda request: request.payload)
         asked = PortCounters(portSelect=3, counterSelect=0xFFFF)
         self.assertEqual(self.result(self.agent.PerformanceSet(asked, TO_2)), asked)
         self.assertEqual(served.asked[0].header.method, Method.SET)
 
     def test_subnet(self) -> None:
-        """Datagrams of subnet management have frames of their own, and an M_Key."""
         info = NodeInfo(numPorts=7)
         served = self.serve(ManagementClass.SUBN_LID, lambda request: info)
         self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2)), info)
         self.assertEqual(served.asked[0].header.managementClass, ManagementClass.SUBN_LID)
 
     def test_directedRoute(self) -> None:
-        """A request on a directed route is answered on it: of the way the answer says the same."""
         self.serve(ManagementClass.SUBN_DIRECTED, lambda request: NodeInfo(numPorts=7))
         route = IBDRPath(drPath=(1, 5))
         self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, route)).numPorts, 7)
@@ -91,7 +84,6 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual(asked[128:], answered[128:])
 
     def test_secondServer(self) -> None:
-        """Requests go to the server that has a handler for them; what none has is refused, once."""
         second = MADServer(self.other)
         self.serve(ManagementClass.SUBN_LID, lambda request: NodeInfo(numPorts=3))
         second.handle(ManagementClass.PERFORMANCE, Answers(lambda request: PortCounters()), (Method.GET,))
@@ -105,14 +97,12 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2)).numPorts, 3)
 
     def refused(self, call: Deferred[Any]) -> int:
-        """The status that a call ends in; it is answered once."""
         before = len(self.wire.sent)
         pass_(self.clock, 0.1)
         self.assertEqual(len(self.wire.sent), before + 1)
         return int(self.failureResultOf(call, MADError).value.status)
 
     def test_listenersOfServers(self) -> None:
-        """A notice is heard by the listeners of all servers, and answered once."""
         heard: list[str] = []
         self.server.listen(lambda notice, request: heard.append("first"))
         second = MADServer(self.other)
@@ -139,7 +129,6 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual(self.refused(self.agent.PerformanceGet(PortCounters, TO_2)), 0x0C)
 
     def test_context(self) -> None:
-        """An agent is closed, and its port, at the end of a with block."""
         port = self.wire.ports[0]
         with MADAgent(self.clock, port) as agent:
             call = agent.SubnGet(NodeInfo, TO_2)
@@ -148,7 +137,6 @@ class AgentTests(SynchronousTestCase):
         self.failureResultOf(call, DeviceUnavailable)
 
     def test_asyncContext(self) -> None:
-        """The same of an async with block; an exception passes."""
         port = self.wire.ports[0]
         calls: list[Deferred[Any]] = []
 
@@ -163,7 +151,6 @@ class AgentTests(SynchronousTestCase):
         self.failureResultOf(calls[0], DeviceUnavailable)
 
     def test_cancel(self) -> None:
-        """A cancelled call is forgotten: its answer goes nowhere, and no timer remains for it."""
         self.serve(ManagementClass.SUBN_LID, lambda request: NodeInfo())
         call = self.agent.SubnGet(NodeInfo, TO_2)
         call.cancel()
@@ -174,7 +161,6 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_close(self) -> None:
-        """Closing fails what is on its way, and what comes later."""
         call = self.agent.SubnGet(NodeInfo, TO_2)
         self.agent.close()
         self.failureResultOf(call, DeviceUnavailable)
@@ -183,8 +169,6 @@ class AgentTests(SynchronousTestCase):
 
 
 class TableTests(AgentTests):
-    """Long messages: tables, and questions of several segments."""
-
     def records(self, count: int) -> list[NodeRecord]:
         return [
             NodeRecord(lid=LID(number & 0xFFFF), nodeInfo=NodeInfo(nodeGUID=GUID.fromInt(number)))
@@ -200,23 +184,18 @@ class TableTests(AgentTests):
         self.assertEqual(self.successResultOf(call), records)
 
     def test_empty(self) -> None:
-        """A table without records is one."""
         self.table(0)
 
     def test_one(self) -> None:
-        """So is one of one record."""
         self.table(1)
 
     def test_many(self) -> None:
-        """A table of many segments arrives whole and in order."""
         self.table(500)
 
     def test_lossy(self) -> None:
-        """Two thousand records arrive through 5 % loss."""
         self.table(2_000, 0.05, seconds=600)
 
     def test_component(self) -> None:
-        """The server sees what is asked for."""
         served = self.serve(ManagementClass.SUBN_ADM, lambda request: [], Method.GET_TABLE)
         self.result(self.agent.SubnAdmGetTable(PathRecord.query(dlid=LID(7)), TO_2))
         self.assertEqual(served.asked[0].frame.componentMask, 0x10)  # type: ignore[attr-defined]  # it is an SAFormat
@@ -235,7 +214,6 @@ class TableTests(AgentTests):
         self.assertEqual([record.dlid for record in answer], [path.dlid for path in paths])
 
     def test_cancelledTable(self) -> None:
-        """Who no longer wants a table tells its sender, who stops."""
         self.serve(ManagementClass.SUBN_ADM, lambda request: list(self.records(5000)), Method.GET_TABLE)
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
         pass_(self.clock, 0.02)
@@ -246,7 +224,6 @@ class TableTests(AgentTests):
         self.assertLess(len(self.wire.sent), before + WINDOW + 10)
 
     def test_begunAndLeft(self) -> None:
-        """A question that is begun and not ended is forgotten."""
         long = RMPPTransfers()
         question = frame(ManagementClass.SUBN_ADM, Method.GET_MULTI, 5, 0x3A, 0, b"")
         long.send(question, bytes(1000), TO_2, 0.0)

@@ -38,38 +38,30 @@ from txrdma.test.support.mad.pairs import pass_, TO_2, Wire
 
 
 class CallTestCase(SynchronousTestCase):
-    """An agent whose datagrams are looked at."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.wire = Wire(self.clock)
         self.agent = MADAgent(self.clock, self.wire.ports[0], keys=Keys(mkey=7))
 
     def sent(self, call: Deferred[Any]) -> bytes:
-        """What a call has sent."""
         (datagram,) = (datagram for _, datagram in self.wire.sent)
         self.wire.sent.clear()
         call.addErrback(lambda failure: None).cancel()
         return datagram
 
     def refused(self, call: Deferred[Any]) -> str:
-        """The reason why it has sent nothing."""
         error = self.failureResultOf(call, InvalidRequest).value
         self.assertEqual(self.wire.sent, [])
         return str(error)
 
 
 class SendingTests(CallTestCase):
-    """Where things stand in a request."""
-
     def test_names(self) -> None:
-        """Each call of the specification is a method of agents, which needs an attribute and a path."""
         for name in RPCS:
             self.assertTrue(callable(getattr(self.agent, name)), name)
             self.assertIn(name, dir(RPCs))
 
     def test_payload(self) -> None:
-        """A class is zeros, an instance is itself, a query says which of its fields are meant."""
         self.assertEqual(self.sent(self.agent.PerformanceGet(PortCounters, TO_2))[64:], bytes(192))
         counters = PortCounters(portSelect=3)
         self.assertEqual(self.sent(self.agent.PerformanceGet(counters, TO_2))[64:108], counters.encode())
@@ -79,7 +71,6 @@ class SendingTests(CallTestCase):
         self.assertEqual(asked[48:56], (0x1234).to_bytes(8, "big"))
 
     def test_modifier(self) -> None:
-        """The modifier stands where it belongs, on all kinds of routes."""
         for path in (TO_2, IBDRPath(drPath=(1, 2))):
             self.assertEqual(self.sent(self.agent.SubnGet(PortInfo, path, 0x80000003))[20:24], b"\x80\0\0\3")
         self.assertEqual(self.sent(self.agent.SubnAdmGet(NodeRecord, TO_2, 5))[20:24], b"\0\0\0\5")
@@ -106,7 +97,6 @@ class SendingTests(CallTestCase):
         self.assertEqual(asked[36:44], (2).to_bytes(8, "big"))
 
     def test_unanswered(self) -> None:
-        """A call that nobody answers is done when it is sent."""
         call = self.agent.SubnTrapRepress(Notice(), TO_2)
         self.assertIsNone(self.successResultOf(call))
         self.assertEqual(self.sent(call)[3], Method.TRAP_REPRESS)
@@ -114,8 +104,6 @@ class SendingTests(CallTestCase):
 
 
 class ModifierTests(SynchronousTestCase):
-    """Attribute modifiers by the names of their parts."""
-
     def test_parts(self) -> None:
         """Each part stands where the specification has it (IBA 14.2.5.6 to 14.2.5.12)."""
         for computed, number in (
@@ -144,8 +132,6 @@ class ModifierTests(SynchronousTestCase):
 
 
 class AdministrationTests(CallTestCase):
-    """Calls of subnet administration need no path."""
-
     def test_path(self) -> None:
         """Without a path they go where the subnet's manager is; with one, there."""
         port = self.wire.ports[0]
@@ -158,7 +144,6 @@ class AdministrationTests(CallTestCase):
                 self.assertEqual((error.path.dlid, error.path.serviceLevel), (lid, 0 if path else 3))
 
     def test_noManager(self) -> None:
-        """Where no subnet manager is known, nobody can be asked, and other calls name their peer."""
         port = self.wire.ports[0]
         port.endPort = replace(port.endPort, smLID=LID(0))
         self.failureResultOf(self.agent.SubnAdmGet(PathRecord), DeviceUnavailable)
@@ -166,10 +151,7 @@ class AdministrationTests(CallTestCase):
 
 
 class LegalityTests(CallTestCase):
-    """What makes no sense is refused before anything is sent, and the reason says what makes sense."""
-
     def test_attributes(self) -> None:
-        """An attribute that the call does not carry: which calls do."""
         self.assertEqual(
             self.refused(self.agent.call("PerformanceGet", NodeInfo, TO_2)),
             "NodeInfo is not for PerformanceGet, but for SubnGet",
@@ -178,19 +160,16 @@ class LegalityTests(CallTestCase):
         self.assertIn("PerformanceGet, PerformanceSet", said)
 
     def test_names(self) -> None:
-        """A call that there is not: which are called nearly so."""
         self.assertIn("SubnAdmGetTable", self.refused(self.agent.call("SubnAdmTable", NodeRecord, TO_2)))
         said = self.refused(self.agent.call("frobnicate", NodeRecord, TO_2))
         self.assertIn("SubnGet, SubnSet", said)
 
     def test_payloads(self) -> None:
-        """What is no attribute at all."""
         for nonsense in (None, 7, "NodeInfo", b"", int, object(), IBPath()):
             said = self.refused(self.agent.call("SubnGet", nonsense, TO_2))
             self.assertIn("SubnGet carries attributes", said)
 
     def test_values(self) -> None:
-        """What does not fit into its field."""
         agent = self.agent
         self.assertIn("portSelect", self.refused(agent.PerformanceGet(PortCounters(portSelect=256), TO_2)))
         for modifier in (1 << 32, -1):
@@ -203,12 +182,10 @@ class LegalityTests(CallTestCase):
         self.refused(agent.SubnGet(NodeInfo, IBDRPath(drPath=(1, 256))))
 
     def test_routes(self) -> None:
-        """What cannot go by a directed route, and a route that is too long."""
         self.assertIn("directed", self.refused(self.agent.PerformanceGet(PortCounters, IBDRPath())))
         self.assertIn("63", self.refused(self.agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,) * 64))))
 
     def test_nothingIsLeft(self) -> None:
-        """None of these is waited for."""
         self.test_attributes()
         self.test_values()
         self.assertIn(" 0 outstanding", repr(self.agent))
@@ -216,8 +193,6 @@ class LegalityTests(CallTestCase):
 
 
 class ErrorTests(FaultTestCase):
-    """What errors tell."""
-
     def test_error(self) -> None:
         """Request, reply, path, status and its words; it is a refusal, and a failure like the others."""
         self.peer.says = lambda request: [answer(request, at4=b"\x03\x0c")]
@@ -232,7 +207,6 @@ class ErrorTests(FaultTestCase):
         self.assertEqual(error.reply, answer(error.request, at4=b"\x03\x0c"))
 
     def test_words(self) -> None:
-        """Every status has words: of the specification where it has some, else its number."""
         for status, managementClass, words in (
             (0x0001, 4, "busy"),
             (0x0004, 4, "bad base or class version"),
@@ -252,7 +226,6 @@ class ErrorTests(FaultTestCase):
             self.assertEqual(MADStatus(status).words(managementClass), words)
 
     def test_detailed(self) -> None:
-        """The more is asked for, the more it tells: the message, headers, fields, bytes."""
         self.peer.says = lambda request: [answer(request, at4=b"\x00\x1c", at64=b"\x05")]
         error = self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADError)
         texts = [error.detailed(level) for level in range(4)]
@@ -269,22 +242,18 @@ class ErrorTests(FaultTestCase):
         )
 
     def test_timeout(self) -> None:
-        """One that nobody answered has a request, and no reply."""
         error = self.fails(self.agent.PerformanceGet(PortCounters, TO_2), MADTimeoutError, "PerformanceGet")
         self.assertEqual((error.request, error.reply), (self.peer.asked[0], b""))
         self.assertNotIn("reply:", error.detailed(3))
 
 
 class PatienceTests(SynchronousTestCase):
-    """How long answers are awaited."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.wire = Wire(self.clock)
         self.agent = MADAgent(self.clock, self.wire.ports[0], retries=0)
 
     def patience(self, path: IBPath, **options: Any) -> float:
-        """Seconds until a call fails that nobody answers."""
         begun = self.clock.seconds()
         call = self.agent.PerformanceGet(PortCounters, path, **options)
         ends: list[float] = []
@@ -294,7 +263,6 @@ class PatienceTests(SynchronousTestCase):
         return ends[0]
 
     def near(self, seconds: float, expected: float) -> None:
-        """It is that long, or a slot of the wheel longer."""
         self.assertGreaterEqual(seconds, expected - 0.02)  # "usual" is measured by the same wheel
         self.assertLess(seconds, expected + 0.03)
 
@@ -310,20 +278,17 @@ class PatienceTests(SynchronousTestCase):
             self.near(self.patience(path), expected)
 
     def test_said(self) -> None:
-        """A call says otherwise, and so does an agent."""
         self.near(self.patience(TO_2, timeoutSeconds=0.1), 0.1)
         self.agent.timeoutSeconds = 0.2
         self.near(self.patience(TO_2), 0.2)
 
     def told(self, code: int, path: IBPath = TO_2) -> None:
-        """The other side says how long it takes to answer."""
         call = self.agent.PerformanceGet(ClassPortInfo, path)
         info = ClassPortInfo(responseTimeValue=code).encode()
         self.agent.received(answer(self.wire.sent[-1][1], at64=info), TO_2)
         self.successResultOf(call)
 
     def test_class(self) -> None:
-        """Who says that it takes longer than most is given that time: that class, at that place."""
         usual = self.patience(TO_2)
         self.told(19)
         longer = lifetimeSeconds(19) - lifetimeSeconds(RESPONSE_TIME)
@@ -336,7 +301,6 @@ class PatienceTests(SynchronousTestCase):
         self.assertLess(self.patience(TO_2), usual + lifetimeSeconds(MOST_RESPONSE_TIME))
 
     def test_pathSays(self) -> None:
-        """A path that says how long the other end takes is believed."""
         path = IBPath(dlid=LID(2), dqpn=QPN(1), packetLifeTime=10, responseTime=12)
         self.near(self.patience(path), 2 * lifetimeSeconds(10) + lifetimeSeconds(12))
 

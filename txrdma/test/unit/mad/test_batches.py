@@ -12,8 +12,6 @@ from txrdma.mad.ports.batches import Batches, MOST
 
 
 class BatchesTests(SynchronousTestCase):
-    """Between two sockets of this process, by datagrams of 4 bytes."""
-
     def setUp(self) -> None:
         self.near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.addCleanup(self.near.close)
@@ -21,14 +19,12 @@ class BatchesTests(SynchronousTestCase):
         self.batches = Batches(self.near.fileno(), 4)
 
     def test_send(self) -> None:
-        """Each goes out as a datagram of its own, in order."""
         for count in (1, 5, MOST):
             sent = [number.to_bytes(4, "big") for number in range(count)]
             self.assertEqual(self.batches.send(sent), count)
             self.assertEqual([self.far.recv(100) for _ in range(count)], sent)
 
     def test_receive(self) -> None:
-        """All that are there come at once, but no more than there is room for."""
         for number in range(MOST + 3):
             self.far.send(number.to_bytes(4, "big"))
         whole = b"".join(number.to_bytes(4, "big") for number in range(MOST + 3))
@@ -36,7 +32,6 @@ class BatchesTests(SynchronousTestCase):
         self.assertEqual(self.batches.receive(), whole[4 * MOST :])
 
     def test_otherLengths(self) -> None:
-        """What is shorter is left out, whatever was at its place before; of what is longer, the end is."""
         for raw in (b"aaaa", b"bbbb", b"cccc"):
             self.far.send(raw)
         self.assertEqual(self.batches.receive(), b"aaaabbbbcccc")
@@ -45,11 +40,9 @@ class BatchesTests(SynchronousTestCase):
         self.assertEqual(self.batches.receive(), b"ddddffffgggg")
 
     def test_nothing(self) -> None:
-        """Nobody waits for what is not there."""
         self.assertRaises(BlockingIOError, self.batches.receive)
 
     def test_noRoom(self) -> None:
-        """What there is no room for has not gone, and the answer says how many have."""
         sent = 0
         with self.assertRaises(BlockingIOError):
             while True:
@@ -63,6 +56,5 @@ class BatchesTests(SynchronousTestCase):
         self.assertEqual(come, sent)
 
     def test_gone(self) -> None:
-        """An end that has gone is told as sockets tell it."""
         self.far.close()
         self.assertRaises(ConnectionRefusedError, self.batches.send, [b"lost"])

@@ -29,10 +29,7 @@ HONEST = ["a", "b", "c", "d", "left", "right"]
 
 
 class BoundsTestCase(FabricTestCase):
-    """Sweeps with few nodes."""
-
     def swept(self, **options: Any) -> Fabric:
-        """What a sweep finds that is to end in some simulated minutes."""
         self.sweep = Sweep(self.agent, **options)
         fabric: Fabric = self.told(self.sweep.run(), 600)
         self.assertIn(" 0 outstanding", repr(self.agent))
@@ -46,10 +43,7 @@ class BoundsTestCase(FabricTestCase):
 
 
 class MirageTests(BoundsTestCase):
-    """A switch whose every port leads to another such switch."""
-
     def test_branch(self) -> None:
-        """What is behind the port that leads to them is left out, and said; the rest is as without them."""
         self.fabric.cut("b", 1)
         honest = self.swept()
         self.fabric.heal("b", 1)
@@ -64,21 +58,18 @@ class MirageTests(BoundsTestCase):
         self.assertEqual(links, {frozenset((str(one), str(other))) for one, other in honest.links()})
 
     def test_otherNames(self) -> None:
-        """The same of one that has another GUID whenever it is asked."""
         mirage = Mirage(self.fabric, (1, 2), ports=20, isFresh=True)
         for _ in range(2):
             self.assertEqual(self.names(self.swept(mostNodes=100)), HONEST)
         self.assertLess(mirage.asked, 10_000)
 
     def test_several(self) -> None:
-        """Several branches are left out, one after the other."""
         Mirage(self.fabric, (1, 2), (1, 3, 1), ports=20)
         fabric = self.swept(mostNodes=100)
         self.assertEqual({where for where, _text in self.leftOut(fabric)}, {"DR 0,1,2", "DR 0,1,3,1"})
         self.assertEqual(self.names(fabric), ["a", "b", "d", "left", "right"])
 
     def test_everywhere(self) -> None:
-        """When they are behind our own port there is no rest; the sweep ends all the same, and says so."""
         Mirage(self.fabric, (1,), ports=20)
         fabric = self.swept(mostNodes=100)
         self.assertEqual(len(fabric.nodes), 100)
@@ -89,7 +80,6 @@ class MirageTests(BoundsTestCase):
         self.assertEqual((found.where, found.text), (where, text))
 
     def test_ports(self) -> None:
-        """By default it is ports that end such a sweep, before memory does."""
         self.patch(excess, "_MOST_PORTS", 20_000)
         self.patch(excess, "_PORTS_OF_NODE", 0)
         mirage = Mirage(self.fabric, (1, 2))
@@ -98,7 +88,6 @@ class MirageTests(BoundsTestCase):
         self.assertLess(mirage.asked, 10_000)
 
     def test_neighbourhood(self) -> None:
-        """A sweep of a part has the same bounds: it ends, and reports that others are left out."""
         mirage = Mirage(self.fabric, (1, 2), ports=20, isFresh=True)
         search = Neighbourhood(self.agent, self.agent.port.endPort, MOST_HOPS, mostNodes=100)
         fabric: Fabric = self.told(search.run(route(1)), 60)
@@ -108,7 +97,6 @@ class MirageTests(BoundsTestCase):
         self.assertLess(mirage.asked, 10_000)
 
     def test_chain(self) -> None:
-        """A chain of switches ends where directed routes do, and what is beyond is told as left out."""
         Mirage(self.fabric, (1, 2), ports=2)
         fabric = self.swept()
         self.assertEqual(len(fabric.nodes), 68)
@@ -116,13 +104,11 @@ class MirageTests(BoundsTestCase):
         self.assertEqual(text, "1 ports with links are 63 hops away: all behind them is left out")
 
     def test_hops(self) -> None:
-        """Fewer hops that were asked for leave out as much as was wanted: only a whole sweep tells."""
         self.assertEqual(self.leftOut(self.swept(maxHops=1)), [])
         [(_where, text)] = self.leftOut(self.swept(maxHops=1, isWhole=True))
         self.assertIn("1 hops away", text)
 
     def test_exact(self) -> None:
-        """A fabric with as many nodes as may be is whole."""
         plain = self.swept()
         fabric = self.swept(mostNodes=len(plain.nodes))
         self.assertEqual(shape(fabric), shape(plain))
@@ -130,15 +116,12 @@ class MirageTests(BoundsTestCase):
 
 
 class TwinTests(BoundsTestCase):
-    """Many that have one GUID."""
-
     def net(self) -> Net:
         hosts = "".join(f'[{number}] "h{number}"[1]\n' for number in range(1, 41))
         cards = "\n".join(f'Hca 1 "h{number}"\n' for number in range(1, 41))
         return parseNet(f'Switch 41 "s"\n{hosts}[41] "a"[1]\n\nHca 1 "a"\n\n{cards}')
 
     def test_twins(self) -> None:
-        """They are told as duplicates, each once, and the sweep ends."""
         for number in range(2, 41):
             self.fabric.duplicate(f"h{number}", of="h1")
         fabric = self.swept()
@@ -147,7 +130,6 @@ class TwinTests(BoundsTestCase):
         self.assertEqual(len(twins), 39)
 
     def test_problems(self) -> None:
-        """No more problems are listed than somebody could read; the number of the others is told."""
         sweep = Sweep(self.agent)
         for _ in range(MOST_PROBLEMS + 7):
             sweep._problem("contradiction", IBPath(), "x")
@@ -157,10 +139,7 @@ class TwinTests(BoundsTestCase):
 
 
 class TableTests(FabricTestCase):
-    """An administration that invents records."""
-
     def test_nodes(self) -> None:
-        """Of the SA's nodes as many are taken as may be; that others are left out is told."""
         records = [node(2 * number, number) for number in range(1, 100)]
         fabric: Fabric = self.told(SASweep(Administration(NodeRecord=records), mostNodes=30).run())
         self.assertEqual(len(fabric.nodes), 30)
@@ -168,13 +147,11 @@ class TableTests(FabricTestCase):
         self.assertIn("others are left out", problem.text)
 
     def test_byLID(self) -> None:
-        """The same where nodes are asked by LID."""
         fabric: Fabric = self.told(LIDSweep(self.agent, self.agent.port.endPort, mostNodes=3).run(), 60)
         self.assertEqual(len(fabric.nodes), 3)
         self.assertEqual([each.kind for each in fabric.problems if each.kind == LEFT_OUT], [LEFT_OUT])
 
     def test_records(self) -> None:
-        """A table of more records than a subnet can have is refused before any is decoded."""
         size = LinkRecord.size
         first = bytearray(256)
         with self.assertRaises(WireError) as caught:
@@ -184,14 +161,10 @@ class TableTests(FabricTestCase):
 
 
 class HeaviestTests(SynchronousTestCase):
-    """Which port leads to most."""
-
     def test_furthest(self) -> None:
-        """The furthest port that leads to more than half of the nodes."""
         routes = [b"", b"\1", b"\1\2", b"\1\3", *(b"\1\3\4" + bytes((number,)) for number in range(20))]
         self.assertEqual(heaviest(routes), (b"\1\3\4", 20))
 
     def test_even(self) -> None:
-        """Where branches are alike, it is what is common to them."""
         routes = [b"", b"\1", *(bytes((1, number)) for number in range(1, 9))]
         self.assertEqual(heaviest(routes), (b"\1", 9))

@@ -31,18 +31,13 @@ PERFORMANCE, SA = ManagementClass.PERFORMANCE, ManagementClass.SUBN_ADM
 
 
 class RaisingAnswers(Answers):
-    """A handler of which one method raises, once."""
-
     hasRaised = False
 
 
 class OtherServer:
-    """A server that leaves all requests to others."""
-
     hasRaised = False
 
     def requested(self, datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
-        """Leave the request."""
         return False
 
     def ended(self) -> None:
@@ -50,8 +45,6 @@ class OtherServer:
 
 
 class BystanderTests(SynchronousTestCase):
-    """A client at LID 1 calls, and two servers of one agent at LID 2 answer."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.wire = Wire(self.clock)
@@ -61,25 +54,20 @@ class BystanderTests(SynchronousTestCase):
         self.handle(Answers(lambda request: request.payload), SA)
 
     def handle(self, handler: Any, managementClass: int = PERFORMANCE) -> None:
-        """Have a handler answer Get of a class."""
         self.server.handle(managementClass, handler, (Method.GET,))
 
     def ask(self) -> Deferred[Any]:
-        """A call to the handler under test."""
         return self.agent.PerformanceGet(PortCounters, TO_2, 5)
 
     def askBystander(self) -> Deferred[Any]:
-        """A call to the handler of subnet administration."""
         return self.agent.SubnAdmGet(NodeRecord.query(lid=LID(7)), TO_2)
 
     def assertAnswered(self, call: Deferred[Any]) -> None:
-        """Assert that the other call is answered, and that so is the next one."""
         for each in (call, self.askBystander()):
             pass_(self.clock, 0.1)
             self.assertIsInstance(self.successResultOf(each), NodeRecord)
 
     def finish(self, errors: int = 1) -> None:
-        """Close; the errors were logged, and nothing is left."""
         for agent in (self.agent, self.other):
             agent.close()
         self.assertEqual([each.isClosed for each in self.wire.ports], [True, True])
@@ -124,7 +112,6 @@ class BystanderTests(SynchronousTestCase):
             self.finish()
 
     def test_server(self) -> None:
-        """Each method of a server raises: other servers of the agent take the request, and the agent ends."""
         for name in sorted(each for each in vars(Server) if not each.startswith("_")):
             self.setUp()
             self.other.serve(exploding(OtherServer, name)())
@@ -132,7 +119,6 @@ class BystanderTests(SynchronousTestCase):
             self.finish()
 
     def test_notices(self) -> None:
-        """A listener of notices raises: others are called, and requests are answered."""
         heard: list[Notice] = []
 
         def fail(notice: Notice, request: MADRequest) -> None:
@@ -148,7 +134,6 @@ class BystanderTests(SynchronousTestCase):
         self.finish()
 
     def test_portListeners(self) -> None:
-        """A listener of the port raises: others hear of its changes and of its loss."""
         heard: list[PortEvent] = []
 
         def fail(event: PortEvent) -> None:

@@ -11,10 +11,7 @@ from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended, PortXmitD
 
 
 class CountersTests(SynchronousTestCase):
-    """Sums, differences, rates."""
-
     def test_added(self) -> None:
-        """A sum stops at the highest value, as a counter does; arrays are added one by one."""
         one = PortCounters(portSelect=1, portRcvErrors=65000, linkDownedCounter=3)
         told = added([one, one], 255)
         self.assertEqual((told.portSelect, told.portRcvErrors, told.linkDownedCounter), (255, 65535, 6))
@@ -22,7 +19,6 @@ class CountersTests(SynchronousTestCase):
         self.assertEqual(added([lanes, lanes], 255).portXmitDataSL, tuple(range(0, 32, 2)))
 
     def test_changed(self) -> None:
-        """A difference of two looks; a counter that was cleared began at zero again."""
         before = PortCounters(portXmitPkts=10, portRcvPkts=10)
         after = PortCounters(portXmitPkts=15, portRcvPkts=4)
         told = changed(before, after, ["portXmitPkts", "portRcvPkts"])
@@ -35,7 +31,6 @@ class CountersTests(SynchronousTestCase):
         )
 
     def test_full(self) -> None:
-        """A counter at its highest value may have missed some; from there on nothing is known of it."""
         top = (1 << 32) - 1
         before = PortCounters(portXmitData=top - 10, portRcvData=top, symbolErrorCounter=65535)
         after = PortCounters(portXmitData=top, portRcvData=3, symbolErrorCounter=65535)
@@ -45,7 +40,6 @@ class CountersTests(SynchronousTestCase):
         self.assertEqual(told.cleared, ("portRcvData",))
 
     def test_cleared(self) -> None:
-        """A counter that is lower than before was cleared, a wide one near its highest value, too."""
         top = (1 << 32) - 1
         before = PortCounters(portXmitData=top - 99, linkDownedCounter=254, portRcvData=top // 2)
         after = PortCounters(portXmitData=100, linkDownedCounter=1, portRcvData=100)
@@ -54,7 +48,6 @@ class CountersTests(SynchronousTestCase):
         self.assertEqual(told.cleared, ("linkDownedCounter", "portXmitData", "portRcvData"))
 
     def test_rates(self) -> None:
-        """Data is counted in words of four bytes; in no time nothing happens."""
         rates = Rates(1, 2.0, Increase({"portXmitData": 100, "portXmitPkts": 8}))
         told = rates.toDict()
         self.assertEqual((told["xmitBytesPerSecond"], told["xmitPktsPerSecond"]), (200.0, 4.0))
@@ -62,7 +55,6 @@ class CountersTests(SynchronousTestCase):
         self.assertEqual(Rates(1, 0.0, Increase({"portXmitData": 1})).perSecond("portXmitData"), 0.0)
 
     def test_names(self) -> None:
-        """What selects is no counter."""
         names = counterNames(PortCountersExtended)
         self.assertEqual(names[0], "portXmitData")
         self.assertFalse({"portSelect", "counterSelect", "counterSelect2"} & set(names))

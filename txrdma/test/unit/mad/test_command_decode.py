@@ -35,10 +35,7 @@ from txrdma.test.support.mad.commanding import CommandTestCase
 
 
 class HexTests(CommandTestCase):
-    """Datagrams in hexadecimal."""
-
     def test_hexadecimal(self) -> None:
-        """Blanks, colons, C{0x} and offsets of dumps don't matter."""
         digits = QUESTION.hex()
         dump = "\n".join(f"0x{at:04x}  {QUESTION[at : at + 16].hex(' ', 4)}" for at in range(0, 256, 16))
         for text in (digits, "0x" + digits, QUESTION.hex(":"), QUESTION.hex(" "), dump, digits[:48]):
@@ -46,7 +43,6 @@ class HexTests(CommandTestCase):
             self.assertIn("SUBN_LID GET NodeInfo modifier 0x0 TID 0x1234", said.out)
 
     def test_input(self) -> None:
-        """Standard input, or a file with hexadecimal."""
         self.patch(sys, "stdin", io.StringIO(QUESTION.hex()))
         self.assertIn("GET NodeInfo", self.said("decode").out)
         path: str = self.mktemp()
@@ -54,21 +50,18 @@ class HexTests(CommandTestCase):
         self.assertIn("GET NodeInfo", self.said("decode", path).out)
 
     def test_levels(self) -> None:
-        """One line, fields, bytes."""
         said = [self.said("decode", QUESTION.hex(), "--level", level).out for level in "123"]
         sizes = [len(text.splitlines()) for text in said]
         self.assertEqual(sizes[0], 1)
         self.assertTrue(sizes[0] < sizes[1] < sizes[2])
 
     def test_json(self) -> None:
-        """For programs: frame, attribute, fields."""
         [told] = self.said("decode", QUESTION.hex(), "--json").json
         self.assertEqual(list(told), ["where", "front", "frame", "attribute", "fields", "records"])
         self.assertEqual((told["attribute"], told["fields"]["numPorts"]), ("NodeInfo", 0))
         self.assertEqual(told["frame"]["header"]["transactionID"], 0x1234)
 
     def test_headers(self) -> None:
-        """Headers in front are found, said and skipped."""
         local = bytes.fromhex("0002000700000001")
         gids = GRH(version=6, nextHeader=0x1B).encode()
         umad = struct.pack("=IIIII", 0, 0, 1000, 3, 320) + struct.pack(">IIHBBB", 1, 0x80010000, 7, 0, 0, 0)
@@ -90,14 +83,12 @@ class HexTests(CommandTestCase):
         self.assertTrue(said.out.startswith("# LRH LID 1 to 7, SL 0, VL 0\n# UD QP 1 to 1, "), said.out)
 
     def test_late(self) -> None:
-        """What the kernel hands back without an answer has the head of the datagram only."""
         umad = struct.pack("=IIIII", 3, 110, 1000, 3, 88).ljust(64, b"\0")
         found = inBytes(umad + QUESTION[:24])
         self.assertEqual(found.datagram, QUESTION[:24])
         self.assertIn("status 110", found.front[0])
 
     def test_nonsense(self) -> None:
-        """What is no datagram is refused in one line."""
         for text in ("hello", "00" * 256, "01", "ff" * 300):
             self.assertIn("txrdma decode: ", str(self.said("decode", text).status))
         self.assertRaises(InvalidRequest, inBytes, b"")
@@ -113,12 +104,10 @@ class HexTests(CommandTestCase):
 
 
 def section(order: str = "<") -> bytes:
-    """The beginning of a pcapng file."""
     return block(0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1), order)
 
 
 def interface(linkType: int, options: bytes = b"", order: str = "<") -> bytes:
-    """What packets of a pcapng file come from."""
     return block(1, struct.pack(order + "HHI", linkType, 0, 0) + options, order)
 
 
@@ -126,10 +115,7 @@ ETHERNET = bytes.fromhex("020000000002020000000001")
 
 
 class CaptureTests(CaptureTestCase):
-    """Datagrams in captures."""
-
     def test_roce(self) -> None:
-        """All datagrams of a capture, whatever else is in it."""
         other = BTH(opcode=Opcode.RC_ACKNOWLEDGE, destination=QPN(17)).encode() + bytes(4)
         said = self.said("decode", self.roce([TRANSPORT + QUESTION, other, TRANSPORT + QUESTION]))
         self.assertEqual(
@@ -185,7 +171,6 @@ class CaptureTests(CaptureTestCase):
         self.assertEqual([each["where"] for each in told], ["packet 1 at 0.000000", "packet 2 at 7.000000"])
 
     def test_cut(self) -> None:
-        """A capture that ends in the middle of a packet is told up to there."""
         for path in (self.roce([TRANSPORT + QUESTION] * 2),):
             whole = Path(path).read_bytes()
             said = self.said("decode", self.put(whole[:-5]))
@@ -195,21 +180,18 @@ class CaptureTests(CaptureTestCase):
         self.assertIn("was not described", self.said("decode", broken).errors)
 
     def test_bigEndian(self) -> None:
-        """A classic file of a machine with the other byte order."""
         rare = bytes.fromhex("f002ffff0048ffff") + TRANSPORT + QUESTION + bytes(6)
         head = struct.pack(">IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 247)
         path = self.put(head, struct.pack(">IIII", 5, 250000, len(rare), len(rare)), rare)
         self.assertIn("# packet 1 at 5.250000\n", self.said("decode", path).out)
 
     def test_input(self) -> None:
-        """A capture may come by standard input."""
         raw = Path(self.roce()).read_bytes()
         self.patch(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
         self.assertIn("GET NodeInfo", self.said("decode").out)
 
     @given(st.binary(max_size=200))
     def test_anything(self, data: bytes) -> None:
-        """Whatever follows a good beginning, reading ends, and with the one error that there is."""
         for start in (section(), section() + interface(1), bytes.fromhex("d4c3b2a1")):
             try:
                 list(captured(io.BytesIO(start + data)))
@@ -218,8 +200,6 @@ class CaptureTests(CaptureTestCase):
 
 
 class RecordsTests(CommandTestCase):
-    """Tables that come in several packets."""
-
     def capture(self, leaveOut: int = 0) -> str:
         """
         What comes when a table is asked for, as C{--debug} shows it.
@@ -238,7 +218,6 @@ class RecordsTests(CommandTestCase):
         return path
 
     def test_records(self) -> None:
-        """They are told together, after the last; in the middle there are no fields."""
         told = self.said("decode", self.capture(), "--json").json
         [last] = [each for each in told if each["records"] is not None]
         names = [record["nodeDescription"]["nodeString"] for record in last["records"]]
@@ -249,7 +228,6 @@ class RecordsTests(CommandTestCase):
         self.assertEqual(text.count("# NodeRecord\n"), 9)
 
     def test_recorded(self) -> None:
-        """A line each tells which part it is, and what was acknowledged: as two kernels did it."""
         path = self.mktemp()
         Path(path).write_bytes(raw("mad-rmpp"))
         lines = self.said("decode", path, "-l", "1").out.splitlines()
@@ -258,6 +236,5 @@ class RecordsTests(CommandTestCase):
         self.assertEqual((len(parts), [part for part in parts if "(last)" in part]), (9, [" part 5 (last)"]))
 
     def test_incomplete(self) -> None:
-        """A table of which a packet is missing is not told."""
         told = self.said("decode", self.capture(leaveOut=3), "--json").json
         self.assertEqual([each for each in told if each["records"]], [])

@@ -18,17 +18,12 @@ from txrdma.iba.types import GUID
 
 
 class Terminal(io.StringIO):
-    """Where people look."""
-
     def isatty(self) -> bool:
         return True
 
 
 class NodeNamesTests(SynchronousTestCase):
-    """Node-name maps."""
-
     def test_parse(self) -> None:
-        """GUIDs with names; comments and empty lines are nothing; other lines are told by number."""
         self.assertEqual(
             parseNodeNames("0200 decimal, though it begins with a 0").names.keys(), {GUID.fromInt(200)}
         )
@@ -40,12 +35,10 @@ class NodeNamesTests(SynchronousTestCase):
             self.assertIn("map, line 2", str(error))
 
     def test_asTheirs(self) -> None:
-        """Names may have no quotes, GUIDs may be decimal, and the first of two names counts."""
         names = parseNodeNames('0x1 one more # x\n255 "two"\n0x1 "again"\n0x3\n')
         self.assertEqual(names.names, {GUID.fromInt(1): "one more", GUID.fromInt(255): "two"})
 
     def test_places(self) -> None:
-        """Without a word the host's map is read: that of infiniband-diags, else that of OpenSM."""
         places = [Path(self.mktemp()) for _ in range(2)]
         self.patch(nodenames, "PLACES", tuple(places))
         self.assertEqual(readNodeNames().names, {})
@@ -55,7 +48,6 @@ class NodeNamesTests(SynchronousTestCase):
         self.assertEqual(readNodeNames().name(GUID.fromInt(1)), "ours")
 
     def test_brokenPlace(self) -> None:
-        """What is wrong with a map that nobody has asked for is told, and stops nothing."""
         place = Path(self.mktemp())
         place.write_text("nonsense\n")
         self.patch(nodenames, "PLACES", (place,))
@@ -66,19 +58,14 @@ class NodeNamesTests(SynchronousTestCase):
         self.assertRaises(InvalidRequest, readNodeNames, str(place))
 
     def test_descriptions(self) -> None:
-        """Who has no name is called by its description, without what cannot be printed."""
         self.assertEqual(NodeNames().name(GUID.fromInt(1), "a\tb\x00"), "a b ")
 
     def test_missing(self) -> None:
-        """A file that is not there is told."""
         self.assertRaises(InvalidRequest, readNodeNames, "/no/such/map")
 
 
 class ProgressTests(SynchronousTestCase):
-    """How far a sweep is."""
-
     def test_terminal(self) -> None:
-        """It is shown on a terminal, and is gone at the end; nothing is shown elsewhere."""
         for stream, isShown in ((Terminal(), True), (io.StringIO(), False)):
             with ProgressBar("asking", stream) as progress:
                 progress._next = 0.0
@@ -86,7 +73,6 @@ class ProgressTests(SynchronousTestCase):
                 self.assertEqual("3/10" in stream.getvalue(), isShown)
 
     def test_short(self) -> None:
-        """What is soon done shows nothing."""
         stream = Terminal()
         with ProgressBar("asking", stream) as progress:
             progress(1, 2)

@@ -20,7 +20,6 @@ BLOCK = re.compile(r"^```console\n\$ txrdma (.*)\n((?:.*\n)*?)```$", re.MULTILIN
 
 
 def shown(said: Said) -> str:
-    """What stands on a terminal then."""
     lines = [line.rstrip() for line in said.out.rstrip("\n").splitlines()]
     if isinstance(said.status, str):
         lines.append(said.status)
@@ -28,23 +27,18 @@ def shown(said: Said) -> str:
 
 
 class NodePageTests(CommandTestCase):
-    """C{node-commands}."""
-
     page = DOCS / "node-commands.md"
     skip = None if page.exists() else "the pages are not installed"
 
     def answered(self, line: str) -> str:
-        """What a command prints."""
         name, *words = shlex.split(line)
         return shown(self.said(name, *words, device="") if "-d" not in words else self.given(name, *words))
 
     def given(self, name: str, *words: str) -> Said:
-        """A command that says its device itself."""
         at = words.index("-d")
         return self.said(name, *words[:at], *words[at + 2 :], device=words[at + 1])
 
     def test_output(self) -> None:
-        """Each command prints what the page shows."""
         text = self.page.read_text()
         if os.environ.get("RETELL") == "1":
             again = BLOCK.sub(
@@ -58,7 +52,6 @@ class NodePageTests(CommandTestCase):
             self.assertEqual(output.splitlines(), self.answered(line).splitlines(), line)
 
     def test_options(self) -> None:
-        """Each of its commands has a section with its options."""
         text = self.page.read_text()
         commands = "trace routes ping sysstat smpquery saquery perfquery portstate sminfo query decode"
         for name in commands.split():
@@ -103,8 +96,6 @@ REFUSED = {
 
 
 class ParityPageTests(CommandTestCase):
-    """C{infiniband-diags}."""
-
     page = DOCS / "infiniband-diags.md"
     skip = None if page.exists() else "the pages are not installed"
     device = "sim:fattree:16"
@@ -113,13 +104,11 @@ class ParityPageTests(CommandTestCase):
         self.clock = ReactorClock()
 
     def test_complete(self) -> None:
-        """Every command of theirs has its place."""
         names = set(re.findall(r"`([\w.]+)[^`]*`", self.page.read_text()))
         self.assertEqual({name for name in (DIAGS + IBTOOL).split() if name not in names}, set())
         self.assertEqual((len(DIAGS.split()), len(IBTOOL.split())), (30, 51))
 
     def test_rows(self) -> None:
-        """What stands beside it does something, without an error."""
         before, capture = self.mktemp(), self.mktemp()
         self.said("discover", "--save", before)
         datagram = "0101010100000000" + "00" * 8 + "00110000" + "00" * 4

@@ -37,7 +37,6 @@ class PartCase(CommandTestCase):
             self.asked = self.fabric.wire.datagrams - before
 
     def spellings(self, name: str, route: str) -> list[str]:
-        """All that a node is called."""
         port = self.fabric.port(name)
         guid = port.end.guid
         gid = f"fe80::{int(guid) >> 16:x}:{int(guid) & 0xFFFF:x}"
@@ -53,17 +52,13 @@ class PartCase(CommandTestCase):
         ]
 
     def kept(self) -> str:
-        """A snapshot, in a file."""
         path: str = self.mktemp()
         super().said("nodes", "--save", path)
         return path
 
 
 class LinksTests(PartCase):
-    """C{links TARGET}."""
-
     def test_spelled(self) -> None:
-        """Whatever names a node, its links are told, from its end, as they are of all, and of a snapshot."""
         for name, route in (("leaf0001", "0,1,19,3"), ("h00020", "0,1,19,3,3"), ("h00000", "DR 0")):
             whole = super().said("links", "--json").json
             own = {frozenset(key(link)) for link in whole if name in names(link)}
@@ -78,14 +73,12 @@ class LinksTests(PartCase):
             self.assertEqual(len(own), 36 if name == "leaf0001" else 1)
 
     def test_combined(self) -> None:
-        """A LID and a route from there name what they name elsewhere."""
         lid = self.fabric.port("leaf0001").end.lid
         for more in ([], ["--load", self.kept()]):
             [link] = self.said("links", f"{lid} 0,3", "--json", *more).json
             self.assertEqual((link["from"]["name"], link["to"]["name"]), ("h00020", "leaf0001"))
 
     def test_asked(self) -> None:
-        """A host and its switch are asked, or a switch and what it is linked to; the sweep asks all."""
         self.said("links")
         whole = self.asked
         self.said("links", "20")
@@ -95,7 +88,6 @@ class LinksTests(PartCase):
         self.assertLess(self.asked, whole / 3)
 
     def test_hops(self) -> None:
-        """With hops, the links of what is so far away are told, too, each once."""
         said = self.said("links", "h00020", "--hops", "1", "--json").json
         self.assertEqual(len(said), 36)
         self.assertTrue(all("leaf0001" in names(link) for link in said))
@@ -129,20 +121,17 @@ class LinksTests(PartCase):
         self.assertIn(f"unreachable at lid {lid}: NodeInfo", said.errors)
 
     def test_administered(self) -> None:
-        """By LIDs, and by the administration alone."""
         told = self.said("links", "leaf0001", "--json").json
         for way in ("--sa", "--by=sa", "--by=lid"):
             self.assertEqual(self.said("links", "leaf0001", way, "--json").json, told)
 
     def test_saved(self) -> None:
-        """What was found of a part is kept, and told again."""
         path = self.mktemp()
         told = self.said("links", "0x0000000000100029", "--json", "--save", path).json
         self.assertEqual(self.said("links", "h00020", "--load", path, "--json", device=NO_DEVICE).json, told)
         self.assertEqual([link["from"]["name"] for link in told], ["h00020"])
 
     def test_mistakes(self) -> None:
-        """Nobody, several, too many words, two beginnings."""
         for more in ([], ["--load", self.kept()]):
             for target in ("h99999", "4000", "fe80::99", "DR 0,9", "0x0123456789abcdef"):
                 said = self.said("links", target, "-t.1", *more)
@@ -155,8 +144,6 @@ class LinksTests(PartCase):
 
 
 class NodesTests(PartCase):
-    """C{nodes TARGET}."""
-
     def test_around(self) -> None:
         """A node, and the nodes around it."""
         [node] = self.said("nodes", "h00020", "--json").json
@@ -171,20 +158,16 @@ class NodesTests(PartCase):
 
 
 class ErrorsTests(PartCase):
-    """C{errors TARGET}."""
-
     def setUp(self) -> None:
         super().setUp()
         for name, number in (("leaf0001", 3), ("h00020", 1), ("h00021", 1), ("leaf0002", 4)):
             self.fabric.setCounters(name, number, portXmitDiscards=7)
 
     def bad(self, *arguments: str) -> list[tuple[str, int]]:
-        """The ports with errors."""
         told = self.said("errors", *arguments, "--json").json
         return [(port["name"], port["port"]) for port in told["ports"] if port["port"] is not None]
 
     def test_one(self) -> None:
-        """A node's own, by whatever it is called; nobody else is asked, and of it not more than is needed."""
         for target in self.spellings("leaf0001", "0,1,19,3"):
             self.assertEqual(self.bad(target), [("leaf0001", 3)])
             self.assertLess(self.asked, 36 + 20)
@@ -198,13 +181,11 @@ class ErrorsTests(PartCase):
         self.assertLess(self.asked, 12)
 
     def test_hops(self) -> None:
-        """With hops, those around it, too."""
         self.assertEqual(self.bad("h00020", "--hops=1"), [("leaf0001", 3), ("h00020", 1)])
         self.assertEqual(self.bad("leaf0001", "--hops=1"), [("leaf0001", 3), ("h00020", 1), ("h00021", 1)])
         self.assertEqual(len(self.bad()), 4)
 
     def test_links(self) -> None:
-        """The link of a bad port is told as when all are asked."""
         words = ("--report-port", "--suppress=PortRcvErrors")
         said = self.said("errors", "leaf0001", *words).out
         [line] = [line for line in said.splitlines() if "Link info" in line]
@@ -213,11 +194,9 @@ class ErrorsTests(PartCase):
         self.assertIn('"h00020"', line)
 
     def test_loaded(self) -> None:
-        """Of a snapshot's nodes those are asked."""
         self.assertEqual(self.bad("h00020", "--hops=1", "--load", self.kept())[1:], [("h00020", 1)])
 
     def test_clear(self) -> None:
-        """What would be cleared is said, and only that is."""
         said = self.said("errors", "h00020", "--clear")
         self.assertIn("clear the counters of errors of the ports of h00020: this", str(said.status))
         said = self.said("errors", "h00020", "--hops=2", "--clear")
@@ -227,10 +206,8 @@ class ErrorsTests(PartCase):
 
 
 def key(link: Any) -> list[str]:
-    """The ends of a link."""
     return [f"{end['name']} {end['port']}" for end in (link["from"], link["to"])]
 
 
 def names(link: Any) -> list[str]:
-    """Of the nodes at the ends of a link."""
     return [link["from"]["name"], link["to"]["name"]]

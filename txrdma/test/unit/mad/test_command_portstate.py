@@ -26,15 +26,11 @@ from txrdma.test.support.mad.commanding import CommandTestCase
 
 
 class Typist(io.StringIO):
-    """Somebody at a terminal."""
-
     def isatty(self) -> bool:
         return True
 
 
 class PortStateTestCase(CommandTestCase):
-    """With a fabric that stays."""
-
     def setUp(self) -> None:
         super().setUp()
         port: Any = openMADPort(self.clock, self.device)
@@ -43,10 +39,7 @@ class PortStateTestCase(CommandTestCase):
 
 
 class QueryTests(PortStateTestCase):
-    """To see."""
-
     def test_query(self) -> None:
-        """Of a switch's port the other end is told, too."""
         told = self.said("portstate", "0,1", "3", "--json").json
         self.assertEqual((told["nodeType"], told["port"]), ("SWITCH", 3))
         self.assertEqual(told["portInfo"]["portState"], "ACTIVE")
@@ -57,21 +50,17 @@ class QueryTests(PortStateTestCase):
         self.assertIn("Peer PortInfo: port 1", text)
 
     def test_several(self) -> None:
-        """Several ports are told one after the other."""
         told = self.said("portstate", "9", "2,4-5", "--json").json
         self.assertEqual([each["port"] for each in told], [2, 4, 5])
         self.assertEqual(self.said("portstate", "9", "2,4-5").out.count("SWITCH PortInfo: lid 9 port"), 3)
 
 
 class ChangeTests(PortStateTestCase):
-    """To change."""
-
     def info(self, lid: str = "9", port: str = "3") -> dict[str, Any]:
         fields: dict[str, Any] = self.said("smpquery", "PI", lid, port, "--json").json["answers"][0]["fields"]
         return fields
 
     def test_disableAndEnable(self) -> None:
-        """A port goes down, and comes up again; C{off} and C{on} are the same."""
         for down, up in (("disable", "enable"), ("off", "on")):
             self.said("portstate", "9", "3", down, "--yes")
             self.assertEqual(self.info()["portPhysicalState"], "DISABLED")
@@ -79,18 +68,15 @@ class ChangeTests(PortStateTestCase):
             self.assertEqual(self.info()["portPhysicalState"], "LINK_UP")
 
     def test_on(self) -> None:
-        """C{on} does nothing to a port that is not disabled."""
         said = self.said("portstate", "9", "3", "on", "--yes", "--debug")
         self.assertNotIn("SET PortInfo", said.errors)
 
     def test_reset(self) -> None:
-        """Reset leaves it up: disabled, then enabled."""
         said = self.said("portstate", "9", "3", "reset", "--yes", "--json", "--debug")
         self.assertEqual(said.errors.count("SET PortInfo"), 2)
         self.assertEqual(said.json["portInfo"]["portPhysicalState"], "LINK_UP")
 
     def test_masks(self) -> None:
-        """What a port may use is changed within what it can."""
         for operation, value, field, shown in (
             ("speed", "SDR,DDR", "linkSpeedEnabled", "2.5 Gbps or 5.0 Gbps"),
             ("espeed", "fdr", "linkSpeedExtEnabled", "14.0625 Gbps"),
@@ -122,7 +108,6 @@ class ChangeTests(PortStateTestCase):
         self.assertIn("only port 0", words)
 
     def test_key(self) -> None:
-        """Who gives a port an M_Key uses it at once; it is not shown."""
         self.patch(sys, "stdin", Typist("y\n"))
         said = self.said("portstate", "3", "1", "mkey", "0x1234", "mkeyprot", "2")
         self.assertEqual(said.status, None)
@@ -132,7 +117,6 @@ class ChangeTests(PortStateTestCase):
         self.assertEqual(told["mkey"], "0x0000000000001234")
 
     def test_fdr10(self) -> None:
-        """FDR10 is set by its vendor's attribute, of ports that can."""
         self.assertIn("cannot do that", str(self.said("portstate", "9", "3", "fdr10", "on", "-y").status))
         self.fabric.runFDR10("h00002")
         for word, number in (("off", 0), ("on", 1)):
@@ -141,7 +125,6 @@ class ChangeTests(PortStateTestCase):
             self.assertEqual(told["linkSpeedEnabled"], number)
 
     def test_confirmation(self) -> None:
-        """Nothing is changed unless somebody has said so."""
         for answer, isDone in (("n\n", False), ("\n", False), ("y\n", True)):
             self.patch(sys, "stdin", Typist(answer))
             said = self.said("portstate", "9", "4", "disable", "--debug")
@@ -153,10 +136,7 @@ class ChangeTests(PortStateTestCase):
 
 
 class OwnWayTests(PortStateTestCase):
-    """Who cuts the branch that he sits on has to say so."""
-
     def test_refused(self) -> None:
-        """What our own way leads through is not brought down, whoever's port it is."""
         for target, port in (("9", "1"), ("DR 0", "1"), ("2", "1"), ("0,1", "1-3")):
             for operation in ("disable", "down", "reset"):
                 said = self.said("portstate", target, port, operation, "--yes", "--debug")
@@ -165,7 +145,6 @@ class OwnWayTests(PortStateTestCase):
         self.assertEqual(self.said("portstate", "9", "1", "width", "4x", "--yes").status, None)
 
     def test_forced(self) -> None:
-        """With C{--force} it is done, after the other ports, and that nobody answers then is told."""
         said = self.said("portstate", "9", "1,4", "disable", "--yes", "--force", "-t", "0.1")
         self.assertIn("no answer any more after disable", said.out)
         self.assertEqual(said.status, 1)
@@ -173,21 +152,17 @@ class OwnWayTests(PortStateTestCase):
         self.assertEqual(list(map(int, states)), [3, 3])
 
     def test_reset(self) -> None:
-        """A forced reset of the own way is one call, after which the link comes up again."""
         said = self.said("portstate", "9", "1", "reset", "--yes", "--force", "-t", "0.1", "--debug")
         self.assertEqual(len(set(re.findall(r"SET PortInfo modifier 0x1 TID (\w+)", said.errors))), 1)
         self.assertEqual(int(self.fabric.port("leaf0000", 1).physicalState), 5)
 
     def test_confirmation(self) -> None:
-        """The question says what it does."""
         self.patch(sys, "stdin", Typist("n\n"))
         said = self.said("portstate", "9", "1", "down", "--force")
         self.assertIn("down port 1 of lid 9, which cuts our own way? [y/N]", said.errors)
 
 
 class EverywhereTests(CommandTestCase):
-    """All ports of a fabric."""
-
     device = "sim:fattree:40"
 
     def setUp(self) -> None:
@@ -220,7 +195,6 @@ class EverywhereTests(CommandTestCase):
         self.assertEqual(farthestFirst(ports, isWhole=True)[-1].node.description, "h00000")
 
     def test_initialized(self) -> None:
-        """C{down} makes links INIT, with C{--force} our own, too; C{arm} and C{active} bring them back."""
         self.assertEqual(self.states(), {PortState.ACTIVE})
         said = self.said("portstate", "--everywhere", "down", "--yes")
         self.assertEqual((said.status, said.errors), (None, ""))
@@ -239,13 +213,11 @@ class EverywhereTests(CommandTestCase):
         self.assertEqual(self.states(), {PortState.ACTIVE})
 
     def test_refusals(self) -> None:
-        """A port that refuses is told, and the others are done."""
         said = self.said("portstate", "--everywhere", "espeed", "NDR", "--yes", "--json")
         self.assertEqual(said.status, 1)
         self.assertTrue(all("can" in each["error"] for each in said.json))
 
     def test_silent(self) -> None:
-        """A node that does not answer is told, and what leads there is done all the same."""
         self.fabric.silence("h00039")
         said = self.said("portstate", "--everywhere", "down", "--yes", "-t", "0.1", "--json")
         self.assertEqual(said.status, 1)
@@ -253,16 +225,12 @@ class EverywhereTests(CommandTestCase):
         self.assertIn("unreachable at DR 0,1,", said.errors)
 
     def test_mistakes(self) -> None:
-        """What cannot be meant."""
         for arguments in (["--everywhere"], ["--everywhere", "lid", "7"]):
             self.assertRaises(UsageError, Options().parseOptions, ["portstate", *arguments])
 
 
 class WordsTests(SynchronousTestCase):
-    """What is typed."""
-
     def test_mistakes(self) -> None:
-        """Operations, values and ports that there are not are refused."""
         for arguments, words in (
             (["9"], "TARGET and PORT"),
             (["9", "x"], "1,4-7"),
@@ -281,12 +249,10 @@ class WordsTests(SynchronousTestCase):
             self.assertIn(words, str(error))
 
     def test_asked(self) -> None:
-        """A key can be asked for."""
         [change] = parsed(["mkey", "x"], lambda prompt: "0x99")
         self.assertEqual((change, str(change)), (Change("mkey", "0x99"), "mkey ..."))
 
     def test_theirs(self) -> None:
-        """All operations of ibportstate are known."""
         theirs = (
             "enable disable reset speed espeed fdr10 width query on off down arm active vls mtu lid smlid "
             "lmc mkey mkeylease mkeyprot"
@@ -295,21 +261,16 @@ class WordsTests(SynchronousTestCase):
         self.assertEqual(set(theirs.split()) - set(OPERATIONS), set())
 
     def test_fastest(self) -> None:
-        """XDR has fields of its own."""
         info = PortInfo(linkSpeedExtSupported2=1)
         self.assertEqual(Change("espeed2", "XDR").fields(info), {"linkSpeedExtEnabled2": "1"})
         self.assertRaises(InvalidRequest, Change("espeed2", "XDR").fields, PortInfo())
 
     def test_number(self) -> None:
-        """Numbers may be said as names."""
         info = PortInfo(vlCap=4, mtuCap=PathMTU.MTU_4096)
         self.assertEqual(Change("vls", "vl0-7").fields(info), {"operationalVLs": "4"})
         self.assertEqual(Change("mtu", "4096").fields(info), {"neighborMTU": "5"})
 
 
 class NumbersTests(CommandTestCase):
-    """Ports by number."""
-
     def test_missing(self) -> None:
-        """A port that the node has not is told with how many it has."""
         self.assertIn("has 36 ports", str(self.said("portstate", "9", "37").status))

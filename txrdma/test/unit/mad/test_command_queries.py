@@ -33,8 +33,6 @@ from txrdma.test.support.mad.commanding import CommandTestCase
 
 
 class SMPQueryTests(CommandTestCase):
-    """What nodes tell."""
-
     def test_attributes(self) -> None:
         """By name or abbreviation, in any case, with the values that the node has."""
         for name, target, field, value in (
@@ -49,7 +47,6 @@ class SMPQueryTests(CommandTestCase):
             self.assertEqual(self.said("smpquery", name, target).fields[field], value, name)
 
     def test_port(self) -> None:
-        """Of a switch each port is asked by its number."""
         said = self.said("smpquery", "PI", "9", "3", "--json").json
         self.assertEqual((said["attribute"], said["path"]), ("PortInfo", "lid 9"))
         [answer] = said["answers"]
@@ -57,7 +54,6 @@ class SMPQueryTests(CommandTestCase):
         self.assertEqual(self.said("smpquery", "PI", "9", "30").fields["portState"], "DOWN (1)")
 
     def test_tables(self) -> None:
-        """Of tables all blocks are asked for: as many as the node says that it has."""
         for name, target, port, modifiers in (
             ("PKeys", "1", "0", [0, 1]),
             ("PKeys", "9", "2", [2 << 16, 2 << 16 | 1]),
@@ -71,7 +67,6 @@ class SMPQueryTests(CommandTestCase):
             self.assertEqual([answer["modifier"] for answer in told], modifiers, name)
 
     def test_tableTexts(self) -> None:
-        """Tables are read as rows."""
         self.assertIn("   0: 0xffff 0x0000", self.said("smpquery", "PKeys", "1").out)
         self.assertIn("   0: 0x0000000000100001 0x0000000000000000", self.said("smpquery", "GI", "1").out)
         self.assertIn("ports: in  3, out  2: | 0| 1| 2|", self.said("smpquery", "SL2VL", "9", "2").out)
@@ -88,12 +83,10 @@ class SMPQueryTests(CommandTestCase):
         self.assertIn("0xc001  2,5,16", self.said("smpquery", "MFT", "9").out)
 
     def test_modifier(self) -> None:
-        """A modifier can be said."""
         told = self.said("smpquery", "GI", "1", "--modifier", "2", "--json").json
         self.assertEqual([answer["modifier"] for answer in told["answers"]], [2])
 
     def test_administration(self) -> None:
-        """The administration tells the same."""
         for name, target, port in (("NI", "3", "0"), ("PI", "3", "0"), ("PI", "9", "2"), ("ND", "0,1", "0")):
             own = self.said("smpquery", name, target, port).fields
             told = self.said("smpquery", name, target, port, "--sa").fields
@@ -102,7 +95,6 @@ class SMPQueryTests(CommandTestCase):
             self.assertEqual(told, own, name)
 
     def test_mistakes(self) -> None:
-        """Attributes and ports that there are not are refused."""
         for arguments, words in (
             (["XY"], "there are NodeInfo"),
             (["PI", "1", "x"], "port x"),
@@ -114,7 +106,6 @@ class SMPQueryTests(CommandTestCase):
         self.assertEqual(self.said("smpquery", "PI", "9", "99").status, words)
 
     def test_combined(self) -> None:
-        """A LID, and a directed route from there on, as C{smpquery -c} has them; other commands, too."""
         for target in ("9 0,3", "lid 9 DR 0,3", "0x9 0,3"):
             self.assertEqual(self.said("smpquery", "ND", target).fields["nodeString"], "h00002", target)
         self.assertEqual(self.said("perfquery", "9 0,3").fields["portSelect"], "1")
@@ -123,14 +114,12 @@ class SMPQueryTests(CommandTestCase):
         )
 
     def test_extended(self) -> None:
-        """C{-x} sets bit 31 of the modifier; C{PIE} is an attribute of its own."""
         told = self.said("smpquery", "PI", "9", "3", "-x", "--json").json["answers"]
         self.assertEqual([answer["modifier"] for answer in told], [1 << 31 | 3])
         told = self.said("smpquery", "PIE", "9", "3", "--debug").errors
         self.assertIn("GET PortInfoExtended modifier 0x3 ", told)
 
     def test_address(self) -> None:
-        """GID, LIDs and name of a port, as C{ibaddr} tells them; of a switch's, that of the whole."""
         self.assertEqual(
             self.said("smpquery", "addr", "3").out, "GID fe80::10:5 LID start 0x3 end 0x3 'h00002'\n"
         )
@@ -153,7 +142,6 @@ class SMPQueryTests(CommandTestCase):
         self.assertIn("9    0         leaf of all\n", said)
 
     def test_inherited(self) -> None:
-        """A class that inherits the calls of an attribute is no other attribute of these calls."""
 
         class Undeclared(Notice):
             pass
@@ -162,7 +150,6 @@ class SMPQueryTests(CommandTestCase):
         self.assertIn(Notice, set(attributesOf(RPCS["SubnGet"])))
 
     def test_complete(self) -> None:
-        """Every attribute of subnet management that can be got has a name here, but notices."""
         carried = {kind.__name__ for kind in attributesOf(RPCS["SubnGet"])} - {"Notice"}
         self.assertEqual({kind.attribute.__name__ for kind in smpquery.KINDS}, carried)
         for name in "NodeDesc PKeyTable SL2VLTable VLArbitration GUIDInfo MlnxExtPortInfo".split():
@@ -170,8 +157,6 @@ class SMPQueryTests(CommandTestCase):
 
 
 class SAQueryTests(CommandTestCase):
-    """Records."""
-
     def test_components(self) -> None:
         """Records are chosen by any of their components, however they are capitalized."""
         for arguments, field, values in (
@@ -205,7 +190,6 @@ class SAQueryTests(CommandTestCase):
         self.assertEqual(self.said("saquery", "NR", "lid=77").out, "no records\n")
 
     def test_views(self) -> None:
-        """What infiniband-diags has options for goes by a word: tables, and records for programs."""
         self.assertEqual(self.said("saquery", "list").out.splitlines()[1:3], ["1    h00000", "2    h00001"])
         told = self.said("saquery", "sms", "--json").json
         self.assertEqual([each["fields"]["endPortLID"] for each in told], [8])
@@ -218,7 +202,6 @@ class SAQueryTests(CommandTestCase):
         self.assertRegex(said, r"0xc000 +fe80::10:1 +1 +h00000\n")
 
     def test_ends(self) -> None:
-        """A path's ends are any targets; without a beginning it is our own port, unless nothing is added."""
         for source, target in (("3", "4"), ("h00002", "h00003"), ("DR 0,1,3", "0x0000000000100007")):
             [told] = self.said("saquery", "PR", "--from", source, "--to", target, "--json").json
             self.assertEqual((told["fields"]["slid"], told["fields"]["dlid"]), (3, 4))
@@ -230,7 +213,6 @@ class SAQueryTests(CommandTestCase):
         self.assertIn("for PathRecord", str(error))
 
     def test_trace(self) -> None:
-        """The hops of a path, by its components."""
         for words in (("TR", "2/4"), ("TraceRecord", "--from", "2", "--to", "h00003")):
             told = self.said("saquery", *words, "--json").json
             ports = [(each["fields"]["entryPort"], each["fields"]["exitPort"]) for each in told]
@@ -248,7 +230,6 @@ class SAQueryTests(CommandTestCase):
             self.assertRaises(UsageError, Options().parseOptions, ["saquery", *words])
 
     def test_selectors(self) -> None:
-        """A component with a selector is meant exactly, unless that is said."""
         words = ("saquery", "PR", "1/4", "--debug", "--debug")
         said = self.said(*words, "mtu=MTU_2048").errors
         self.assertIn("PathRecord.mtuSelector EXACTLY", said.partition("<-")[0])
@@ -256,18 +237,15 @@ class SAQueryTests(CommandTestCase):
         self.assertIn("PathRecord.mtuSelector GREATER", said.partition("<-")[0])
 
     def test_modifier(self) -> None:
-        """An attribute modifier can be said, as that for ports with certain capabilities."""
         for words, many in (((), 0), (("--modifier", "0x80000000"), 1)):
             told = self.said("saquery", "PIR", "capabilityMask=0x2", "--json", *words).json
             self.assertEqual(len(told), many)
 
     def test_get(self) -> None:
-        """One record can be asked for; several are then an error."""
         self.assertEqual(len(self.said("saquery", "NR", "4", "--get", "--json").json), 1)
         self.assertIn("too many records", str(self.said("saquery", "NR", "--get").status))
 
     def test_classPortInfo(self) -> None:
-        """The administration tells what it can do."""
         [told] = self.said("saquery", "CPI", "--json").json
         self.assertEqual((told["record"], told["fields"]["classVersion"]), ("ClassPortInfo", 2))
 
@@ -286,7 +264,6 @@ class SAQueryTests(CommandTestCase):
         self.assertIn("is not for SubnAdmSet", str(self.said("saquery", "NR", "--set").status))
 
     def test_mistakes(self) -> None:
-        """Records, components and values that there are not are refused."""
         for arguments, words in ((["XY"], "there are ClassPortInfo"), (["NR", "1/2"], "takes lid")):
             error = self.assertRaises(UsageError, Options().parseOptions, ["saquery", *arguments])
             self.assertIn(words, str(error))
@@ -294,7 +271,6 @@ class SAQueryTests(CommandTestCase):
         self.assertIn("16 bits", str(self.said("saquery", "NR", "lid=70000").status))
 
     def test_complete(self) -> None:
-        """Every record has a name here; and those of infiniband-diags are all known."""
         records = {kind for kind in allAttributes().values() if issubclass(kind, Record)}
         self.assertEqual({kind.record for kind in saquery.KINDS if issubclass(kind.record, Record)}, records)
         names = "CPI NR PIR SL2VL PKTR VLAR IIR LR SR PR MCMR LFTR MFTR GIR SWIR SMIR".split()
@@ -302,49 +278,38 @@ class SAQueryTests(CommandTestCase):
 
 
 class SMInfoTests(CommandTestCase):
-    """The manager."""
-
     def test_own(self) -> None:
-        """The one that our port knows is asked."""
         self.assertEqual(
             self.said("sminfo").out,
             "sminfo: sm lid 8 sm guid 0x10000f, activity count 1 priority 4 state 3 SMINFO_MASTER\n",
         )
 
     def test_json(self) -> None:
-        """For programs."""
         told = self.said("sminfo", "8", "--json").json
         self.assertEqual(list(told), ["path", "guid", "smKey", "actCount", "priority", "smState"])
 
     def test_nobody(self) -> None:
-        """Who is no manager does not answer as one."""
         self.assertIn("txrdma sminfo: lid 2: ", str(self.said("sminfo", "2", "-t", "0.1").status))
 
     def test_control(self) -> None:
-        """Telling it something wants to be confirmed."""
         self.patch(sys, "stdin", io.StringIO())
         self.assertIn("--yes", str(self.said("sminfo", "--control", "standby").status))
         self.assertRaises(UsageError, Options().parseOptions, ["sminfo", "--control", "explode"])
 
 
 class QueryTests(CommandTestCase):
-    """Any call."""
-
     def test_get(self) -> None:
-        """C{SubnGet PortInfo 9 --modifier 1}."""
         told = self.said("query", "SubnGet", "PortInfo", "9", "--modifier", "1", "--json").json
         self.assertEqual(told["attribute"], "PortInfo")
         self.assertEqual(told["fields"]["portPhysicalState"], "LINK_UP")
 
     def test_classes(self) -> None:
-        """Calls go to the class that they are named for."""
         port = self.said("query", "PerformanceGet", "PortCounters", "9", "portSelect=2", "--json").json
         self.assertEqual(port["fields"]["portSelect"], 2)
         table = self.said("query", "SubnAdmGetTable", "NodeRecord", "nodeType=2", "--json").json
         self.assertEqual([each["fields"]["lid"] for each in table], [9])
 
     def test_change(self) -> None:
-        """A Set changes what is given and leaves the rest."""
         keep = openMADPort(self.clock, self.device)
         self.addCleanup(keep.close)
         before = self.said("smpquery", "PI", "2").fields
@@ -353,7 +318,6 @@ class QueryTests(CommandTestCase):
         self.assertEqual(self.said("smpquery", "PI", "2").fields, {**before, "vlHighLimit": "3"})
 
     def test_numbers(self) -> None:
-        """An attribute by its number is shown in hexadecimal; one that nobody knows, too."""
         said = self.said("query", "SubnGet", "0x11", "3").out.splitlines()
         self.assertEqual((said[0], len(said)), ("# Attribute_0x0011", 5))
         self.assertTrue(said[1].startswith("0x0000  01010101 "))
@@ -366,7 +330,6 @@ class QueryTests(CommandTestCase):
         self.assertIn("there is no attribute XY", str(self.said("query", "SubnGet", "XY", "3").status))
 
     def test_elements(self) -> None:
-        """One of several values can be changed, with the others as they are."""
         keep = openMADPort(self.clock, self.device)
         self.addCleanup(keep.close)
         before = self.said("query", "SubnGet", "PKeyTable", "2", "--json").json["fields"]["pkeys"]
@@ -381,21 +344,18 @@ class QueryTests(CommandTestCase):
             self.assertIn("txrdma query: ", str(self.said("query", "SubnSet", "PKeyTable", "2", name).status))
 
     def test_keys(self) -> None:
-        """Keys of the classes go along."""
         said = self.said(
             "query", "SubnAdmGet", "ClassPortInfo", "--smkey", "0x77", "--debug", "--debug"
         ).errors
         self.assertIn("smKey 0x0000000000000077", said)
 
     def test_confirmation(self) -> None:
-        """What changes something wants to be confirmed."""
         self.patch(sys, "stdin", io.StringIO())
         said = self.said("query", "PerformanceSet", "PortCounters", "9", "portSelect=1")
         words = "PerformanceSet PortCounters to lid 9: this changes the fabric; say --yes"
         self.assertEqual(said.status, words)
 
     def test_mistakes(self) -> None:
-        """Calls, attributes and fields that there are not are told, with those that there are."""
         for arguments, words in (
             (("SubnAsk", "NodeInfo"), "SubnGet"),
             (("SubnGet", "NodeRecord"), "NodeInfo"),
@@ -407,8 +367,6 @@ class QueryTests(CommandTestCase):
 
 
 class FieldsTests(SynchronousTestCase):
-    """Attributes and fields by name."""
-
     def test_values(self) -> None:
         """Numbers, names, addresses, texts, lists."""
         told = assigned(attributeNamed("SMInfo"), [("smstate", "standby"), ("priority", "7")])
@@ -424,19 +382,16 @@ class FieldsTests(SynchronousTestCase):
         self.assertEqual((info.lid, info.clientReregister), (17, True))
 
     def test_inner(self) -> None:
-        """Fields of inner layouts are named with a dot, or alone."""
         for name in ("nodeInfo.nodeType", "nodeType"):
             record = assigned(NodeRecord, [(name, "2")])
             assert isinstance(record, NodeRecord)
             self.assertEqual(record.nodeInfo.nodeType, NodeType.SWITCH)
 
     def test_query(self) -> None:
-        """A query has the mask of its components."""
         self.assertEqual(queried(NodeRecord, [("lid", "1"), ("nodeInfo.nodeType", "1")]).mask, 0b10001)
         self.assertEqual(queried(MCMemberRecord, []).mask, 0)
 
     def test_parts(self) -> None:
-        """Of several values in one component some can be meant, and no others."""
         query = queried(GUIDInfoRecord, [("lid", "3"), ("guids[1]", "0x1234"), ("guidInfo.guids[3]", "5")])
         whole = queried(GUIDInfoRecord, [("guids", "0")]).mask
         first = whole & -whole
@@ -444,7 +399,6 @@ class FieldsTests(SynchronousTestCase):
         self.assertEqual([int(guid) for guid in query.record.guidInfo.guids], [0, 0x1234, 0, 5, 0, 0, 0, 0])
 
     def test_refused(self) -> None:
-        """Values that do not fit are told."""
         for kind, name, text in (
             (PortInfo, "lid", "65536"),
             (PortInfo, "lid", "-1"),
@@ -462,13 +416,10 @@ class FieldsTests(SynchronousTestCase):
 
 
 class CommandLineTests(CommandTestCase):
-    """What is typed, and what is told of it."""
-
     def refused(self, *words: str) -> str:
         return str(self.assertRaises(UsageError, Options().parseOptions, words))
 
     def test_values(self) -> None:
-        """An option with a value that it can't have is told by its name."""
         self.assertEqual(
             self.refused("smpquery", "NI", "3", "--timeout", "x"),
             "--timeout x: say from 0.001 to 3600 seconds",
@@ -476,18 +427,15 @@ class CommandLineTests(CommandTestCase):
         self.assertEqual(self.refused("smpquery", "NI", "-mz"), "--modifier z: say a number, 0 or more")
 
     def test_unknown(self) -> None:
-        """An option that there is not, also behind arguments."""
         self.assertEqual(self.refused("smpquery", "NI", "3", "--foo"), "option --foo not recognized")
 
     def test_help(self) -> None:
-        """Defaults are told once, and only where there are some; what can be asked for is listed."""
         text = str(saquery.CommandOptions())
         self.assertNotIn("[default: ]", text)
         self.assertEqual(text.count("[default: the first]"), 1)
         self.assertIn("  NodeRecord ", text)
 
     def test_embedded(self) -> None:
-        """Where nothing is said, and there is no port, it is a simulated fabric; that is told."""
         self.patch(session, "defaultMADPort", lambda: "sim")
         words = "no management port is here, so this is a simulated fabric"
         self.assertIn(words, self.said("smpquery", "NI", device="").errors)

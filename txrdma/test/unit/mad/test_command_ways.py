@@ -21,8 +21,6 @@ from txrdma.test.support.mad.commanding import CommandTestCase
 
 
 class FabricTestCase(CommandTestCase):
-    """Two levels of switches, and a fabric that stays."""
-
     device = "sim:fattree:40"
 
     def setUp(self) -> None:
@@ -36,10 +34,7 @@ class FabricTestCase(CommandTestCase):
 
 
 class TraceTests(FabricTestCase):
-    """The way of packets."""
-
     def test_branch(self) -> None:
-        """Of a group's ways the one between two ports; who is no member is not reached."""
         joining = ("saquery", "MCMR", "mgid=ff12:401b:ffff::ffff:ffff", "joinState=1", "--set", "--yes")
         for name in ("h00000", "h00020", "h00039"):
             gid = f"portGID={GID.fromParts(0xFE80 << 48, self.fabric.port(name).guid)}"
@@ -55,8 +50,6 @@ class TraceTests(FabricTestCase):
 
 
 class TraceRecordTests(FabricTestCase):
-    """An administration that traces itself."""
-
     def setUp(self) -> None:
         self.patch(sa, "_METHODS", (*sa._METHODS, Method.GET_TRACE_TABLE))
         handle = SubnetAdministration.handle
@@ -75,7 +68,6 @@ class TraceRecordTests(FabricTestCase):
         self.asked: list[tuple[int, int]] = []
 
     def records(self, path: PathRecord) -> list[TraceRecord]:
-        """Another way than the tables': by the last of the spines."""
         self.asked.append((path.slid, path.dlid))
         if self.hides:
             raise MADRefusal(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
@@ -87,7 +79,6 @@ class TraceRecordTests(FabricTestCase):
         ]
 
     def test_told(self) -> None:
-        """Its records are the way, in the form of all others; the path record is told before."""
         lines = self.said("trace", "--sa", "1", "40").out.splitlines()
         self.assertEqual(self.asked, [(1, 40)])
         self.assertTrue(lines[0].startswith("Path record: LID 1 to 40"))
@@ -102,23 +93,18 @@ class TraceRecordTests(FabricTestCase):
         self.assertTrue(lines[-1].startswith("To ca {0x000000000010004e} portnum 1 lid 40-40"))
 
     def test_refused(self) -> None:
-        """One that has none after all is asked for tables and links."""
         self.hides = True
         told = self.said("trace", "--sa", "1", "40", "--json").json
         self.assertEqual((len(told["hops"]), self.asked), (5, [(1, 40)]))
 
     def test_strange(self) -> None:
-        """Nodes that it calls by numbers of its own are not understood; tables and links are asked for."""
         self.patch(self, "records", lambda path: [TraceRecord(nodeID=1), TraceRecord(nodeID=2)])
         told = self.said("trace", "--sa", "1", "40", "--json").json
         self.assertEqual([hop["type"] for hop in told["hops"]].count("SWITCH"), 3)
 
 
 class RoutesTests(FabricTestCase):
-    """Tables, and what they make of links."""
-
     def test_over(self) -> None:
-        """Who is reached over a link, in both directions; the other way round the same."""
         leaf, link = str(self.lid("leaf0000")), 20
         peer = self.fabric.port("leaf0000", link).neighbor
         assert peer is not None
@@ -138,7 +124,6 @@ class RoutesTests(FabricTestCase):
         self.assertIn(f"Over leaf0000 port {link} to {peer.node.description} port {peer.number}", text)
 
     def test_host(self) -> None:
-        """Of a link to a host the switch alone decides."""
         told = self.said("routes", str(self.lid("leaf0000")), "--over", "3", "--json").json
         self.assertEqual([[end["name"] for end in each["reached"]] for each in told], [["h00002"]])
 
@@ -161,7 +146,6 @@ class RoutesTests(FabricTestCase):
         self.assertEqual(len(text.splitlines()), 1 + len(told))
 
     def test_unbalanced(self) -> None:
-        """A link that carries more than another which would do as well; ways that are not the shortest."""
         table = self.fabric.linearOf(self.fabric.node("leaf0000"))
         for lid in (37, 38, 39, 40):
             table[lid] = 19
@@ -172,7 +156,6 @@ class RoutesTests(FabricTestCase):
         self.assertRegex(self.said("routes", "--balance").out, r"leaf0000 .* uneven: 19:\d")
 
     def test_mistakes(self) -> None:
-        """What does not go together, and links that there are not."""
         for arguments in (["--over", "1"], ["3", "--balance"], ["41", "--over", "1", "--multicast"]):
             self.assertRaises(UsageError, Options().parseOptions, ["routes", *arguments])
         said = self.said("routes", str(self.lid("leaf0000")), "--over", "99")

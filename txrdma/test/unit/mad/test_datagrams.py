@@ -26,18 +26,14 @@ CONTENTS = st.one_of(st.just(b""), st.binary(min_size=64, max_size=64))
 
 
 def asked(name: str, content: bytes = b"", modifier: int = 0, mkey: int = 0) -> Call:
-    """A call about PortInfo."""
     return Call(RPCS[name], PortInfo, content, modifier, Keys(mkey=mkey), 0)
 
 
 class SubnetManagementTests(SynchronousTestCase):
-    """Both ways of subnet management."""
-
     @given(st.lists(st.integers(0, 255), max_size=63), LIDS, LIDS, LONGS, NUMBERS, LONGS, CONTENTS)
     def test_directed(
         self, hops: list[int], slid: LID, dlid: LID, identifier: int, modifier: int, mkey: int, content: bytes
     ) -> None:
-        """A datagram on a directed route has all its fields where the layout has them, and zeros else."""
         path = IBDRPath(drPath=tuple(hops), drSLID=slid, drDLID=dlid)
         made = datagramOf(asked("SubnSet", content, modifier, mkey), path, identifier)
         header = MADHeaderDirected(
@@ -62,7 +58,6 @@ class SubnetManagementTests(SynchronousTestCase):
 
     @given(LONGS, NUMBERS, LONGS, CONTENTS)
     def test_byLID(self, identifier: int, modifier: int, mkey: int, content: bytes) -> None:
-        """So has one that goes by LID."""
         made = datagramOf(asked("SubnGet", content, modifier, mkey), IBPath(dlid=LID(7)), identifier)
         header = MADHeader(
             baseVersion=1,
@@ -76,7 +71,6 @@ class SubnetManagementTests(SynchronousTestCase):
         self.assertEqual(made, SMPFormat(header=header, mkey=mkey, payload=content.ljust(64, b"\0")).encode())
 
     def test_doesNotFit(self) -> None:
-        """A value that does not fit into its field, or a route that is too long, is the caller's mistake."""
         here = IBDRPath()
         for call, path in (
             (asked("SubnGet", modifier=1 << 32), here),

@@ -30,7 +30,6 @@ from txrdma.test.support.mad.simulated import FabricTestCase, route
 
 
 def shape(fabric: Fabric) -> object:
-    """What was found, whatever the way there."""
     told = dump(fabric)
     for node in told["nodes"]:
         node["route"] = node["nodeInfo"] = None
@@ -41,15 +40,11 @@ def shape(fabric: Fabric) -> object:
 
 
 class SweepTests(FabricTestCase):
-    """By directed routes."""
-
     def sweep(self, **options: Any) -> Fabric:
-        """What a sweep finds."""
         fabric: Fabric = self.told(Sweep(self.agent, **options).run())
         return fabric
 
     def test_found(self) -> None:
-        """Every node, every link, and what each has told."""
         fabric = self.sweep()
         self.assertEqual(fabric.problems, [])
         names = sorted(node.description for node in fabric.nodes.values())
@@ -62,7 +57,6 @@ class SweepTests(FabricTestCase):
                 self.assertEqual(port.lid, simulated.ports[port.number if not node.isSwitch else 0].lid)
 
     def test_fewQuestions(self) -> None:
-        """Nothing is asked twice: of nodes three things, of ports one, and once along each link."""
         sweep = Sweep(self.agent)
         fabric = self.told(sweep.run())
         switches = list(fabric.switches())
@@ -74,13 +68,11 @@ class SweepTests(FabricTestCase):
         self.assertEqual(self.fabric.wire.datagrams, most)
 
     def test_outstanding(self) -> None:
-        """No more questions are on their way than allowed."""
         schedule = MADSchedule(self.agent, 1000)
         self.told(Sweep(schedule, maxOutstanding=5).run())
         self.assertEqual(schedule.progress.most, 5)
 
     def test_order(self) -> None:
-        """What was met first is asked first: routes never get shorter, and one follows itself."""
         routes: list[bytes] = []
         send = self.agent.port.send
 
@@ -96,7 +88,6 @@ class SweepTests(FabricTestCase):
         self.assertGreater(len(routes), 2 * changes)
 
     def test_perNode(self) -> None:
-        """No node has more than four questions on their way to it, though all is asked that was."""
         plain = Sweep(self.agent, maxPerNode=1000)
         fabric = self.told(plain.run())
         most: Counter[int] = Counter()
@@ -114,7 +105,6 @@ class SweepTests(FabricTestCase):
         self.assertEqual((sweep.asked, sweep.answered), (plain.asked, plain.answered))
 
     def test_loss(self) -> None:
-        """After losses less is asked at a time, and when nothing is lost any more, as much as before."""
         self.fabric.wire.loss = 0.2
         windows: list[float] = []
         sweep = Sweep(self.agent, 32, progress=lambda done, count: windows.append(sweep.window))
@@ -128,14 +118,12 @@ class SweepTests(FabricTestCase):
         self.assertEqual(sweep.window, 32)
 
     def test_progress(self) -> None:
-        """Progress is told as it is made."""
         seen: list[tuple[int, int]] = []
         self.sweep(progress=lambda done, count: seen.append((done, count)))
         self.assertEqual(seen[-1][0], seen[-1][1])
         self.assertEqual([done for done, _ in seen], list(range(1, len(seen) + 1)))
 
     def test_hops(self) -> None:
-        """The sweep goes as far as it is told, and can begin elsewhere."""
         self.assertEqual(len(self.sweep(maxHops=1).nodes), 2)
         self.assertEqual(len(self.sweep(maxHops=0).nodes), 1)
         fabric = self.told(Sweep(self.agent).run(route(1)))
@@ -143,7 +131,6 @@ class SweepTests(FabricTestCase):
         self.assertEqual(next(iter(fabric.nodes.values())).description, "left")
 
     def test_deadNode(self) -> None:
-        """A dead node is a problem, and hides only what is behind it."""
         self.fabric.node("right").isDead = True
         fabric = self.told(Sweep(self.agent).run(), 600)
         self.assertEqual(sorted(node.description for node in fabric.nodes.values()), ["a", "b", "left"])
@@ -152,7 +139,6 @@ class SweepTests(FabricTestCase):
             self.assertIn(f"unreachable at DR 0,1,{port}: NodeInfo: SubnGet: no answer", line)
 
     def test_agentGone(self) -> None:
-        """An agent that goes away ends the sweep with its reason."""
         done = Sweep(self.agent).run()
         self.agent.close()
         self.failureResultOf(done, DeviceUnavailable)
@@ -160,12 +146,9 @@ class SweepTests(FabricTestCase):
 
 
 class SlowTests(FabricTestCase):
-    """Sweeps that take their time."""
-
     options = {"latencySeconds": 0.01}
 
     def test_cancelled(self) -> None:
-        """Who cancels a sweep leaves nothing on its way."""
         for agent in (self.agent, MADSchedule(self.agent)):
             sweep = Sweep(agent)
             done = sweep.run()
@@ -180,8 +163,6 @@ class SlowTests(FabricTestCase):
 
 
 class DuplicateTests(FabricTestCase):
-    """Two nodes say that they are the same."""
-
     def net(self) -> Net:
         return parseNet(
             'Switch 8 "s"\n[1] "a"[1]\n[2] "b"[1]\n[3] "c"[1]\n\n'
@@ -189,7 +170,6 @@ class DuplicateTests(FabricTestCase):
         )
 
     def test_duplicate(self) -> None:
-        """A GUID that two hosts have is reported with both places, and does not end the sweep."""
         fabric = self.told(Sweep(self.agent).run())
         self.assertEqual([problem.kind for problem in fabric.problems], ["duplicate-guid"])
         self.assertIn(str(GUID.fromInt(0x77)), fabric.problems[0].text)
@@ -197,8 +177,6 @@ class DuplicateTests(FabricTestCase):
 
 
 class OtherWaysTests(FabricTestCase):
-    """By LIDs, and from the administration."""
-
     def net(self) -> Net:
         return fatTree(16, 4)
 
@@ -206,7 +184,6 @@ class OtherWaysTests(FabricTestCase):
         return super().agentAt("h00000" if name == "a" else name, number)
 
     def test_same(self) -> None:
-        """All ways find the same."""
         end = self.agent.port.endPort
         known = shape(self.told(Sweep(self.agent).run()))
         for sweep in (SASweep(self.agent), LIDSweep(self.agent, end)):
@@ -215,7 +192,6 @@ class OtherWaysTests(FabricTestCase):
             self.assertEqual(shape(fabric), known)
 
     def test_progress(self) -> None:
-        """They tell how far they are, up to the end."""
         end = self.agent.port.endPort
         for sweep, most in (
             (SASweep(self.agent), 4),
@@ -227,7 +203,6 @@ class OtherWaysTests(FabricTestCase):
             self.assertEqual(seen, [(done, most) for done in range(1, most + 1)])
 
     def test_portInfo(self) -> None:
-        """Ports are told as they would tell themselves, but for the port that was asked."""
         own = self.told(Sweep(self.agent).run())
         told = self.told(SASweep(self.agent).run())
         for guid, node in own.nodes.items():
@@ -237,7 +212,6 @@ class OtherWaysTests(FabricTestCase):
                 self.assertEqual(port.laneGigabits, other.laneGigabits)
 
     def test_unreachable(self) -> None:
-        """A node that does not answer is a problem of a sweep by LIDs; the others are there."""
         lid = self.lid("h00003")
         done = LIDSweep(self.agent, self.agent.port.endPort)
         self.fabric.node("h00003").isDead = True
@@ -270,15 +244,12 @@ class Administration(RPCs):
 
 
 def node(number: int, lid: int, kind: NodeType = NodeType.CHANNEL_ADAPTER) -> NodeRecord:
-    """A node's record."""
     own, port = GUID.fromInt(number), GUID.fromInt(number + 1)
     info = NodeInfo(nodeType=kind, numPorts=2, nodeGUID=own, portGUID=port)
     return NodeRecord(lid=LID(lid), nodeInfo=info)
 
 
 class ContradictionTests(FabricTestCase):
-    """What an administration says that cannot be."""
-
     def swept(self, **tables: Any) -> Fabric:
         done: Deferred[Fabric] = SASweep(Administration(**tables)).run()
         return self.successResultOf(done)
@@ -287,13 +258,11 @@ class ContradictionTests(FabricTestCase):
         return [problem.kind for problem in fabric.problems]
 
     def test_duplicateLID(self) -> None:
-        """Two nodes with one LID."""
         fabric = self.swept(NodeRecord=[node(0x10, 1), node(0x20, 1)])
         self.assertEqual(self.kinds(fabric), ["duplicate-lid"])
         self.assertEqual(len(fabric.nodes), 2)
 
     def test_unknownEnds(self) -> None:
-        """Links and ports of nodes that are not there."""
         link = LinkRecord(fromLID=LID(1), fromPort=1, toPort=1, toLID=LID(9))
         port = PortInfoRecord(endPortLID=LID(8))
         fabric = self.swept(NodeRecord=[node(0x10, 1)], LinkRecord=[link], PortInfoRecord=[port])
@@ -301,13 +270,11 @@ class ContradictionTests(FabricTestCase):
         self.assertIn("lid 9", next(described(fabric.problems)))
 
     def test_twoPeers(self) -> None:
-        """A port that is linked to two others."""
         links = [LinkRecord(fromLID=LID(1), fromPort=1, toPort=1, toLID=LID(lid)) for lid in (2, 3)]
         fabric = self.swept(NodeRecord=[node(16 * lid, lid) for lid in (1, 2, 3)], LinkRecord=links)
         self.assertEqual(self.kinds(fabric), ["contradiction", "incomplete"])
 
     def test_refusedTable(self) -> None:
-        """A table that is refused is a problem; without that of nodes there is no fabric."""
         refused = MADError(RPCS["SubnAdmGetTable"], IBPath(), 0x0700, b"", b"")
         silent = MADTimeoutError("no answer", RPCS["SubnAdmGetTable"], IBPath())
         fabric = self.swept(NodeRecord=[node(0x10, 1)], LinkRecord=refused, SwitchInfoRecord=silent)
@@ -316,7 +283,6 @@ class ContradictionTests(FabricTestCase):
         self.failureResultOf(sweep.run(), MADError)
 
     def test_cancelled(self) -> None:
-        """Who cancels it cancels its questions."""
         administration = Administration(NodeRecord=None, LinkRecord=None)
         done = SASweep(administration).run()
         done.cancel()

@@ -25,12 +25,9 @@ FDR10 = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1, linkSpeedActi
 
 
 class FaultTestCase(FabricTestCase):
-    """Sweeps by directed routes that take some time."""
-
     options = {"latencySeconds": 0.01}
 
     def swept(self, during: Callable[[], object] | None = None, after: float = 0.0) -> Fabric:
-        """What a sweep finds, while something happens."""
         done = Sweep(self.agent).run()
         if during is not None:
             self.clock.callLater(after, during)
@@ -45,10 +42,7 @@ class FaultTestCase(FabricTestCase):
 
 
 class CallbackTests(FaultTestCase):
-    """Callbacks that raise."""
-
     def test_progress(self) -> None:
-        """A progress callback that raises is logged, once, and the sweep ends as it would have."""
 
         def stumble(done: int, count: int) -> None:
             raise ZeroDivisionError("a bug")
@@ -58,7 +52,6 @@ class CallbackTests(FaultTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_sweep(self) -> None:
-        """An error of the sweep's own ends it: whoever waits for it hears of that."""
         sweep = Sweep(self.agent)
 
         def stumble(*arguments: object) -> None:
@@ -70,10 +63,7 @@ class CallbackTests(FaultTestCase):
 
 
 class DyingTests(FaultTestCase):
-    """A node dies while it is asked."""
-
     def test_anyMoment(self) -> None:
-        """Whenever that is, the sweep ends, tells where nobody answered, and has what is not behind it."""
         for hundredths in range(1, 8):
             self.fabric.revive("right")
             fabric = self.swept(lambda: self.fabric.silence("right"), hundredths / 100 - 0.005)
@@ -85,7 +75,6 @@ class DyingTests(FaultTestCase):
             load(dump(fabric))
 
     def test_halfKnown(self) -> None:
-        """A switch that has said what it is, and no more, is in the fabric; the same line is told once."""
         fabric = self.swept(lambda: self.fabric.silence("right"), 0.055)
         right = self.fabric.node("right")
         known = fabric.nodes[right.guid]
@@ -98,13 +87,10 @@ class DyingTests(FaultTestCase):
 
 
 class LoopTests(FaultTestCase):
-    """Cables that lead back."""
-
     def net(self) -> Net:
         return parseNet('Switch 8 "s"\n[1] "a"[1]\n[5] "s"[6]\n[7] "s"[7]\n\nHca 1 "a"\n')
 
     def test_loops(self) -> None:
-        """From a switch to itself, even to the same port: a link like others, and no sweep without end."""
         fabric = self.swept()
         self.assertEqual((fabric.problems, self.names(fabric)), ([], ["a", "s"]))
         ends = sorted((one.number, other.number) for one, other in fabric.links() if one.node is other.node)
@@ -114,15 +100,11 @@ class LoopTests(FaultTestCase):
 
 
 class LiarTests(FaultTestCase):
-    """Peers that say what cannot be."""
-
     def change(self, name: str, place: int, value: int) -> None:
-        """One byte of a node's NodeInfo."""
         node = self.fabric.node(name)
         node.info = node.info[:place] + bytes((value,)) + node.info[place + 1 :]
 
     def test_portNumber(self) -> None:
-        """A node that says that we came by a port which it does not have."""
         self.change("b", 3, 1)  # of its two ports, it says, there is one
         fabric = self.swept()
         self.assertEqual(self.kinds(fabric), ["contradiction"])
@@ -130,7 +112,6 @@ class LiarTests(FaultTestCase):
         self.assertEqual(self.names(fabric), ["a", "b", "c", "d", "left", "right"])
 
     def test_manyPorts(self) -> None:
-        """A switch that says that it has 255 ports is asked for them, and for no more."""
         self.change("right", 3, 255)
         fabric = self.swept()
         self.assertEqual(self.kinds(fabric), ["refused"])
@@ -139,14 +120,12 @@ class LiarTests(FaultTestCase):
         self.assertEqual(len(fabric.nodes), 6)
 
     def test_unknownType(self) -> None:
-        """A node of a type that there is not is a node with that port."""
         self.change("c", 2, 9)
         fabric = self.swept()
         self.assertEqual((fabric.problems, len(fabric.nodes)), ([], 6))
         self.assertEqual(int(fabric.nodes[self.fabric.node("c").guid].type), 9)
 
     def test_noPorts(self) -> None:
-        """A node without any port, and one that calls itself nothing."""
         self.change("c", 3, 0)
         self.fabric.rename("d", GUID(bytes(8)))
         fabric = self.swept()
@@ -154,14 +133,12 @@ class LiarTests(FaultTestCase):
         self.assertIn("no-guid", [finding.kind for finding in findings(fabric)])
 
     def test_name(self) -> None:
-        """What a node calls itself is no command for the terminal that shows it."""
         self.fabric.node("right").description = "\x1b[2Jri\nght"
         self.fabric.port("right", 3).info[33] = 0x20
         for line in described(self.swept().problems):
             self.assertTrue(line.isprintable(), line)
 
     def test_downEnd(self) -> None:
-        """A link of which one end says that there is none."""
         self.fabric.port("right", 3).info[33] = 0x20
         fabric = self.swept()
         self.assertEqual(self.kinds(fabric), ["contradiction"])
@@ -170,8 +147,6 @@ class LiarTests(FaultTestCase):
 
 
 class TwinTests(FaultTestCase):
-    """Two with one GUID."""
-
     def net(self) -> Net:
         return parseNet(
             'Switch 8 "s"\n[1] "a"[1]\n[2] "t"[1]\n[3] "u"[2]\n\n'
@@ -180,7 +155,6 @@ class TwinTests(FaultTestCase):
         )
 
     def test_otherKind(self) -> None:
-        """That they are two is seen by what they say of themselves, though their ports would fit."""
         fabric = self.swept()
         self.assertEqual(self.kinds(fabric), ["duplicate-guid"])
         self.assertIn("here is another one", fabric.problems[0].text)
@@ -188,7 +162,6 @@ class TwinTests(FaultTestCase):
         self.assertIsNone(fabric.nodes[self.fabric.node("s").guid].port(3).peer)
 
     def test_byLID(self) -> None:
-        """By LIDs, and from the administration, it is seen, too."""
         end = self.agent.port.endPort
         for sweep in (LIDSweep(self.agent, end), SASweep(self.agent)):
             fabric = self.told(sweep.run(), 600)
@@ -197,10 +170,7 @@ class TwinTests(FaultTestCase):
 
 
 class PartialTests(FaultTestCase):
-    """By LID: one thing is not told, the rest is."""
-
     def test_refusedPort(self) -> None:
-        """A port that is not told hides no other."""
         guid = self.fabric.node("left").guid
         node = self.fabric.node("left")
         node.info = node.info[:3] + b"\x0a" + node.info[4:]  # two more than there are
@@ -212,8 +182,6 @@ class PartialTests(FaultTestCase):
 
 
 class CutTablesTests(FaultTestCase):
-    """Tables of the administration that are not complete."""
-
     def cut(self, kind: type, keep: Callable[[Any], bool]) -> Any:
         """An agent whose tables of one kind lack some records."""
         agent = self.agent
@@ -233,7 +201,6 @@ class CutTablesTests(FaultTestCase):
         return [problem.text for problem in fabric.problems if problem.kind == "incomplete"]
 
     def test_links(self) -> None:
-        """Links that lack, by LID and from the administration: the ports that are up have none."""
         lid = self.lid("c")
         agent = self.cut(LinkRecord, lambda record: lid not in (record.fromLID, record.toLID))
         end = agent.port.endPort
@@ -243,28 +210,23 @@ class CutTablesTests(FaultTestCase):
             self.assertIn("right", text)
 
     def test_oneDirection(self) -> None:
-        """Links that are there from one end only."""
         lid = self.lid("c")
         agent = self.cut(LinkRecord, lambda record: record.fromLID != lid)
         [text] = self.texts(SASweep(agent))
         self.assertIn("in one direction only", text)
 
     def test_ports(self) -> None:
-        """Ports of nodes that are there."""
         agent = self.cut(PortInfoRecord, lambda record: record.portNum < 3)
         texts = self.texts(SASweep(agent))
         self.assertIn("table of ports lacks some: left", texts[0])
 
     def test_whole(self) -> None:
-        """Nothing lacks in whole ones."""
         for kind in (NodeRecord, SwitchInfoRecord):
             agent = self.cut(kind, lambda record: True)
         self.assertEqual(self.texts(SASweep(agent)), [])
 
 
 class FDR10Tests(FaultTestCase):
-    """A speed that only its vendor's attribute tells."""
-
     def net(self) -> Net:
         text = TWO_SWITCHES.replace("speed=7\nextspeed=7", "speed=7")
         for name in ("left", "right"):
@@ -289,7 +251,6 @@ class FDR10Tests(FaultTestCase):
             self.assertEqual(again.nodes[port.node.guid].port(3).speed, "FDR10")
 
     def test_couldBe(self) -> None:
-        """QDR where both ends can do FDR10 could be better."""
         able = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1).encode()
         for name in ("left", "right"):
             self.fabric.port(name, 4).tables = {(0xFF90, 0): able}
@@ -297,7 +258,6 @@ class FDR10Tests(FaultTestCase):
         self.assertEqual((port.speed, belowBest(port)), ("QDR", ["12X", "FDR10"]))
 
     def test_questions(self) -> None:
-        """Asked are ports that say QDR, of devices that have it: not those of hosts here."""
         sweep = Sweep(self.agent)
         fabric = self.told(sweep.run(), 600)
         switches = list(fabric.switches())
@@ -308,7 +268,6 @@ class FDR10Tests(FaultTestCase):
         self.assertEqual(sweep.asked, 1 + links + len(fabric.nodes) + len(switches) + ports + ends + up)
 
     def test_unknown(self) -> None:
-        """Who does not know the attribute has no FDR10, and that is no problem."""
         del self.fabric.sma._gets[0xFF90]
         for sweep in (Sweep(self.agent), LIDSweep(self.agent, self.agent.port.endPort)):
             fabric = self.told(sweep.run(), 600)

@@ -21,14 +21,12 @@ from txrdma.kit.wire import Layout
 
 
 def modules() -> Iterator[ModuleType]:
-    """Every module of management datagrams, and L{txrdma.interfaces}."""
     yield txrdma.interfaces
     for found in walk_packages(txrdma.mad.__path__, "txrdma.mad."):
         yield import_module(found.name)
 
 
 def ours(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """What is public there, and made there."""
     for name, thing in vars(module).items():
         isKind = isinstance(thing, (type, InterfaceClass)) or inspect.isfunction(thing)
         if isKind and not name.startswith("_") and thing.__module__ == module.__name__:
@@ -36,10 +34,7 @@ def ours(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 class ReferenceTests(SynchronousTestCase):
-    """The reference, made from docstrings."""
-
     def test_docstrings(self) -> None:
-        """Everything public says what it is, and so do its methods."""
         silent = []
         for module in modules():
             if module.__name__.rpartition(".")[2].startswith("_"):
@@ -63,7 +58,6 @@ class ReferenceTests(SynchronousTestCase):
         self.assertEqual(silent, [])
 
     def test_sections(self) -> None:
-        """Every structure names its section of the specification, or its module says what all follow."""
         silent = []
         for module in modules():
             follows = (

@@ -56,7 +56,6 @@ class CommandTestCase(SynchronousTestCase):
         return str(self.fabric.port(name, number).end.lid)
 
     def begin(self, name: str, *arguments: str) -> Deferred[None]:
-        """Begin a command."""
         each = command(name)
         options: Any = each.makeOptions()
         options.parseOptions(["-d", self.device, *arguments])
@@ -68,7 +67,6 @@ class CommandTestCase(SynchronousTestCase):
             self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
 
     def said(self, name: str, *arguments: str, seconds: float = 30.0) -> str:
-        """What a command prints, up to its end."""
         out, errors = io.StringIO(), io.StringIO()
         ends: list[Any] = []
         with redirect_stdout(out), redirect_stderr(errors):
@@ -84,7 +82,6 @@ class CommandTestCase(SynchronousTestCase):
         return out.getvalue()
 
     def told(self, name: str, *arguments: str) -> Any:
-        """What it tells programs."""
         return json.loads(self.said(name, *arguments, "--json"))
 
     def refusedOptions(self, name: str, *arguments: str) -> str:
@@ -92,8 +89,6 @@ class CommandTestCase(SynchronousTestCase):
 
 
 class NodesTests(CommandTestCase):
-    """C{txrdma nodes}."""
-
     def test_kinds(self) -> None:
         """All nodes, or those of one kind; with names of a map."""
         self.assertEqual(len(self.said("nodes").splitlines()), 7)
@@ -111,13 +106,11 @@ class NodesTests(CommandTestCase):
         self.assertEqual(self.status, 0)
 
     def test_ways(self) -> None:
-        """The administration tells the same nodes, and so do the LIDs."""
         known = {node["guid"]: node["lid"] for node in self.told("nodes")}
         for way in ("--sa", "--by=lid"):
             self.assertEqual({node["guid"]: node["lid"] for node in self.told("nodes", way)}, known)
 
     def test_problems(self) -> None:
-        """A node that does not answer is told on standard error, and by the status."""
         self.fabric.silence("c")
         self.assertEqual(len(self.told("nodes")), 5)
         self.assertEqual(self.status, 1)
@@ -125,8 +118,6 @@ class NodesTests(CommandTestCase):
 
 
 class LinksTests(CommandTestCase):
-    """C{txrdma links}."""
-
     def test_once(self) -> None:
         """Each link once; with --all each port."""
         links = self.told("links")
@@ -144,7 +135,6 @@ class LinksTests(CommandTestCase):
         self.assertEqual(len(self.said("links", "--line").splitlines()), 2 * 8 + 5)
 
     def test_below(self) -> None:
-        """A link that has become slower is flagged; by what is enabled, it alone."""
         for end in (self.fabric.port("left", 2), self.fabric.port("b", 1)):
             end.info[62] = 0x10 | end.info[62] & 15
         links = self.told("links", "--below", "--enabled")
@@ -155,10 +145,7 @@ class LinksTests(CommandTestCase):
 
 
 class TraceTests(CommandTestCase):
-    """C{txrdma trace}."""
-
     def test_text(self) -> None:
-        """Hop by hop, in the form of ibtracert; the administration tells the same way."""
         lines = self.said("trace", self.lid("c"), self.lid("d")).splitlines()
         c, right, d = (self.fabric.port(name).end for name in ("c", "right", "d"))
         name = {end: f"0x{end.guid.raw.hex()}" for end in (c, right, d)}
@@ -177,7 +164,6 @@ class TraceTests(CommandTestCase):
         self.assertRegex(administered[0], r"^Path record: LID \d+ to \d+, SL 0, MTU \d+, 200.0 Gbit/s$")
 
     def test_targets(self) -> None:
-        """Whatever names a port will do; without a beginning it is our own."""
         guid = f"0x{self.fabric.port('c').guid.raw.hex()}"
         ways = [self.told("trace", target) for target in (self.lid("c"), guid, "DR 0,1,3,1")]
         self.assertEqual(ways[0], ways[1])
@@ -186,14 +172,12 @@ class TraceTests(CommandTestCase):
         self.assertEqual([hop["parent"] for hop in ways[0]["hops"]], [None, 0, 1, 2])
 
     def test_nowhere(self) -> None:
-        """What does not get there is told as far as it gets, and why."""
         self.assertIn("left", self.said("trace", "999"))
         self.assertEqual(self.status, f"left (LID {self.lid('left')}) has no port for LID 999")
         told = self.told("trace", "999")
         self.assertFalse(told["reached"])
 
     def test_multicast(self) -> None:
-        """All ways of a group."""
         agent = MADAgent(self.clock, self.fabric.attach("a"))
         self.addCleanup(agent.close)
         for name, mask in (("left", 0b1010), ("right", 0b1110)):
@@ -212,17 +196,13 @@ class TraceTests(CommandTestCase):
         self.assertRegex(self.said("routes", "-M"), r"\n0xc000 {8}x   x[ x]*\n")
 
     def test_mistakes(self) -> None:
-        """Too little or too much to follow."""
         self.assertIn("[FROM] TO", self.refusedOptions("trace"))
         self.assertIn("[FROM] TO", self.refusedOptions("trace", "1", "2", "3"))
         self.assertIn("[FROM [TO]]", self.refusedOptions("trace", "1", "2", "3", "--multicast=0xc000"))
 
 
 class RoutesTests(CommandTestCase):
-    """C{txrdma routes}."""
-
     def test_one(self) -> None:
-        """One switch's table, in the form of ibroute, with who has the LIDs."""
         left = self.fabric.node("left")
         said = self.said("routes", self.lid("left"))
         guid = f"0x{left.guid.raw.hex()}"
@@ -234,12 +214,10 @@ class RoutesTests(CommandTestCase):
         self.assertIn(f"{a.lid:#06x} 001 \n1 valid lids dumped", few)
 
     def test_port(self) -> None:
-        """What leaves by one port."""
         told = self.told("routes", self.lid("right"), "--port", "1")
         self.assertEqual([str(each["lid"]) for each in told[0]["linear"]], [self.lid("c")])
 
     def test_all(self) -> None:
-        """All switches; from the administration the same."""
         told = self.told("routes")
         self.assertEqual([each["name"] for each in told], ["left", "right"])
         self.assertEqual(self.told("routes", "--sa"), told)
@@ -248,7 +226,6 @@ class RoutesTests(CommandTestCase):
         self.assertEqual(destinations, {"'a')", "'b')", "'c')", "'d')", "'left')", "'right')"})
 
     def test_silent(self) -> None:
-        """A switch that stops answering does not keep the others from being told."""
         file = self.mktemp()
         self.said("discover", "--save", file)
         self.fabric.silence("right")
@@ -257,7 +234,6 @@ class RoutesTests(CommandTestCase):
         self.assertIn("right", self.complaints)
 
     def test_mistakes(self) -> None:
-        """A host has no tables; LIDs have an order."""
         self.said("routes", self.lid("c"))
         self.assertIn("no switch", str(self.status))
         self.refusedOptions("routes", "--lids", "9-3")
@@ -265,10 +241,7 @@ class RoutesTests(CommandTestCase):
 
 
 class ErrorsTests(CommandTestCase):
-    """C{txrdma errors}."""
-
     def test_text(self) -> None:
-        """Bad ports, in the form of ibqueryerrors, and the status says that there are some."""
         clean = self.said("errors")
         self.assertIn("## Summary: 6 nodes checked, 0 bad nodes found\n", clean)
         self.assertEqual(self.status, 0)
@@ -314,10 +287,7 @@ class ErrorsTests(CommandTestCase):
 
 
 class CheckTests(CommandTestCase):
-    """C{txrdma check}."""
-
     def test_well(self) -> None:
-        """All is well: status 0, and nothing at all where that is wished."""
         self.assertEqual(self.said("check"), "6 nodes, 2 of them switches, with 7 links: all is well\n")
         self.assertEqual((self.said("check", "-q"), self.status), ("", 0))
         self.assertEqual(self.told("check")["isWell"], True)
@@ -336,14 +306,12 @@ class CheckTests(CommandTestCase):
         self.assertFalse(told["isWell"])
 
     def test_unmanaged(self) -> None:
-        """Where nobody manages, each port without a LID is told once."""
         told = self.told("check", "-d", "sim:fattree:8:managed=no")
         kinds = [each["kind"] for each in told["findings"]]
         self.assertEqual(sorted(set(kinds)), ["no-lid", "no-sm", "state"])
         self.assertEqual((kinds.count("no-lid"), kinds.count("state")), (9, 8))
 
     def test_blind(self) -> None:
-        """Who could not look says so by status 2."""
         for arguments in (["--load", "/nonexistent"], ["-T", "/nonexistent"], ["-d", "sim:/nonexistent"]):
             self.assertEqual(self.said("check", *arguments), "")
             self.assertEqual(self.status, 2)
@@ -351,8 +319,6 @@ class CheckTests(CommandTestCase):
 
 
 class DiffTests(CommandTestCase):
-    """C{txrdma diff}."""
-
     def test_now(self) -> None:
         """A file against the present, then two files."""
         before, after = self.mktemp(), self.mktemp()
@@ -372,15 +338,12 @@ class DiffTests(CommandTestCase):
         self.assertEqual([each["kind"] for each in back], ["node-added", "state-changed", "link-added"])
 
     def test_mistakes(self) -> None:
-        """Files that are none, and too few or many of them."""
         self.assertEqual((self.said("diff", "/nonexistent"), self.status), ("", 2))
         self.refusedOptions("diff")
         self.refusedOptions("diff", "a", "b", "c")
 
 
 class VendorCommandTests(CommandTestCase):
-    """C{txrdma ping} and C{txrdma sysstat}, both ends."""
-
     def serve(self) -> None:
         agent = MADAgent(self.clock, self.fabric.attach("c"))
         self.addCleanup(agent.close)
@@ -399,14 +362,12 @@ class VendorCommandTests(CommandTestCase):
         self.assertEqual((told["name"], told["received"]), ("c.example", 20))
 
     def test_nobody(self) -> None:
-        """Lost ones are counted; status 1."""
         self.fabric.silence("c")
         told = self.told("ping", self.lid("c"), "-c", "2", "-t", "0.1")
         self.assertEqual((told["sent"], told["received"], told["name"], self.status), (2, 0, None, 1))
         self.assertIn("100% packet loss", self.said("ping", self.lid("c"), "-c1", "-t.1"))
 
     def test_interrupted(self) -> None:
-        """Ctrl-C ends it with what was measured until then."""
         self.serve()
         out = io.StringIO()
         with redirect_stdout(out):
@@ -435,7 +396,6 @@ class VendorCommandTests(CommandTestCase):
         self.assertIn("answered 3 requests", errors.getvalue())
 
     def test_mistakes(self) -> None:
-        """One target or none."""
         for wrong in (
             ("ping",),
             ("ping", "1", "2"),
@@ -447,13 +407,10 @@ class VendorCommandTests(CommandTestCase):
 
 
 class PageTests(CommandTestCase):
-    """The page about these commands."""
-
     page = Path(txrdma.__file__).parents[1] / "docs" / "fabric-commands.md"
     skip = None if page.exists() else "the pages are not installed"
 
     def test_output(self) -> None:
-        """What it shows is what they print."""
         blocks = re.findall(
             r"^```console\n\$ txrdma (.*)\n((?:.*\n)*?)```$", self.page.read_text(), re.MULTILINE
         )
@@ -464,7 +421,6 @@ class PageTests(CommandTestCase):
             self.assertEqual(lines, shown.splitlines(), line)
 
     def test_commands(self) -> None:
-        """Each command about fabrics is on it."""
         text = self.page.read_text()
         for each in COMMANDS:
             if each.group == FABRICS:
@@ -472,17 +428,13 @@ class PageTests(CommandTestCase):
 
 
 class RowsTests(SynchronousTestCase):
-    """Rows of long lists."""
-
     def test_columns(self) -> None:
-        """In a pipe columns are aligned, and lines have no blanks at their ends."""
         out = io.StringIO()
         with redirect_stdout(out):
             showRows(("A", "Long"), [("first", 1), ("x", "")])
         self.assertEqual(out.getvalue(), "A      Long\nfirst  1\nx\n")
 
     def test_table(self) -> None:
-        """On a terminal it is a table, and brackets in names are no markup."""
         out = io.StringIO()
         out.isatty = lambda: True  # type: ignore[method-assign]  # as a terminal is
         with redirect_stdout(out):

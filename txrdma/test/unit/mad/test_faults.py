@@ -32,10 +32,7 @@ from txrdma.test.support.mad.pairs import pass_, TO_2, Wire
 
 
 class ShapeTests(FaultTestCase):
-    """Datagrams that are too short or too long."""
-
     def test_truncated(self) -> None:
-        """An answer that is cut off anywhere behind its transaction ID is an error that says so."""
         for length in (16, 23, 24, 63, 64, 100, 127, 128, 255):
             self.setUp()
             self.peer.says = lambda request, length=length: [answer(request)[:length]]  # type: ignore[misc]  # mypy knows no defaults of lambdas
@@ -45,14 +42,12 @@ class ShapeTests(FaultTestCase):
             self.assertIn(f"{length} bytes", error.detailed(3))
 
     def test_cutOffBeforeThat(self) -> None:
-        """What is too short to belong to anything is nothing."""
         for length in (0, 1, 4, 15):
             self.setUp()
             self.peer.says = lambda request, length=length: [answer(request)[:length]]  # type: ignore[misc]  # the same
             self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADTimeoutError, "no answer")
 
     def test_oversized(self) -> None:
-        """So is one with something behind it, as those of Omni-Path are."""
         for more in (1, 256, 2048 - 256):
             self.setUp()
             self.peer.says = lambda request, more=more: [answer(request) + bytes(more)]  # type: ignore[misc]  # the same
@@ -60,26 +55,21 @@ class ShapeTests(FaultTestCase):
             self.fails(call, MADClassError, f"the answer has {256 + more} bytes")
 
     def test_truncatedTable(self) -> None:
-        """So is a part of a table."""
         self.peer.says = lambda request: [answer(request, at24=bytes((1, 1, 7)))[:40]]
         self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADClassError, "the answer has 40 bytes")
 
 
 class KernelShapeTests(FaultTestCase):
-    """A port whose long messages come whole, so that tables may have any length."""
-
     def setUp(self) -> None:
         super().setUp()
         self.wire.ports[0].doesRMPP = True
 
     def test_shortRedirection(self) -> None:
-        """A redirection that is too short to name anybody is an error of the call, which is forgotten."""
         self.peer.says = lambda request: [answer(request, at4=b"\x00\x02", at24=b"\x01\x01\x07")[:56]]
         call = self.agent.SubnAdmGet(PathRecord, TO_2)
         self.fails(call, MADClassError, "ClassPortInfo")
 
     def test_everyLength(self) -> None:
-        """No length, whatever the status, leaves more than an error of the call."""
         for length in (16, 24, 26, 27, 35, 36, 37, 44, 55, 56, 57, 63, 64, 127, 128, 255, 257, 1000):
             for status in (b"\x00\x00", b"\x00\x01", b"\x00\x02", b"\x03\x00"):
                 self.setUp()
@@ -95,7 +85,6 @@ class KernelShapeTests(FaultTestCase):
     @settings(max_examples=30, deadline=None)
     @given(st.binary(max_size=300), st.integers(0, 63))
     def test_rubbish(self, rubbish: bytes, at: int) -> None:
-        """Whatever is written over an answer, and wherever it is cut off, C{received} comes back."""
         self.setUp()
         self.peer.says = lambda request: [(answer(request)[:at] + rubbish), answer(request) + rubbish]
         for name in ("SubnAdmGet", "SubnAdmGetTable"):
@@ -104,8 +93,6 @@ class KernelShapeTests(FaultTestCase):
 
 
 class StumbleTests(FaultTestCase):
-    """Errors of our own while something is taken, or sent."""
-
     def test_decoder(self) -> None:
         """A decoder that raises is logged, and the call concerned fails; others get their answers."""
 
@@ -118,7 +105,6 @@ class StumbleTests(FaultTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_server(self) -> None:
-        """A server that raises is logged, and the agent goes on."""
 
         class Stumbling:
             def requested(self, datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
@@ -133,7 +119,6 @@ class StumbleTests(FaultTestCase):
         self.nothingIsLeft()
 
     def test_sending(self) -> None:
-        """A port that raises when a request is sent again fails that call, and time goes on for others."""
         other = self.agent.SubnGet(NodeInfo, TO_2)
         call = self.agent.SubnGet(NodeInfo, TO_2)
         self.wire.ports[0].failing = [ZeroDivisionError("a bug")]
@@ -143,17 +128,13 @@ class StumbleTests(FaultTestCase):
         self.nothingIsLeft()
 
     def test_shortNews(self) -> None:
-        """A report of something undeliverable that is too short to be about anything is about nothing."""
         for length in range(24):
             self.agent.undeliverable(self.bystanding[:length] if length < 16 else bytes(length), "gone")
         self.nothingIsLeft()
 
 
 class MisdirectedTests(FaultTestCase):
-    """Answers to somebody else, and to nothing."""
-
     def ignores(self, *strange: bytes) -> None:
-        """The call goes on after these, and gets its answer."""
         before = len(self.wire.sent)
         for datagram in strange:
             self.agent.received(datagram, TO_2)
@@ -169,7 +150,6 @@ class MisdirectedTests(FaultTestCase):
         self.asked = self.peer.asked.pop()
 
     def test_otherClass(self) -> None:
-        """The same transaction of another class is another one, also when it is a long message."""
         said = answer(self.asked)
         long = said[:24] + bytes((1, 1, 7, 0)) + (1).to_bytes(4, "big") + (220).to_bytes(4, "big") + said[36:]
         abort = said[:24] + bytes((1, 4, 1, 127)) + bytes(8) + said[36:]
@@ -180,14 +160,12 @@ class MisdirectedTests(FaultTestCase):
         )
 
     def test_otherTransactions(self) -> None:
-        """What belongs to another transaction, or to none, belongs to nobody here."""
         said = answer(self.asked)
         identifier = int.from_bytes(said[12:16], "big")
         others = (identifier ^ 1, identifier ^ (1 << 31), identifier - 1, 0, 0xFFFFFFFF)
         self.ignores(*(said[:12] + (other & 0xFFFFFFFF).to_bytes(4, "big") + said[16:] for other in others))
 
     def test_otherAgents(self) -> None:
-        """Where all of a transaction ID is ours, all of it has to be ours."""
         self.wire.ports[0].transactionIDBits = 64
         agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=TIMEOUT)
         call = agent.SubnGet(NodeInfo, TO_2)
@@ -199,13 +177,11 @@ class MisdirectedTests(FaultTestCase):
         agent.close()
 
     def test_requests(self) -> None:
-        """A request with the transaction ID of ours is no answer, whatever its method."""
         self.ignores(
             self.asked, *(answer(self.asked, at3=bytes((n,))) for n in (0, 1, 2, 3, 5, 6, 0x12, 0x7F))
         )
 
     def test_answersToNothing(self) -> None:
-        """Answers that nobody waits for are not answered, and leave nothing."""
         self.call.addErrback(lambda failure: failure.trap(CancelledError)).cancel()
         before = len(self.wire.sent)
         for method in range(0x80, 0x100):
@@ -219,15 +195,11 @@ class MisdirectedTests(FaultTestCase):
 
 
 class StrangerTests(FaultTestCase):
-    """Answers of somebody who was not asked, but knows the transaction and all else."""
-
     def come(self, lid: int, *datagrams: bytes) -> None:
-        """They come from this LID."""
         for datagram in datagrams:
             self.agent.received(datagram, IBPath(slid=LID(lid), dlid=LID(1), sqpn=QPN(1), dqpn=QPN(1)))
 
     def test_otherLID(self) -> None:
-        """Only whom we asked can answer, refuse, redirect, or be too long."""
         call = self.agent.PerformanceGet(PortCounters, TO_2)
         pass_(self.clock, 0.01)
         (asked,) = self.peer.asked
@@ -241,7 +213,6 @@ class StrangerTests(FaultTestCase):
         self.assertEqual(self.succeeds(call).portSelect, 9)
 
     def test_otherWithLMC(self) -> None:
-        """Where ports have several LIDs, the answer may come from any of those."""
         port = self.wire.ports[0]
         port.endPort = replace(port.endPort, lidMask=1)
         call = self.agent.SubnGet(NodeInfo, TO_2)
@@ -265,7 +236,6 @@ class StrangerTests(FaultTestCase):
         self.succeeds(call)
 
     def test_otherGID(self) -> None:
-        """Where there are GIDs, these count: of the same LID's networks another one is a stranger."""
         here, there, other = (GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in (1, 2, 3))
         path = IBPath(dlid=LID(2), dqpn=QPN(1), sgid=here, dgid=there)
         call = self.agent.PerformanceGet(PortCounters, path)
@@ -277,7 +247,6 @@ class StrangerTests(FaultTestCase):
         self.succeeds(call)
 
     def test_table(self) -> None:
-        """A segment of a stranger's is not mixed into a table, nor does his ABORT end it."""
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
         pass_(self.clock, 0.01)
         (asked,) = self.peer.asked
@@ -291,7 +260,6 @@ class StrangerTests(FaultTestCase):
         self.assertEqual([record.lid for record in self.succeeds(call)], [0, 1, 2, 3])
 
     def test_unforeseeable(self) -> None:
-        """Who knows the transactions of some calls does not know those of the next ones."""
         numbers = []
         for _ in range(50):
             call = self.agent.SubnGet(NodeInfo, TO_2)
@@ -304,8 +272,6 @@ class StrangerTests(FaultTestCase):
 
 
 class OtherAnswerTests(FaultTestCase):
-    """A peer that answers something else than it was asked."""
-
     def told(self, words: str, kind: Any = NodeInfo, modifier: int = 0, **changed: bytes) -> None:
         self.setUp()
         self.peer.says = lambda request: [answer(request, **changed)]
@@ -315,47 +281,39 @@ class OtherAnswerTests(FaultTestCase):
         self.assertEqual(len(self.peer.asked), 1)
 
     def test_versions(self) -> None:
-        """Of another base version, or version of the class."""
         self.told("of version 2, its class of 1", at0=b"\x02")
         self.told("of version 128, its class of 128", at0=b"\x80", at2=b"\x80")
         self.told("of version 1, its class of 2", at2=b"\x02")
 
     def test_versionRefused(self) -> None:
-        """But who says by a status that he does not know our version says so by a version of his own."""
         self.peer.says = lambda request: [answer(request, at0=b"\x80", at2=b"\x80", at4=b"\x00\x04")]
         error = self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADError, "bad base or class version")
         self.assertEqual(error.status, 4)
 
     def test_method(self) -> None:
-        """By another method: as though something else had been asked."""
         self.told("SubnGet is answered by GET_TABLE_RESP", at3=b"\x92")
         self.told("SubnGet is answered by TRAP_REPRESS", at3=b"\x07")
         self.told("SubnGet is answered by UNKNOWN_0x82", at3=b"\x82")
 
     def test_attribute(self) -> None:
-        """Another attribute, also one that nobody knows."""
         self.told("the answer is of attribute 0x0012", at16=b"\x00\x12")
         self.told("the answer is of attribute 0x7777", at16=b"\x77\x77")
 
     def test_modifier(self) -> None:
-        """Of another port, or block."""
         self.told("the modifier 0x4, 0x3 was asked for", PortInfo, 3, at20=bytes((0, 0, 0, 4)))
 
     def test_reserved(self) -> None:
-        """What is reserved may say anything."""
         self.peer.says = lambda request: [
             answer(request, at6=b"\xff\xff", at18=b"\xff\xff", at32=b"\xff" * 32)
         ]
         self.assertEqual(self.succeeds(self.agent.SubnGet(NodeInfo, TO_2)), NodeInfo())
 
     def test_errorByAnotherMethod(self) -> None:
-        """An error is one, by whatever method: who has none for tables answers as to a Get."""
         self.peer.says = lambda request: [answer(request, at3=b"\x81", at4=b"\x00\x0c")]
         error = self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADError, "attribute not supported")
         self.assertEqual(error.status, 0x0C)
 
     def test_directed(self) -> None:
-        """The direction of a directed route is no error; what else is in its status is."""
         self.peer.says = lambda request: [answer(request, at4=b"\x80\x00")]
         self.succeeds(self.agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,))))
         self.setUp()
@@ -365,10 +323,7 @@ class OtherAnswerTests(FaultTestCase):
 
 
 class RepetitionTests(FaultTestCase):
-    """Answers that come twice, late or never."""
-
     def test_twice(self) -> None:
-        """Who answers everything twice has answered."""
         self.peer.says = lambda request: [answer(request, at64=b"\x01"), answer(request, at64=b"\x02")]
         for _ in range(20):
             call = self.agent.SubnGet(NodeInfo, TO_2)
@@ -377,7 +332,6 @@ class RepetitionTests(FaultTestCase):
         self.nothingIsLeft()
 
     def test_late(self) -> None:
-        """An answer to a call that was given up, or cancelled, is nobody's, also not the next call's."""
         late: list[bytes] = []
         self.peer.says = lambda request: late.append(answer(request, at64=b"\x09")) or ()  # type: ignore[func-returns-value]  # that is the point
         self.failureResultOf(self.ended(self.agent.SubnGet(NodeInfo, TO_2)), MADTimeoutError)
@@ -395,22 +349,17 @@ class RepetitionTests(FaultTestCase):
         self.assertEqual(self.succeeds(following).baseVersion, 5)
 
     def test_never(self) -> None:
-        """Who never answers is asked as often as was said, and the error says what may be behind it."""
         call = self.agent.SubnSet(PortInfo(), TO_2)
         self.fails(call, MADTimeoutError, "SubnSet: no answer; a port whose M_Key is not 0x0 may be silent")
         self.assertEqual(len(self.peer.asked), 1 + RETRIES)
 
     def test_partition(self) -> None:
-        """So it does of partitions."""
         path = IBPath(dlid=LID(2), dqpn=QPN(1), pkey=PKey(0x8001))
         self.fails(self.agent.PerformanceGet(PortCounters, path), MADTimeoutError, "partition 0x8001")
 
 
 class TransactionTests(FaultTestCase):
-    """Transaction IDs that end, and that others use, too."""
-
     def few(self, bits: int) -> MADAgent:
-        """An agent with few of them."""
         wire = self.wire = Wire(self.clock)
         wire.ports[0].transactionIDBits = bits
         return MADAgent(self.clock, wire.ports[0], timeoutSeconds=TIMEOUT, retries=0)
@@ -433,7 +382,6 @@ class TransactionTests(FaultTestCase):
         self.successResultOf(kept)
 
     def test_all(self) -> None:
-        """A call more than there are IDs is refused, and goes when one has ended."""
         agent = self.few(4)
         calls = [agent.SubnGet(NodeInfo, TO_2) for _ in range(15)]
         self.assertEqual(sorted(self.identifiers()), list(range(1, 16)))
@@ -448,20 +396,16 @@ class TransactionTests(FaultTestCase):
             self.failureResultOf(call, MADTimeoutError)
 
     def test_upperHalf(self) -> None:
-        """What comes back in the part that is the system's does not matter."""
         self.peer.says = lambda request: [answer(request, at8=b"\xde\xad\xbe\xef")]
         self.succeeds(self.agent.SubnGet(NodeInfo, TO_2))
 
 
 class RedirectTests(FaultTestCase):
-    """Peers that name somebody else."""
-
     def redirect(self, request: bytes, status: int = 2, **fields: Any) -> bytes:
         info = ClassPortInfo(**fields).encode()
         return answer(request, at4=status.to_bytes(2, "big"), at64=info)
 
     def test_loop(self) -> None:
-        """Who is sent from one to the other and back gives up soon, and says why."""
         turns = iter(range(1000))
         self.peer.says = lambda request: [
             self.redirect(request, redirectLID=LID(2), redirectQPN=QPN(1 + next(turns) % 2))
@@ -472,19 +416,16 @@ class RedirectTests(FaultTestCase):
         self.assertEqual(len({request[8:16] for request in self.peer.asked}), 1 + MOST_REDIRECTIONS)
 
     def test_nowhere(self) -> None:
-        """Who is sent to nobody asks nobody."""
         self.peer.says = lambda request: [self.redirect(request, redirectQPN=QPN(7))]
         self.fails(self.agent.PerformanceGet(PortCounters, TO_2), MADError, "redirected without a target")
         self.assertEqual(len(self.peer.asked), 1)
 
     def test_silence(self) -> None:
-        """Who is sent to one who is not there hears nothing, and says whom he asked."""
         self.peer.says = lambda request: [self.redirect(request, redirectLID=LID(77), redirectQPN=QPN(7))]
         error = self.fails(self.agent.PerformanceGet(PortCounters, TO_2), MADTimeoutError, "no answer")
         self.assertEqual((error.path.dlid, error.path.dqpn), (77, 7))
 
     def test_everything(self) -> None:
-        """All that a redirection says is in the path of the second question."""
         gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(9))
         self.peer.says = lambda request: [
             self.redirect(
@@ -519,7 +460,6 @@ class RedirectTests(FaultTestCase):
         )
 
     def byGID(self, *administration: bytes) -> None:
-        """The peer names a GID, and says these as the administration."""
         port = self.wire.ports[0]
         port.endPort = replace(port.endPort, smLID=LID(2))
         gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(9))
@@ -535,7 +475,6 @@ class RedirectTests(FaultTestCase):
         self.peer.says = says
 
     def test_byGID(self) -> None:
-        """Who is named by a GID alone is found by the administration."""
         self.byGID(b"\0\0")
         seen: list[IBPath] = []
         carry = self.wire.carry
@@ -554,7 +493,6 @@ class RedirectTests(FaultTestCase):
         self.assertEqual((way.dlid, way.dqpn, way.qkey, way.serviceLevel), (2, 8, 0x80010009, 5))
 
     def test_byUnknownGID(self) -> None:
-        """Whom the administration does not know either cannot be asked: the error says so."""
         self.byGID(b"\3\0")
         call = self.agent.PerformanceGet(PortCounters, TO_2)
         error = self.fails(call, MADError, "no path is known: SubnAdmGet: status 0x0300, no records")
@@ -565,7 +503,6 @@ class RedirectTests(FaultTestCase):
         self.fails(call, MADError, "no path is known: SubnAdmGet: no answer", seconds=30)
 
     def test_byGIDInCircles(self) -> None:
-        """An administration that redirects the question for the way, by a GID again, ends the call, too."""
         port = self.wire.ports[0]
         port.endPort = replace(port.endPort, smLID=LID(2))
         gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(9))
@@ -582,7 +519,6 @@ class RedirectTests(FaultTestCase):
         self.assertLessEqual(len(self.peer.asked), 1 + MOST_REDIRECTIONS)
 
     def test_byGIDWithoutGID(self) -> None:
-        """A port without GIDs of its own cannot ask for the way, which is an error of the call."""
         self.byGID(b"\0\0")
         port = self.wire.ports[0]
         port.endPort = replace(port.endPort, gids=())
@@ -590,7 +526,6 @@ class RedirectTests(FaultTestCase):
         self.fails(call, MADError, "no path is known")
 
     def test_byGIDAndLeft(self) -> None:
-        """A call that is cancelled while the administration is asked leaves nothing."""
         self.byGID()
         call = self.agent.PerformanceGet(PortCounters, TO_2)
         pass_(self.clock, 0.05)
@@ -609,7 +544,6 @@ class RedirectTests(FaultTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_subnet(self) -> None:
-        """Subnet management knows no redirection: it is an error, and what stands there is no address."""
         self.peer.says = lambda request: [answer(request, at4=b"\x00\x02", at64=b"\xff" * 64)]
         error = self.fails(self.agent.SubnGet(SwitchInfo, TO_2), MADError, "redirected")
         self.assertEqual((error.status, len(self.peer.asked)), (2, 1))
@@ -627,8 +561,6 @@ class RedirectTests(FaultTestCase):
 
 
 class BusyTests(FaultTestCase):
-    """Peers that have no time."""
-
     def test_forEver(self) -> None:
         """A peer that is always busy is asked after pauses that double, for as long as one may be silent."""
         times: list[float] = []
@@ -645,13 +577,11 @@ class BusyTests(FaultTestCase):
         self.assertLessEqual(sum(pauses), TIMEOUT * (1 + RETRIES))
 
     def test_lostMeanwhile(self) -> None:
-        """BUSY takes no retry: as many datagrams may be lost after it as without it."""
         turns = iter([[b"\x00\x01"], [b"\x00\x01"], *[[]] * RETRIES, [b"\x00\x00"]])
         self.peer.says = lambda request: [answer(request, at4=status) for status in next(turns)]
         self.succeeds(self.agent.SubnGet(NodeInfo, TO_2))
 
     def test_storm(self) -> None:
-        """Who says so again and again is not waited for any longer."""
         self.peer.says = lambda request: [answer(request, at4=b"\x00\x01")]
         call = self.agent.SubnGet(NodeInfo, TO_2)
         heard: list[object] = []
@@ -667,19 +597,16 @@ class BusyTests(FaultTestCase):
         self.nothingIsLeft()
 
     def test_then(self) -> None:
-        """Who is busy, and then answers, has answered."""
         turns = iter((b"\x00\x01", b"\x00\x01", b"\x00\x00"))
         self.peer.says = lambda request: [answer(request, at4=next(turns))]
         self.succeeds(self.agent.SubnGet(NodeInfo, TO_2))
 
     def test_afterBusyAnswer(self) -> None:
-        """An answer that comes while we let a busy peer be is the answer."""
         self.peer.says = lambda request: [answer(request, at4=b"\x00\x01"), answer(request)]
         self.succeeds(self.agent.SubnGet(NodeInfo, TO_2))
         self.assertEqual(len(self.peer.asked), 1)
 
     def test_cancelled(self) -> None:
-        """A call may be cancelled while a busy peer is let be."""
         self.peer.says = lambda request: [answer(request, at4=b"\x00\x01")]
         call = self.agent.SubnGet(NodeInfo, TO_2)
         pass_(self.clock, 0.01)
@@ -689,8 +616,6 @@ class BusyTests(FaultTestCase):
 
 
 class PortTests(FaultTestCase):
-    """Ports that are closed, that vanish, and that cannot send."""
-
     def calls(self) -> Iterator[Deferred[Any]]:
         yield self.agent.SubnGet(NodeInfo, TO_2)
         yield self.agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,)))
@@ -706,7 +631,6 @@ class PortTests(FaultTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_vanishes(self) -> None:
-        """A port that vanishes ends all its calls, at once, and those that come later."""
         calls = list(self.calls())
         self.agent.portLost("the device is gone")
         self.allFail(calls, "the device is gone")
@@ -716,7 +640,6 @@ class PortTests(FaultTestCase):
         self.agent.portLost("once more")
 
     def test_closesInAnAnswer(self) -> None:
-        """Who hears of an answer may close the port; others that came with it hear of that."""
         calls = list(self.calls())
         calls[0].addCallback(lambda _: self.agent.close())
         sent = [datagram for lid, datagram in self.wire.sent if lid == 1][1:]
@@ -727,7 +650,6 @@ class PortTests(FaultTestCase):
             self.agent.received(answer(datagram), TO_2)
 
     def test_closesInATimeout(self) -> None:
-        """Who hears of a timeout may close the port: nothing is sent any more."""
         calls = [self.agent.SubnGet(NodeInfo, TO_2, retries=number % 2) for number in range(10)]
         for call in calls:
             call.addErrback(lambda failure: self.agent.close())
@@ -738,7 +660,6 @@ class PortTests(FaultTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_cancelsInATimeout(self) -> None:
-        """Who hears of a timeout may cancel what would be sent again next."""
         first = self.agent.SubnGet(NodeInfo, TO_2, retries=0)
         others = [self.agent.SubnGet(NodeInfo, TO_2) for _ in range(5)]
 
@@ -755,7 +676,6 @@ class PortTests(FaultTestCase):
         self.nothingIsLeft()
 
     def test_cancelsInSendingAgain(self) -> None:
-        """Who hears that a call cannot be sent again may cancel the others: they end."""
         calls = [self.agent.SubnGet(NodeInfo, TO_2) for _ in range(5)]
         pass_(self.clock, 0.01)
         self.peer.asked.clear()
@@ -773,7 +693,6 @@ class PortTests(FaultTestCase):
         self.nothingIsLeft()
 
     def test_vanishesInSending(self) -> None:
-        """A port that finds by sending that it is gone ends that call like the others."""
 
         def send(*arguments: object) -> None:
             self.agent.portLost("the device is gone")
@@ -784,13 +703,11 @@ class PortTests(FaultTestCase):
         self.allFail(calls, "the device is gone")
 
     def test_cannotSendAgain(self) -> None:
-        """What cannot be sent again ends in the port's error; the others go on."""
         call = self.agent.SubnGet(NodeInfo, TO_2)
         self.wire.ports[0].failing = [ResourceExhausted("no room")]
         self.fails(call, ResourceExhausted, "no room")
 
     def test_cannotSend(self) -> None:
-        """What cannot be sent at all is nothing that is waited for."""
         multi = MultiPathRecord(sgidCount=1, dgidCount=1)
         for name, payload in (
             ("SubnGet", NodeInfo),
@@ -802,7 +719,6 @@ class PortTests(FaultTestCase):
             self.fails(self.agent.call(name, payload, TO_2), ResourceExhausted)
 
     def test_undeliverable(self) -> None:
-        """What the system says that it could not deliver is sent again, and then given up with its words."""
         call = self.agent.SubnGet(NodeInfo, TO_2)
         for _ in range(1 + RETRIES):
             self.assertNoResult(call)

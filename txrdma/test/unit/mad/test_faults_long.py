@@ -28,7 +28,6 @@ from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, Wire
 
 
 def table(count: int, seed: int = 0) -> bytes:
-    """That many records, as they stand in a long message."""
     return b"".join(
         NodeRecord(lid=LID(number + 1 & 0xFFFF), nodeInfo=NodeInfo(nodeGUID=GUID.fromInt(seed + number)))
         .encode()
@@ -38,14 +37,10 @@ def table(count: int, seed: int = 0) -> bytes:
 
 
 class LongFaultTestCase(FaultTestCase):
-    """The peer answers a call for a table."""
-
     def says(self, how: Callable[[bytes], Iterable[bytes]]) -> None:
-        """It answers questions so; what is said about its answers it does not hear."""
         self.peer.says = lambda datagram: () if datagram[26] & 1 else how(datagram)
 
     def transferEnds(self, how: Callable[[bytes], Iterable[bytes]], status: RMPPStatus) -> MADTransferError:
-        """The call ends by that, and the peer is told."""
         self.setUp()
         self.says(how)
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
@@ -57,8 +52,6 @@ class LongFaultTestCase(FaultTestCase):
 
 
 class LargeTests(LongFaultTestCase):
-    """Tables that take long to decode: others have their turn meanwhile."""
-
     COUNT = 4 * SLICE + 5
 
     def setUp(self) -> None:
@@ -79,7 +72,6 @@ class LargeTests(LongFaultTestCase):
         self.patch(Records, "more", slowly)
 
     def test_slices(self) -> None:
-        """A large table is decoded in slices, each in a turn of its own, and comes whole and in order."""
         decoded: list[int] = []
         decode = NodeRecord.decode
 
@@ -96,13 +88,11 @@ class LargeTests(LongFaultTestCase):
         self.assertEqual(decoded, [SLICE, SLICE, SLICE, SLICE, 5, 0])
 
     def test_cancelled(self) -> None:
-        """A call that is cancelled between two slices leaves nothing."""
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
         self.between(call.cancel)
         self.fails(call, CancelledError)
 
     def test_closed(self) -> None:
-        """The end of the agent between two slices is the end of the call."""
         self.bystander.addErrback(lambda failure: None)
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
         self.between(self.agent.close)
@@ -111,8 +101,6 @@ class LargeTests(LongFaultTestCase):
 
 
 class LyingTests(LongFaultTestCase):
-    """Headers that contradict themselves, each other, or the specification."""
-
     def changed(
         self, at: int, content: bytes, number: int = 0, count: int = 10
     ) -> Callable[[bytes], list[bytes]]:
@@ -126,19 +114,16 @@ class LyingTests(LongFaultTestCase):
         return how
 
     def test_good(self) -> None:
-        """What these spoil is a good answer."""
         self.says(lambda request: segments(request, table(10)))
         records = self.succeeds(self.agent.SubnAdmGetTable(NodeRecord, TO_2))
         self.assertEqual([record.lid for record in records], list(range(1, 11)))
 
     def test_rest(self) -> None:
-        """Other versions, types and status codes than there are."""
         self.transferEnds(self.changed(24, b"\x02"), RMPPStatus.UNSUPPORTED_VERSION)
         self.transferEnds(self.changed(27, b"\x05", 1), RMPPStatus.ILLEGAL_STATUS)
         self.transferEnds(self.changed(25, b"\x09", 1), RMPPStatus.BAD_TYPE)
 
     def test_endless(self) -> None:
-        """A table whose end never comes is not kept without end."""
         self.patch(__import__("txrdma.mad.core.rmpp", fromlist=["x"]), "LONGEST_MESSAGE", 200 * 50)
 
         def how(request: bytes) -> list[bytes]:
@@ -150,14 +135,12 @@ class LyingTests(LongFaultTestCase):
         self.transferEnds(how, RMPPStatus.RESOURCES_EXHAUSTED)
 
     def test_gap(self) -> None:
-        """A table of which a part never comes is given up, and its sender is told."""
         self.says(lambda request: [s for n, s in enumerate(segments(request, table(10))) if n != 3])
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=0)
         self.fails(call, MADTimeoutError, "SubnAdmGetTable", seconds=2 * NEXT_SEGMENT_SECONDS)
         self.assertIn(RMPPType.ABORT, {datagram[25] for datagram in self.peer.asked})
 
     def test_repeating(self) -> None:
-        """Who repeats the same segment again and again is not waited for longer than who is silent."""
         self.says(lambda request: segments(request, table(10))[:1])
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=0)
         ends: list[object] = []
@@ -173,7 +156,6 @@ class LyingTests(LongFaultTestCase):
         self.nothingIsLeft()
 
     def test_aborted(self) -> None:
-        """Who gives up, in the middle or before he begins, is believed, and the error says who it was."""
         for begins in (0, 1, 3):
             self.setUp()
             self.says(
@@ -187,13 +169,11 @@ class LyingTests(LongFaultTestCase):
             self.assertEqual((error.status, error.byPeer), (RMPPStatus.TOO_MANY_RETRIES, True))
 
     def test_noTable(self) -> None:
-        """A table that is no long message is none."""
         self.says(lambda request: [answer(request, at56=b"\x01" * 200)])
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
         self.fails(call, MADClassError, "the table is no RMPP transfer")
 
     def test_distances(self) -> None:
-        """Records that overlap, or of which a part is missing, are none."""
         self.says(lambda request: segments(request, table(10), distance=104))
         self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADClassError, "are 104 apart")
         self.setUp()
@@ -202,7 +182,6 @@ class LyingTests(LongFaultTestCase):
         self.fails(call, MADClassError, "behind 9 records there is a part of one")
 
     def test_padding(self) -> None:
-        """The last record may lack what follows it until the next would begin; zeros are nothing."""
         for content in (table(10)[:-4], table(10) + bytes(40)):
             self.setUp()
             self.says(lambda request, content=content: segments(request, content))  # type: ignore[misc]  # the same
@@ -210,10 +189,7 @@ class LyingTests(LongFaultTestCase):
 
 
 class OtherTableTests(LongFaultTestCase):
-    """Long answers to something else."""
-
     def test_otherAttribute(self) -> None:
-        """A table of other records, or of the same with another modifier or version."""
         for at, content, words in (
             (16, b"\x00\x35", "the answer is of attribute 0x0035"),
             (20, b"\x00\x00\x00\x01", "the answer has the modifier 0x1"),
@@ -229,13 +205,11 @@ class OtherTableTests(LongFaultTestCase):
             self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADClassError, words)
 
     def test_refused(self) -> None:
-        """An error that comes as a long message is that error."""
         self.says(lambda request: [answer(segment, at4=b"\x03\x00") for segment in segments(request, b"")])
         error = self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADError, "no records")
         self.assertEqual(error.status, 0x0300)
 
     def test_one(self) -> None:
-        """One record that comes as a long message is that record, or too short for one."""
         self.says(lambda request: segments(request, table(1)))
         self.assertEqual(self.succeeds(self.agent.SubnAdmGet(NodeRecord, TO_2)).lid, 1)
         self.setUp()
@@ -243,7 +217,6 @@ class OtherTableTests(LongFaultTestCase):
         self.fails(self.agent.SubnAdmGet(NodeRecord, TO_2), MADClassError, "NodeRecord")
 
     def test_multi(self) -> None:
-        """Paths between several ports may be called what was asked for, or what they are."""
         path = PathRecord(dlid=LID(9)).encode()
         for attribute in (b"\x00\x3a", b"\x00\x35"):
             self.setUp()
@@ -263,8 +236,6 @@ class OtherTableTests(LongFaultTestCase):
 
 
 class ChangingTests(LongFaultTestCase):
-    """An administration that changes while a table is on its way."""
-
     def mixed(self, one: bytes, other: bytes, order: str) -> Callable[[bytes], list[bytes]]:
         """Segments of two answers: C{"A1 B1 A2"}."""
 
@@ -275,7 +246,6 @@ class ChangingTests(LongFaultTestCase):
         return how
 
     def test_interleaved(self) -> None:
-        """Two answers that come at once are not mixed: that is an error as soon as they differ."""
         other = table(5, seed=1000)
         for order in ("A1 B1 A2 B2 A3 B3", "A1 A2 B1 B2 B3", "A1 A3 B3 A2", "A1 A2 A3 B1 B2 B3"):
             self.setUp()
@@ -287,7 +257,6 @@ class ChangingTests(LongFaultTestCase):
                 self.fails(call, MADTransferError, "segments contradict the payload length")
 
     def test_longer(self) -> None:
-        """The second answer has become longer, or shorter, and begins as the first."""
         for count in (4, 20):
             self.setUp()
             self.says(self.mixed(table(5), table(count), "A1 A2 B1 B2 B3"))
@@ -296,12 +265,10 @@ class ChangingTests(LongFaultTestCase):
             self.nothingIsLeft()
 
     def test_same(self) -> None:
-        """Two answers that say the same are one."""
         self.says(self.mixed(table(5), table(5), "A1 B1 A2 B2 A3 B3"))
         self.assertEqual(len(self.succeeds(self.agent.SubnAdmGetTable(NodeRecord, TO_2))), 5)
 
     def test_next(self) -> None:
-        """What remains of an answer that was left is not taken for that to the next question."""
         self.says(lambda request: segments(request, table(5))[:2])
         first = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
         pass_(self.clock, 0.01)
@@ -315,7 +282,6 @@ class ChangingTests(LongFaultTestCase):
         self.assertEqual(len(self.succeeds(second)), 3)
 
     def test_askedAgain(self) -> None:
-        """A question that is asked again, as its answer stopped, is another transaction: nothing is mixed."""
         turns = iter((segments, segments))
         contents = iter((table(5), table(5, seed=500)))
 
@@ -333,10 +299,7 @@ class ChangingTests(LongFaultTestCase):
 
 
 class OthersTests(LongFaultTestCase):
-    """Long messages of others that have the transaction ID of a call of ours."""
-
     def test_strangersQuestion(self) -> None:
-        """A question of somebody's, and its end, are no answer to ours."""
         self.says(lambda request: ())
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, timeoutSeconds=100)
         pass_(self.clock, 0.01)
@@ -352,8 +315,6 @@ class OthersTests(LongFaultTestCase):
 
 
 class AnsweringTests(SynchronousTestCase):
-    """Who asks a server for tables, again and again, and never says that he has them."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.wire = Wire(self.clock)
@@ -364,7 +325,6 @@ class AnsweringTests(SynchronousTestCase):
         MADServer(self.agent).handle(ManagementClass.SUBN_ADM, self.answers, (Method.GET_TABLE,))
 
     def ask(self, transaction: int) -> list[bytes]:
-        """What comes for it."""
         self.peer.asked.clear()
         self.peer.port.send(
             frame(ManagementClass.SUBN_ADM, Method.GET_TABLE, transaction, 0x11, 0, b""), TO_2
@@ -373,7 +333,6 @@ class AnsweringTests(SynchronousTestCase):
         return self.peer.asked
 
     def test_again(self) -> None:
-        """A question that comes again while its answer is on its way does not begin that anew."""
         (first,) = self.ask(7)
         self.peer.port.send(answer(first, at3=b"\x12", at24=header(2, 1, 10)), TO_2)
         pass_(self.clock, 0.01)
@@ -385,14 +344,12 @@ class AnsweringTests(SynchronousTestCase):
         self.assertEqual(numbers, list(range(11, 57)))
 
     def test_unheard(self) -> None:
-        """One whose answer nobody has heard of yet is answered anew."""
         self.ask(7)
         self.records = self.records[:1]
         (only,) = self.ask(7)
         self.assertEqual(only[26] & 7, 7)
 
     def test_many(self) -> None:
-        """Not more answers are kept than a server can: it is busy then, until others have ended."""
         for number in range(MOST_ANSWERS):
             self.assertTrue(all(one[26] & 1 for one in self.ask(1 + number)))
         (busy,) = [one for one in self.ask(5000) if one[14:16] == (5000).to_bytes(2, "big")]

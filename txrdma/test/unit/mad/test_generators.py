@@ -16,10 +16,7 @@ Steps = Generator[Any, Any, Any]
 
 
 class GeneratorTests(SynchronousTestCase):
-    """Generators that no schedule runs."""
-
     def test_alone(self) -> None:
-        """A generator is a coroutine for whoever awaits it, with the results of what it yields."""
         answer: Deferred[int] = Deferred()
         seen: list[Any] = []
 
@@ -45,7 +42,6 @@ class GeneratorTests(SynchronousTestCase):
         self.assertEqual(seen, [1, None, 7, True, 3, True, None])
 
     def test_nothing(self) -> None:
-        """The outermost generator's result stays as it is, even None."""
 
         def work() -> Steps:
             yield succeed(1)
@@ -122,7 +118,6 @@ class GeneratorTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_noWork(self) -> None:
-        """What is neither a coroutine nor a generator is no work."""
         nonsense: tuple[Any, ...] = (7, "text", [], iter([]), succeed(1), self.test_noWork)
         for each in nonsense:
             with self.assertRaises(TypeError):

@@ -37,8 +37,6 @@ from txrdma.test.support.mad.simulated import FabricTestCase, route
 
 
 class HealthTestCase(FabricTestCase):
-    """A fabric that is swept again and again."""
-
     def swept(self) -> Fabric:
         fabric: Fabric = self.told(Sweep(self.agent).run(), 3)
         return fabric
@@ -48,10 +46,7 @@ class HealthTestCase(FabricTestCase):
 
 
 class FindingTests(HealthTestCase):
-    """Each kind of trouble is found, and named."""
-
     def test_width(self) -> None:
-        """A link with fewer lanes than both ends have enabled is one finding."""
         raw = self.fabric.port("left", 2).info
         far = self.fabric.port("b", 1).info
         raw[31] = far[31] = 1
@@ -61,7 +56,6 @@ class FindingTests(HealthTestCase):
         self.assertIsNotNone(found[0].guid)
 
     def test_speed(self) -> None:
-        """So is one that is slower, but not where that is what its owner wants."""
         wanted = PortInfo(linkSpeedExtEnabled=1)
         self.told(self.agent.SubnSet(wanted, route(1), 2), 1)
         self.agent.SubnSet(PortInfo(portState=PortState.DOWN), route(1), 2)
@@ -73,7 +67,6 @@ class FindingTests(HealthTestCase):
         self.assertIn("14.0625 of 53.125", found[0].text)
 
     def test_couldBe(self) -> None:
-        """Links say what they could have, by what both ends support."""
         fabric = self.swept()
         port = fabric.nodes[self.fabric.node("left").guid].port(2)
         self.assertEqual(belowBest(port, asEnabled=True), [])
@@ -85,7 +78,6 @@ class FindingTests(HealthTestCase):
         self.assertEqual(belowBest(port), [])
 
     def test_state(self) -> None:
-        """A link that is up and not active is a finding; where nobody manages they all are."""
         self.fabric = SimulatedFabric(self.clock, self.net(), isManaged=False)
         self.agent = self.agentAt("a")
         found = findings(self.swept())
@@ -94,12 +86,10 @@ class FindingTests(HealthTestCase):
         self.assertIn("is INIT", next(one.text for one in found if one.kind == "state"))
 
     def test_mtu(self) -> None:
-        """The two ends of a link have to agree on the MTU."""
         self.fabric.port("c").info[36] = 0x20 | self.fabric.port("c").info[36] & 15
         self.assertEqual([one.kind for one in findings(self.swept())], ["mtu"])
 
     def test_duplicateLID(self) -> None:
-        """Two ports with one LID."""
         self.told(self.agent.SubnSet(PortInfo(lid=self.lid("c")), route(1, 3, 2)), 1)
         found = findings(self.swept())
         self.assertIn("duplicate-lid", [one.kind for one in found])
@@ -109,14 +99,11 @@ class FindingTests(HealthTestCase):
 
 
 class ManagerTests(HealthTestCase):
-    """Who manages the fabric."""
-
     def found(self, fabric: Fabric) -> list[str]:
         coroutine = managerFindings(self.agent, self.agent.port.refresh(), fabric)
         return [one.kind for one in self.told(Deferred.fromCoroutine(coroutine), 30)]
 
     def test_none(self) -> None:
-        """None that is known, one that does not answer, and ports that know another one."""
         fabric = self.swept()
         other = self.fabric.port("c").info
         other[18:20] = b"\x00\x09"
@@ -128,7 +115,6 @@ class ManagerTests(HealthTestCase):
         self.assertEqual(self.found(self.swept()), ["no-sm"])
 
     def test_several(self) -> None:
-        """A port that says that it has a manager is asked: a refusal, or one more that is in charge."""
         capabilities = self.fabric.port("c").info
         capabilities[23] |= PortCapability.SM
         self.assertEqual(self.found(self.swept()), ["sm-silent"])
@@ -142,8 +128,6 @@ class ManagerTests(HealthTestCase):
 
 
 class CounterTests(HealthTestCase):
-    """Counters of errors."""
-
     def counted(self, thresholds: Thresholds | None = None, **options: Any) -> CounterReport:
         fabric = self.swept()
         survey = CounterSurvey(self.agent, self.agent.port.endPort, thresholds, **options)
@@ -151,7 +135,6 @@ class CounterTests(HealthTestCase):
         return report
 
     def test_errors(self) -> None:
-        """Errors are told by port, after the sum of the switch that has them."""
         self.fabric.setCounters("left", 3, portXmitDiscards=7, symbolErrorCounter=2)
         self.fabric.setCounters("c", 1, portRcvErrors=11)
         report = self.counted()
@@ -166,7 +149,6 @@ class CounterTests(HealthTestCase):
         self.assertEqual(len(texts), 2)
 
     def test_thresholds(self) -> None:
-        """What is bearable is not told; waiting is told only where a threshold is said."""
         self.fabric.setCounters("c", 1, portRcvErrors=11, portXmitWait=500)
         self.assertEqual(len(self.counted().ports), 1)
         self.assertEqual(self.counted(parseThresholds("PortRcvErrors=11")).ports, [])
@@ -175,7 +157,6 @@ class CounterTests(HealthTestCase):
         self.assertEqual(waiting.ports[0].errors, {"portXmitWait": 500})
 
     def test_data(self) -> None:
-        """Data is told of ports with errors or, alone, of every port; in 64 bits."""
         self.fabric.setCounters("c", 1, portXmitData=1 << 40)
         self.fabric.setCounters("b", 1, portXmitData=1 << 41, portRcvErrors=1)
         report = self.counted(dataOnly=True)
@@ -188,7 +169,6 @@ class CounterTests(HealthTestCase):
         self.assertEqual((bad.errors, bad.data["portXmitData"]), ({"portRcvErrors": 1}, 1 << 41))
 
     def test_silent(self) -> None:
-        """A node that does not tell is named, and the others are told all the same."""
         fabric = self.swept()
         self.fabric.silence("c")
         self.fabric.setCounters("b", 1, portRcvErrors=1)
@@ -199,7 +179,6 @@ class CounterTests(HealthTestCase):
         self.assertEqual([one.kind for one in counterFindings(report)], ["errors", "counters-silent"])
 
     def test_files(self) -> None:
-        """Files of infiniband-diags are read; what is wrong in one is named with its line."""
         told = parseThresholds("# comment\n\nSymbolErrorCounter=10\n#PortXmitWait=1\nVL15Dropped=0x10\n")
         self.assertEqual(told.limits, {"symbolErrorCounter": 10, "vl15Dropped": 16})
         for wrong in ("Nonsense=1", "PortRcvErrors", "PortRcvErrors=many"):
@@ -214,15 +193,12 @@ class CounterTests(HealthTestCase):
         )
 
     def test_capabilities(self) -> None:
-        """Fields that a port does not have are not read."""
         counters = PortCounters(qp1Dropped=3)
         self.assertEqual(Thresholds().exceeded(counters, 0), {})
         self.assertEqual(Thresholds().exceeded(counters, 1 << 15), {"qp1Dropped": 3})
 
 
 class DifferenceTests(HealthTestCase):
-    """What has changed between two snapshots."""
-
     def changed(self, before: Fabric) -> list[tuple[str, str, int | None]]:
         after = load(json.loads(json.dumps(dump(self.swept()))))
         return [(one.kind, one.name, one.port) for one in differences(before, after)]
@@ -239,12 +215,10 @@ class DifferenceTests(HealthTestCase):
         self.assertIn(("node-changed", "router", None), found)
 
     def test_unknownState(self) -> None:
-        """A state that there is not is the same as itself."""
         self.fabric.port("c").info[32] |= 15
         self.assertEqual(self.changed(self.swept()), [])
 
     def test_disabled(self) -> None:
-        """A disabled port is a change of state."""
         before = self.swept()
         self.told(self.agent.SubnSet(PortInfo(portPhysicalState=PhysicalState.DISABLED), route(1), 2), 1)
         self.assertIn(("state-changed", "left", 2), self.changed(before))

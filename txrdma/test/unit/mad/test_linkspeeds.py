@@ -30,15 +30,11 @@ XDR = 0x0800
 
 
 def said(**fields: Any) -> bytes:
-    """A PortInfo."""
     return PortInfo(**fields).encode()
 
 
 class SpeedTests(SynchronousTestCase):
-    """One scale for all."""
-
     def test_active(self) -> None:
-        """Each speed is known by what says it; extended ones only of who says to have them."""
         able = said(capabilityMask=BOTH, capabilityMask2=XDR)
         for code, name in ((1, "SDR"), (2, "DDR"), (4, "QDR")):
             self.assertEqual(activeSpeed(said(linkSpeedActive=code), able), LaneSpeed[name])
@@ -51,7 +47,6 @@ class SpeedTests(SynchronousTestCase):
         self.assertEqual(activeSpeed(info, said(capabilityMask=BOTH)), LaneSpeed.NDR)
 
     def test_sets(self) -> None:
-        """What is supported and enabled, and that nothing extended may be used."""
         end = said(capabilityMask=BOTH, capabilityMask2=XDR)
         info = said(
             linkSpeedSupported=7,
@@ -79,7 +74,6 @@ class SpeedTests(SynchronousTestCase):
         self.assertEqual(fastest(enabledSpeeds(info, info)), LaneSpeed.QDR)
 
     def test_asking(self) -> None:
-        """Asked for it are ports with a link that say QDR and no more; of the devices that have it."""
         up = {"portPhysicalState": PhysicalState.LINK_UP, "linkSpeedActive": 4}
         end = said(capabilityMask=EXTENDED)
         self.assertTrue(wantsAsking(said(**up), b""))
@@ -99,7 +93,6 @@ class SpeedTests(SynchronousTestCase):
             self.assertEqual(mayHaveFDR10(NodeInfo(vendorID=vendor, deviceID=device)), expected, hex(device))
 
     def test_rates(self) -> None:
-        """The same rates stand where attributes are shown, and faster ones are later in the scale."""
         for known in (GIGABITS, EXTENDED_GIGABITS):
             for speed, rate in known.items():
                 self.assertEqual(LANE_GIGABITS[LaneSpeed[str(speed.name)]], rate)

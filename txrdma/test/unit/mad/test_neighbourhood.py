@@ -50,49 +50,37 @@ Hca 1 "near"
 
 
 def names(fabric: Fabric) -> list[str]:
-    """Of the nodes that were found."""
     return sorted(node.description for node in fabric.nodes.values())
 
 
 def links(fabric: Fabric) -> set[frozenset[str]]:
-    """By the ports at their ends."""
     return {frozenset((str(one), str(other))) for one, other in fabric.links()}
 
 
 def told(node: Node) -> dict[int, bytes]:
-    """What its ports told, but for the port by which they were asked."""
     return {port.number: port.raw[:28] + port.raw[29:] for port in node.ports.values()}
 
 
 class NeighbourhoodCase(FabricTestCase):
-    """Neighbourhoods, from the node C{a}."""
-
     @property
     def endPort(self) -> MADEndPort:
-        """Of the port of C{a}."""
         end: MADEndPort = self.agent.port.endPort
         return end
 
     def to(self, name: str) -> IBPath:
-        """By the LID of a node."""
         return toLID(self.endPort, self.lid(name))
 
     def found(self, start: IBPath, hops: int = 0, **options: Any) -> Fabric:
-        """What is found around there."""
         return self.search(start, hops, **options).fabric
 
     def search(self, start: IBPath, hops: int = 0, **options: Any) -> Neighbourhood:
-        """One that has ended."""
         search = Neighbourhood(self.agent, self.endPort, hops, **options)
         self.assertIs(self.told(search.run(start), 300), search.fabric)
         return search
 
 
 class NeighbourhoodTests(NeighbourhoodCase):
-    """Two switches with two cables between them."""
-
     def test_everything(self) -> None:
-        """From far enough it is what a sweep finds: all nodes, links, and what ports have told."""
         whole = self.told(Sweep(self.agent).run())
         for start in (IBDRPath(), route(1), route(1, 3), self.to("left"), self.to("c")):
             for options in ({}, {"byLIDs": True}):
@@ -106,7 +94,6 @@ class NeighbourhoodTests(NeighbourhoodCase):
                     self.assertEqual(node.switchInfo, other.switchInfo)
 
     def test_host(self) -> None:
-        """A host, and what it is linked to: the switch's port there and its LID are known, no others."""
         for start in (route(1, 3, 1), self.to("c")):
             search = self.search(start)
             first = search.first
@@ -121,13 +108,11 @@ class NeighbourhoodTests(NeighbourhoodCase):
             self.assertEqual(search.fabric.problems, [])
 
     def test_ourselves(self) -> None:
-        """Our own port, by whatever it is called, goes out by itself."""
         for start in (IBDRPath(), self.to("a")):
             self.assertEqual(names(self.found(start)), ["a", "left"])
             self.assertEqual(names(self.found(start, 1)), ["a", "b", "left", "right"])
 
     def test_withoutLinks(self) -> None:
-        """Who needs no links asks a switch four things, a host three."""
         for name, questions in (("right", 4), ("c", 3)):
             before = self.fabric.wire.datagrams
             fabric = self.found(self.to(name), withLinks=False)
@@ -138,7 +123,6 @@ class NeighbourhoodTests(NeighbourhoodCase):
             self.assertEqual(node.switchInfo is not None, node.isSwitch)
 
     def test_parallel(self) -> None:
-        """Both cables between two switches are known from either, at both ends."""
         fabric = self.found(route(1))
         left, right = self.fabric.node("left").guid, self.fabric.node("right").guid
         ports = fabric.nodes[right].ports
@@ -148,14 +132,12 @@ class NeighbourhoodTests(NeighbourhoodCase):
             self.assertEqual(len(ports[number].raw), 64)
 
     def test_administered(self) -> None:
-        """The administration alone tells the same, and no node is asked."""
         search = Neighbourhood(SATransactor(self.agent, self.endPort), self.endPort, 1, byLIDs=True)
         fabric = self.told(search.run(route(1, 3)))
         self.assertEqual((names(fabric), fabric.problems), (["a", "b", "c", "d", "left", "right"], []))
         self.assertEqual(links(fabric), links(self.found(self.to("right"), 1)))
 
     def test_dead(self) -> None:
-        """A node that does not answer is a problem; what else is around is found."""
         self.fabric.silence("c")
         fabric = self.found(self.to("right"))
         self.assertEqual(names(fabric), ["b", "d", "left", "right"])
@@ -165,12 +147,10 @@ class NeighbourhoodTests(NeighbourhoodCase):
         self.assertEqual((search.first, len(search.fabric.problems)), (None, 1))
 
     def test_twin(self) -> None:
-        """Another node with the same GUID is told."""
         self.fabric.duplicate("c", "d")
         self.assertIn("duplicate-guid", {problem.kind for problem in self.found(self.to("right")).problems})
 
     def test_progress(self) -> None:
-        """It is told how many have told, and of how many."""
         seen: list[tuple[int, int]] = []
         search = Neighbourhood(self.agent, self.endPort, 1)
         search.progress = lambda done, known: seen.append((done, known))
@@ -179,7 +159,6 @@ class NeighbourhoodTests(NeighbourhoodCase):
         self.assertEqual(seen[-1][0], seen[-1][1])
 
     def test_cancelled(self) -> None:
-        """Cancelling it ends all questions."""
         done = Neighbourhood(self.agent, self.endPort, 1).run(route(1))
         done.cancel()
         self.failureResultOf(done, CancelledError)
@@ -189,14 +168,10 @@ class NeighbourhoodTests(NeighbourhoodCase):
 
 
 class UnmanagedTests(NeighbourhoodCase):
-    """Nobody knows where links lead, but routes do."""
-
     def endPortWithout(self) -> MADEndPort:
-        """Of our port, without a subnet manager."""
         return replace(self.endPort, smLID=LID(0))
 
     def test_host(self) -> None:
-        """By a LID a host's link is not to be found, which is told; a switch has its own problem then."""
         search = Neighbourhood(self.agent, self.endPortWithout())
         fabric = self.told(search.run(self.to("c")))
         self.assertEqual(names(fabric), ["c"])
@@ -218,13 +193,10 @@ class LateAgent(RPCs):
         self.late = late
 
     def call(self, rpc: str, payload: Any, path: Any = None, *more: Any, **options: Any) -> Deferred[Any]:
-        """See L{RPCs.call}."""
         return deferLater(self.clock, self.late(path), self.agent.call, rpc, payload, path, *more, **options)
 
 
 class RingTests(NeighbourhoodCase):
-    """A ring of switches, where the answer that comes the short way is late."""
-
     def net(self) -> Net:
         return parseNet(RING)
 
@@ -233,7 +205,6 @@ class RingTests(NeighbourhoodCase):
         self.late = LateAgent(self.agent, self.clock, lambda path: float(path == route(1, 3)))
 
     def test_late(self) -> None:
-        """Distance is by links, whoever answers first."""
         search = Neighbourhood(self.late, self.endPort, 1)
         fabric = self.told(search.run(route(1)), 300)
         assert search.first is not None
@@ -244,7 +215,6 @@ class RingTests(NeighbourhoodCase):
         self.assertEqual(sorted(fabric.nodes[self.fabric.node("three").guid].ports), [0, 1, 2])
 
     def test_sweep(self) -> None:
-        """A sweep that is limited goes as far, too, where a switch was met by the long way first."""
         for hops, expected in (
             (2, ["a", "four", "near", "one", "three", "two"]),
             (3, ["a", "far", "four", "near", "one", "three", "two"]),
@@ -256,15 +226,12 @@ class RingTests(NeighbourhoodCase):
 
 
 class RandomTests(NeighbourhoodCase):
-    """Switches linked at random, answers in any order."""
-
     seeds = 3
 
     def net(self) -> Net:
         return parseNet(RING)
 
     def test_distances(self) -> None:
-        """What is found is what is so far away or nearer, and nothing else."""
         for seed in range(self.seeds):
             self.fabric = SimulatedFabric(self.clock, parseNet(scrambled(seed)))
             self.agent = self.agentAt("a")
@@ -295,8 +262,6 @@ def scrambled(seed: int) -> str:
 
 
 class LargeTests(NeighbourhoodCase):
-    """1,024 hosts."""
-
     def net(self) -> Net:
         return fatTree(1024)
 
@@ -304,7 +269,6 @@ class LargeTests(NeighbourhoodCase):
         return super().agentAt("h00000", number)
 
     def test_few(self) -> None:
-        """What is asked is as much as the part is large, not the fabric."""
         for name, ends in (("h01000", 1), ("leaf0009", 36)):
             before = self.fabric.wire.datagrams
             fabric = self.found(self.to(name))

@@ -16,8 +16,6 @@ from txrdma.sim.nets.netfile import Net, NetFileError, parseNet
 
 
 class NetFileTests(SynchronousTestCase):
-    """Reading and writing."""
-
     @given(st.integers(0, 31), st.integers(0, 7), st.integers(0, 15), st.integers(0, 0xBFFF))
     def test_roundTrip(self, width: int, speed: int, extendedSpeed: int, lid: int) -> None:
         """Every mask, LID, GUID and name that was written is read again."""
@@ -31,18 +29,15 @@ class NetFileTests(SynchronousTestCase):
         self.assertEqual(parseNet(net.text()), net)
 
     def test_lanes(self) -> None:
-        """A width of 1, 4, 8 or 12 is that many lanes, as ibsim has it; others are masks."""
         for text, mask in (("1", 1), ("4", 2), ("8", 4), ("12", 8), ("3", 3), ("0xc", 12)):
             net = parseNet(f'Switch 2 "a"\n[1] "b"[1] w={text}\n\nHca 1 "b"\n[1] "a"[1]\n')
             self.assertEqual(net.nodes["a"].links[1].width, mask, text)
 
     def test_oneEnd(self) -> None:
-        """A link that only one end tells is known to both."""
         net = parseNet('Switch 2 "a"\n[2] "b"\n\nHca 1 "b"\n')
         self.assertEqual((net.nodes["b"].links[1].peer, net.nodes["b"].links[1].peerPort), ("a", 2))
 
     def test_nonsense(self) -> None:
-        """What has no meaning names its line."""
         for text, line in (
             ("nonsense", 1),
             ('[1] "a"[1]', 1),
@@ -66,7 +61,6 @@ class NetFileTests(SynchronousTestCase):
             self.assertIn(f"line {line}:", str(error), text)
 
     def test_descriptions(self) -> None:
-        """What stands in a description is a description, whatever it looks like."""
         net = parseNet('Hca 1 "a" # " lid 7 lmc 1" lid 2\n\nHca 1 "b" # " lid 9"\n\nvendid=010\nHca 1 "c"\n')
         self.assertEqual([(node.lid, node.lmc) for node in net.nodes.values()], [(2, 0), (0, 0), (0, 0)])
         self.assertEqual(net.nodes["c"].vendorID, 10)

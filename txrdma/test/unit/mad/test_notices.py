@@ -29,8 +29,6 @@ from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route
 
 
 class SubscriptionTests(SynchronousTestCase):
-    """LID 1 subscribes at LID 2."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.wire = Wire(self.clock)
@@ -44,7 +42,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.subscription = self.subscribed(TO_2, renewalSeconds=10)
 
     def subscribed(self, administration: IBPath | None, **options: Any) -> Subscription:
-        """One that has not begun."""
         return Subscription(
             *(self.clock, self.agent, self.server, administration),
             lambda notice, request: self.heard.append(notice.trapNumber),
@@ -57,7 +54,6 @@ class SubscriptionTests(SynchronousTestCase):
         return request.payload
 
     def wishes(self) -> list[int]:
-        """What was asked for: 1 to subscribe, 0 to end it."""
         return [
             request.payload.subscribe
             for request in self.answers.asked
@@ -89,7 +85,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertTrue(self.subscription.isStanding)
 
     def test_silence(self) -> None:
-        """An administration that is gone is none, and none is waited for in the end."""
         self.wire.lose = lambda datagram: True
         self.subscription.start()
         pass_(self.clock, 30, 0.1)
@@ -100,7 +95,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_reports(self) -> None:
-        """Reports are acknowledged, and heard until it is stopped."""
         self.subscription.start()
         pass_(self.clock, 1, 0.1)
         report = self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=64, issuerLID=LID(2)), TO_1)
@@ -112,7 +106,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.heard, [64])
 
     def test_chosen(self) -> None:
-        """Who wants to hear of one trap hears of no other, and of that once, however often it is reported."""
         self.subscription = self.subscribed(TO_2, trapNumber=64)
         self.subscription.start()
         for trap in (64, 65, 66, 64):
@@ -125,7 +118,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.heard, [64, 64, 64])
 
     def test_half(self) -> None:
-        """An answer that says no by its content is a no."""
         self.answers.how = lambda request: InformInfo(trapNumber=0xFFFF, subscribe=0)
         self.subscription.start()
         pass_(self.clock, 1, 0.1)
@@ -144,7 +136,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.wishes(), [1, 1])
 
     def test_reregister(self) -> None:
-        """A port whose SM wants registrations is subscribed anew at once; another change does nothing."""
         self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
         self.subscription.start()
         pass_(self.clock, 1, 0.1)
@@ -160,7 +151,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.wishes(), [1, 1, 1, 0])
 
     def test_renew(self) -> None:
-        """A subscription is made anew at once when it is told to, but only between its start and its end."""
         self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
         self.subscription.renew()
         self.subscription.start()
@@ -208,7 +198,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.wishes(), [1, 1, 1, 0])
 
     def test_stopsEarly(self) -> None:
-        """Who stops before there is an answer has no subscription when it comes."""
         self.subscription.start()
         done = self.subscription.stop()
         pass_(self.clock, 1, 0.01)
@@ -217,7 +206,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.wishes(), [1, 0])
 
     def test_portLost(self) -> None:
-        """A port that is gone is no subscription; its end comes all the same."""
         self.subscription.start()
         pass_(self.clock, 1, 0.1)
         self.agent.portLost("the device is gone")
@@ -227,7 +215,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_silentLoss(self) -> None:
-        """The loss of the port is logged once, not again and again; so is an administration's silence."""
         with capturedLogs() as events:
             self.wire.lose = lambda datagram: True
             self.subscription.start()
@@ -239,7 +226,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_return(self) -> None:
-        """When the port is back, the subscription is, too, and reports come by the new port."""
         self.agent.close()
         self.wire.ports[0].isClosed = False
         missing = iter((True, True))
@@ -296,7 +282,6 @@ class SubscriptionTests(SynchronousTestCase):
         agent.close()
 
     def test_events(self) -> None:
-        """What a port tells by itself renews at once, where that matters."""
         port = self.wire.ports[0]
         port.endPort = replace(port.endPort, smLID=LID(2))
         self.subscription = self.subscribed(None, renewalSeconds=1000)
@@ -314,7 +299,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.wishes(), [1, 1, 1])
 
     def test_taken(self) -> None:
-        """Where somebody else gets the reports it does not begin, and may be begun again."""
         port = self.wire.ports[0]
         serve = port.serve
 
@@ -332,8 +316,6 @@ class SubscriptionTests(SynchronousTestCase):
 
 
 class FabricTests(FabricTestCase):
-    """Subscriptions with the administration of a simulated fabric, whose manager may change."""
-
     def setUp(self) -> None:
         super().setUp()
         self.heard: list[int] = []
@@ -345,14 +327,12 @@ class FabricTests(FabricTestCase):
         )
 
     def records(self, administration: int) -> list[sa.InformInfoRecord]:
-        """Who has subscribed there."""
         found: list[sa.InformInfoRecord] = self.told(
             self.agent.SubnAdmGetTable(sa.InformInfoRecord, gmp(administration)), 1
         )
         return found
 
     def test_events(self) -> None:
-        """A link that goes down is heard of, once; after the end nothing is."""
         self.subscription.start()
         self.pump(1)
         self.assertTrue(self.subscription.isStanding)
@@ -368,7 +348,6 @@ class FabricTests(FabricTestCase):
         self.assertEqual(self.records(self.lid("d")), [])
 
     def test_reregister(self) -> None:
-        """A manager that wants its clients to register again, by the port's PortInfo, is heard at once."""
         self.subscription.start()
         self.pump(1)
         asked: list[bool] = []
@@ -379,7 +358,6 @@ class FabricTests(FabricTestCase):
         self.assertEqual(asked, [True])
 
     def test_forged(self) -> None:
-        """A report that does not come from the SA is ignored."""
         self.subscription.start()
         self.pump(1)
         report = Notice(isGeneric=True, trapNumber=64)
@@ -391,7 +369,6 @@ class FabricTests(FabricTestCase):
         self.assertEqual(self.heard, [64])
 
     def test_renewals(self) -> None:
-        """However often it is renewed, it is one."""
         self.subscription.start()
         self.pump(300)
         self.assertEqual(len(self.records(self.lid("d"))), 1)
@@ -411,7 +388,6 @@ class FabricTests(FabricTestCase):
         self.assertIn(128, self.heard)
 
     def test_taken(self) -> None:
-        """One port's reports come to one of its attachments."""
         self.subscription.start()
         other = self.agentAt("a")
         second = Subscription(

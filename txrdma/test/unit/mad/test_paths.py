@@ -26,29 +26,23 @@ directed = st.builds(IBDRPath, **headers, drPath=routes, drSLID=lids, drDLID=lid
 
 
 class TextTests(SynchronousTestCase):
-    """What paths look like."""
-
     @given(paths)
     def test_path(self, path: IBPath) -> None:
-        """The text of a path reads back as the same path, by its own class and as a target."""
         self.assertEqual(IBPath.fromString(str(path)), path)
 
     @given(directed)
     def test_route(self, path: IBDRPath) -> None:
-        """So does that of a directed route, whatever else it says."""
         self.assertEqual(IBDRPath.fromString(str(path)), path)
         self.assertEqual(parseTarget(str(path)), path)
 
     @given(paths | directed)
     def test_repr(self, path: IBPath) -> None:
-        """What C{repr} says is a path for Python, and for who types it."""
         names = {"IBPath": IBPath, "IBDRPath": IBDRPath, "GID": GID, "MTU": MTU}
         self.assertEqual(eval(repr(path), names), path)
         self.assertEqual(parseTarget(repr(path)), path)
         self.assertIs(type(parseTarget(repr(path))), type(path))
 
     def test_examples(self) -> None:
-        """As people know it."""
         self.assertEqual(str(IBPath(dlid=LID(7), serviceLevel=1)), "lid 7 sl 1")
         self.assertEqual(str(IBPath()), "lid 0")
         self.assertEqual(str(IBDRPath(drPath=(1, 3))), "DR 0,1,3")
@@ -94,7 +88,6 @@ class TextTests(SynchronousTestCase):
             self.assertEqual(parseTarget(text), target, text)
 
     def test_scope(self) -> None:
-        """What stands behind the percent sign of a GID is a name of our own port."""
         port = replace(END_PORT, names=("mlx5_0/1", "ib0"))
         for scope in ("mlx5_0/1", "ib0", "0x0000000000000001", "0000:0000:0000:0001", "fe80::1"):
             self.assertEqual(parseTarget(f"fe80::2%{scope}", port), THEIRS, scope)
@@ -103,7 +96,6 @@ class TextTests(SynchronousTestCase):
             self.assertRaises(ValueError, parseTarget, f"fe80::2%{scope}", port)
 
     def test_nonsense(self) -> None:
-        """What is none of these is a ValueError."""
         for text in (
             "",
             "x",
@@ -151,7 +143,6 @@ class TextTests(SynchronousTestCase):
     @settings(max_examples=30)
     @given(st.text(max_size=40) | st.text("0123456789abcdefx:.,% lidDR()=", max_size=20))
     def test_anything(self, text: str) -> None:
-        """Whatever people type is a target, or a ValueError."""
         try:
             target = parseTarget(text)
         except ValueError:
@@ -160,8 +151,6 @@ class TextTests(SynchronousTestCase):
 
 
 class ValueTests(SynchronousTestCase):
-    """Paths are values."""
-
     port = MADEndPort(
         GUID.fromInt(1),
         (OURS, GID.fromString("fec0::1")),
@@ -173,7 +162,6 @@ class ValueTests(SynchronousTestCase):
 
     @given(paths | directed)
     def test_reverse(self, path: IBPath) -> None:
-        """The way back of the way back is the way; what is not reversible has none."""
         if not path.reversible:
             self.assertRaises(ValueError, path.reverse)
             return
@@ -188,7 +176,6 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual([getattr(back, name) for name in same], [getattr(path, name) for name in same])
 
     def test_globalReverse(self) -> None:
-        """A path with GRH has one on the way back; one without has none."""
         there = IBPath(slid=LID(1), dlid=LID(2), sgid=OURS, dgid=THEIRS, flowLabel=5, hopLimit=64)
         self.assertTrue(there.hasGRH)
         self.assertTrue(there.reverse().hasGRH)
@@ -196,13 +183,11 @@ class ValueTests(SynchronousTestCase):
         self.assertFalse(IBPath(dlid=LID(2)).reverse().hasGRH)
 
     def test_routeBack(self) -> None:
-        """The answer to a directed route takes the same route: a bit of the datagram says so."""
         there = IBDRPath(drPath=(1, 3), drSLID=LID(5), slid=LID(5), dlid=LID(9))
         back = there.reverse()
         self.assertEqual((back.drPath, back.drSLID, back.slid, back.dlid), ((1, 3), 5, 9, 5))
 
     def test_index(self) -> None:
-        """By index or by value is the same path, and a path tells the indices."""
         port = self.port
         one = IBPath.fromPort(port, pkeyIndex=1, gidIndex=1, lidBits=3, dlid=LID(9))
         other = IBPath(
@@ -225,7 +210,6 @@ class ValueTests(SynchronousTestCase):
 
     @given(st.data())
     def test_anyIndex(self, data: st.DataObject) -> None:
-        """Whatever a port's tables hold, an index leads to a value and back."""
         port = MADEndPort(
             GUID.fromInt(1),
             tuple(data.draw(st.lists(gids, min_size=1, max_size=8, unique=True))),
@@ -247,12 +231,10 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(IBPath.toPort(port, pkeyIndex=at[0], gidIndex=at[1], lidBits=at[2]), back)
 
     def test_routeFromPort(self) -> None:
-        """A directed route is not LID routed, unless that is said."""
         route = IBDRPath.fromPort(self.port, pkeyIndex=1, drPath=(1,))
         self.assertEqual((route.slid, route.pkey, route.drPath), (0xFFFF, 0x8001, (1,)))
 
     def test_noEntry(self) -> None:
-        """What the port has not is a ValueError, both ways; so is what is said twice, or does not fit."""
         port = self.port
         for values in (
             {"pkeyIndex": 2},
@@ -272,7 +254,6 @@ class ValueTests(SynchronousTestCase):
             self.assertRaises(ValueError, ask, port)
 
     def test_times(self) -> None:
-        """Timeouts come from the life time of packets and from what the other end takes to answer."""
         path = IBPath(packetLifeTime=10, responseTime=12)
         self.assertAlmostEqual(path.packetLifeTimeSeconds, 4.096e-6 * 1024)
         self.assertAlmostEqual(path.madTimeoutSeconds, 4.096e-6 * (2 * 1024 + 4096))
@@ -284,7 +265,6 @@ class ValueTests(SynchronousTestCase):
 
     @given(paths | directed)
     def test_computedOnce(self, path: IBPath) -> None:
-        """What was computed of a path stays with it alone: it is no part of its value, and no copy has it."""
         fresh = replace(path)
         self.assertIs(path.madTimeoutSeconds, path.madTimeoutSeconds)
         self.assertEqual((path, hash(path), repr(path)), (fresh, hash(fresh), repr(fresh)))
@@ -296,10 +276,7 @@ class ValueTests(SynchronousTestCase):
 
 
 class RoCETests(VerbsPortCase):
-    """By IP through software devices."""
-
     def test_ip(self) -> None:
-        """A path by IP address leads to whoever has the address: all that is missing is its queue pair."""
         told = PortCounters(portXmitWait=7)
         asked = self.serve(ManagementClass.PERFORMANCE, lambda request: told)
         end = self.ports[0].endPort

@@ -27,8 +27,6 @@ from txrdma.testing.reactors import ReactorClock
 
 
 class SimulatedTests(MADPortContract, SynchronousTestCase):
-    """Attachments to a simulated fabric."""
-
     nodes = ("a", "c")
 
     def setUp(self) -> None:
@@ -60,8 +58,6 @@ class SimulatedTests(MADPortContract, SynchronousTestCase):
 
 
 class UmadTests(MADPortContract, UmadCase):
-    """The kernel's ports, over a kernel that is made up."""
-
     rmpp = False
 
     def makePort(self, number: int) -> IMADPort:
@@ -86,14 +82,10 @@ class UmadTests(MADPortContract, UmadCase):
 
 
 class UmadRMPPTests(UmadTests):
-    """The same where the kernel cuts and joins long messages."""
-
     rmpp = True
 
 
 class UmadSubnetTests(UmadTests):
-    """Two ports of InfiniBand at the ends of a cable: they have LIDs, and subnet management passes."""
-
     names = "umad3", "umad4"
     lids = 7, 9
 
@@ -123,14 +115,10 @@ class UmadSubnetTests(UmadTests):
 
 
 class UmadSubnetRMPPTests(UmadSubnetTests):
-    """The same where the kernel cuts and joins long messages."""
-
     rmpp = True
 
 
 class VerbsTests(MADPortContract, SynchronousTestCase):
-    """Queue pairs of software devices, on a simulated network."""
-
     def setUp(self) -> None:
         self.clock = ReactorClock()
         self.network = SimulatedNetwork(self.clock)
@@ -139,7 +127,6 @@ class VerbsTests(MADPortContract, SynchronousTestCase):
         super().setUp()
 
     def device(self, number: int) -> IVerbsDevice:
-        """A device for a port, which closes it; while that is lost, the closed one."""
         if number not in self.lost:
             self.devices[number] = self.network.device(f"10.0.0.{number + 1}")
         return self.devices[number]
@@ -165,8 +152,6 @@ class VerbsTests(MADPortContract, SynchronousTestCase):
 
 
 class GSITests(VerbsTests):
-    """Queue pairs 1 of software devices: no number has to be known."""
-
     def makePort(self, number: int) -> VerbsPort:
         return VerbsPort(cast("IReactor", self.clock), self.device(number), isGSI=True)
 

@@ -29,30 +29,24 @@ TABLE = bytes(number & 255 for number in range(1000))
 
 
 def datagram(captured: Captured) -> bytes:
-    """What a packet to queue pair 1 carries."""
     return captured.packet.payload
 
 
 def path(captured: Captured) -> IBPath:
-    """The way that it took."""
     source, destination = (GID.fromIP(address) for address in (captured.source, captured.destination))
     return IBPath(sgid=source, dgid=destination, sqpn=QPN(1), dqpn=QPN(1), qkey=GMP_QKEY)
 
 
 def withoutResponseTime(packet: bytes) -> bytes:
-    """As it is, but for the time in which who sends it answers: the kernel says 0, we say nothing of it."""
     return packet[:26] + bytes((packet[26] & 0x07,)) + packet[27:]
 
 
 class PerformanceTests(SynchronousTestCase):
-    """Short requests and their answers."""
-
     def setUp(self) -> None:
         self.packets = packets("mad-perf-get")
         self.datagrams = [datagram(each) for each in self.packets]
 
     def test_headers(self) -> None:
-        """They go from queue pair 1 to queue pair 1, with its Q_Key."""
         for captured in self.packets:
             packet = captured.packet
             (deth,) = packet.extensions
@@ -60,27 +54,22 @@ class PerformanceTests(SynchronousTestCase):
             self.assertEqual((packet.bth.destination, deth.source, deth.qkey), (1, 1, GMP_QKEY))
 
     def test_request(self) -> None:
-        """We would have sent the same."""
         header = MADHeader.decode(self.datagrams[0])
         ours = frame(ManagementClass.PERFORMANCE, Method.GET, header.transactionID, 0x0012, 0, b"")
         self.assertEqual(ours, self.datagrams[0])
 
     def test_answer(self) -> None:
-        """The answer is of the same transaction, and its data is where the class has it."""
         asked, told = (PerformanceFormat.decode(each) for each in self.datagrams[:2])
         self.assertIs(told.header.method, Method.GET_RESP)
         self.assertEqual(told.header.transactionID, asked.header.transactionID)
         self.assertEqual(told.payload[:8], b"counters")
 
     def test_unserved(self) -> None:
-        """The kernel says that it has nobody for it."""
         header = MADHeader.decode(self.datagrams[3])
         self.assertEqual(header.status, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
 
 
 class TableTests(SynchronousTestCase):
-    """A table of five segments: a request, the kernel's segments, and the other kernel's ACKs."""
-
     def setUp(self) -> None:
         self.packets = packets("mad-rmpp")
         self.request, *self.rest = self.packets
@@ -90,11 +79,9 @@ class TableTests(SynchronousTestCase):
 
     @staticmethod
     def kind(captured: Captured) -> RMPPType:
-        """Of a packet of a long message."""
         return RMPPHeader.decode(datagram(captured), 24).type
 
     def test_kinds(self) -> None:
-        """The request is short; all that follows belongs to long messages."""
         self.assertFalse(isRMPP(datagram(self.request)))
         self.assertTrue(all(isRMPP(datagram(captured)) for captured in self.rest))
         self.assertEqual((len(self.segments), len(self.acknowledgements)), (5, 2))
@@ -119,7 +106,6 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(len(ours), 2)
 
     def test_sending(self) -> None:
-        """Our segments are the kernel's, in the same order, when we get the other kernel's ACKs."""
         first = datagram(self.segments[0])
         header = MADHeader.decode(first)
         template = frame(
@@ -141,7 +127,6 @@ class TableTests(SynchronousTestCase):
         self.assertIsNone(long.deadline())
 
     def test_lengths(self) -> None:
-        """The first segment tells the length of all, each with the 20 bytes before its records."""
         headers = [SAFormat.decode(datagram(each)).rmpp for each in self.segments]
         self.assertEqual(headers[0].data2, len(TABLE) + 20 * len(headers))
         self.assertEqual(headers[-1].data2, len(TABLE) - 4 * 200 + 20)

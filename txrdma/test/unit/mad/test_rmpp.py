@@ -41,13 +41,10 @@ def data(number: int, length: int = 0, first: bool = False, last: bool = False) 
 
 
 class ReceiverTests(SynchronousTestCase):
-    """What somebody sends us."""
-
     def setUp(self) -> None:
         self.receiver = Receiver(ROOM, OVERHEAD)
 
     def take(self, number: int, length: int = 0, last: bool = False, content: bytes | None = None) -> None:
-        """A segment comes, and is fine."""
         header = data(number, length, number == 1, last)
         self.assertIsNone(self.receiver.received(header, bytes(ROOM) if content is None else content))
 
@@ -55,7 +52,6 @@ class ReceiverTests(SynchronousTestCase):
         return [(h.data1, h.data2) for h in self.receiver.outgoing() if h.type is RMPPType.ACK]
 
     def refused(self, ended: Ended | None, status: RMPPStatus, kind: RMPPType = RMPPType.ABORT) -> None:
-        """It is over, and the sender is told why."""
         self.assertEqual(ended, Ended(status))
         (header,) = self.receiver.outgoing()
         self.assertEqual((header.type, header.status, header.version), (kind, status, 1))
@@ -78,7 +74,6 @@ class ReceiverTests(SynchronousTestCase):
         self.assertEqual([end - number for number, end in acknowledged], [WINDOW] * len(acknowledged))
 
     def test_again(self) -> None:
-        """What was here before is acknowledged again, also after the end; it does not count twice."""
         self.take(1)
         self.take(2, 25, last=True, content=b"abcde".ljust(ROOM))
         self.acknowledged()
@@ -89,7 +84,6 @@ class ReceiverTests(SynchronousTestCase):
         self.assertEqual((self.receiver.take(), self.receiver.kept), (b"", 2))
 
     def test_behindTheLast(self) -> None:
-        """So is what comes after the last one has: the message is as it is."""
         self.take(1, 21, last=True)
         self.acknowledged()
         self.take(2)
@@ -97,7 +91,6 @@ class ReceiverTests(SynchronousTestCase):
         self.assertTrue(self.receiver.isDone)
 
     def test_gap(self) -> None:
-        """What comes after a gap is kept; when it is filled, all of that is acknowledged at once."""
         self.take(1)
         self.acknowledged()
         for number in (4, 3, 4, 6):
@@ -113,7 +106,6 @@ class ReceiverTests(SynchronousTestCase):
         self.assertEqual(self.receiver.take(), b"".join(part * ROOM for part in parts))
 
     def test_beyondTheWindow(self) -> None:
-        """A segment that nobody has allowed is dropped, whatever it says."""
         self.take(1)
         self.acknowledged()
         for number in (WINDOW + 2, 0xFFFFFFFF):
@@ -124,25 +116,17 @@ class ReceiverTests(SynchronousTestCase):
         self.assertTrue(self.receiver.isDone)
 
     def test_contradictions(self) -> None:
-        """A first segment that is not number 1 ends it, one that is and says nothing of it, and number 0."""
         for header in (data(2, first=True), data(1), data(0, first=True)):
             self.receiver = Receiver(ROOM, OVERHEAD)
             self.refused(self.receiver.received(header, bytes(ROOM)), RMPPStatus.INCONSISTENT_FIRST)
 
     def test_lengths(self) -> None:
-        """So does a last segment with more in it than fits, or less than its own headers."""
         for length in (0, 19, 221, 0xFFFFFFFF):
             self.receiver = Receiver(ROOM, OVERHEAD)
             ended = self.receiver.received(data(1, length, True, True), bytes(ROOM))
             self.refused(ended, RMPPStatus.INCONSISTENT_LENGTH)
 
     def test_firstLength(self) -> None:
-        """
-        The first segment says how long all are together, or nothing.
-
-        With the headers of the class, or without. Who sends more ends the message; who sends less has lied to
-        nobody's harm (IBA 13.6.2.1).
-        """
         for length in (0, 3 * 220, 2 * 220 + 21, 3 * ROOM, 2 * ROOM + 1, 0xFFFFFFFF):
             self.receiver = Receiver(ROOM, OVERHEAD)
             self.take(1, length)
@@ -158,7 +142,6 @@ class ReceiverTests(SynchronousTestCase):
             self.refused(ended, RMPPStatus.INCONSISTENT_LENGTH)
 
     def test_twoEnds(self) -> None:
-        """A message that has two ends, or goes on behind its end, is none."""
         for early, late in (
             (data(4, 30, last=True), data(5, 30, last=True)),
             (data(4, 30, last=True), data(3, 30, last=True)),
@@ -173,13 +156,11 @@ class ReceiverTests(SynchronousTestCase):
             self.refused(self.receiver.received(late, bytes(ROOM)), RMPPStatus.INCONSISTENT_LENGTH)
 
     def test_cutShort(self) -> None:
-        """A segment with less in it than it says is no datagram: it has to come again."""
         self.assertIsNone(self.receiver.received(data(1, first=True), bytes(ROOM - 1)))
         self.assertIsNone(self.receiver.received(data(1, 30, True, True), bytes(9)))
         self.assertEqual((self.receiver.kept, self.acknowledged()), (0, []))
 
     def test_tooLong(self) -> None:
-        """A message without end is not kept for ever: STOP says that there is no room for it."""
         self.receiver = Receiver(ROOM, OVERHEAD, longest=10 * ROOM)
         for number in range(1, 11):
             self.take(number)
@@ -188,13 +169,11 @@ class ReceiverTests(SynchronousTestCase):
         self.refused(ended, RMPPStatus.RESOURCES_EXHAUSTED, RMPPType.STOP)
 
     def test_senderGivesUp(self) -> None:
-        """An ABORT ends it without an answer, and so does a STOP."""
         for kind, status in ENDS:
             self.assertEqual(self.receiver.received(said(kind, status=status), b""), Ended(status, True))
             self.assertEqual(self.receiver.outgoing(), [])
 
     def test_wrongPackets(self) -> None:
-        """Another type or version ends it, and a status that a packet cannot have."""
         for header, status in (*MISFITS, (said(RMPPType.ACK, 1, 2), RMPPStatus.BAD_TYPE)):
             self.receiver = Receiver(ROOM, OVERHEAD)
             self.refused(self.receiver.received(header, bytes(ROOM)), status)
@@ -224,8 +203,6 @@ MISFITS = (
 
 
 class SenderTests(SynchronousTestCase):
-    """What we send to somebody."""
-
     def setUp(self) -> None:
         self.sender = Sender(bytes(ROOM) * 9 + b"end", ROOM, OVERHEAD, 0.0)
 
@@ -242,7 +219,6 @@ class SenderTests(SynchronousTestCase):
         return deadline
 
     def test_segments(self) -> None:
-        """Each but the last is full; the first says how much they are together, the last how much it has."""
         self.numbers()
         self.sender = Sender(b"a" * ROOM + b"b" * ROOM + b"end", ROOM, OVERHEAD, 0.0, window=10)
         segments = self.sender.outgoing(0.0)
@@ -256,14 +232,12 @@ class SenderTests(SynchronousTestCase):
             self.assertEqual((header.active, header.responseTime), (True, 31))
 
     def test_exact(self) -> None:
-        """What fills its segments has no empty one behind; nothing at all is one segment."""
         for length, count, said in ((0, 1, 20), (ROOM, 1, 220), (2 * ROOM, 2, 220)):
             segments = Sender(bytes(length), ROOM, OVERHEAD, 0.0, window=10).outgoing(0.0)
             self.assertEqual((len(segments), segments[-1].header.data2), (count, said))
             self.assertTrue(segments[0].header.first and segments[-1].header.last)
 
     def test_window(self) -> None:
-        """One segment first, then what the window allows; it never shrinks."""
         self.assertEqual(self.numbers(), [1])
         self.acknowledge(1, 4)
         self.assertEqual(self.numbers(), [2, 3, 4])
@@ -294,7 +268,6 @@ class SenderTests(SynchronousTestCase):
         self.assertTrue(self.sender.isDone)
 
     def test_oldACKs(self) -> None:
-        """What is acknowledged once more, or less than before, changes nothing and brings nothing again."""
         self.numbers()
         self.acknowledge(1, 6)
         self.acknowledge(1, 3)
@@ -309,7 +282,6 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(self.numbers(0.02), [7])
 
     def test_lateACK(self) -> None:
-        """An ACK that crosses what is sent again is right: that was sent before."""
         self.numbers()
         self.acknowledge(1, 6)
         self.numbers()
@@ -348,7 +320,6 @@ class SenderTests(SynchronousTestCase):
             self.assertEqual(self.numbers(now), [number + 1])
 
     def test_patience(self) -> None:
-        """It waits as long as acknowledgements take; what was sent twice says nothing of that."""
         self.assertEqual(self.deadline(), RESEND_SECONDS)
         self.numbers(0.0)
         self.acknowledge(1, 2, 0.5)
@@ -361,7 +332,6 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(self.deadline(), 2.001 + 1.5)
 
     def test_responseTime(self) -> None:
-        """It waits longer when the receiver says that it needs longer, but not without end."""
         self.numbers(0.0)
         self.acknowledge(1, 2, 0.0, responseTime=18)
         self.numbers(0.0)
@@ -371,7 +341,6 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(self.deadline(), MOST_RESEND_SECONDS)
 
     def test_totalTime(self) -> None:
-        """Who acknowledges for ever, a little at a time, is left."""
         self.sender = Sender(bytes(10_000 * ROOM), ROOM, OVERHEAD, 0.0)
         now, number = 0.0, 1
         while (ended := self.sender.expired(now)) is None:
@@ -383,7 +352,6 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual((ended, now), (Ended(RMPPStatus.TOTAL_TIME_TOO_LONG), TOTAL_SECONDS))
 
     def test_nonsense(self) -> None:
-        """Acknowledgements of what was not sent, and windows that end before them, end the message."""
         self.numbers()
         self.assertEqual(self.acknowledge(2, 10), Ended(RMPPStatus.SEGMENT_TOO_BIG))
         self.assertEqual(self.acknowledge(0xFFFFFFFF, 0xFFFFFFFF), Ended(RMPPStatus.SEGMENT_TOO_BIG))
@@ -392,6 +360,5 @@ class SenderTests(SynchronousTestCase):
             self.assertEqual(self.sender.received(header, 0.0), Ended(status))
 
     def test_receiverGivesUp(self) -> None:
-        """STOP and ABORT say why."""
         for kind, status in ENDS:
             self.assertEqual(self.sender.received(said(kind, status=status), 0.0), Ended(status, True))

@@ -51,8 +51,6 @@ class BadWire(Wire):
 
 
 class AgentCase(SynchronousTestCase):
-    """An agent that asks, and one that answers."""
-
     def setUp(self) -> None:
         self.connect()
 
@@ -73,19 +71,16 @@ class AgentCase(SynchronousTestCase):
         return answers
 
     def result(self, call: Any, seconds: float = 600.0) -> Any:
-        """What comes of it."""
         while not call.called and self.clock.seconds() < seconds:
             calls = self.clock.getDelayedCalls()
             self.clock.advance(max(0.0, min(each.getTime() for each in calls) - self.clock.seconds()))
         return self.successResultOf(call)
 
     def sentTypes(self, lid: int) -> list[tuple[int, int]]:
-        """Types and status of the RMPP packets that this port has sent."""
         headers = [RMPPHeader.decode(datagram, 24) for source, datagram in self.wire.sent if source == lid]
         return [(header.type, header.status) for header in headers if header.active]
 
     def quiet(self) -> None:
-        """Nothing is left, in the end."""
         pass_(self.clock, 60, 0.5)
         self.assertEqual(self.clock.getDelayedCalls(), [])
         for agent in (self.agent, self.other):
@@ -96,15 +91,12 @@ class AgentCase(SynchronousTestCase):
 
 
 class QuestionTests(AgentCase):
-    """Questions that are long themselves (IBA 13.6.6.3)."""
-
     @settings(max_examples=4, deadline=None)
     @given(
         wire=st.sampled_from([(0.0, 0.0, 0.0), (0.1, 0.0, 0.0), (0.05, 0.1, 0.003)]),
         seed=st.integers(0, 1 << 30),
     )
     def test_doubleSided(self, wire: tuple[float, float, float], seed: int) -> None:
-        """Long questions come whole, and so do their long answers."""
         self.connect(seed, *wire)
         served = self.serve(lambda request: PATHS)
         found = self.result(self.agent.SubnAdmGetMulti(QUESTION, TO_2, retries=20))
@@ -116,7 +108,6 @@ class QuestionTests(AgentCase):
         self.quiet()
 
     def test_unheard(self) -> None:
-        """A long question that nobody hears ends, as does one that nobody answers."""
         self.serve(lambda request: None)
         for lose in (lambda datagram: True, lambda datagram: False):
             self.wire.lose = lose
@@ -126,7 +117,6 @@ class QuestionTests(AgentCase):
         self.quiet()
 
     def test_cancelled(self) -> None:
-        """Who no longer asks tells who is being asked."""
         served = self.serve(lambda request: PATHS)
         call = self.agent.SubnAdmGetMulti(QUESTION, TO_2)
         pass_(self.clock, 0.001)
@@ -139,10 +129,7 @@ class QuestionTests(AgentCase):
 
 
 class KernelQuestionTests(UmadCase):
-    """The same, where the kernel cuts and joins."""
-
     def test_doubleSided(self) -> None:
-        """The kernel gets all of a question at once, flagged as a long one, and brings all of the answer."""
         for theirs, ours in ((True, True), (False, False)):
             client, server = self.agent("roce0", ours), self.agent("roce1", theirs)
             served = self.serve(server, ADMINISTRATION, lambda request: PATHS, Method.GET_MULTI)

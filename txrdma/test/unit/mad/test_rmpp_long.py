@@ -50,7 +50,6 @@ def rmpp(datagram: bytes) -> RMPPHeader:
 
 
 def changed(datagram: bytes, **fields: object) -> bytes:
-    """The same with another RMPP header."""
     return datagram[:24] + rmpp(datagram).replace(**fields).encode() + datagram[36:]
 
 
@@ -75,13 +74,11 @@ class Pair:
         self._order = count()
 
     def run(self, seconds: float = 3000.0) -> None:
-        """Until all is quiet."""
         end = self.now + seconds
         while self.step() and self.now < end:
             pass
 
     def step(self) -> bool:
-        """What is next; False when there is nothing."""
         self._carry()
         deadlines = (self.client.deadline(), self.server.deadline())
         times = [deadline for deadline in deadlines if deadline is not None]
@@ -116,8 +113,6 @@ def received(events: Iterable[Event]) -> list[bytes]:
 
 
 class WireTests(SynchronousTestCase):
-    """Both ends, and a wire."""
-
     records = 2_000
 
     @settings(max_examples=60, deadline=None)
@@ -129,7 +124,6 @@ class WireTests(SynchronousTestCase):
         seed=st.integers(0, 1 << 30),
     )
     def test_wire(self, length: int, loss: float, duplication: float, jitter: float, seed: int) -> None:
-        """A message arrives as it is, once, or its sender says that it hasn't; nothing is left."""
         pair = Pair(seed, loss, duplication, jitter)
         message = pair.random.randbytes(length)
         pair.server.send(TABLE, message, TO_CLIENT, 0.0)
@@ -143,7 +137,6 @@ class WireTests(SynchronousTestCase):
         self.quiet(pair)
 
     def quiet(self, pair: Pair) -> None:
-        """Nothing is left."""
         for end in (pair.client, pair.server):
             self.assertIsNone(end.deadline())
             self.assertEqual((end._incoming, end._outgoing, end._requests), ({}, {}, 0))
@@ -164,7 +157,6 @@ class WireTests(SynchronousTestCase):
         self.quiet(pair)
 
     def test_speed(self) -> None:
-        """At 5 % loss that takes less than the 40 seconds that Linux gives a message to come."""
         pair = Pair(4, 0.05)
         pair.server.send(TABLE, bytes(10_000 * 112), TO_CLIENT, 0.0)
         while not received(pair.events[0]):
@@ -183,7 +175,6 @@ class WireTests(SynchronousTestCase):
     def test_doubleSided(
         self, asked: int, told: int, loss: float, duplication: float, jitter: float, seed: int
     ) -> None:
-        """A long question is answered by a long answer, whatever gets lost (IBA 13.6.6.3)."""
         pair = Pair(seed, loss, duplication, jitter)
         question, answer = pair.random.randbytes(asked), pair.random.randbytes(told)
         pair.client.send(QUESTION, question, ASK, 0.0)
@@ -200,13 +191,10 @@ class WireTests(SynchronousTestCase):
 
 
 class DoubleSidedTests(SynchronousTestCase):
-    """How the direction turns (IBA 13.6.6.3)."""
-
     def setUp(self) -> None:
         self.client, self.server = RMPPTransfers(), RMPPTransfers()
 
     def ask(self, length: int = 100) -> bytes:
-        """The question goes through; the datagram that acknowledges it."""
         self.client.send(QUESTION, bytes(length), ASK, 0.0)
         while True:
             for packet in self.client.outgoing():
@@ -217,7 +205,6 @@ class DoubleSidedTests(SynchronousTestCase):
             self.client.received(packet.datagram, FROM_SERVER, 0.0)
 
     def turned(self) -> bytes:
-        """What the client says then."""
         (packet,) = self.client.outgoing()
         header = rmpp(packet.datagram)
         self.assertEqual((header.type, header.data1, header.data2), (RMPPType.ACK, 0, WINDOW))
@@ -225,12 +212,10 @@ class DoubleSidedTests(SynchronousTestCase):
         return packet.datagram
 
     def answered(self) -> int:
-        """How many segments of an answer go at once."""
         self.server.send(ANSWER, bytes(20_000), TO_CLIENT, 0.0)
         return len(self.server.outgoing())
 
     def test_turn(self) -> None:
-        """Who asked opens the window for the answer by an ACK of segment 0."""
         acknowledged = self.ask(1000)
         self.assertTrue(self.client.received(acknowledged, FROM_SERVER, 0.0))
         self.assertEqual(self.client.events(), [Delivered(77, ADMINISTRATION, True)])
@@ -238,7 +223,6 @@ class DoubleSidedTests(SynchronousTestCase):
         self.assertEqual(self.answered(), 100)
 
     def test_unturned(self) -> None:
-        """Until that has come one segment may go, as Linux has it; then the rest."""
         acknowledged = self.ask()
         self.client.received(acknowledged, FROM_SERVER, 0.0)
         turn = self.turned()
@@ -247,7 +231,6 @@ class DoubleSidedTests(SynchronousTestCase):
         self.assertEqual(len(self.server.outgoing()), 99)
 
     def test_turnLost(self) -> None:
-        """A server that acknowledges the question once more has not heard it: it is said again."""
         acknowledged = self.ask()
         for _ in range(3):
             self.client.received(acknowledged, FROM_SERVER, 0.0)
@@ -260,7 +243,6 @@ class DoubleSidedTests(SynchronousTestCase):
         self.assertEqual(self.client.outgoing(), [])
 
     def test_acknowledgedByItsAnswer(self) -> None:
-        """When the answer comes the question has come, though its ACK was lost."""
         self.ask()
         self.server.send(ANSWER, b"answer", TO_CLIENT, 0.0)
         (packet,) = self.server.outgoing()
@@ -271,7 +253,6 @@ class DoubleSidedTests(SynchronousTestCase):
         self.assertEqual(self.client.outgoing(), [])
 
     def test_questionRefused(self) -> None:
-        """Who gets a question may end it, also after it has come."""
         for isWhole in (False, True):
             self.setUp()
             acknowledged = self.ask()
@@ -288,10 +269,7 @@ class DoubleSidedTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    """How messages end that do not arrive, and what is remembered of any."""
-
     def begin(self, message: bytes = bytes(1000)) -> tuple[RMPPTransfers, RMPPTransfers, bytes]:
-        """A table's first segment has come."""
         server, client = RMPPTransfers(), RMPPTransfers()
         server.send(TABLE, message, TO_CLIENT, 0.0)
         (packet,) = server.outgoing()
@@ -301,7 +279,6 @@ class EndTests(SynchronousTestCase):
         return server, client, packet.datagram
 
     def told(self, packets: Sequence[Packet], method: int, status: RMPPStatus, kind: RMPPType) -> bytes:
-        """What the peer is told."""
         (packet,) = packets
         header = rmpp(packet.datagram)
         self.assertEqual((packet.datagram[3], header.type, header.status), (method, kind, status))
@@ -317,7 +294,6 @@ class EndTests(SynchronousTestCase):
         return event
 
     def test_nobody(self) -> None:
-        """When nobody acknowledges it is given up, and who might hear it after all is told."""
         server, client, _ = self.begin()
         self.assertEqual(len(server.outgoing()), 4)
         sent = 0
@@ -332,7 +308,6 @@ class EndTests(SynchronousTestCase):
         self.assertTrue(self.failed(client, RMPPStatus.TOO_MANY_RETRIES).byPeer)
 
     def test_classes(self) -> None:
-        """Each class has its own headers in every segment; lengths include what of them is behind RMPP's."""
         for managementClass, room, behind in ((0x06, 192, 28), (0x32, 216, 4), (0x03, 200, 20)):
             template = frame(managementClass, Method.GET_RESP, 77, 0x11, 0, b"", Keys(oui=0x001405, smKey=9))
             server, client = RMPPTransfers(), RMPPTransfers()
@@ -370,7 +345,6 @@ class EndTests(SynchronousTestCase):
             self.assertEqual(incoming.receiver._mostSegments, most // 200)
 
     def test_manyQuestions(self) -> None:
-        """Only so many messages of strangers may be on their way; when one has come there is room again."""
         server = RMPPTransfers()
         header = RMPPHeader(version=1, type=RMPPType.DATA, active=True, first=True, data1=1)
         question = QUESTION[:24] + header.encode() + QUESTION[36:]
@@ -392,7 +366,6 @@ class EndTests(SynchronousTestCase):
         self.assertEqual(begin(0), RMPPType.ACK)
 
     def test_silence(self) -> None:
-        """What a sender has begun and not ended is given up, and it is told; what has ended is forgotten."""
         for segments, patience in ((1, IDLE_SECONDS), (2, LINGER_SECONDS)):
             server, client = RMPPTransfers(), RMPPTransfers()
             server.send(TABLE, bytes(300), TO_CLIENT, 0.0)
@@ -413,7 +386,6 @@ class EndTests(SynchronousTestCase):
             self.assertFalse(client.expects(TABLE, FROM_SERVER))
 
     def test_forgotten(self) -> None:
-        """Whoever sends us something that we do not want any more is told."""
         _, client, _ = self.begin()
         client.forget(TABLE)
         self.told(client.outgoing(), Method.GET_TABLE, RMPPStatus.UNSPECIFIED, RMPPType.ABORT)
@@ -426,7 +398,6 @@ class EndTests(SynchronousTestCase):
         self.assertEqual(client.events(), [])
 
     def test_strangers(self) -> None:
-        """What belongs to nothing that is known is not answered: but a first segment begins something."""
         client, header = (
             RMPPTransfers(),
             RMPPHeader(version=1, type=RMPPType.ACK, active=True, data1=1, data2=9),
@@ -438,7 +409,6 @@ class EndTests(SynchronousTestCase):
         self.assertEqual((client.outgoing(), client.events(), client.deadline()), ([], [], None))
 
     def test_isLong(self) -> None:
-        """The flag says whether a packet belongs to a long message (IBA 13.6.2.1)."""
         header = RMPPHeader(version=1, type=RMPPType.DATA, active=True)
         for fields, expected in (
             ({}, True),
@@ -469,7 +439,6 @@ class EndTests(SynchronousTestCase):
         )
     )
     def test_nonsense(self, packets: list[tuple[int, ...]]) -> None:
-        """Whatever comes, nothing breaks, and nothing is kept for ever."""
         long = RMPPTransfers()
         long.send(TABLE, bytes(1000), TO_CLIENT, 0.0)
         for method, transaction, kind, flags, status, data1, data2, length in packets:
@@ -493,7 +462,6 @@ class EndTests(SynchronousTestCase):
 
 
 def _small(kind: type) -> object:
-    """Receivers that have room for ten segments."""
     begin = kind.__init__  # type: ignore[misc]  # of this very class
 
     def smaller(self: object, room: int, overhead: int, **more: object) -> None:

@@ -23,19 +23,11 @@ WINDOW_OF_LINUX = 64
 
 
 def said(packet: bytes) -> bytes:
-    """
-    A packet, but for what kernels and we choose differently.
-
-    That is the time in which who sends it answers; and of an ACK the window that it opens, and what is behind
-    that, which is reserved: there Linux leaves the headers of the segment that it acknowledges.
-    """
     head = packet[:26] + bytes((packet[26] & 0x07,)) + packet[27:32]
     return head if packet[25] == RMPPType.ACK else head + packet[32:]
 
 
 class DoubleSidedTests(SynchronousTestCase):
-    """IBA 13.6.6.3, as Linux does it."""
-
     def setUp(self) -> None:
         self.packets = packets("mad-multi")
         self.client = self.packets[0].source
@@ -43,19 +35,16 @@ class DoubleSidedTests(SynchronousTestCase):
         self.told = self.data(Method.GET_MULTI_RESP)
 
     def data(self, method: Method) -> list[SAFormat]:
-        """The segments in this direction."""
         frames = [SAFormat.decode(datagram(captured)) for captured in self.packets]
         return [f for f in frames if f.header.method is method and f.rmpp.type is RMPPType.DATA]
 
     @staticmethod
     def message(segments: list[SAFormat]) -> bytes:
-        """What they hold together: the last one says how much of it is its own."""
         last = segments[-1]
         return b"".join(s.payload for s in segments[:-1]) + last.payload[: last.rmpp.data2 - 20]
 
     @staticmethod
     def template(first: SAFormat) -> bytes:
-        """The headers of a message of ours that shall be as theirs."""
         header = first.header
         return frame(
             *(ADMINISTRATION, header.method, header.transactionID, header.attributeID, 0, b""),
@@ -64,7 +53,6 @@ class DoubleSidedTests(SynchronousTestCase):
         )
 
     def test_captured(self) -> None:
-        """All of it is of long messages: a question of 9 segments, an answer of 10, and one ACK of none."""
         self.assertTrue(all(isRMPP(datagram(captured)) for captured in self.packets))
         self.assertEqual((len(self.asked), len(self.told)), (9, 10))
         question = MultiPathRecord.decode(self.message(self.asked))
@@ -76,7 +64,6 @@ class DoubleSidedTests(SynchronousTestCase):
         self.assertEqual({ack.data2 - ack.data1 for ack in acks if ack.data1 == 1}, {WINDOW_OF_LINUX})
 
     def replace(self, isClient: bool) -> tuple[list[bytes], list[Event]]:
-        """What one of them would have sent, had it been ours, and what it would have heard."""
         end, ours, events = RMPPTransfers(), list[bytes](), list[Event]()
         way = path(self.packets[0])
         if isClient:
@@ -98,16 +85,13 @@ class DoubleSidedTests(SynchronousTestCase):
 
     @staticmethod
     def turned(captured: Captured) -> bool:
-        """Whether that is the ACK that turns the direction."""
         rmpp = SAFormat.decode(datagram(captured)).rmpp
         return rmpp.type is RMPPType.ACK and rmpp.data1 == 0
 
     def sent(self, isClient: bool) -> list[bytes]:
-        """What a kernel has sent."""
         return [datagram(p) for p in self.packets if (p.source == self.client) == isClient]
 
     def test_client(self) -> None:
-        """Our questions and acknowledgements are the kernel's, and we get what it got."""
         ours, events = self.replace(True)
         self.assertEqual([said(each) for each in ours], [said(each) for each in self.sent(True)])
         delivered, received = events
@@ -120,7 +104,6 @@ class DoubleSidedTests(SynchronousTestCase):
         self.assertEqual([int.from_bytes(each[32:36], "big") for each in turning], [WINDOW])
 
     def test_server(self) -> None:
-        """So are our acknowledgements and answers; as the other kernel says, one segment at first."""
         ours, events = self.replace(False)
         self.assertEqual([said(each) for each in ours], [said(each) for each in self.sent(False)])
         received, delivered = events

@@ -21,13 +21,10 @@ from txrdma.test.support.mad.simulated import FabricTestCase, route
 
 
 def said(hops: list[Hop]) -> list[tuple[str, int, int]]:
-    """Name, entry and exit of each."""
     return [(hop.stop.description, hop.stop.entry, hop.exit) for hop in hops]
 
 
 class RouteTestCase(FabricTestCase):
-    """Coroutines are run on the fabric's clock."""
-
     def ran(self, coroutine: Any) -> Any:
         return self.told(Deferred.fromCoroutine(coroutine), 1)
 
@@ -44,18 +41,14 @@ class RouteTestCase(FabricTestCase):
 
 
 class DirectTests(RouteTestCase):
-    """Node by node, along directed routes."""
-
     def setUp(self) -> None:
         super().setUp()
         self.view = DirectView(self.agent)
 
     def test_itself(self) -> None:
-        """The way to ourselves has no hop."""
         self.assertEqual(said(self.ran(routing.trace(self.view, self.lid("a")))), [("a", 1, 0)])
 
     def test_others(self) -> None:
-        """A way between two other hosts, or a switch and a host, is looked at from ours."""
         hops = self.ran(routing.trace(self.view, self.lid("d"), self.lid("c")))
         self.assertEqual(said(hops), [("c", 1, 1), ("right", 1, 2), ("d", 1, 0)])
         hops = self.ran(routing.trace(self.view, self.lid("a"), self.lid("right")))
@@ -65,7 +58,6 @@ class DirectTests(RouteTestCase):
         self.assertEqual(said(hops), [("b", 2, 2), ("right", 5, 0)])
 
     def test_everybody(self) -> None:
-        """In a fat tree of three levels ways have the lengths that such trees have."""
         self.fabric = SimulatedFabric(self.clock, fatTree(720))
         agent = self.agentAt("h00000")
         view = DirectView(agent)
@@ -77,7 +69,6 @@ class DirectTests(RouteTestCase):
         self.assertEqual(lengths, [1, 3, 5, 7])
 
     def test_dropped(self) -> None:
-        """Where a table has no port for the LID the way ends; what it has so far is told."""
         self.set("right", self.lid("c"), NO_PORT)
         error = self.failed(routing.trace(self.view, self.lid("c")))
         self.assertIn("right", str(error))
@@ -85,24 +76,20 @@ class DirectTests(RouteTestCase):
         self.failed(routing.trace(self.view, 0x9999))
 
     def test_circle(self) -> None:
-        """Tables that send a packet round and round are found out."""
         for name in ("left", "right"):
             self.set(name, self.lid("c"), 3)
         error = self.failed(routing.trace(self.view, self.lid("c")))
         self.assertIn("circles", str(error))
 
     def test_wrongHost(self) -> None:
-        """So is a table that sends a packet to a host that does not have the LID."""
         self.set("right", self.lid("c"), 2)
         self.assertIn("no switch", str(self.failed(routing.trace(self.view, self.lid("c")))))
 
     def test_cut(self) -> None:
-        """A link that is down is where the way ends."""
         self.set("left", self.lid("c"), 8)
         self.assertIn("has no link", str(self.failed(routing.trace(self.view, self.lid("c")))))
 
     def test_linearTable(self) -> None:
-        """A whole table, as long as the switch says that it is."""
         table = self.ran(routing.linearTable(self.agent, route(1)))
         info = self.told(self.agent.SubnGet(SwitchInfo, route(1)))
         self.assertEqual(len(table), info.linearFDBTop + 1)
@@ -117,7 +104,6 @@ class DirectTests(RouteTestCase):
         self.told(self.agent.SubnSet(content, IBPath(dlid=self.lid(name)), block), 1)
 
     def test_multicast(self) -> None:
-        """A packet for a group takes all ways that the tables have, but never back."""
         self.group("left", 0xC003, 1, 2, 3)
         self.group("right", 0xC003, 3, 1)
         hops = self.ran(routing.traceMulticast(self.view, 0xC003))
@@ -130,23 +116,18 @@ class DirectTests(RouteTestCase):
         self.assertEqual(table, {0xC003: [1, 2, 3]})
 
     def test_multicastCircle(self) -> None:
-        """Two switches that copy to each other by two cables are found out."""
         self.group("left", 0xC000, 1, 3, 4)
         self.group("right", 0xC000, 3, 4)
         self.assertIn("twice", str(self.failed(routing.traceMulticast(self.view, 0xC000))))
         self.failed(routing.traceMulticast(self.view, 7), InvalidRequest)
 
     def test_ports(self) -> None:
-        """Positions of a multicast table are 16 ports each, port 0 among them."""
         self.assertEqual(routing.ports(0b1000_0000_0000_0011, 1), [16, 17, 31])
         self.assertEqual([routing.positions(number) for number in (8, 15, 16, 36)], [1, 1, 2, 3])
 
 
 class AdministeredTests(RouteTestCase):
-    """The same, by the records of the administration."""
-
     def test_same(self) -> None:
-        """It knows the same ways."""
         direct, view = DirectView(self.agent), SAView(self.agent, self.agent.port.endPort)
         for source, target in (("a", "c"), ("c", "d"), ("right", "a"), ("a", "a")):
             lids = self.lid(target), self.lid(source)
@@ -156,7 +137,6 @@ class AdministeredTests(RouteTestCase):
             self.assertEqual(*guids)
 
     def test_nobody(self) -> None:
-        """Without an SA the way fails before anything is sent, and says so."""
         port = self.agent.port
         self.patch(port, "endPort", replace(port.endPort, smLID=LID(0)))
         way = routing.trace(SAView(self.agent, port.endPort), self.lid("c"), self.lid("a"))

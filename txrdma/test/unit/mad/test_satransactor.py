@@ -68,8 +68,6 @@ QUESTIONS: list[tuple[type[Attribute], list[int], list[int]]] = [
 
 
 class Administration(RPCs):
-    """Answers from a table, and remembers what it was asked."""
-
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
         self.asked: list[tuple[str, Any, IBPath, dict[str, Any]]] = []
@@ -87,22 +85,17 @@ class Administration(RPCs):
 
 
 def noRecord() -> MADError:
-    """What the administration says when it has none."""
     return MADError(RPCS["SubnAdmGet"], IBPath(), 0x0300, b"", b"")
 
 
 def components(record: type[Record], mask: int) -> set[str]:
-    """What a component mask names."""
     return {name for name, bits in componentsOf(record)[0].items() if mask & bits}
 
 
 class RecodingTests(SynchronousTestCase):
-    """What becomes of a question."""
-
     def ask(
         self, kind: type[Attribute], modifier: int, record: type[Record], field: str, node: NodeInfo = SWITCH
     ) -> tuple[dict[str, Any], Any]:
-        """The components of the query, and whether the content comes back."""
         content = kind()
         answer = record(**{field: content})
         agent = Administration(
@@ -160,7 +153,6 @@ class RecodingTests(SynchronousTestCase):
         self.assertEqual(found, {"endPortLID": 5, "portNum": 3}, "the upper bits say what we understand")
 
     def test_noSwitch(self) -> None:
-        """Whoever is no switch looks at no port in a modifier: the LID says which it is."""
         from txrdma.mad.layouts import sa
 
         for kind, record, modifier, said in (
@@ -172,7 +164,6 @@ class RecodingTests(SynchronousTestCase):
             self.assertEqual(found, {"lid": 5, **said}, kind.__name__)
 
     def test_ownPort(self) -> None:
-        """Port 0 is a switch's own; of another node it means the port that is asked."""
         for node, number in ((SWITCH, 0), (HOST, 1)):
             found, _ = self.ask(PortInfo, 0, PortInfoRecord, "portInfo", node)
             self.assertEqual(found["portNum"], number)
@@ -198,7 +189,6 @@ class RecodingTests(SynchronousTestCase):
             self.failureResultOf(ask(PortInfo, IBPath(dlid=LID(5)), nobodys), MADError)
 
     def test_passed(self) -> None:
-        """Everything else passes as it is, with its options."""
         agent = Administration(VendorDiag=VendorDiag(nextIndex=1), PortInfo=PortInfo(), PortCounters="told")
         transactor = SATransactor(agent, END_PORT)
         self.assertEqual(self.successResultOf(transactor.SubnGet(VendorDiag, IBDRPath())).nextIndex, 1)
@@ -210,7 +200,6 @@ class RecodingTests(SynchronousTestCase):
         self.assertIs(agent.asked[2][2], way)
 
     def test_options(self) -> None:
-        """How long, and how often, goes for every question that one becomes."""
         agent = Administration(
             LinkRecord=LinkRecord(toLID=LID(4)),
             NodeRecord=NodeRecord(nodeInfo=HOST),
@@ -225,8 +214,6 @@ class RecodingTests(SynchronousTestCase):
 
 
 class RouteTests(SynchronousTestCase):
-    """Directed routes become LIDs."""
-
     def setUp(self) -> None:
         self.links = {(3, 1): 20, (20, 4): 21}
         self.nodes = {3: HOST, 20: SWITCH, 21: HOST}
@@ -245,7 +232,6 @@ class RouteTests(SynchronousTestCase):
         return NodeRecord(lid=asked.lid, nodeInfo=self.nodes[asked.lid])
 
     def kinds(self) -> list[str]:
-        """What was asked for since."""
         asked = [type(query.record).__name__ for _, query, _, _ in self.agent.asked]
         self.agent.asked.clear()
         return asked
@@ -266,14 +252,12 @@ class RouteTests(SynchronousTestCase):
         self.assertEqual(self.kinds(), ["LinkRecord", "NodeRecord"])
 
     def test_mixed(self) -> None:
-        """It may begin at a LID, and end at one."""
         self.successResultOf(self.ask(4, dlid=LID(20), drSLID=LID(3)))
         self.assertEqual(self.agent.asked[-1][1].record.lid, 21)
         self.successResultOf(self.ask(4, drDLID=LID(20)))
         self.assertEqual(self.agent.asked[-1][1].record.lid, 20)
 
     def test_changed(self) -> None:
-        """LIDs that have changed meanwhile are found out when they lead to nothing."""
         self.successResultOf(self.ask(1, 4))
         self.links = {(3, 1): 30, (30, 4): 31}
         self.nodes = {3: HOST, 30: SWITCH, 31: SWITCH}
@@ -282,7 +266,6 @@ class RouteTests(SynchronousTestCase):
         self.assertEqual(self.kinds(), ["NodeRecord", "LinkRecord", "LinkRecord", "NodeRecord"])
 
     def test_changedOnTheWay(self) -> None:
-        """So they are where the way itself has become another."""
         self.successResultOf(self.ask(1))
         self.links = {(3, 1): 30, (30, 4): 31}
         self.nodes = {31: SWITCH}
@@ -291,7 +274,6 @@ class RouteTests(SynchronousTestCase):
         self.assertEqual(self.kinds(), ["LinkRecord"] * 3 + ["NodeRecord"])
 
     def test_unchanged(self) -> None:
-        """Where nothing has changed the error stands, and is asked for no second time."""
         self.successResultOf(self.ask(1, 4))
         del self.nodes[21]
         self.kinds()
@@ -299,7 +281,6 @@ class RouteTests(SynchronousTestCase):
         self.assertEqual(self.kinds(), ["NodeRecord", "LinkRecord", "LinkRecord"])
 
     def test_newAddress(self) -> None:
-        """A transactor that is told what our port is begins routes at the LID that the port has now."""
         end = [END_PORT]
         self.transactor = SATransactor(self.agent, lambda: end[0])
         self.links[7, 1] = 20
@@ -309,21 +290,17 @@ class RouteTests(SynchronousTestCase):
         self.assertEqual([query.record.fromLID for _, query, _, _ in self.agent.asked[::2]], [3, 7])
 
     def test_nowhere(self) -> None:
-        """A route that leads nowhere is the administration's error."""
         for ports, questions in (((2,), 1), ((1, 5), 2), ((1, 5), 3)):  # the last by what might have changed
             self.failureResultOf(self.ask(*ports), MADError)
             self.assertEqual(self.kinds(), ["LinkRecord"] * questions)
 
 
 class FabricTests(FabricTestCase):
-    """Over a simulated fabric, and its administration."""
-
     def setUp(self) -> None:
         super().setUp()
         self.transactor = SATransactor(self.agent, self.agent.port.endPort)
 
     def test_same(self) -> None:
-        """What the administration says is what the nodes say, by route and by LID."""
         compared = 0
         ways: list[tuple[IBPath, bool]] = [
             (route(), False),
@@ -344,14 +321,12 @@ class FabricTests(FabricTestCase):
 
     @staticmethod
     def plain(told: Attribute) -> dict[str, Any]:
-        """Without what depends on how it was asked: the port it came in by, and keys that are secret."""
         said = told.toDict()
         for name in ("localPortNum", "mkey"):
             said.pop(name, None)
         return said
 
     def test_sweep(self) -> None:
-        """A sweep that asks the administration finds what one finds that asks the nodes."""
         direct = self.told(Sweep(self.agent).run())
         for agent in (
             self.transactor,
@@ -368,7 +343,6 @@ class FabricTests(FabricTestCase):
         return {frozenset(map(str, link)) for link in fabric.links()}
 
     def test_cancel(self) -> None:
-        """Cancelling it cancels what is on its way."""
         call = self.transactor.SubnGet(PortInfo, route(1, 3))
         self.assertIn("1 outstanding", repr(self.agent))
         call.cancel()
@@ -376,7 +350,6 @@ class FabricTests(FabricTestCase):
         self.assertIn(" 0 outstanding", repr(self.agent))
 
     def test_silence(self) -> None:
-        """An administration that says nothing is a timeout, once."""
         port = self.agent.port
         self.patch(port, "endPort", replace(port.endPort, smLID=LID(99)))
         self.refused(self.transactor.SubnGet(NodeInfo, route(1)), MADTimeoutError)

@@ -24,8 +24,6 @@ HERE = IBDRPath()
 
 
 class FakeAgent(RPCs):
-    """Answers when it is told to."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[Any, IBPath, int, Deferred[Any]]] = []
         self.cancelled = 0
@@ -44,15 +42,12 @@ class FakeAgent(RPCs):
         self.cancelled += 1
 
     def answer(self, what: object = None) -> None:
-        """The oldest call is answered; what is an exception fails it."""
         self.calls.pop(0)[-1].callback(what) if not isinstance(what, Exception) else self.calls.pop(0)[
             -1
         ].errback(what)
 
 
 class ScheduleTests(SynchronousTestCase):
-    """Work of both kinds."""
-
     def setUp(self) -> None:
         self.agent = FakeAgent()
         self.schedule = MADSchedule(self.agent, maxOutstanding=3)
@@ -72,7 +67,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(done), 3)
 
     def test_generator(self) -> None:
-        """A generator's C{yield} gives the answer; what it returns goes to who has yielded it, else True."""
         seen: list[Any] = []
 
         def inner(value: object) -> Generator[Any, Any, object]:
@@ -92,7 +86,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(seen, [0, "said", True, None])
 
     def test_mixed(self) -> None:
-        """Generators yield coroutines, and coroutines await what was queued."""
 
         async def asks() -> object:
             return await self.schedule.SubnGet(NodeInfo, HERE)
@@ -137,7 +130,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_bursts(self) -> None:
-        """Calls beyond the bound wait, whoever makes them."""
 
         async def asks() -> None:
             answers = [self.schedule.SubnGet(NodeInfo, HERE, number) for number in range(5)]
@@ -151,7 +143,6 @@ class ScheduleTests(SynchronousTestCase):
         self.successResultOf(done)
 
     def test_sourceWaits(self) -> None:
-        """A generator of work that yields what was queued goes on when that has ended."""
         order: list[str] = []
 
         async def asks(name: str) -> None:
@@ -170,7 +161,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(order, ["first", "between", "second"])
 
     def test_sourceWaitsForMany(self) -> None:
-        """One that yields an C{mqueue} goes on when all that came of it has ended."""
         order: list[object] = []
 
         async def asks(number: int) -> None:
@@ -207,7 +197,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(order, [100, 101, 102, 103, 200, 104, 201, 105, 202])
 
     def test_waitForMany(self) -> None:
-        """Yielding an C{mqueue} waits for all that came of it."""
         order: list[object] = []
 
         async def asks(number: int) -> None:
@@ -225,7 +214,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(order, [0, 1, 2, 3, 4, "all"])
 
     def test_caught(self) -> None:
-        """An exception comes out of C{yield} and C{await} as though the call had raised it."""
 
         def inner() -> Generator[Any, Any, None]:
             yield self.schedule.SubnGet(NodeInfo, HERE)
@@ -250,7 +238,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(done), "caught two after one")
 
     def test_uncaught(self) -> None:
-        """The exception of a piece of work that nobody waits for ends the run; the rest is cancelled."""
 
         async def asks() -> None:
             await self.schedule.SubnGet(NodeInfo, HERE)
@@ -277,7 +264,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(self.schedule.progress.running, 0)
 
     def test_nonsense(self) -> None:
-        """What cannot be waited for is an error where it is yielded."""
 
         def yields(what: object = 7) -> Generator[Any, Any, None]:
             yield what
@@ -294,7 +280,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertIsNone(self.successResultOf(self.schedule.run()))
 
     def test_nonsenseCaught(self) -> None:
-        """It may be caught there; and what is left goes on."""
 
         def yields() -> Generator[Any, Any, str]:
             try:
@@ -308,7 +293,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(done), "answer")
 
     def test_taskTwice(self) -> None:
-        """What has ended can be waited for again."""
 
         async def asks() -> int:
             return 7
@@ -318,7 +302,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(task.wait()), 7)
 
     def test_failedSource(self) -> None:
-        """An iterator of work that fails ends the run; who waits for it gets its error."""
 
         async def asks() -> None:
             await self.schedule.SubnGet(NodeInfo, HERE)
@@ -342,7 +325,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(done), "no more")
 
     def test_alone(self) -> None:
-        """Work that fails while nobody runs the schedule is in the log."""
 
         async def fails() -> None:
             raise ValueError("alone")
@@ -366,10 +348,7 @@ class ScheduleTests(SynchronousTestCase):
 
 
 class FabricTests(FabricTestCase):
-    """Over a simulated fabric."""
-
     def test_discovery(self) -> None:
-        """The example of python-rdma's documentation, translated, finds what a sweep does."""
         guids: dict[GUID, NodeInfo] = {}
         schedule = MADSchedule(self.agent, 8)
 
@@ -398,7 +377,6 @@ class FabricTests(FabricTestCase):
         self.assertEqual(len(guids), 6)
 
     def test_cancel(self) -> None:
-        """Cancelling the run leaves no transaction; the agent's one timer finds nothing, and is no more."""
         self.pump()
         before = len(self.clock.getDelayedCalls())
         schedule = MADSchedule(self.agent, 16)

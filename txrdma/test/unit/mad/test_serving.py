@@ -34,8 +34,6 @@ PERFORMANCE, SA, PING = ManagementClass.PERFORMANCE, ManagementClass.SUBN_ADM, 0
 
 
 class ServerTestCase(SynchronousTestCase):
-    """A server at LID 2; what asks is at LID 1, and may ask anything."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.wire = Wire(self.clock)
@@ -55,13 +53,11 @@ class ServerTestCase(SynchronousTestCase):
         return answers
 
     def status(self, call: Deferred[Any]) -> int:
-        """Of the error that it is answered with."""
         pass_(self.clock, 0.1)
         status: int = self.failureResultOf(call, MADError).value.status
         return status
 
     def asked(self, datagram: bytes, path: IBPath | None = None) -> MADHeader | None:
-        """What is answered to these bytes; None for silence."""
         before = len(self.wire.sent)
         qpn = QPN(0 if datagram[1:2] in (b"\x01", b"\x81") else 1)
         self.other.received(datagram, path or IBPath(slid=LID(1), dlid=LID(2), sqpn=qpn, dqpn=qpn))
@@ -75,8 +71,6 @@ class ServerTestCase(SynchronousTestCase):
 
 
 class StatusTests(ServerTestCase):
-    """What nobody serves is answered with the status that the specification has for it."""
-
     def statusOf(self, datagram: bytes) -> int:
         header = self.asked(datagram)
         assert header is not None
@@ -84,12 +78,10 @@ class StatusTests(ServerTestCase):
         return header.status
 
     def test_classes(self) -> None:
-        """A class that nobody serves has no methods."""
         for managementClass in (3, 4, 5, 6, 7, 8, 9, 0x10, 0x12, 0x21, 0x32, 0x50, 0xFF):
             self.assertEqual(self.statusOf(self.request(managementClass, 1, 1)), MADStatus.UNSUPPORTED_METHOD)
 
     def test_methods(self) -> None:
-        """Nor does one have those that nobody serves; the answer is by the method that belongs to it."""
         served = self.serve(lambda request: request.payload, methods=(Method.GET,))
         for method, said in ((2, 0x81), (0x12, 0x92), (0x15, 0x95), (4, 0x84), (0x7F, 0xFF), (0, 0x80)):
             header = self.asked(self.request(PERFORMANCE, method, 0x12))
@@ -98,7 +90,6 @@ class StatusTests(ServerTestCase):
         self.assertEqual(served.asked, [])
 
     def test_attributes(self) -> None:
-        """An attribute that nobody knows, or that this method does not carry."""
         served = self.serve(lambda request: request.payload)
         for method, attributeID in ((1, 0x7777), (2, 0x7777)):
             status = self.statusOf(self.request(PERFORMANCE, method, attributeID))
@@ -120,7 +111,6 @@ class StatusTests(ServerTestCase):
         self.assertEqual(served.asked, [])
 
     def test_otherVendor(self) -> None:
-        """A vendor's class is not another vendor's."""
         mine = self.serve(lambda request: OpenIBPing(), PING, (Method.GET,), 0x001405)
         theirs = self.serve(lambda request: OpenIBPing(), PING, (Method.GET,), 0xABCDEF)
         for oui, status in ((0x001405, 0), (0xABCDEF, 0), (0x123456, 8), (0, 8)):
@@ -138,7 +128,6 @@ class StatusTests(ServerTestCase):
         self.assertEqual((len(gets.asked), len(sets.asked)), (1, 2))
 
     def test_replaced(self) -> None:
-        """Who is replaced by another, and ends then, does not end the other."""
         end = self.server.handle(PERFORMANCE, Answers(lambda request: None), (Method.GET,))
         self.serve(lambda request: PortCounters())
         end()
@@ -146,22 +135,18 @@ class StatusTests(ServerTestCase):
 
 
 class SilenceTests(ServerTestCase):
-    """What is no request gets no answer, and no handler sees it."""
-
     def setUp(self) -> None:
         super().setUp()
         self.served = self.serve(lambda request: request.payload)
         self.serve(lambda request: NodeInfo(), ManagementClass.SUBN_LID)
 
     def test_lengths(self) -> None:
-        """What is too short or too long is no datagram."""
         asked = self.request(PERFORMANCE, 1, 0x12)
         for datagram in (asked[:20], asked[:24], asked[:255], asked + b"\0", asked * 2):
             self.assertIsNone(self.asked(datagram))
         self.assertEqual(self.served.asked, [])
 
     def test_queuePairs(self) -> None:
-        """Subnet management is for queue pair 0, all else is not."""
         for managementClass, qpn in ((PERFORMANCE, 0), (1, 1), (0x81, 1)):
             asked = self.request(PERFORMANCE, 1, 0x12)
             asked = asked[:1] + bytes((managementClass,)) + asked[2:]
@@ -170,13 +155,11 @@ class SilenceTests(ServerTestCase):
         self.assertEqual(self.served.asked, [])
 
     def test_responses(self) -> None:
-        """Who answers what we never asked is no requester."""
         for method in (0x81, 0x82, 0x83, 0x92, 0x95, 0x07):
             self.assertIsNone(self.asked(self.request(PERFORMANCE, method, 0x12)))
         self.assertEqual(self.served.asked, [])
 
     def test_sends(self) -> None:
-        """Nobody waits for an answer to a Send: served, failed, or nobody's."""
         asked = self.request(ManagementClass.COMM_MGT, Method.SEND, RTU.attributeID)
         self.assertIsNone(self.asked(asked))
 
@@ -191,7 +174,6 @@ class SilenceTests(ServerTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
     def test_noWayBack(self) -> None:
-        """Who cannot be answered is not, and nobody notices."""
         way = IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1), reversible=False)
         self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12), way))
         self.wire.ports[1].failing = [ResourceExhausted("no room")]
@@ -199,7 +181,6 @@ class SilenceTests(ServerTestCase):
         self.assertIsNotNone(self.asked(self.request(PERFORMANCE, 1, 0x12, 79)))
 
     def test_elsewhere(self) -> None:
-        """An attribute that begins elsewhere than others of its class is read and written there."""
         log = SwitchCongestionLog(logEventsCounter=7, portMap=bytes(range(32)))
         served = self.serve(lambda request: request.payload, ManagementClass.CONG_MGT)
         call = self.agent.CongMgtGet(log, TO_2)
@@ -208,16 +189,12 @@ class SilenceTests(ServerTestCase):
         self.assertEqual(served.asked[0].payload, log)
 
     def test_none(self) -> None:
-        """A handler may choose to say nothing."""
         self.serve(lambda request: None)
         self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12)))
 
 
 class HandlerTests(ServerTestCase):
-    """Whatever a handler does, there is a status, and a line in the log."""
-
     def test_raises(self) -> None:
-        """It raises: invalid, or no resources where the class can say so."""
 
         def fail(request: MADRequest) -> object:
             raise ValueError("as the test wants it")
@@ -229,7 +206,6 @@ class HandlerTests(ServerTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
 
     def test_failsLater(self) -> None:
-        """What it has returned fails: the same."""
         later: list[Deferred[object]] = [Deferred(), Deferred()]
         coming = iter(later)
         self.serve(lambda request: next(coming))
@@ -245,7 +221,6 @@ class HandlerTests(ServerTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_coroutine(self) -> None:
-        """A handler may be a coroutine: its result, what it raises, and its end when it takes too long."""
         later: Deferred[object] = Deferred()
         closed: list[int] = []
 
@@ -281,14 +256,12 @@ class HandlerTests(ServerTestCase):
     )
 
     def test_nonsense(self) -> None:
-        """It returns what cannot be an answer."""
         for said in self.nonsense:
             self.serve(lambda request, said=said: said)  # type: ignore[misc]  # mypy knows no defaults of lambdas
             self.assertEqual(self.status(self.agent.PerformanceGet(PortCounters, TO_2)), 0x1C)
             self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
 
     def test_mixedTable(self) -> None:
-        """Records of a table are all of one kind, and are records."""
         for said in ([NodeRecord(), PathRecord()], [NodeRecord(), 7], 7):
             self.serve(lambda request, said=said: said, SA, (Method.GET_TABLE,))  # type: ignore[misc]  # the same
             self.assertEqual(self.status(self.agent.SubnAdmGetTable(NodeRecord, TO_2)), 0x0100)
@@ -310,7 +283,6 @@ class HandlerTests(ServerTestCase):
         self.assertEqual(len(self.flushLoggedErrors()), 3)
 
     def test_refusal(self) -> None:
-        """A refusal carries its status, and what it was given to send back."""
 
         def refuse(request: MADRequest) -> object:
             raise MADRefusal(0x1C, payload=PortCounters(portSelect=9))
@@ -324,8 +296,6 @@ class HandlerTests(ServerTestCase):
 
 
 class PendingTests(ServerTestCase):
-    """Handlers that take their time."""
-
     def setUp(self) -> None:
         super().setUp()
         self.later: list[Deferred[object]] = []
@@ -356,7 +326,6 @@ class PendingTests(ServerTestCase):
         self.nothingIsLeft()
 
     def test_afterThat(self) -> None:
-        """What it says after that, nobody hears."""
 
         def stubborn(request: MADRequest) -> Deferred[object]:
             inner: Deferred[object] = Deferred()
@@ -380,7 +349,6 @@ class PendingTests(ServerTestCase):
         self.nothingIsLeft()
 
     def test_breaksWhenCancelled(self) -> None:
-        """One that breaks when it is cancelled is logged, and answered for all the same."""
 
         def breakDown(deferred: Deferred[object]) -> None:
             raise ValueError("as the test wants it")
@@ -393,7 +361,6 @@ class PendingTests(ServerTestCase):
         self.nothingIsLeft()
 
     def test_again(self) -> None:
-        """A request that comes again while its handler is at work is handled once, and answered once."""
         self.agent.retries = 3
         call = self.agent.PerformanceGet(PortCounters, TO_2, timeoutSeconds=0.5)
         pass_(self.clock, 1.2, 0.01)
@@ -406,7 +373,6 @@ class PendingTests(ServerTestCase):
         self.nothingIsLeft()
 
     def test_undead(self) -> None:
-        """One that goes on after it was given up does not answer for the next one of the same transaction."""
         undead: list[Deferred[object]] = [Deferred(), Deferred()]
         coming = iter(undead)
         self.serve(lambda request: self.begin(request).addErrback(lambda failure: next(coming)))
@@ -422,7 +388,6 @@ class PendingTests(ServerTestCase):
         self.nothingIsLeft()
 
     def test_others(self) -> None:
-        """The same transaction of another requester, class, method or attribute is another one."""
         self.serve(self.begin, ManagementClass.BM)
         one = self.request(PERFORMANCE, 1, 0x12)
         self.asked(one)
@@ -436,7 +401,6 @@ class PendingTests(ServerTestCase):
         self.nothingIsLeft()
 
     def test_tooMany(self) -> None:
-        """More than a server can keep are told that it is busy; when some have ended there is room again."""
         for number in range(MOST_PENDING):
             self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12, number + 1)))
         header = self.asked(self.request(PERFORMANCE, 1, 0x12, 5000))
@@ -449,7 +413,6 @@ class PendingTests(ServerTestCase):
         self.nothingIsLeft()
 
     def test_close(self) -> None:
-        """With the agent, what handlers do ends; nobody is answered any more."""
         self.agent.PerformanceGet(PortCounters, TO_2).addErrback(lambda failure: None)
         pass_(self.clock, 0.1)
         before = len(self.wire.sent)
@@ -459,7 +422,6 @@ class PendingTests(ServerTestCase):
         self.nothingIsLeft()
 
     def test_portLost(self) -> None:
-        """So it does with the port."""
         self.asked(self.request(PERFORMANCE, 1, 0x12))
         self.other.portLost("the device is gone")
         self.assertEqual(self.cancelled, 1)
@@ -467,8 +429,6 @@ class PendingTests(ServerTestCase):
 
 
 class NoticeTests(ServerTestCase):
-    """Traps and reports, and who hears them."""
-
     def setUp(self) -> None:
         super().setUp()
         self.heard: list[int] = []
@@ -481,7 +441,6 @@ class NoticeTests(ServerTestCase):
         return self.asked(asked, IBPath(slid=LID(slid), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1)))
 
     def test_everyone(self) -> None:
-        """All who listen hear it, also when one of them fails, until they stop."""
 
         def fail(notice: Notice, request: MADRequest) -> None:
             raise ValueError("as the test wants it")
@@ -512,7 +471,6 @@ class NoticeTests(ServerTestCase):
         self.assertEqual(self.heard, [144])
 
     def test_repeated(self) -> None:
-        """One that is repeated, as we were not heard, is acknowledged each time and told once."""
         losing = iter((False, True, False, True))
         self.wire.lose = lambda datagram: next(losing, False)
         call = self.agent.SubnTrap(Notice(isGeneric=True, trapNumber=144), TO_2, retries=5)
@@ -522,7 +480,6 @@ class NoticeTests(ServerTestCase):
         self.assertEqual(self.heard, [144])
 
     def test_another(self) -> None:
-        """Another transaction, sender or content is another notice; so is the same one after a while."""
         for _ in range(3):
             self.assertIsNotNone(self.trap())
         self.trap(transaction=78)
@@ -533,7 +490,6 @@ class NoticeTests(ServerTestCase):
         self.assertEqual(self.heard, [128, 128, 128, 129, 129])
 
     def test_nothingElse(self) -> None:
-        """A trap of something else than a notice is an attribute that the method does not have."""
         header = self.asked(frame(SA, Method.REPORT, 77, NodeRecord.attributeID, 0, b""))
         assert header is not None
         self.assertEqual(header.status, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
@@ -543,13 +499,11 @@ class NoticeTests(ServerTestCase):
         self.assertEqual(self.heard, [])
 
     def test_handler(self) -> None:
-        """Who handles traps himself gets them instead."""
         served = self.serve(lambda request: request.payload, SA, (Method.REPORT,))
         self.trap()
         self.assertEqual((len(served.asked), self.heard), (1, []))
 
     def test_registered(self) -> None:
-        """Who listens to a class has the port bring it, as long as somebody does."""
         events: list[tuple[object, ...]] = []
 
         def serve(managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
@@ -567,7 +521,6 @@ class NoticeTests(ServerTestCase):
         self.assertEqual(events, [(3, 6), (1, 5), ("end", 1, 5), ("end", 3, 6), (3, 6)])
 
     def test_taken(self) -> None:
-        """Where somebody else has them, it says so, and nothing is registered."""
 
         def serve(managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
             raise ResourceExhausted("taken")
@@ -583,10 +536,7 @@ class NoticeTests(ServerTestCase):
 
 
 class RecentTests(SynchronousTestCase):
-    """What has come lately."""
-
     def test_bounded(self) -> None:
-        """Not more is remembered than there is room for, nor longer than it matters."""
         recent: Recent[int] = Recent()
         for number in range(3 * MOST_REMEMBERED):
             self.assertTrue(recent.isNew(number, b"", 0.0))
@@ -595,7 +545,6 @@ class RecentTests(SynchronousTestCase):
         self.assertEqual(len(recent), 1)
 
     def test_content(self) -> None:
-        """The same by name with another content is new, and is what is known from then on."""
         recent: Recent[int] = Recent()
         told = [recent.isNew(1, content, 0.0) for content in (b"a", b"a", b"b", b"b", b"a")]
         self.assertEqual(told, [True, False, True, False, True])

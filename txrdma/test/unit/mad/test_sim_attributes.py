@@ -18,12 +18,9 @@ from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route
 
 
 class LightTests(FabricTestCase):
-    """Ports with an LED."""
-
     options = {"hasLEDs": True}
 
     def test_light(self) -> None:
-        """It is off until somebody switches it on, by LID or by route; other ports' stay as they are."""
         for path in (route(1, 3, 1), route(1)):
             self.assertFalse(self.told(self.agent.SubnGet(smp.LedInfo, path)).ledMask)
             self.assertTrue(self.told(self.agent.SubnSet(smp.LedInfo(ledMask=True), path)).ledMask)
@@ -32,10 +29,7 @@ class LightTests(FabricTestCase):
 
 
 class DiagnosisTests(FabricTestCase):
-    """What ports say of their own health."""
-
     def test_healthy(self) -> None:
-        """Who has nothing to say says so."""
         told = self.told(self.agent.SubnGet(smp.VendorDiag, route(1)))
         self.assertEqual((told.nextIndex, told.diagData), (0, bytes(62)))
         self.assertEqual(self.refused(self.agent.SubnGet(smp.VendorDiag, route(1), 1), MADError).status, 0x1C)
@@ -55,8 +49,6 @@ class DiagnosisTests(FabricTestCase):
 
 
 class RandomTableTests(FabricTestCase):
-    """A switch with a random forwarding table."""
-
     def setUp(self) -> None:
         super().setUp()
         self.fabric.haveRandomTable("left", 64)
@@ -65,7 +57,6 @@ class RandomTableTests(FabricTestCase):
         return self.told(self.agent.SubnGet(smp.RandomForwardingTable, route(1)))
 
     def test_ways(self) -> None:
-        """It leads everybody where the linear one did."""
         for name in ("b", "c", "d", "left", "right"):
             told = self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=self.lid(name))), 0)
             self.assertEqual(told.text, name)
@@ -88,7 +79,6 @@ class RandomTableTests(FabricTestCase):
         self.refused(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=c), retries=0), MADTimeoutError)
 
     def test_default(self) -> None:
-        """What no entry names leaves by the default port, where there is one."""
         empty = smp.RandomForwardingTable(
             entries=(smp.LIDPort(lid=self.lid("a"), valid=True, port=1),) + (smp.LIDPort(),) * 15
         )
@@ -98,7 +88,6 @@ class RandomTableTests(FabricTestCase):
         self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid)), 0).text, "c")
 
     def test_room(self) -> None:
-        """Blocks that there is no room for are refused; so is the table that it does not have."""
         for kind, modifier, path, status in (
             (smp.RandomForwardingTable, 4, route(1), 0x1C),
             (smp.LinearForwardingTable, 0, route(1), 0x0C),
@@ -109,12 +98,10 @@ class RandomTableTests(FabricTestCase):
             self.assertEqual(error.status, status)
 
     def test_records(self) -> None:
-        """The administration has its blocks."""
         (record,) = self.told(self.agent.SubnAdmGetTable(sa.RandomForwardingTableRecord, gmp(self.lid("d"))))
         self.assertEqual((record.lid, record.table), (self.lid("left"), self.table()))
 
     def test_swept(self) -> None:
-        """The manager fills it."""
         self.fabric.cut("left", 3)
         self.pump(2)
         entries = {entry.lid: entry.port for entry in self.table().entries if entry.valid}
@@ -124,8 +111,6 @@ class RandomTableTests(FabricTestCase):
 
 
 class SpeedTests(FabricTestCase):
-    """Speeds beyond those of the first specification."""
-
     def info(self, path: IBPath, port: int) -> tuple[int, int, int]:
         told = self.told(self.agent.SubnGet(smp.PortInfo, path, port))
         return told.linkSpeedActive, told.linkSpeedExtActive, told.linkSpeedExtEnabled
@@ -135,7 +120,6 @@ class SpeedTests(FabricTestCase):
         return told.linkSpeedSupported, told.linkSpeedEnabled, told.linkSpeedActive
 
     def test_none(self) -> None:
-        """30 is no extended speed at all, from the next time on that the link comes up."""
         set = smp.PortInfo(linkSpeedExtEnabled=30)
         self.assertEqual(self.told(self.agent.SubnSet(set, route(1), 2)).linkSpeedExtEnabled, 30)
         self.assertEqual(self.info(route(1), 2), (4, 4, 30))
@@ -147,13 +131,11 @@ class SpeedTests(FabricTestCase):
         self.assertEqual(self.info(route(1), 2), (4, 4, 7))
 
     def test_unsupported(self) -> None:
-        """Other speeds that a port does not have are refused."""
         for wrong in (8, 16, 29):
             asked = self.agent.SubnSet(smp.PortInfo(linkSpeedExtEnabled=wrong), route(1), 2)
             self.assertEqual(self.refused(asked, MADError).status, 0x1C)
 
     def test_fdr10(self) -> None:
-        """A vendor's links at FDR10 say QDR, and the truth in the vendor's attribute."""
         self.fabric.runFDR10("left")
         for path, port in ((route(1), 2), (route(1, 2), 1), (route(1, 3), 3)):
             self.assertEqual(self.info(path, port), (4, 0, 0))
@@ -162,7 +144,6 @@ class SpeedTests(FabricTestCase):
         self.assertEqual(self.vendors(route(1), 8), (1, 1, 0))
 
     def test_disabled(self) -> None:
-        """What one end has switched off is active at neither, when the link has come up again."""
         self.fabric.runFDR10()
         off = smp.ExtendedPortInfo(stateChangeEnable=1)
         self.assertEqual(self.told(self.agent.SubnSet(off, route(1), 2)).linkSpeedEnabled, 0)
@@ -174,8 +155,6 @@ class SpeedTests(FabricTestCase):
 
 
 class LeaseTests(FabricTestCase):
-    """A manager that has gone leaves its M_Key for so long, and no longer."""
-
     def setUp(self) -> None:
         super().setUp()
         self.there = route(1, 3, 1)
@@ -197,14 +176,12 @@ class LeaseTests(FabricTestCase):
         self.told(self.agent.SubnSet(smp.PortInfo(mkey=7), self.there, keys=Keys(mkey=42)))
 
     def test_renewed(self) -> None:
-        """The right key ends it."""
         self.refused(self.look(), MADTimeoutError, 5)
         self.assertEqual(self.told(self.look(42), 0).mkey, 42)
         self.pump(8)
         self.refused(self.look(), MADTimeoutError, 5)
 
     def test_forever(self) -> None:
-        """A period of 0 has no end."""
         info = smp.PortInfo(mkey=42, lid=self.lid("c"), mkeyProtectBits=2, mkeyLeasePeriod=0)
         self.told(self.agent.SubnSet(info, self.there, keys=Keys(mkey=42)))
         self.refused(self.look(), MADTimeoutError, 5)
@@ -213,10 +190,7 @@ class LeaseTests(FabricTestCase):
 
 
 class RouterTests(FabricTestCase):
-    """Routers are no hosts."""
-
     def test_kind(self) -> None:
-        """A router says what it is, and runs no host's servers."""
         self.assertEqual(
             self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 4, 2))).nodeType, NodeType.ROUTER
         )
@@ -224,7 +198,6 @@ class RouterTests(FabricTestCase):
         self.refused(asked, MADTimeoutError)
 
     def test_path(self) -> None:
-        """The path to another subnet leads to it, and may go on from there; without one there is none."""
         away = GID.fromParts(0xFEC0 << 48, GUID.fromInt(5))
         mine = GID.fromParts(0xFE80 << 48, self.fabric.port("a").guid)
         query = sa.PathRecord.query(sgid=mine, dgid=away, numbPath=1)

@@ -27,31 +27,25 @@ from txrdma.test.support.mad.simulated import FabricTestCase, route
 
 
 class DirectedRouteTests(FabricTestCase):
-    """Datagrams find their way hop by hop, by links that are up."""
-
     options = {"isManaged": False}
 
     def test_nowhere(self) -> None:
-        """No cable, no such port, and no way through an adapter: silence."""
         for wrong in (route(2), route(1, 8), route(1, 77), route(1, 2, 2), route(1, 0)):
             self.refused(self.agent.SubnGet(smp.NodeInfo, wrong, retries=0), MADTimeoutError)
 
     def test_mostHops(self) -> None:
-        """A route has at most 63 hops, and so many work."""
         there = route(1, *[3, 3] * 31)
         self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, there)).text, "left")
         error = self.failureResultOf(self.agent.SubnGet(smp.NodeInfo, route(1, *[3] * 63)), InvalidRequest)
         self.assertIn("63 hops", str(error.value))
 
     def test_statuses(self) -> None:
-        """What a node does not have gets the status that the specification has for it."""
         switchInfo = self.refused(self.agent.SubnGet(smp.SwitchInfo, route()), MADError)
         badPort = self.refused(self.agent.SubnGet(smp.PortInfo, route(1), 9), MADError)
         unknown = self.refused(self.agent.SubnGet(smp.LedInfo, route(1)), MADError)
         self.assertEqual((switchInfo.status, badPort.status, unknown.status), (0x0C, 0x1C, 0x0C))
 
     def test_method(self) -> None:
-        """A method that an agent does not know is refused as one."""
         answers: list[bytes] = []
         port = self.fabric.attach("c")
 
@@ -68,10 +62,7 @@ class DirectedRouteTests(FabricTestCase):
 
 
 class ManagedTests(FabricTestCase):
-    """The built-in manager makes everything reachable."""
-
     def test_top(self) -> None:
-        """A switch drops what is for a LID above its table's top, whatever stands there."""
         lid = self.lid("c")
         self.told(self.agent.SubnSet(smp.SwitchInfo(linearFDBTop=LID(lid - 1)), route(1)))
         lost = self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid), retries=0)
@@ -80,7 +71,6 @@ class ManagedTests(FabricTestCase):
         self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid))).text, "c")
 
     def test_noWayBack(self) -> None:
-        """A request that arrives is answered into silence where no table leads back."""
         broken = bytearray(self.fabric.linearOf(self.fabric.node("right"))).ljust(64, b"\xff")
         broken[self.lid("a")] = 0xFF
         there = IBPath(dlid=self.lid("c"))
@@ -99,7 +89,6 @@ class ManagedTests(FabricTestCase):
             self.assertEqual(told.text, "c")
 
     def test_mixedRoute(self) -> None:
-        """A directed route may begin, and end, with a part that LIDs lead along."""
         begun = IBDRPath(dlid=self.lid("right"), drSLID=self.lid("right"), drPath=(1,))
         self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, begun)).text, "c")
         ended = IBDRPath(drPath=(1,), drDLID=self.lid("d"))
@@ -107,14 +96,11 @@ class ManagedTests(FabricTestCase):
 
 
 class SettingTests(FabricTestCase):
-    """Set changes what Get tells, and refuses what makes no sense."""
-
     def info(self, path: IBPath, port: int = 0) -> smp.PortInfo:
         told: smp.PortInfo = self.told(self.agent.SubnGet(smp.PortInfo, path, port))
         return told
 
     def test_lid(self) -> None:
-        """The base LID is set on the end port; a switch's external ports keep to themselves."""
         self.agent.SubnSet(smp.PortInfo(lid=LID(99)), route(1, 3), 0)
         self.assertEqual(self.info(route(1, 3)).lid, 99)
         self.agent.SubnSet(smp.PortInfo(lid=LID(98)), route(1, 3), 1)
@@ -123,7 +109,6 @@ class SettingTests(FabricTestCase):
         self.assertEqual(self.refused(refusal, MADError).status, 0x1C)
 
     def test_tables(self) -> None:
-        """P_Keys, lanes, arbitration and both forwarding tables keep what was set."""
         for content, modifier in (
             (smp.PKeyTable(pkeys=(0x8001,) * 32), 3 << 16),
             (smp.SLtoVLMappingTable(vls=(1,) * 16), 0x0203),
@@ -156,14 +141,11 @@ class SettingTests(FabricTestCase):
 
 
 class ManagementKeyTests(FabricTestCase):
-    """An M_Key protects what it is set on."""
-
     def protect(self, bits: int) -> None:
         self.agent.SubnSet(smp.PortInfo(mkey=42, lid=self.lid("c"), mkeyProtectBits=bits), route(1, 3, 1))
         self.pump(1)
 
     def test_set(self) -> None:
-        """Set wants the key; without it there is silence, and a violation is counted."""
         self.protect(0)
         self.refused(self.agent.SubnSet(smp.PortInfo(), route(1, 3, 1), retries=1), MADTimeoutError)
         told = self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1)))
@@ -172,14 +154,12 @@ class ManagementKeyTests(FabricTestCase):
         self.assertEqual(self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1))).mkey, 43)
 
     def test_hidden(self) -> None:
-        """With protection 1 anybody may look, but does not see the key."""
         self.protect(1)
         self.assertEqual(self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1))).mkey, 0)
         told = self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1), keys=Keys(mkey=42)))
         self.assertEqual(told.mkey, 42)
 
     def test_closed(self) -> None:
-        """With protection 2 nobody may look."""
         self.protect(2)
         self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), retries=0), MADTimeoutError)
         told = self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), keys=Keys(mkey=42)))
@@ -187,8 +167,6 @@ class ManagementKeyTests(FabricTestCase):
 
 
 class LateReactor:
-    """Tells the time, and wakes at whole milliseconds only, as a reactor that sleeps in epoll does."""
-
     def __init__(self) -> None:
         self.clock = SimulatedClock()
         self.seconds = self.clock.seconds
@@ -199,10 +177,7 @@ class LateReactor:
 
 
 class LatenessTests(SynchronousTestCase):
-    """Timers of real reactors are late; a fabric is not, on the whole."""
-
     def test_sweep(self) -> None:
-        """A sweep takes hardly longer, and there is one timer for all that is on its way."""
         for outstanding in (16, 64, 256):
             reactor: Any = LateReactor()
             fabric = SimulatedFabric(reactor, fatTree(128), latencySeconds=0.0013)
@@ -222,7 +197,6 @@ class LatenessTests(SynchronousTestCase):
             fabric.close()
 
     def test_stall(self) -> None:
-        """Who was held up for long does not make up for all of it."""
         reactor: Any = LateReactor()
         table = Timetable(reactor)
         done: list[float] = []
@@ -238,10 +212,7 @@ class LatenessTests(SynchronousTestCase):
 
 
 class TimetableTests(SynchronousTestCase):
-    """Things happen when they are due, in order."""
-
     def test_order(self) -> None:
-        """By time, and what comes for the same time by its coming; what is brought meanwhile is for later."""
         clock = SimulatedClock()
         table = Timetable(clock)
         done: list[str] = []
@@ -266,7 +237,6 @@ class TimetableTests(SynchronousTestCase):
         self.assertEqual(done, [1])
 
     def test_clear(self) -> None:
-        """What is cleared never happens, and leaves no timer."""
         clock = SimulatedClock()
         table = Timetable(clock)
         table.later(1, self.fail)

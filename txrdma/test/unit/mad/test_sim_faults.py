@@ -30,12 +30,9 @@ from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route, TWO_SW
 
 
 class FaultTests(FabricTestCase):
-    """What goes wrong looks as it would in a real fabric."""
-
     options = {"latencySeconds": 0.001}
 
     def test_silent(self) -> None:
-        """A node that hangs answers nothing, and nothing behind it is reached by a directed route."""
         self.fabric.silence("right")
         self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3), retries=0), MADTimeoutError)
         self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), retries=0), MADTimeoutError)
@@ -43,7 +40,6 @@ class FaultTests(FabricTestCase):
         self.assertEqual(self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1))).numPorts, 1)
 
     def test_cut(self) -> None:
-        """Without its cable a port is down; LIDs lead round it when the manager has looked."""
         out = self.fabric.linearOf(self.fabric.node("left"))[self.lid("c")]
         self.fabric.cut("left", out)
         lost = self.agent.SubnGet(smp.NodeInfo, IBPath(dlid=self.lid("c")), retries=0, timeoutSeconds=0.1)
@@ -54,7 +50,6 @@ class FaultTests(FabricTestCase):
         self.assertEqual(self.told(self.agent.SubnGet(smp.NodeInfo, IBPath(dlid=self.lid("c")))).numPorts, 1)
 
     def test_apart(self) -> None:
-        """What is cut off loses no LID, and gets it back when the cable is."""
         before = self.lid("c")
         self.fabric.cut("c", 1)
         self.pump()
@@ -66,7 +61,6 @@ class FaultTests(FabricTestCase):
         self.assertEqual((record.lid, record.nodeDescription.text), (before, "c"))
 
     def test_loss(self) -> None:
-        """Of many datagrams some are lost, the same ones by the same seed; retries help."""
         lost = []
         for seed in (1, 1, 2):
             fabric = self.fabric = SimulatedFabric(self.clock, self.net(), loss=0.2, seed=seed)
@@ -80,7 +74,6 @@ class FaultTests(FabricTestCase):
         self.assertEqual(lost[0], lost[1])
 
     def test_latency(self) -> None:
-        """An answer comes after the fabric's latency, or what a slow node adds to it."""
         call = self.agent.SubnGet(smp.NodeInfo, route(1))
         self.clock.advance(0.0009)
         self.assertNoResult(call)
@@ -96,7 +89,6 @@ class FaultTests(FabricTestCase):
         self.successResultOf(call)
 
     def test_jitter(self) -> None:
-        """Answers take longer by chance, not all the same, by no more than is said."""
         self.fabric.wire.jitterSeconds = 0.01
         came: list[float] = []
         for _ in range(50):
@@ -110,7 +102,6 @@ class FaultTests(FabricTestCase):
         self.assertLessEqual(came[-1], 0.011)
 
     def test_busy(self) -> None:
-        """A node that is busy is asked again, and answers when it no longer is."""
         self.fabric.busy("c", 2)
         call = self.agent.PerformanceGet(pma.PortCounters(portSelect=1), gmp(self.lid("c")))
         self.assertEqual(self.told(call).portSelect, 1)
@@ -119,29 +110,23 @@ class FaultTests(FabricTestCase):
         self.assertEqual(self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1))).numPorts, 1)
 
     def test_redirect(self) -> None:
-        """A node may send who asks to another one."""
         self.fabric.redirect("a", 0x04, to="c")
         self.fabric.setCounters("c", 1, portXmitPkts=42)
         call = self.agentAt("b").PerformanceGet(pma.PortCounters(portSelect=1), gmp(self.lid("a")))
         self.assertEqual(self.told(call).portXmitPkts, 42)
 
     def test_names(self) -> None:
-        """Nodes are named by identifier, description or GUID; others are refused."""
         self.assertIs(self.fabric.node("0x0000000000200000"), self.fabric.node("left"))
         for wrong in (("e", None), ("c", 2), ("c", 0), ("left", 9)):
             self.assertRaises(ValueError, self.fabric.port, *wrong)
 
 
 class Echo:
-    """Answers NodeDescription."""
-
     def handle(self, request: MADRequest) -> object:
         return smp.NodeDescription(nodeString=b"served".ljust(64, b"\0"))
 
 
 class ServingTests(FabricTestCase):
-    """Who is attached answers requests, and hears traps."""
-
     def test_directed(self) -> None:
         """A handler at a port answers instead of the node, by a directed route and by LID."""
         server = MADServer(self.agentAt("c"))
@@ -153,7 +138,6 @@ class ServingTests(FabricTestCase):
         self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, route(1, 3, 1))).text, "c")
 
     def test_taken(self) -> None:
-        """One class and method is served by one attachment of a port."""
         one, other = self.fabric.attach("c"), self.fabric.attach("c")
         end = one.serve(0x0B, (1, 2))
         self.assertRaises(ResourceExhausted, other.serve, 0x0B, (2,))
@@ -161,7 +145,6 @@ class ServingTests(FabricTestCase):
         other.serve(0x0B, (2,))
 
     def test_trap(self) -> None:
-        """A link that changes and a bad M_Key are told to who serves traps at the manager's port."""
         fabric = self.fabric = SimulatedFabric(self.clock, self.net())
         assert fabric.sa is not None
         fabric.sa.close()
@@ -184,8 +167,6 @@ class ServingTests(FabricTestCase):
 
 
 class KeyTests(FabricTestCase):
-    """Partitions and Q_Keys keep out who is not meant."""
-
     def ask(self, **values: Any) -> Any:
         path = replace(gmp(self.lid("c")), **values)
         return self.agent.PerformanceGet(pma.PortCounters(portSelect=1), path, retries=0)
@@ -195,7 +176,6 @@ class KeyTests(FabricTestCase):
         return info.pkeyViolations, info.qkeyViolations
 
     def test_pkey(self) -> None:
-        """A P_Key that the port does not have is met with silence, and counted; a limited member may talk."""
         self.refused(self.ask(pkey=PKey(0x8001)), MADTimeoutError)
         self.assertEqual(self.violations(), (1, 0))
         self.assertEqual(self.told(self.ask(pkey=PKey(0x7FFF))).portSelect, 1)
@@ -206,12 +186,10 @@ class KeyTests(FabricTestCase):
         self.assertEqual(self.told(self.ask(pkey=PKey(0x8001))).portSelect, 1)
 
     def test_qkey(self) -> None:
-        """So is a Q_Key that is not that of queue pair 1."""
         self.refused(self.ask(qkey=5), MADTimeoutError)
         self.assertEqual(self.violations(), (0, 1))
 
     def test_trap(self) -> None:
-        """The manager hears of it."""
         heard: list[Notice] = []
         assert self.fabric.sa is not None
         self.patch(self.fabric.sa, "tell", heard.append)
@@ -224,14 +202,10 @@ class KeyTests(FabricTestCase):
 
 
 class PortTests(FabricTestCase):
-    """A management port of the simulated fabric."""
-
     def test_wrongLength(self) -> None:
-        """Datagrams have 256 bytes."""
         self.assertRaises(InvalidRequest, self.agent.port.send, bytes(255), IBPath())
 
     def test_refresh(self) -> None:
-        """A port knows its LID when it looks anew."""
         fabric = self.fabric = SimulatedFabric(self.clock, self.net(), isManaged=False)
         port = fabric.attach("b", 2)
         self.assertEqual((port.endPort.lid, port.endPort.portNum), (0, 2))
@@ -241,8 +215,6 @@ class PortTests(FabricTestCase):
 
 
 class StringTests(SynchronousTestCase):
-    """Fabrics by name."""
-
     def open(self, description: str) -> Any:
         self.clock = Clock()
         port = openMADPort(self.clock, description)
@@ -250,13 +222,11 @@ class StringTests(SynchronousTestCase):
         return port
 
     def test_fatTree(self) -> None:
-        """A fat tree of so many hosts."""
         port = self.open("sim:fattree:40:8")
         self.assertEqual((port.name, len(port.fabric.nodes)), ("sim:fattree:40:8", len(fatTree(40, 8).nodes)))
         self.assertEqual(len(self.open("sim").fabric.nodes), 17)
 
     def test_noSuchNode(self) -> None:
-        """A port that cannot be opened leaves no fabric behind, whose time would pass for ever."""
         clock = Clock()
         self.assertRaises(ValueError, openMADPort, clock, "sim:standby=h00003:node=nobody")
         self.assertEqual(clock.getDelayedCalls(), [])
@@ -320,7 +290,6 @@ class StringTests(SynchronousTestCase):
         self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_nonsense(self) -> None:
-        """What has no meaning is refused, by its name."""
         for wrong, word in (
             ("sim:fattree:0", "0"),
             ("sim:fattree:x", "x"),
@@ -344,7 +313,6 @@ class StringTests(SynchronousTestCase):
             self.assertIn(word, str(error))
 
     def test_available(self) -> None:
-        """There always is a simulated one, and it is the default where no port is real."""
         names = availableMADPorts()
         self.assertIn("sim", names)
         if not any(name.startswith(("umad", "ibsim")) for name in names):
@@ -363,8 +331,6 @@ class StringTests(SynchronousTestCase):
 
 
 class NonsenseTests(FabricTestCase):
-    """Whatever is sent, the fabric stands."""
-
     options = {"hasLEDs": True, "latencySeconds": 0.001, "jitterSeconds": 0.001}
 
     def setUp(self) -> None:
@@ -376,7 +342,6 @@ class NonsenseTests(FabricTestCase):
         self.addCleanup(self.fabric.close)
 
     def check(self) -> None:
-        """Nothing has lost its form."""
         self.pump(1)
         for node in self.fabric.nodes.values():
             self.assertEqual(len(node.switchInfo), 20 if node.isSwitch else 0)
@@ -388,7 +353,6 @@ class NonsenseTests(FabricTestCase):
     @given(st.lists(st.tuples(st.binary(min_size=256, max_size=256), st.integers(0, 12)), max_size=4))
     @settings(max_examples=200, deadline=None)
     def test_noise(self, datagrams: list[tuple[bytes, int]]) -> None:
-        """Bytes that mean nothing."""
         for datagram, lid in datagrams:
             self.agent.port.send(datagram, IBPath(dlid=LID(lid)))
         self.check()

@@ -15,8 +15,6 @@ from txrdma.test.support.mad.simulated import FabricTestCase, gmp
 
 
 class StandbyTests(FabricTestCase):
-    """The master is at d; c stands by."""
-
     def setUp(self) -> None:
         super().setUp()
         self.other = self.fabric.standBy("c")
@@ -36,7 +34,6 @@ class StandbyTests(FabricTestCase):
         return int.from_bytes(self.fabric.port(name).end.info[18:20], "big")
 
     def test_both(self) -> None:
-        """Both say what they are, also to the administration, and nothing changes by itself."""
         self.pump(30)
         self.assertEqual(self.states(), ("STANDBY", "MASTER"))
         records = self.told(self.agent.SubnAdmGetTable(sa.SMInfoRecord, gmp(self.lid("d"))))
@@ -59,7 +56,6 @@ class StandbyTests(FabricTestCase):
         self.assertEqual(record.nodeDescription.text, "b")
 
     def test_return(self) -> None:
-        """When the former master comes back, who has the higher priority is the only master in the end."""
         self.fabric.silence("d")
         self.pump(5)
         self.fabric.revive("d")
@@ -69,14 +65,12 @@ class StandbyTests(FabricTestCase):
         self.assertEqual({self.smLID(name) for name in "abcd"}, {self.lid("d")})
 
     def test_guid(self) -> None:
-        """Of two with the same priority who has the lower GUID is the master."""
         third = self.fabric.standBy("b", priority=4)
         self.assertLess(int(third.port.guid), int(self.fabric.port("d").guid))
         self.pump(10)
         self.assertEqual((self.state("b"), self.state("d")), (SMState.MASTER, SMState.STANDBY))
 
     def test_priority(self) -> None:
-        """Who comes with a higher priority is handed the subnet over."""
         self.fabric.standBy("b", priority=9)
         self.assertEqual(self.state("d"), SMState.MASTER)
         self.pump(5)
@@ -84,7 +78,6 @@ class StandbyTests(FabricTestCase):
         self.assertEqual(self.smLID("left"), self.lid("b"))
 
     def test_apart(self) -> None:
-        """Where the subnet falls apart each part has a master; when it is whole again there is one."""
         for number in (3, 4):
             self.fabric.cut("left", number)
         self.fabric.cut("b", 2)
@@ -99,7 +92,6 @@ class StandbyTests(FabricTestCase):
         self.assertEqual(len({self.smLID(name) for name in "abcd"}), 1)
 
     def test_commands(self) -> None:
-        """Set(SMInfo) commands, where the state has a use for it; else it is refused."""
         for command in (ACKNOWLEDGE, STANDBY, 0, 9):
             self.assertEqual(self.refused(self.command("c", command), MADError, 0).status, 0x1C)
         self.assertEqual(self.refused(self.command("d", DISABLE), MADError, 0).status, 0x1C)
@@ -114,17 +106,14 @@ class StandbyTests(FabricTestCase):
         self.assertEqual(self.state("c"), SMState.MASTER)
 
     def test_unasked(self) -> None:
-        """Who is handed over what it stood by for takes it."""
         self.told(self.command("c", HANDOVER), 0)
         self.assertEqual(self.state("c"), SMState.MASTER)
 
     def test_twice(self) -> None:
-        """A port has one manager."""
         for name in ("c", "d"):
             self.assertRaises(ValueError, self.fabric.standBy, name)
 
     def test_close(self) -> None:
-        """A fabric that is closed leaves nothing to be done."""
         self.fabric.close()
         self.agent.close()
         self.assertEqual(self.clock.getDelayedCalls(), [])

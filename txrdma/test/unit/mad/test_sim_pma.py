@@ -12,8 +12,6 @@ from txrdma.test.support.mad.simulated import FabricTestCase, gmp
 
 
 class CounterTests(FabricTestCase):
-    """Who asks a port's counters."""
-
     def get(self, payload: Any, name: str = "left") -> Any:
         return self.told(self.agent.PerformanceGet(payload, gmp(self.lid(name))))
 
@@ -21,21 +19,18 @@ class CounterTests(FabricTestCase):
         return self.told(self.agent.PerformanceSet(payload, gmp(self.lid(name))))
 
     def test_allPorts(self) -> None:
-        """Port 255 of a switch is the sum of all."""
         for port in (1, 2, 3):
             self.fabric.setCounters("left", port, portXmitPkts=port, linkDownedCounter=100)
         total = self.get(pma.PortCounters(portSelect=0xFF))
         self.assertEqual((total.portXmitPkts, total.linkDownedCounter), (6, 255))
 
     def test_ports(self) -> None:
-        """An adapter tells of the port that was asked; a switch of all that it has."""
         for name, port in (("c", 0), ("c", 2), ("c", 255), ("left", 9)):
             asked = self.agent.PerformanceGet(pma.PortCounters(portSelect=port), gmp(self.lid(name)))
             self.assertEqual(self.refused(asked, MADError).status, 0x1C, (name, port))
         self.assertEqual(self.get(pma.PortCounters(portSelect=1), "c").portSelect, 1)
 
     def test_growth(self) -> None:
-        """Counters grow with time, from what they were, until they are told to stop."""
         self.fabric.setCounters("left", 1, portXmitData=1000)
         self.fabric.growCounters("left", 1, portXmitData=100.0, symbolErrorCounter=0.5)
         self.pump(10)
@@ -49,7 +44,6 @@ class CounterTests(FabricTestCase):
         self.assertEqual(start, 10)
 
     def test_traffic(self) -> None:
-        """With traffic in the fabric, what one end of a link sends the other one receives."""
         self.fabric.traffic(1e6, 1e3)
         self.pump(10)
         here = self.get(pma.PortCountersExtended(portSelect=1))
@@ -62,7 +56,6 @@ class CounterTests(FabricTestCase):
         self.assertGreater(at, 10)
 
     def test_details(self) -> None:
-        """Error details and what is counted by lane, each by its own name."""
         details: tuple[tuple[Any, dict[str, int]], ...] = (
             (pma.PortRcvErrorDetails, {"portVLMappingErrors": 3}),
             (pma.PortXmitDiscardDetails, {"portSwHOQLifetimeLimitDiscards": 4}),
@@ -78,7 +71,6 @@ class CounterTests(FabricTestCase):
             self.assertEqual(found if plain == name else found[int(name[len(plain) :])], value)
 
     def test_linkDowned(self) -> None:
-        """A link that goes down is counted at both ends."""
         self.fabric.cut("c", 1)
         self.fabric.heal("c", 1)
         self.pump()

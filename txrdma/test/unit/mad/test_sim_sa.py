@@ -24,19 +24,15 @@ TABLES = sa.PKeyTableRecord, sa.SLtoVLMappingTableRecord, sa.VLArbitrationTableR
 
 
 class AdministrationTestCase(FabricTestCase):
-    """Somebody who asks it."""
-
     def setUp(self) -> None:
         super().setUp()
         self.sa = gmp(self.agent.port.endPort.smLID)
 
     def table(self, payload: Any, **options: Any) -> list[Any]:
-        """The records that a query means."""
         records: list[Any] = self.told(self.agent.SubnAdmGetTable(payload, self.sa, **options))
         return records
 
     def one(self, payload: Any) -> Any:
-        """The one that it means."""
         return self.told(self.agent.SubnAdmGet(payload, self.sa))
 
     def gid(self, name: str, number: int | None = None) -> GID:
@@ -44,10 +40,7 @@ class AdministrationTestCase(FabricTestCase):
 
 
 class RecordTests(AdministrationTestCase):
-    """Records are what the nodes themselves tell."""
-
     def test_statuses(self) -> None:
-        """None, too many, no ends, no such record: each has its status."""
         for query, status in (
             (sa.NodeRecord.query(lid=LID(999)), 0x0300),
             (sa.NodeRecord, 0x0400),
@@ -90,8 +83,6 @@ class RecordTests(AdministrationTestCase):
 
 
 class LongTableTests(AdministrationTestCase):
-    """Tables longer than a datagram come whole."""
-
     options = {"latencySeconds": 0.0001}
 
     def net(self) -> Any:
@@ -101,7 +92,6 @@ class LongTableTests(AdministrationTestCase):
         return net
 
     def test_loss(self) -> None:
-        """A table comes whole where a twentieth of all datagrams is lost."""
         self.fabric.wire.loss = 0.05
         nodes = self.told(self.agent.SubnAdmGetTable(sa.NodeRecord, self.sa), 60)
         self.assertEqual(len(nodes), len(self.fabric.nodes))
@@ -109,8 +99,6 @@ class LongTableTests(AdministrationTestCase):
 
 
 class PathTests(AdministrationTestCase):
-    """Paths are as wide as their narrowest link."""
-
     def path(self, **wanted: Any) -> sa.PathRecord:
         path: sa.PathRecord = self.one(sa.PathRecord.query(sgid=self.gid("a"), dgid=self.gid("c"), **wanted))
         return path
@@ -135,8 +123,6 @@ class PathTests(AdministrationTestCase):
 
 
 class TraceTests(AdministrationTestCase):
-    """The administration tells the nodes on a path."""
-
     def trace(self, **wanted: Any) -> list[tuple[str, int, int]]:
         query = sa.PathRecord.query(**wanted, numbPath=1)
         asked = Filled(query.record.encode())
@@ -145,13 +131,10 @@ class TraceTests(AdministrationTestCase):
         return [(names[one.nodeID], one.entryPort, one.exitPort) for one in self.told(call)]
 
     def test_nowhere(self) -> None:
-        """Where there is no path there is no trace."""
         self.assertEqual(self.trace(slid=self.lid("a"), dlid=LID(999)), [])
 
 
 class Filled(sa.TraceRecord):
-    """Carries a path record."""
-
     __slots__ = ("path",)
 
     def __init__(self, path: bytes) -> None:
@@ -163,8 +146,6 @@ class Filled(sa.TraceRecord):
 
 
 class GroupTests(AdministrationTestCase):
-    """Multicast groups come, have members, have ways, and go."""
-
     group: dict[str, Any] = {
         "mgid": GID(bytes.fromhex("ff12601bffff00000000000000000001")),
         "qkey": 7,
@@ -180,7 +161,6 @@ class GroupTests(AdministrationTestCase):
         return joined
 
     def test_lifecycle(self) -> None:
-        """The first who joins creates, others join, the last who leaves ends it."""
         first = self.join("a", **self.group)
         second = self.join("c", mgid=first.mgid)
         self.assertEqual((first.mlid, second.mlid, second.qkey), (0xC001, 0xC001, 7))
@@ -194,7 +174,6 @@ class GroupTests(AdministrationTestCase):
         self.assertEqual([one.mgid for one in self.table(sa.MCMemberRecord)], [IPOIB_BROADCAST])
 
     def test_ways(self) -> None:
-        """The switches between the members send what is for the group to them and to nobody else."""
         self.join("a", **self.group)
         self.join("c", mgid=self.group["mgid"])
         records = {record.lid: record for record in self.table(sa.MulticastForwardingTableRecord)}
@@ -204,7 +183,6 @@ class GroupTests(AdministrationTestCase):
         self.assertEqual(right.table.portMasks[1], 1 << 1 | 1 << out)
 
     def test_refused(self) -> None:
-        """Too little to create, another key than the group's, a port that is not there, who is no member."""
         self.join("a", **self.group)
         mgid = self.group["mgid"]
         for call, values, status in (
@@ -219,8 +197,6 @@ class GroupTests(AdministrationTestCase):
 
 
 class ServiceTests(AdministrationTestCase):
-    """Services are offered until they are deleted or their leases end."""
-
     def test_service(self) -> None:
         """Set, Get, Delete."""
         offer: ServiceComponents = {
@@ -236,7 +212,6 @@ class ServiceTests(AdministrationTestCase):
         self.assertEqual(self.table(sa.ServiceRecord), [])
 
     def test_lease(self) -> None:
-        """What is left of a lease is told, and then nothing."""
         offer = sa.ServiceRecord.query(serviceID=77, serviceGID=self.gid("a"), serviceLease=60)
         self.told(self.agent.SubnAdmSet(offer, self.sa), 0)
         self.pump(20)
@@ -246,8 +221,6 @@ class ServiceTests(AdministrationTestCase):
 
 
 class SubscriptionTests(AdministrationTestCase):
-    """Who subscribes is told what happens."""
-
     def setUp(self) -> None:
         super().setUp()
         self.heard: list[Notice] = []
@@ -268,7 +241,6 @@ class SubscriptionTests(AdministrationTestCase):
         self.told(self.agent.SubnAdmSet(info, self.sa), 0)
 
     def test_link(self) -> None:
-        """A link that goes down is a trap of its switches, and a report to us; not after we unsubscribe."""
         self.subscribe(128)
         self.fabric.cut("right", 1)
         self.pump(0)
@@ -284,7 +256,6 @@ class SubscriptionTests(AdministrationTestCase):
         self.assertEqual(len(self.heard), 1)
 
     def test_group(self) -> None:
-        """A new multicast group is reported, with its GID."""
         self.subscribe(66)
         joining = sa.MCMemberRecord.query(portGID=self.gid("a"), joinState=1, **GroupTests.group)
         self.told(self.agent.SubnAdmSet(joining, self.sa))
@@ -292,7 +263,6 @@ class SubscriptionTests(AdministrationTestCase):
         self.assertEqual((notice.trapNumber, notice.details[6:22]), (66, GroupTests.group["mgid"].raw))
 
     def test_comingAndGoing(self) -> None:
-        """A port that comes into or goes out of service is reported by the manager."""
         self.subscribe(65)
         self.subscribe(64)
         self.fabric.cut("c", 1)

@@ -17,8 +17,6 @@ SELECTS = (1, 2, 3, 4, 5, 0x4000) + (0,) * 9
 
 
 class SampleTests(FabricTestCase):
-    """A port counts, for a while, what it is asked to."""
-
     def setUp(self) -> None:
         super().setUp()
         self.tick = tickOf(self.fabric.port("left", 2))[1]
@@ -38,7 +36,6 @@ class SampleTests(FabricTestCase):
         return self.told(self.agent.PerformanceSet(control, gmp(self.lid("left"))), 0)
 
     def test_sample(self) -> None:
-        """It waits, samples, and then tells how much each of the selected counters went on."""
         self.fabric.setCounters("left", 2, portXmitData=1 << 40, portXmitWait=9)
         self.fabric.growCounters("left", 2, portXmitData=1000.0, portRcvPkts=10.0)
         said = self.start(1.0, 4.0)
@@ -66,7 +63,6 @@ class SampleTests(FabricTestCase):
         self.assertApproximates(wide.counters[0], 1e10, 1e3)
 
     def test_busy(self) -> None:
-        """While a sample is taken no other one begins."""
         self.start(0.0, 2.0)
         second = self.start(0.0, 9.0, opCode=1)
         self.assertEqual((second.opCode, second.sampleInterval), (0, round(2.0 / self.tick)))
@@ -74,14 +70,12 @@ class SampleTests(FabricTestCase):
         self.assertEqual(self.start(0.0, 9.0, opCode=1).opCode, 1)
 
     def test_control(self) -> None:
-        """A port that has not sampled says how it could: 15 counters of 32 bits, and how long a tick is."""
         told = self.get(pma.PortSamplesControl(portSelect=1), "c")
         self.assertEqual((told.portSelect, told.counterWidth, told.sampleStatus), (1, 4, DONE))
         self.assertEqual((told.counterMasks0, told.counterMask10To14), ((1,) * 10, 0o11111))
         self.assertEqual(told.tick, 20)  # 4 ns of a lane of HDR are 212.5 bits: the time of 21 tens of them
 
     def test_refused(self) -> None:
-        """Ports that are not there, all ports at once, and Set of a result."""
         for port in (9, 255):
             asked = self.agent.PerformanceGet(pma.PortSamplesControl(portSelect=port), gmp(self.lid("left")))
             self.assertEqual(self.refused(asked, MADError).status, 0x1C)
@@ -90,8 +84,6 @@ class SampleTests(FabricTestCase):
 
 
 class CongestionTests(FabricTestCase):
-    """Agents of congestion control keep what they are told."""
-
     def get(self, name: str, kind: Any, modifier: int = 0, key: int = 0) -> Any:
         return self.agent.CongMgtGet(kind, gmp(self.lid(name)), modifier, keys=Keys(ccKey=key), retries=0)
 
@@ -124,7 +116,6 @@ class CongestionTests(FabricTestCase):
                 self.assertEqual(self.refused(call, MADError).status, 0x0C, (name, kind))
 
     def test_told(self) -> None:
-        """What an agent is like, that it has logged nothing, and what time it has."""
         self.assertEqual(self.told(self.get("left", congestion.CongestionInfo)).controlTableCap, 0)
         self.assertEqual(self.told(self.get("c", congestion.CongestionInfo)).controlTableCap, 2)
         self.assertEqual(self.told(self.get("c", ClassPortInfo)).classVersion, 2)
@@ -140,7 +131,6 @@ class CongestionTests(FabricTestCase):
         self.assertEqual(told.timestamp, now + 1_000_000)
 
     def test_key(self) -> None:
-        """Once there is a CC_Key, Set wants it, and is met with silence without; the key can be hidden."""
         self.told(self.set("c", congestion.CongestionKeyInfo(ccKey=42, ccKeyProtectBit=True)))
         self.refused(self.set("c", congestion.CACongestionSetting(), key=41), MADTimeoutError)
         for key, shown in ((0, 0), (42, 42)):

@@ -19,7 +19,6 @@ _LINE = re.compile(r"SwitchName=([\w.-]{1,63}) (Nodes|Switches)=(\S+)")
 
 
 def expanded(text: str) -> Iterator[str]:
-    """What Slurm's parser of host lists makes of one: C{"h[1-3,7],login"}."""
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", text):
         prefix, bracket, inside = part.partition("[")
         if not bracket:
@@ -49,25 +48,21 @@ class Topology:
             kind[match[1]] = list(expanded(match[3]))
 
     def under(self, name: str, depth: int = 0) -> set[str]:
-        """All hosts below a switch; whoever is no switch, or below itself, is a fault."""
         assert depth < 20, "this is no tree"
         if name in self.nodes:
             return set(self.nodes[name])
         return set().union(*(self.under(child, depth + 1) for child in self.switches[name]))
 
     def tops(self) -> list[str]:
-        """Switches that have all hosts below them."""
         every = set().union(*map(set, self.nodes.values()))
         return [name for name in [*self.nodes, *self.switches] if self.under(name) == every]
 
 
 def topology(text: str, names: NodeNames | None = None) -> Topology:
-    """Of a net file."""
     return Topology(slurmText(readFabric(text), names or NodeNames()))
 
 
 def pair(one: str, other: str) -> str:
-    """A net file of two switches with a link between them, and a host at each."""
     switches = (
         f'Switch 4 "{one}"\n[1] "h{one}"[1]\n[2] "{other}"[2]\n\nSwitch 4 "{other}"\n[1] "h{other}"[1]\n'
     )
@@ -75,10 +70,7 @@ def pair(one: str, other: str) -> str:
 
 
 class SlurmTests(SynchronousTestCase):
-    """By the rules: one name once, nodes or switches, children that there are, all hosts below one."""
-
     def test_trees(self) -> None:
-        """Fat trees of two and three levels: every host is at one leaf, and some switch has them all."""
         for hosts, radix in ((40, 36), (128, 36), (16, 4)):
             found = topology(fatTree(hosts, radix).text())
             every = [host for each in found.nodes.values() for host in each]
@@ -87,7 +79,6 @@ class SlurmTests(SynchronousTestCase):
             self.assertNotIn("fabric", found.switches)
 
     def test_ring(self) -> None:
-        """Leaves that are joined, but have nobody above them, get somebody."""
         found = topology(
             'Switch 4 "s"\n[1] "a"[1]\n[2] "t"[2]\n\nSwitch 4 "t"\n[1] "b"[1]\n\nHca 1 "a"\n\nHca 1 "b"\n'
         )
@@ -95,7 +86,6 @@ class SlurmTests(SynchronousTestCase):
         self.assertEqual(found.switches, {"fabric": ["s", "t"]})
 
     def test_hostAtSpine(self) -> None:
-        """A host at the only spine does not tear the rest apart."""
         found = topology(
             'Switch 4 "s"\n[1] "a"[1]\n[2] "fabric"[1]\n\nSwitch 4 "t"\n[1] "b"[1]\n[2] "fabric"[2]\n\n'
             'Switch 4 "fabric"\n[3] "sm"[1]\n\nHca 1 "a"\n\nHca 1 "b"\n\nHca 1 "sm"\n'
@@ -104,12 +94,10 @@ class SlurmTests(SynchronousTestCase):
         self.assertEqual(found.tops(), ["fabric2"])
 
     def test_islands(self) -> None:
-        """What cannot reach each other is not joined."""
         found = topology(pair("s1", "s2") + "\n" + pair("s3", "s4"))
         self.assertEqual(found.switches, {"fabric": ["s1", "s2"], "fabric2": ["s3", "s4"]})
 
     def test_noHosts(self) -> None:
-        """Routers and what switches have inside run no jobs; who has two rails is at both leaves."""
         found = topology(
             'Switch 8 "s"\n[1] "a"[1]\n[2] "r"[1]\n[3] "x"[1]\n[4] "t"[1]\n\nSwitch 8 "t"\n[2] "a"[2]\n\n'
             'Hca 2 "a"\t# "a mlx5_0"\n\nRt 1 "r"\n\nHca 1 "x"\t# "Mellanox Technologies Aggregation Node"\n'
@@ -117,7 +105,6 @@ class SlurmTests(SynchronousTestCase):
         self.assertEqual(found.nodes, {"s": ["a"], "t": ["a"]})
 
     def test_names(self) -> None:
-        """Names that Slurm cannot read are changed, and such as are there twice tell themselves apart."""
         text = "\n\n".join(
             f'switchguid=0x{number}\nSwitch 4 "{number}"\t# "{name}"\n[1] "h{number}"[1]\n\nHca 1 "h{number}"'
             for number, name in enumerate((*["MF0;core:SX6036/U1"] * 2, "", *["x" * 64] * 2), 1)
@@ -129,7 +116,6 @@ class SlurmTests(SynchronousTestCase):
         self.assertIn("the_third_1_", names)
 
     def test_hostList(self) -> None:
-        """What is written is read as the same names, whatever they are."""
         for names in (
             ["h3", "h1", "h2", "h5"],
             ["h01", "h1", "h001"],

@@ -32,8 +32,6 @@ BYTES_PER_PORT = 250
 
 
 class MemoryTests(FabricTestCase):
-    """How much a fabric takes."""
-
     def net(self) -> Net:
         return fatTree(128)
 
@@ -57,14 +55,11 @@ class MemoryTests(FabricTestCase):
 
 
 class RoundTripTests(FabricTestCase):
-    """Written and read again."""
-
     def swept(self) -> Fabric:
         fabric: Fabric = self.told(Sweep(self.agent).run())
         return fabric
 
     def test_json(self) -> None:
-        """As JSON, with problems, and the route that does not begin here."""
         fabric = self.told(Sweep(self.agent).run(IBDRPath(drPath=(1,), drSLID=LID(7))))
         fabric.problems.append(Problem("unreachable", "DR 0,9", "nobody"))
         again = load(json.loads(json.dumps(dump(fabric))))
@@ -75,7 +70,6 @@ class RoundTripTests(FabricTestCase):
             self.assertEqual(again.nodes[guid].portGUIDs, node.portGUIDs)
 
     def test_notJSON(self) -> None:
-        """Something else, or a part that is broken, is refused."""
         whole = dump(self.swept())
         changes: tuple[dict[str, Any], ...] = (
             {"nodes": 7},
@@ -94,14 +88,12 @@ class RoundTripTests(FabricTestCase):
             self.assertRaises(ValueError, load, other)
 
     def test_otherPeers(self) -> None:
-        """Links whose two ends do not agree are refused."""
         told = dump(self.swept())
         switch = next(node for node in told["nodes"] if node["type"] == "SWITCH")
         switch["ports"][1]["peer"], switch["ports"][2]["peer"] = switch["ports"][2]["peer"], None
         self.assertRaises(ValueError, load, told)
 
     def test_text(self) -> None:
-        """What is listed is read again: it is listed the same, and has LIDs, rates and states."""
         fabric = self.swept()
         text = "\n".join(listing(fabric, NodeNames()))
         again = readFabric(text)
@@ -126,7 +118,6 @@ class RoundTripTests(FabricTestCase):
                 self.assertEqual({f"{end.width}x{end.speed}" for end in (one, other)}, {said})
 
     def test_net(self) -> None:
-        """A net file of a net file is the same one; systems, vendors and devices are in it."""
         text = TWO_SWITCHES.replace(
             'Switch 8 "left"', 'vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x9\nSwitch 8 "left"'
         )
@@ -152,12 +143,10 @@ class RoundTripTests(FabricTestCase):
         self.assertIs(fabric.byGUID(GUID.fromInt(0x99)), host.port(1))
 
     def test_twoOfOne(self) -> None:
-        """Nodes with one GUID are told, not lost."""
         text = 'switchguid=0x1\nSwitch 2 "a"\n[1] "b"[1]\n\nswitchguid=0x1\nSwitch 2 "b"\n'
         self.assertIn("same GUID", str(self.assertRaises(ValueError, readFabric, text)))
 
     def test_longGUID(self) -> None:
-        """What is too long for a port GUID is told."""
         text = 'Switch 2 "a"\n[1](12345678901234567) "a"[2]\n'
         self.assertIn("is no port GUID", str(self.assertRaises(ValueError, readFabric, text)))
 
@@ -182,8 +171,6 @@ def made(
 
 
 class ChassisTests(SynchronousTestCase):
-    """Which nodes are one machine."""
-
     def groups(self, fabric: Fabric) -> list[tuple[int, Sequence[int]]]:
         return [
             (0 if each.guid is None else int(each.guid), [int(node.guid) for node in each.nodes])
@@ -195,21 +182,18 @@ class ChassisTests(SynchronousTestCase):
         fabric.link(nodes[GUID.fromInt(one)].port(port), nodes[GUID.fromInt(other)].port(otherPort))
 
     def test_system(self) -> None:
-        """Nodes of one system; those that are alone, or of none, are no chassis."""
         fabric = Fabric()
         for guid, system in ((1, 0x50), (2, 0x50), (3, 0x60), (4, 0), (5, 0)):
             made(fabric, guid, 0x2C9, 0xC738, system)
         self.assertEqual(self.groups(fabric), [(0x50, [1, 2])])
 
     def test_slots(self) -> None:
-        """Of some vendors a byte of the system's GUID is the slot."""
         fabric = Fabric()
         for guid, vendor in ((1, 0x5AD), (2, 0x5AD), (3, 0x2C9), (4, 0x2C9)):
             made(fabric, guid, vendor, 1, 0x0005AD0001000000 | guid << 24)
         self.assertEqual(self.groups(fabric), [(0x0005AD0000000000, [1, 2])])
 
     def test_voltaire(self) -> None:
-        """Of Voltaire, what spine and line boards hang together: links between line boards are outside."""
         fabric = Fabric()
         for guid, device in ((1, 0x5A37), (2, 0x5A38), (3, 0x5A38), (4, 0x5A37), (5, 0x5A38), (6, 0x5A06)):
             made(fabric, guid, 0x8F1, device, guid)
@@ -221,7 +205,6 @@ class ChassisTests(SynchronousTestCase):
         self.assertEqual(self.groups(fabric), [(0, [1, 2, 3]), (0, [4, 5])])
 
     def test_xsigo(self) -> None:
-        """Of Xsigo, switches by their system without the slot, adapters by the leaf board they are at."""
         fabric = Fabric()
         made(fabric, 1, 0x1397, 1, 0x0013970102000005)
         made(fabric, 2, 0x1397, 1, 0x0013970103000005)
@@ -230,7 +213,6 @@ class ChassisTests(SynchronousTestCase):
         self.assertEqual(self.groups(fabric), [(0x0013970100000005, [1, 2, 3])])
 
     def test_places(self) -> None:
-        """Where a board says it is; the chassis is of that kind."""
         fabric = Fabric()
         made(fabric, 1, 0x2C9, 0xC738, 9, "MF0;core1:SX6536/L02/U1")
         made(fabric, 2, 0x2C9, 0xC738, 9, "MF0;core1:SX6536/S01/U2")

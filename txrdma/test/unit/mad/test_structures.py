@@ -27,10 +27,7 @@ from txrdma.test.support.mad.structures import (
 
 
 class PythonRDMATests(SynchronousTestCase):
-    """What python-rdma had is here."""
-
     def test_everyStructure(self) -> None:
-        """Each of its structures has one of ours: the 107, the details of notices, and the vendors'."""
         self.assertEqual(STRUCTURES.keys(), pythonRDMA().keys())
         vendors = {name for name in STRUCTURES if name.startswith(("Mlx", "OFA"))}
         details = {name for name in STRUCTURES if name.startswith("MADNotice")}
@@ -39,7 +36,6 @@ class PythonRDMATests(SynchronousTestCase):
         self.assertEqual(set(STRUCTURES.values()) - ours, set())
 
     def test_lengths(self) -> None:
-        """They are as long as ours, but for what stands here."""
         kinds = {kind.__name__: kind for kind in structures()}
         others = {
             name
@@ -49,7 +45,6 @@ class PythonRDMATests(SynchronousTestCase):
         self.assertEqual(others, set(_OTHER_LENGTHS))
 
     def test_page(self) -> None:
-        """The page for those who come from there shows them all, and where each of ours is."""
         page = Path(txrdma.__file__).parents[1] / "docs" / "from-python-rdma.md"
         if not page.exists():
             raise SkipTest("the documentation is not installed with the package")
@@ -76,10 +71,7 @@ _OTHER_LENGTHS: Final = {
 
 
 class ComponentTests(SynchronousTestCase):
-    """Which bit of a component mask means what."""
-
     def test_records(self) -> None:
-        """The component masks of all records name fields, and none reaches beyond 64 bits."""
         for kind in attributes():
             if issubclass(kind, Record):
                 masks, _ = componentsOf(kind)
@@ -87,7 +79,6 @@ class ComponentTests(SynchronousTestCase):
                 self.assertLess(max(masks.values()), 1 << 64)
 
     def test_openSM(self) -> None:
-        """OpenSM has the same components at the same bits: by name, as far as its names go."""
         strange = []
         for name, theirs in componentBits().items():
             masks, _ = componentsOf(getattr(sa, name))
@@ -101,18 +92,15 @@ class ComponentTests(SynchronousTestCase):
         self.assertEqual(strange, [], "\n".join(strange))
 
     def test_everyRecord(self) -> None:
-        """OpenSM knows all records, but for what stands here with the reason."""
         records = {kind.__name__ for kind in attributes() if issubclass(kind, Record)}
         self.assertEqual(records - componentBits().keys(), set(_NOT_IN_OPENSM))
 
     def test_firstBits(self) -> None:
-        """Of the others, too, components are counted from the first field on, reserved ones included."""
         self.assertEqual(componentsOf(sa.TraceRecord)[0]["exitPort"], 1 << 9)
         self.assertEqual(componentsOf(sa.RandomForwardingTableRecord)[0], {"lid": 1, "blockNum": 2})
         self.assertEqual(componentsOf(sa.ServiceAssociationRecord)[0], {"serviceKey": 1, "serviceName": 2})
 
     def test_types(self) -> None:
-        """Type checkers know which components each kind of record has, and the types of their values."""
         wrong = []
         for kind in (each for each in attributes() if issubclass(each, Record)):
             types = get_type_hints(vars(kind)["query"].components)
@@ -126,7 +114,6 @@ class ComponentTests(SynchronousTestCase):
         self.assertEqual(wrong, [])
 
     def test_unknown(self) -> None:
-        """Who asks by what is no component is told which there are."""
         error = self.assertRaises(TypeError, sa.LinkRecord.query, colour=3)
         self.assertIn("fromLID, fromPort, toPort, toLID", str(error))
 
@@ -153,7 +140,6 @@ _OPENSM_NAMES: Final = frozenset(
 
 
 def componentAlike(ours: str, theirs: str) -> bool:
-    """Whether the names may be of the same component: letters of one are in the other, in their order."""
     one, other = ours.lower(), re.sub(r"^sdata(\d+)_\d+$", r"data\1", theirs.lower()).replace("_", "")
     if one == "reserved":
         return other.startswith("res")

@@ -89,20 +89,16 @@ _MORE: Final = {
 
 
 def theirs() -> dict[str, tuple[int, set[str]]]:
-    """The attributes of python-rdma: number and calls."""
     text = files("txrdma.test").joinpath("vectors/python-rdma-methods.txt").read_text()
     rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
     return {name: (int(number, 0), set(calls)) for name, number, *calls in rows}
 
 
 class TableTests(SynchronousTestCase):
-    """What carries what."""
-
     def setUp(self) -> None:
         self.kinds = {kind.__name__: kind for kind in attributes()}
 
     def test_pythonRDMA(self) -> None:
-        """What python-rdma had has the same number and the same calls, but for what stands here."""
         for name, (number, calls) in theirs().items():
             kind = self.kinds[STRUCTURES[name]]
             if name == "OFASysStatCPUInfo":
@@ -113,7 +109,6 @@ class TableTests(SynchronousTestCase):
                 self.assertEqual(kind.rpcs - calls, set(), name)
 
     def test_numbers(self) -> None:
-        """All others have the numbers that rdma-core gives them, in its classes."""
         had = {STRUCTURES[name] for name in theirs()}
         self.assertEqual(self.kinds.keys() - had - _OTHER_FORMS, _NUMBERS.keys())
         for name, (managementClass, number) in _NUMBERS.items():
@@ -122,12 +117,10 @@ class TableTests(SynchronousTestCase):
             self.assertTrue(self.kinds[name].rpcs)
 
     def test_everyCall(self) -> None:
-        """Each call carries something; only the plain vendors' ones are for what applications declare."""
         carried = {rpc for kind in attributes() for rpc in kind.rpcs}
         self.assertEqual(RPCS.keys() - carried, {"VendSend"})
 
     def test_common(self) -> None:
-        """Each class but subnet management says what it can do, and each that has traps carries notices."""
         classPortInfo, notice = self.kinds["ClassPortInfo"], self.kinds["ReportedNotice"]
         for rpc in RPCS.values():
             if rpc.method is Method.GET and not rpc.name == "SubnGet":
@@ -139,8 +132,6 @@ class TableTests(SynchronousTestCase):
 
 
 class CheckTests(SynchronousTestCase):
-    """An agent sends what is legal, and nothing else."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.wire = Wire(self.clock)

@@ -34,12 +34,10 @@ _ATTRIBUTES: Final = st.sampled_from(attributes())
 
 
 def contents(kind: type[Layout]) -> st.SearchStrategy[bytes]:
-    """Any bytes of its length."""
     return st.binary(min_size=kind.size, max_size=kind.size)
 
 
 def withoutReserved(read: Layout) -> Layout:
-    """The same with zeros in what is reserved, in inner layouts, too."""
     kept = {}
     for field in read.fields:
         value = getattr(read, field.name)
@@ -54,10 +52,7 @@ def withoutReserved(read: Layout) -> Layout:
 
 
 class EveryStructureTests(SynchronousTestCase):
-    """What holds for all of them."""
-
     def test_each(self) -> None:
-        """Each structure survives encoding and decoding at any offset, and JSON without what is reserved."""
         for kind in structures():
             for seed in range(3):
                 raw = random.Random(f"{kind.__name__} {seed}").randbytes(kind.size)
@@ -72,7 +67,6 @@ class EveryStructureTests(SynchronousTestCase):
     @settings(max_examples=100, deadline=None)
     @given(st.data())
     def test_copies(self, data: st.DataObject) -> None:
-        """Copies, of each kind, are equal, and have the same hash; another content is not equal."""
         kind = data.draw(_STRUCTURES)
         raw = data.draw(contents(kind))
         read = kind.decode(raw)
@@ -96,7 +90,6 @@ class EveryStructureTests(SynchronousTestCase):
     @settings(max_examples=100, deadline=None)
     @given(st.data())
     def test_text(self, data: st.DataObject) -> None:
-        """The text of an attribute has a line for each field that is not reserved; nothing in it acts."""
         kind = data.draw(_ATTRIBUTES)
         read = kind.decode(data.draw(contents(kind)))
         shown = [place.name for place, isReserved in placesOf(kind) if not isReserved]
@@ -108,7 +101,6 @@ class EveryStructureTests(SynchronousTestCase):
     @settings(max_examples=100, deadline=None)
     @given(st.data())
     def test_short(self, data: st.DataObject) -> None:
-        """Bytes that are too few are refused, and the error says of what."""
         kind = data.draw(_STRUCTURES.filter(lambda kind: kind.size > 0))
         raw = data.draw(st.binary(max_size=kind.size - 1))
         error = self.assertRaises(WireError, kind.decode, raw)
@@ -131,7 +123,6 @@ class EveryStructureTests(SynchronousTestCase):
         dumped(data.draw(st.binary(max_size=300)), 3)
 
     def test_unknownKeyword(self) -> None:
-        """Who makes one with a field that there is not is told of which structure, and the name."""
         for kind in structures():
             error = self.assertRaises(TypeError, kind, colour=3)
             self.assertIn(kind.__name__, str(error))
@@ -154,7 +145,6 @@ class EveryStructureTests(SynchronousTestCase):
                     self.assertIn(f"{kind.__name__}.{field.name}", str(problem))
 
     def test_wrongCount(self) -> None:
-        """An array takes as many as it has."""
         for kind in structures():
             for field in kind.fields:
                 if field.count is not None:
@@ -164,8 +154,6 @@ class EveryStructureTests(SynchronousTestCase):
 
 
 class JSONTests(SynchronousTestCase):
-    """What JSON may say."""
-
     def test_forms(self) -> None:
         """Names, numbers and texts of numbers, addresses as people write them."""
         info = smp.NodeInfo.fromDict(
@@ -181,7 +169,6 @@ class JSONTests(SynchronousTestCase):
         self.assertEqual(record, sa.PathRecord(dgid=GID.fromString("fe80::1"), reversible=True))
 
     def test_texts(self) -> None:
-        """Texts are texts; what is none, or would lose something, keeps its bytes."""
         named = smp.NodeDescription(nodeString="Rack 4 \N{SNOWMAN}".encode().ljust(64, b"\0"))
         self.assertEqual(named.toDict(), {"nodeString": "Rack 4 \N{SNOWMAN}"})
         self.assertEqual(smp.NodeDescription.fromDict(named.toDict()), named)
@@ -191,7 +178,6 @@ class JSONTests(SynchronousTestCase):
             self.assertEqual(smp.NodeDescription.fromDict(strange.toDict()), strange)
 
     def test_inner(self) -> None:
-        """Inner structures are mappings, arrays are lists."""
         record = sa.PortInfoRecord.fromDict({"endPortLID": 4, "portInfo": {"portState": "ACTIVE"}})
         self.assertEqual(
             record, sa.PortInfoRecord(endPortLID=LID(4), portInfo=smp.PortInfo(portState=PortState.ACTIVE))
@@ -200,7 +186,6 @@ class JSONTests(SynchronousTestCase):
         self.assertEqual(table.pkeys[:2], (0xFFFF, 0))
 
     def test_wrong(self) -> None:
-        """What does not fit is refused, with the name of the field, the value, and what was expected."""
         cases: list[tuple[type[Layout], dict[str, object], str]] = [
             (smp.NodeInfo, {"colour": 1}, "NodeInfo has no field colour: there are baseVersion, "),
             (smp.NodeInfo, {"numPorts": 256}, "NodeInfo.numPorts: 256 does not fit: it has 8 bits"),
@@ -226,8 +211,6 @@ class JSONTests(SynchronousTestCase):
 
 
 class TextTests(SynchronousTestCase):
-    """What people read."""
-
     def line(self, read: Layout, name: str) -> str:
         """The text of a field."""
         (text,) = (
@@ -238,7 +221,6 @@ class TextTests(SynchronousTestCase):
         return text
 
     def test_speeds(self) -> None:
-        """Speeds are told as infiniband-diags tells them, those of vendors by name."""
         info = smp.PortInfo(
             linkSpeedActive=4, linkSpeedExtActive=8, linkSpeedExtSupported=9, linkSpeedExtEnabled=30,
             linkSpeedExtActive2=1, linkWidthActive=2,
@@ -255,13 +237,11 @@ class TextTests(SynchronousTestCase):
         self.assertEqual(self.line(vendors, "linkSpeedEnabled"), "0x00")
 
     def test_capabilities(self) -> None:
-        """Bits have their names beside the number."""
         info = smp.PortInfo(capabilityMask=1 << 1 | 1 << 31, capabilityMask2=1 << 10)
         self.assertEqual(self.line(info, "capabilityMask"), "0x80000002 (SM, HIERARCHY_INFO)")
         self.assertEqual(self.line(info, "capabilityMask2"), "0x0400 (LINK_SPEED_NDR)")
 
     def test_numbersForCodes(self) -> None:
-        """A number that was given for a code is told as the code, and so in JSON."""
         values: dict[str, Any] = {"portState": 4, "portPhysicalState": 9}
         info = smp.PortInfo(**values)
         self.assertEqual(self.line(info, "portState"), "ACTIVE (4)")
@@ -269,7 +249,6 @@ class TextTests(SynchronousTestCase):
         self.assertEqual(info.toDict()["portState"], "ACTIVE")
 
     def test_undefined(self) -> None:
-        """Bits without a name are told, and so is that there is none; lanes are told by their names."""
         info = smp.PortInfo(linkWidthEnabled=0x22, linkSpeedEnabled=0, vlCap=4, operationalVLs=9)
         self.assertEqual(self.line(info, "linkWidthEnabled"), "4X or undefined (34)")
         self.assertEqual(self.line(info, "linkSpeedEnabled"), "undefined (0)")
@@ -277,21 +256,17 @@ class TextTests(SynchronousTestCase):
         self.assertEqual(self.line(info, "operationalVLs"), "9")
 
     def test_errorCorrection(self) -> None:
-        """How errors are corrected is told by name."""
         info = smp.PortInfoExtended(capMask=1, fecModeActive=values.FECMode.RS_FEC)
         self.assertEqual(self.line(info, "fecModeActive"), "RS_FEC (2)")
         self.assertEqual(self.line(info, "capMask"), "0x00000001 (FEC_MODE)")
 
     def test_vendor(self) -> None:
-        """A board's identifier is text."""
         self.assertEqual(
             self.line(vendor.MlxGeneralInfo(fwPSID=b"MT_1234".ljust(16, b"\0")), "fwPSID"), "MT_1234"
         )
 
 
 class DumpTests(SynchronousTestCase):
-    """What a dump says beyond the fields."""
-
     def test_notice(self) -> None:
         """A trap's name, and its details, by the class of the datagram."""
         details = traps.LinkDetails(lid=LID(7)).encode()
@@ -304,7 +279,6 @@ class DumpTests(SynchronousTestCase):
         self.assertIn("\ntrap of a vendor", dumped(datagram(messages.Notice)))
 
     def test_capabilities(self) -> None:
-        """What an agent can do, by its class."""
         info = messages.ClassPortInfo(capabilityMask=0x2601, capabilityMask2=2)
         administration = frame(ManagementClass.SUBN_ADM, Method.GET_RESP, 1, 1, 0, info.encode())
         self.assertIn(
@@ -319,7 +293,6 @@ class DumpTests(SynchronousTestCase):
         self.assertIn("ClassPortInfo can: nothing in particular", dumped(other))
 
     def test_abort(self) -> None:
-        """A packet that ends a long message is told with its reason."""
         whole = bytearray(datagram(sa.NodeRecord))
         header = messages.RMPPHeader(
             version=1, type=messages.RMPPType.ABORT, active=True, status=messages.RMPPStatus(118)
@@ -329,8 +302,6 @@ class DumpTests(SynchronousTestCase):
 
 
 class FormTests(SynchronousTestCase):
-    """Attributes that come in two forms, and those that stand elsewhere in a datagram."""
-
     def test_logs(self) -> None:
         """Logs of congestion control begin where no other attribute does."""
         event = congestion.SwitchCongestionLogEvent(slid=LID(1), dlid=LID(2), sl=3, timestamp=4)
@@ -344,7 +315,6 @@ class FormTests(SynchronousTestCase):
         self.assertEqual(framed.logData + framed.payload, log.encode().ljust(224, b"\0"))
 
     def test_reedSolomon(self) -> None:
-        """Which counters a port with Reed-Solomon coding has at the same place."""
         counters = pma.PortExtendedSpeedsCountersRSFEC(portFECCorrectedSymbolCtr=7, syncHeaderErrorCounter=9)
         other = pma.PortExtendedSpeedsCounters.decode(counters.encode())
         self.assertEqual(other.syncHeaderErrorCounter, 9)
@@ -364,7 +334,6 @@ class FormTests(SynchronousTestCase):
         self.assertIs(rmppformats.PACKETS[header.type], rmppformats.RMPPAck)
 
     def test_links(self) -> None:
-        """A local route header and a flow control packet, by hand."""
         header = LRH.decode(bytes.fromhex("f012 0007 0048 0003"))
         self.assertEqual((header.virtualLane, header.serviceLevel, header.dlid, header.slid), (15, 1, 7, 3))
         self.assertEqual((header.linkNextHeader, header.packetLength), (LinkNextHeader.BTH, 72))

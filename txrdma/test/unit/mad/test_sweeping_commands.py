@@ -20,22 +20,17 @@ NO_DEVICE = "sim:there is no such net"
 
 
 class SnapshotTests(CommandTestCase):
-    """A fabric is looked at once, and then again and again without it."""
-
     device = "sim:fattree:16:4"
 
     def kept(self, *arguments: str) -> str:
-        """What C{discover} prints, in a file."""
         path = Path(self.mktemp())
         path.write_text(self.said("discover", *arguments).out)
         return str(path)
 
     def again(self, name: str, path: str, *arguments: str) -> Said:
-        """A command on that, where there is no fabric."""
         return self.said(name, "--load", path, *arguments, device=NO_DEVICE)
 
     def test_json(self) -> None:
-        """From JSON all of these tell what they told from the fabric."""
         path = self.kept("--json")
         for name, *arguments in (
             ("discover",),
@@ -54,7 +49,6 @@ class SnapshotTests(CommandTestCase):
             )
 
     def test_text(self) -> None:
-        """From text, and from a net file, all but what is not in these."""
         nodes, links = self.said("nodes"), self.said("links", "--json").json
         for form in ("text", "net"):
             path = self.kept("-f", form)
@@ -65,7 +59,6 @@ class SnapshotTests(CommandTestCase):
                     self.assertEqual(link[key], known[key], (form, key))
 
     def test_check(self) -> None:
-        """C{check} looks at what is known, and asks nobody."""
         path = self.kept("--json")
         said = self.said("check", "--load", path, device="")
         self.assertEqual(
@@ -89,7 +82,6 @@ class SnapshotTests(CommandTestCase):
         self.assertEqual(said.status, 1)
 
     def test_diff(self) -> None:
-        """C{diff} of what C{discover} has printed in either form, and of the present."""
         path, text = self.kept("--json"), self.kept()
         for before, after in ((path, path), (text, text)):
             said = self.said("diff", before, after, device=NO_DEVICE)
@@ -97,7 +89,6 @@ class SnapshotTests(CommandTestCase):
         self.assertEqual(self.said("diff", path).out, "")
 
     def test_mistakes(self) -> None:
-        """What is neither is told with its line."""
         path = Path(self.mktemp())
         path.write_text("Switch 2\n")
         said = self.again("nodes", str(path))
@@ -105,28 +96,22 @@ class SnapshotTests(CommandTestCase):
 
 
 class BeginningTests(FabricCommandTestCase):
-    """Sweeps of a part."""
-
     def names(self, *arguments: str) -> list[str]:
         return sorted(node["name"] for node in self.told("nodes", *arguments))
 
     def test_from(self) -> None:
-        """From the end of a route, so far as is said from there."""
         self.assertEqual(self.names("--from", "DR 0,1,3", "--hops", "0"), ["right"])
         self.assertEqual(self.names("--from", "0,1,3", "--hops", "1"), ["b", "c", "d", "left", "right"])
         combined = f"{self.lid('left')} 0,3"
         self.assertEqual(self.names("--from", combined, "--hops", "0"), ["right"])
 
     def test_mistakes(self) -> None:
-        """Only directed routes begin elsewhere, and only at one."""
         self.assertIn("--by dr", self.refusedOptions("nodes", "--sa", "--from", "0,1"))
         self.said("nodes", "--from", self.lid("left"))
         self.assertIn("a sweep begins at a directed route", str(self.status))
 
 
 class DeviceTests(FabricCommandTestCase):
-    """What only some devices have."""
-
     net = TWO_SWITCHES.replace("speed=7\nextspeed=7", "speed=7").replace(
         'Switch 8 "', 'vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x99\nSwitch 8 "'
     )
@@ -152,15 +137,12 @@ class DeviceTests(FabricCommandTestCase):
         self.assertIn("subgraph cluster_1", self.said("discover", "-f", "dot"))
 
     def test_noGraphviz(self) -> None:
-        """Without Graphviz it is said what to install."""
         self.patch(shutil, "which", lambda name: None)
         self.assertEqual(self.said("discover", "-f", "svg"), "")
         self.assertIn("install Graphviz", str(self.status))
 
 
 class WideErrorsTests(FabricCommandTestCase):
-    """Devices that count errors in 64 bits."""
-
     def setUp(self) -> None:
         super().setUp()
         plain = PerformanceManagementAgents.answer
@@ -174,7 +156,6 @@ class WideErrorsTests(FabricCommandTestCase):
         self.patch(PerformanceManagementAgents, "answer", answer)
 
     def test_errors(self) -> None:
-        """Those are what is told: 70,000 are not 65,535; the others are nearly that, in words."""
         self.fabric.setCounters("c", 1, symbolErrorCounter=70000, portXmitData=1 << 30)
         [port] = self.told("errors", "--hosts", "--data")["ports"]
         self.assertEqual(port["errors"], {"symbolErrorCounter": 70000})
@@ -186,7 +167,6 @@ class WideErrorsTests(FabricCommandTestCase):
         )
 
     def test_clear(self) -> None:
-        """They are cleared where they are."""
         self.fabric.setCounters("c", 1, symbolErrorCounter=70000)
         self.said("errors", "--clear", "--yes")
         self.assertEqual(self.told("errors")["ports"], [])
@@ -194,8 +174,6 @@ class WideErrorsTests(FabricCommandTestCase):
 
 
 class CounterFaultsTests(FabricCommandTestCase):
-    """Ports that do not tell what they counted."""
-
     def test_refused(self) -> None:
         """One port that refuses hides no other of its node."""
         self.fabric.setCounters("left", 3, portXmitDiscards=7)
@@ -214,7 +192,6 @@ class CounterFaultsTests(FabricCommandTestCase):
         self.assertIn("port 2", told["silent"][0]["reason"])
 
     def test_noLink(self) -> None:
-        """A fabric that ends at our own port is not well."""
         self.fabric.cut("a")
         self.pump(2)
         told = self.told("check", "--no-errors")
@@ -223,8 +200,6 @@ class CounterFaultsTests(FabricCommandTestCase):
 
 
 class NamesTests(FabricCommandTestCase):
-    """Names of a map are in what all of these say."""
-
     def test_everywhere(self) -> None:
         """In text and JSON, of findings, differences, errors, links and topologies."""
         path, before = Path(self.mktemp()), self.mktemp()

@@ -46,7 +46,6 @@ NODES = ("a", "b", "c", "d", "left", "right")
 
 
 def swept(changes: list[tuple[str, int | None, int, int]]) -> Fabric:
-    """What a sweep finds where nodes, or their ports, tell other bytes in some places."""
     clock = SimulatedClock()
     fabric = SimulatedFabric(clock, twoSwitches(), isManaged=False)
     for name, number, place, value in changes:
@@ -69,8 +68,6 @@ def swept(changes: list[tuple[str, int | None, int, int]]) -> Fabric:
 
 
 class AnyFabricTests(SynchronousTestCase):
-    """Nodes and ports that tell anything."""
-
     @ENOUGH
     @given(
         st.lists(
@@ -84,7 +81,6 @@ class AnyFabricTests(SynchronousTestCase):
         )
     )
     def test_everything(self, changes: list[tuple[str, int | None, int, int]]) -> None:
-        """The sweep ends; what it has found is shown in all forms, judged, written, and read again."""
         fabric = swept(changes)
         told = json.loads(json.dumps(dump(fabric)))
         again = load(told)
@@ -142,12 +138,9 @@ PORT_RECORDS = st.builds(
 
 
 class AnyAdministrationTests(SynchronousTestCase):
-    """Administrations that tell anything."""
-
     @ENOUGH
     @given(st.lists(NODE_RECORDS), st.lists(LINK_RECORDS), st.lists(PORT_RECORDS))
     def test_tables(self, nodes: list[Any], links: list[Any], ports: list[Any]) -> None:
-        """A fabric comes of it, which can be shown and written."""
         tables = {"NodeRecord": nodes, "LinkRecord": links, "PortInfoRecord": ports}
         done = SASweep(Administration(**tables)).run()
         fabric = self.successResultOf(done)
@@ -169,12 +162,9 @@ ANYTHING = st.recursive(
 
 
 class AnyFileTests(SynchronousTestCase):
-    """Files that somebody has edited."""
-
     @ENOUGH
     @given(st.data())
     def test_json(self, data: st.DataObject) -> None:
-        """A snapshot with something else in it is read, or refused."""
         told = json.loads(json.dumps(dump(swept([]))))
         here: Any = told
         while True:
@@ -192,13 +182,11 @@ class AnyFileTests(SynchronousTestCase):
     @ENOUGH
     @given(ANYTHING)
     def test_otherJSON(self, told: Any) -> None:
-        """What is no snapshot at all is refused."""
         self.assertRaises(ValueError, load, told)
 
     @ENOUGH
     @given(st.lists(st.text(max_size=40) | st.from_regex(r'\s*0x[0-9a-f]{1,20} "?[a-z #"]*', fullmatch=True)))
     def test_names(self, lines: list[str]) -> None:
-        """A node-name map is read, or refused."""
         try:
             parseNodeNames("\n".join(lines))
         except InvalidRequest:
@@ -211,7 +199,6 @@ class AnyFileTests(SynchronousTestCase):
         )
     )
     def test_thresholds(self, lines: list[str]) -> None:
-        """A file of thresholds is read, or refused."""
         try:
             parseThresholds("\n".join(lines))
         except InvalidRequest:
@@ -224,7 +211,6 @@ class AnyFileTests(SynchronousTestCase):
         )
     )
     def test_net(self, changes: list[tuple[int, str]]) -> None:
-        """A net file is read, and is then the same when it is written again; or it is refused."""
         lines = list(LINES)
         for place, line in changes:
             lines[place % len(lines)] = line

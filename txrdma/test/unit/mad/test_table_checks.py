@@ -38,8 +38,6 @@ Hca 1 "h2"
 
 
 class SurveyedTestCase(FabricTestCase):
-    """A fabric that is swept, and whose tables are read."""
-
     def swept(self) -> Fabric:
         fabric: Fabric = self.told(Sweep(self.agent).run())
         return fabric
@@ -58,14 +56,10 @@ class SurveyedTestCase(FabricTestCase):
 
 
 class TableTests(SurveyedTestCase):
-    """Tables of two switches with hosts."""
-
     def test_well(self) -> None:
-        """A fabric as its SM has made it has no findings."""
         self.assertEqual(self.found(), [])
 
     def test_pkeys(self) -> None:
-        """A P_Key of a host that its switch's port does not let through is found, at the switch."""
         host, switch = self.fabric.port("c"), self.fabric.port("right", 1)
         poke(PortInfo, "partitionEnforcementInbound")(switch.info, 1)
         self.assertEqual(self.found(), [])
@@ -80,7 +74,6 @@ class TableTests(SurveyedTestCase):
         self.assertEqual(self.found(), [])
 
     def test_lanes(self) -> None:
-        """Virtual lanes that differ at the two ends of a link are found."""
         lanes = SLtoVLMappingTable(vls=(0,) * 16).encode()
         self.fabric.port("c").tables = {(SLtoVLMappingTable.attributeID, 0): lanes}
         (found,) = self.found()
@@ -103,7 +96,6 @@ class TableTests(SurveyedTestCase):
         self.assertIn("20.39.9999", found.text)
 
     def test_silent(self) -> None:
-        """What a node does not tell is not judged."""
         fabric = self.swept()
         self.fabric.silence("right")
         tables = self.surveyed(fabric)
@@ -127,13 +119,10 @@ class TableTests(SurveyedTestCase):
 
 
 class RouteTests(SurveyedTestCase):
-    """Forwarding tables that somebody has spoilt."""
-
     def spoil(self, switch: str, lid: int, port: int) -> None:
         self.fabric.linearOf(self.fabric.node(switch))[lid] = port
 
     def test_nowhere(self) -> None:
-        """A LID that a switch drops, and one that goes to a port without a link, are found."""
         self.spoil("left", self.lid("c"), 0xFF)
         self.spoil("left", self.lid("d"), 7)
         found = self.found()
@@ -142,13 +131,11 @@ class RouteTests(SurveyedTestCase):
         self.assertTrue(all("left" in one.text for one in found))
 
     def test_circles(self) -> None:
-        """Switches that send packets to each other are found: a LID that is not reached, and a loop."""
         self.spoil("left", self.lid("c"), 3)
         self.spoil("right", self.lid("c"), 4)
         self.assertLessEqual({"credit-loop", "unreachable-lid"}, set(self.kinds()))
 
     def test_uneven(self) -> None:
-        """Of two links to the same hosts one that has all LIDs is found."""
         for name in "cd":
             self.spoil("left", self.lid(name), 3)
         for lid in (self.lid("b", 2),):
@@ -156,19 +143,15 @@ class RouteTests(SurveyedTestCase):
         self.assertEqual(self.kinds(), ["unbalanced"])
 
     def test_unused(self) -> None:
-        """An entry that no packet ever uses is nobody's fault."""
         self.spoil("left", self.lid("right"), 7)
         self.assertEqual(self.found(), [])
 
 
 class RingTests(SurveyedTestCase):
-    """A ring of three switches, in which packets can wait for each other."""
-
     def net(self) -> Net:
         return parseNet(RING)
 
     def test_loop(self) -> None:
-        """Each packet goes the long way round: every link waits for the next one; by short ways none does."""
         self.assertEqual(self.found(), [])
         for at, host in (("s0", "h2"), ("s1", "a"), ("s2", "h1")):
             self.fabric.linearOf(self.fabric.node(at))[self.lid(host)] = 2
@@ -178,38 +161,30 @@ class RingTests(SurveyedTestCase):
 
 
 class TreeTests(SurveyedTestCase):
-    """A fat tree of three levels."""
-
     def net(self) -> Net:
         return parseNet(fatTree(64).text().replace('"h00000"', '"a"'))
 
     def test_well(self) -> None:
-        """A fat tree as its SM routes it has no loop, no LID without a route, and even links."""
         self.assertEqual(self.found(), [])
 
 
 class CableTests(SurveyedTestCase):
-    """A plan of cables, and cables."""
-
     def compared(self, text: str) -> list[tuple[str, str]]:
         found = cableFindings(self.swept(), parseCables(text))
         return sorted((one.kind, one.where.partition(" (")[0]) for one in found)
 
     def test_well(self) -> None:
-        """Cables as they are planned, by names or by GUIDs, are well."""
         self.assertEqual(self.compared(TWO_SWITCHES), [])
         guid = self.fabric.node("c").guid.raw.hex()
         self.assertEqual(self.compared(TWO_SWITCHES.replace('"c"', f'"H-{guid}"')), [])
 
     def test_swapped(self) -> None:
-        """Two hosts whose cables are swapped are found, each once."""
         text = (
             TWO_SWITCHES.replace('"a"[1]', '"x"[1]').replace('"c"[1]', '"a"[1]').replace('"x"[1]', '"c"[1]')
         )
         self.assertEqual([kind for kind, _where in self.compared(text)], ["cable-wrong"] * 2)
 
     def test_missing(self) -> None:
-        """A cable that is cut, one that nobody planned, and a node that is not there are found."""
         self.fabric.cut("left", 3)
         self.assertEqual(self.compared(TWO_SWITCHES), [("cable-missing", "left")])
         self.fabric.heal("left", 3)
@@ -223,7 +198,6 @@ class CableTests(SurveyedTestCase):
         self.assertEqual(self.compared(more), [("node-missing", "z")])
 
     def test_mistakes(self) -> None:
-        """Lines that mean nothing are told with their numbers."""
         for text in ('Switch 2 "s"\n[1] nothing', 'Switch 2 "s"\n[1] "a"[1]\n[1] "b"[1]', "", '[1] "a"[1]'):
             error = self.assertRaises(InvalidRequest, parseCables, text, "my.topology")
             self.assertIn("my.topology", str(error))

@@ -25,8 +25,6 @@ IS_OLD_TWISTED: Final = tuple(map(int, version("Twisted").split(".")[:2])) < (24
 
 
 class FaultTests(SynchronousTestCase):
-    """What goes wrong in work, and what work does wrong."""
-
     def setUp(self) -> None:
         self.agent = FakeAgent()
         self.schedule = MADSchedule(self.agent, maxOutstanding=3)
@@ -59,7 +57,6 @@ class FaultTests(SynchronousTestCase):
         self.assertEqual(ours, ["outermost", "outside", "inside", "innermost"])
 
     def test_ownRun(self) -> None:
-        """Work that waits for the run that it is part of is told so, instead of never ending."""
         done: list[Deferred[Any]] = []
 
         async def waits() -> str:
@@ -83,7 +80,6 @@ class FaultTests(SynchronousTestCase):
         self.assertIn("running already", self.successResultOf(self.schedule.run(runs())))
 
     def test_ownTask(self) -> None:
-        """So is work that waits for itself, at once or by way of others."""
         tasks: list[Task] = []
 
         async def waits(which: int) -> None:
@@ -100,7 +96,6 @@ class FaultTests(SynchronousTestCase):
             self.assertIn("waits for", self.failureResultOf(done, RuntimeError).getErrorMessage())
 
     def test_ownSource(self) -> None:
-        """So is work that waits for all that it is one of; but a source may wait for what came of it."""
         tasks: list[Task] = []
 
         async def waits() -> None:
@@ -124,7 +119,6 @@ class FaultTests(SynchronousTestCase):
         self.successResultOf(again)
 
     def test_cancelled(self) -> None:
-        """Cancelling closes all work, innermost first, cancels what it waits for, tells who waits for it."""
         clock = Clock()
         closed: list[str] = []
         sleeping: Deferred[None] = deferLater(clock, 100.0)
@@ -183,7 +177,6 @@ class FaultTests(SynchronousTestCase):
         self.assertEqual(self.schedule.progress.calls, 5)
 
     def test_cancelledFromWithin(self) -> None:
-        """Work may cancel the run itself: it goes no further than to where it waits next."""
         reached: list[int] = []
         done: list[Deferred[Any]] = []
 
@@ -208,7 +201,6 @@ class FaultTests(SynchronousTestCase):
         self.assertEqual(self.schedule.progress.running, 0)
 
     def test_cancelledFromSource(self) -> None:
-        """A source that cancels the run is closed, and so is the work that it brings after that."""
         reached: list[int] = []
         done: list[Deferred[Any]] = []
 
@@ -234,7 +226,6 @@ class FaultTests(SynchronousTestCase):
         self.assertEqual([each for each in warned if "never awaited" in str(each.message)], [])
 
     def test_stubborn(self) -> None:
-        """Work that does not let itself be closed is in the log, and the rest is cancelled all the same."""
 
         def stays() -> Generator[Any, Any, None]:
             try:
@@ -250,8 +241,6 @@ class FaultTests(SynchronousTestCase):
 
 
 class SizeTests(SynchronousTestCase):
-    """Much work, or work in work in work."""
-
     DEPTH = 10_000
 
     def setUp(self) -> None:
@@ -259,7 +248,6 @@ class SizeTests(SynchronousTestCase):
         self.schedule = MADSchedule(self.agent, maxOutstanding=3)
 
     def test_deep(self) -> None:
-        """Generators that call each other need no stack, on the way down or up; nor has an exception to."""
 
         def down(depth: int, isBad: bool) -> Generator[Any, Any, int]:
             if depth == 0:
@@ -315,7 +303,6 @@ class SizeTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(done), self.DEPTH)
 
     def test_million(self) -> None:
-        """Of a source of a million, those exist that are on their way: the rest is made as there is room."""
         made = ended = most = 0
 
         async def asks() -> None:
@@ -344,7 +331,6 @@ class SizeTests(SynchronousTestCase):
         self.assertEqual(made, 10_103)
 
     def test_otherWaits(self) -> None:
-        """So it is where they wait for something else than calls."""
         clock = Clock()
         made = 0
 
@@ -366,7 +352,6 @@ class SizeTests(SynchronousTestCase):
         self.assertEqual(seen, [3, 6, 9, 10])
 
     def test_noDeadlock(self) -> None:
-        """Work that waits for work of its own takes no room from it."""
 
         async def asks() -> None:
             await self.schedule.SubnGet(NodeInfo, HERE)
@@ -384,7 +369,6 @@ class SizeTests(SynchronousTestCase):
         self.assertEqual((answered, self.schedule.progress.most), (256, 3))
 
     def test_progress(self) -> None:
-        """How far it is can be seen at any time, and is told after each call."""
         told: list[tuple[int, int, int]] = []
 
         def tell(progress: Progress) -> None:
@@ -407,7 +391,6 @@ class SizeTests(SynchronousTestCase):
 
 
 def measured() -> int:
-    """How many objects of ours exist that are tracked: generators, coroutines, Deferreds."""
     gc.collect()
     kinds = (types.GeneratorType, types.CoroutineType, Deferred)
     return sum(isinstance(each, kinds) for each in gc.get_objects())

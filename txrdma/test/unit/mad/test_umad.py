@@ -43,8 +43,6 @@ GIDS = ("fe80::1", "fe80::2")
 
 
 class UmadCase(SynchronousTestCase):
-    """C{roce0} and C{roce1}, on a wire, and C{mlx5_0} of InfiniBand with nobody else."""
-
     def setUp(self) -> None:
         self.clock = ReactorClock()
         self.sysfs = SysFS(self.mktemp())
@@ -101,10 +99,7 @@ class UmadCase(SynchronousTestCase):
 
 
 class PortTests(UmadCase):
-    """What a port says of itself, and what it takes to have one."""
-
     def test_endPort(self) -> None:
-        """What sysfs tells of it."""
         end = self.port("mlx5_0").endPort
         self.assertEqual((end.lid, end.lidMask, end.smLID, end.smServiceLevel), (7, 1, 1, 3))
         self.assertEqual(end.pkeys, (0x7FFF, 0x8001))
@@ -113,7 +108,6 @@ class PortTests(UmadCase):
         self.assertFalse(end.isCalled("mlx5_0/2"))
 
     def test_noSuchFile(self) -> None:
-        """Without its device file a port is not to be had; nor with an error that says nothing."""
         del self.kernel.gids["umad0"]
         self.assertRaises(DeviceUnavailable, self.port, "roce0")
         self.kernel.isGone = True
@@ -136,7 +130,6 @@ class PortTests(UmadCase):
             self.assertEqual((qpn, qkey, to, message[65]), (0, 0, lid, managementClass))
 
     def test_closed(self) -> None:
-        """Closing twice is fine; the reactor is left before that; nothing is read afterwards."""
         agent = self.agent("roce0")
         left: list[int] = []
         leave = self.clock.removeReader
@@ -154,7 +147,6 @@ class PortTests(UmadCase):
         self.assertRaises(DeviceUnavailable, agent.port.send, bytes(256), self.path)
 
     def test_strings(self) -> None:
-        """Strings name ports as people do, and who cuts long messages."""
         asked: list[str] = []
 
         def find(spelling: str) -> object:
@@ -179,10 +171,7 @@ class PortTests(UmadCase):
 
 
 class CallTests(UmadCase):
-    """Calls between two ports."""
-
     def test_call(self) -> None:
-        """A request is served, and the way it came leads back."""
         client, server = self.agent("roce0"), self.agent("roce1")
         served = self.serve(server, PERFORMANCE, lambda request: PortCounters(portXmitData=7))
         self.assertEqual(self.result(client.PerformanceGet(PortCounters, self.path)).portXmitData, 7)
@@ -191,7 +180,6 @@ class CallTests(UmadCase):
         self.assertEqual((path.sqpn, path.dqpn, path.qkey, path.hopLimit), (1, 1, GMP_QKEY, 64))
 
     def test_envelope(self) -> None:
-        """What stands before a datagram, byte by byte."""
         port = self.port("mlx5_0")
         datagram = frame(PERFORMANCE, Method.GET, 0x1122334455667788, 0x12, 0, b"")
         path = IBPath(
@@ -215,7 +203,6 @@ class CallTests(UmadCase):
         self.assertEqual(message[72:80], bytes.fromhex("00000001 55667788"))
 
     def test_partitions(self) -> None:
-        """The P_Key's index is looked for; where the port is no member nothing is sent."""
         port, datagram = self.port("mlx5_0"), frame(PERFORMANCE, Method.GET, 1, 0x12, 0, b"")
         for pkey, index in ((0xFFFF, 0), (0x7FFF, 0), (0x8001, 1)):
             port.send(datagram, IBPath(dlid=LID(9), pkey=PKey(pkey)))
@@ -223,7 +210,6 @@ class CallTests(UmadCase):
         self.assertRaises(InvalidRequest, port.send, datagram, IBPath(dlid=LID(9), pkey=PKey(0x8002)))
 
     def test_timeout(self) -> None:
-        """The kernel says that nobody has answered; then it is asked again, and in the end the call fails."""
         client = self.agent("roce0")
         self.failure(client.PerformanceGet(PortCounters, self.path, retries=2), MADTimeoutError)
         self.assertEqual(len(self.kernel.sent), 3)
@@ -231,7 +217,6 @@ class CallTests(UmadCase):
         self.assertEqual(len({message[72:80] for message in self.kernel.sent}), 1)
 
     def test_slowKernel(self) -> None:
-        """Who is faster than the kernel waits for it: it takes no request twice that it still waits for."""
         self.kernel.lateness = 0.2
         client = self.agent("roce0")
         self.failure(client.PerformanceGet(PortCounters, self.path, retries=2), MADTimeoutError)
@@ -242,7 +227,6 @@ class CallTests(UmadCase):
         self.result(client.PerformanceGet(PortCounters, self.path))
 
     def test_forgets(self) -> None:
-        """Nothing remains of calls that have ended."""
         client, server = self.agent("roce0"), self.agent("roce1")
         self.serve(server, PERFORMANCE, lambda request: PortCounters())
         self.result(client.PerformanceGet(PortCounters, self.path))
@@ -256,7 +240,6 @@ class CallTests(UmadCase):
         self.assertEqual(client.port._asked, {})  # type: ignore[attr-defined]  # a UmadPort
 
     def test_refusedByKernel(self) -> None:
-        """What the kernel does not take fails at once."""
         client = self.agent("roce0")
 
         def refuse(fd: int, message: bytes) -> int:
@@ -267,13 +250,11 @@ class CallTests(UmadCase):
         self.assertEqual(client.port._asked, {})  # type: ignore[attr-defined]  # a UmadPort
 
     def test_full(self) -> None:
-        """So does what it has no room for."""
         client = self.agent("roce0")
         self.kernel.isFull = True
         self.failureResultOf(client.PerformanceGet(PortCounters, self.path), ResourceExhausted)
 
     def test_hungUp(self) -> None:
-        """The same where the reactor is told, as by epoll of a device that was taken away."""
         client = self.agent("roce0")
         waiting = client.PerformanceGet(PortCounters, self.path)
         port = cast("UmadPort", client.port)
@@ -284,8 +265,6 @@ class CallTests(UmadCase):
 
 
 class RecordedTests(UmadCase):
-    """What Linux 6.12 really gave back, from rxe0 and rxe1 in a virtual machine."""
-
     skip = None if sys.byteorder == "little" else "recorded on a little-endian machine"
 
     ANSWER = (
@@ -305,7 +284,6 @@ class RecordedTests(UmadCase):
     )
 
     def read(self, *messages: bytes) -> list[tuple[bytes, IBPath]]:
-        """What the port makes of them."""
         agent = self.agent("roce0")
         port = cast("UmadPort", agent.port)
         heard: list[tuple[bytes, IBPath]] = []
@@ -315,7 +293,6 @@ class RecordedTests(UmadCase):
         return heard
 
     def test_answers(self) -> None:
-        """Datagrams behind their headers, and the ways that they took."""
         messages = [bytes.fromhex(text).ljust(320, b"\0") for text in (self.ANSWER, self.UNSERVED)]
         heard = self.read(*messages)
         self.assertEqual([datagram for datagram, _ in heard], [message[64:] for message in messages])
@@ -325,7 +302,6 @@ class RecordedTests(UmadCase):
             self.assertEqual((path.sqpn, path.hopLimit, path.slid, path.pkey), (1, 64, 0, 0xFFFF))
 
     def test_tooLong(self) -> None:
-        """A message that is longer than the buffer says how long it is, and is read at the second try."""
         begin = bytes.fromhex(self.TOO_LONG)
         message = begin.ljust(struct.unpack_from("=I", begin, 16)[0], b"\1")
         ((datagram, _),) = self.read(message)
@@ -334,10 +310,7 @@ class RecordedTests(UmadCase):
 
 
 class ServeTests(UmadCase):
-    """Requests are for who has asked for them first."""
-
     def test_trap(self) -> None:
-        """A trap that was repressed is answered: nothing of it is kept."""
         client, server = self.agent("roce0"), self.agent("roce1")
         MADServer(server).listen(lambda notice, request: None, ADMINISTRATION, (Method.TRAP,))
         self.result(client.SubnAdmTrap(Notice(isGeneric=True, trapNumber=64), self.path))
@@ -356,7 +329,6 @@ class ServeTests(UmadCase):
         second.serve(PERFORMANCE, [Method.SET])
 
     def test_oldKernel(self) -> None:
-        """Kernels of old have an older call, and are told first to speak of P_Keys."""
         self.kernel.isOld = True
         client, server = self.agent("roce0"), self.agent("roce1")
         self.serve(server, PERFORMANCE, lambda request: PortCounters(portXmitData=7))
@@ -365,7 +337,6 @@ class ServeTests(UmadCase):
         self.assertFalse(client.port.hasSMI)
 
     def test_registration(self) -> None:
-        """The same agent, told in both ways, byte by byte."""
         asked: list[tuple[int, bytes]] = []
 
         def hear(fd: int, number: int, *arguments: Any) -> int:
@@ -387,11 +358,9 @@ class ServeTests(UmadCase):
         self.assertEqual(asked, [(0xC0281B04, new), (0xC0281B04, new), (0x1B03, b""), (0xC01C1B01, old)])
 
     def test_impossible(self) -> None:
-        """A class that does not pass cannot be served."""
         self.assertRaises(InvalidRequest, self.port("roce0").serve, ManagementClass.SUBN_LID, [Method.GET])
 
     def test_answersOfTheServed(self) -> None:
-        """A port may serve a class and ask for it at the same time."""
         one, other = self.agent("roce0"), self.agent("roce1")
         back = IBPath(dgid=GID.fromString(GIDS[0]), dqpn=QPN(1))
         for agent, number in ((one, 1), (other, 2)):
@@ -400,7 +369,6 @@ class ServeTests(UmadCase):
         self.assertEqual([self.result(call).portXmitData for call in calls], [2, 1])
 
     def test_vendor(self) -> None:
-        """Vendors' classes are told apart by their OUI."""
         client, server = self.agent("roce0"), self.agent("roce1")
         kind = OpenIBPing.vendorClass
         assert kind is not None
@@ -410,8 +378,6 @@ class ServeTests(UmadCase):
 
 
 class TableTests(UmadCase):
-    """Long messages: by the kernel, and by us."""
-
     def records(self, count: int) -> list[NodeRecord]:
         return [NodeRecord(lid=LID(number % 0xBFFF + 1)) for number in range(count)]
 
@@ -425,12 +391,10 @@ class TableTests(UmadCase):
         server.close()
 
     def test_byTheKernel(self) -> None:
-        """It brings them whole, also empty ones, and such as are longer than what we read at once."""
         for count in (0, 1, 1000, 2000):
             self.fetch(count, True, True)
 
     def test_resends(self) -> None:
-        """The kernel is told to send segments again that get lost."""
         self.fetch(10, True, True)
         answer = self.kernel.sent[1]
         timeout, retries = struct.unpack_from("=II", answer, 8)
@@ -438,18 +402,15 @@ class TableTests(UmadCase):
         self.assertGreater(retries, 3)
 
     def test_byUs(self) -> None:
-        """We cut and join them, the kernel passes on the segments."""
         for count in (0, 1, 1000):
             self.fetch(count, False, False)
 
     def test_lossy(self) -> None:
-        """The same while some get lost."""
         lost = iter(range(10_000))
         self.kernel.lose = lambda datagram: next(lost) % 23 == 22
         self.fetch(1000, False, False)
 
     def test_cancelled(self) -> None:
-        """Who no longer wants a table tells its sender, though the kernel changes transaction IDs."""
         client, server = self.agent("roce0", False), self.agent("roce1", False)
         records = self.records(5000)
         self.serve(server, ADMINISTRATION, lambda request: records, Method.GET_TABLE)
@@ -463,7 +424,6 @@ class TableTests(UmadCase):
         self.assertLess(len(self.kernel.sent), before + 70)
 
     def test_multi(self) -> None:
-        """A long question's acknowledgements are found, though the kernel changes transaction IDs."""
         client, server = self.agent("roce0", False), self.agent("roce1", False)
         paths = [PathRecord(dlid=LID(number)) for number in range(100)]
         self.serve(server, ADMINISTRATION, lambda request: paths, Method.GET_MULTI)

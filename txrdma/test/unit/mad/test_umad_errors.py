@@ -27,24 +27,19 @@ NOWHERE = GID.fromString("fe80::77")
 
 
 class RefusalTests(UmadCase):
-    """What the kernel does not take, and what it says of it."""
-
     def waited(self, seconds: float) -> int:
-        """For how many milliseconds the kernel is to wait."""
         port = self.port("roce0")
         port.send(frame(PERFORMANCE, Method.GET, 7, 0x12, 0, b""), self.path, seconds)
         (milliseconds,) = struct.unpack_from("=I", self.kernel.sent[-1], 8)
         return int(milliseconds)
 
     def test_patience(self) -> None:
-        """The kernel waits a little less long than we; but it does, and no longer than it can count."""
         self.assertEqual(self.waited(2.0), 1800)
         self.assertEqual(self.waited(0.0004), 1)
         self.assertEqual(self.waited(0.0), 0)
         self.assertEqual(self.waited(1e12), 0x7FFFFFFF)
 
     def test_noSuchHeader(self) -> None:
-        """A way that no header can say is refused before the kernel sees it."""
         port, datagram = self.port("roce0"), frame(PERFORMANCE, Method.GET, 7, 0x12, 0, b"")
         path = IBPath(dgid=NOWHERE)
         object.__setattr__(path, "hopLimit", 300)
@@ -79,7 +74,6 @@ class RefusalTests(UmadCase):
         self.assertEqual(set(agents), before)
 
     def test_bufferShrinks(self) -> None:
-        """What was made for a long message does not stay."""
         client, server = self.agent("roce0"), self.agent("roce1")
         records = [NodeRecord()] * 2000
         self.serve(server, ADMINISTRATION, lambda request: records, Method.GET_TABLE)
@@ -90,10 +84,7 @@ class RefusalTests(UmadCase):
 
 
 class GoneTests(UmadCase):
-    """The device is taken away."""
-
     def calls(self, agent: MADAgent) -> list[Deferred[Any]]:
-        """Calls of all kinds, that nobody answers."""
         path, nobody = IBPath(dgid=NOWHERE), [NOWHERE] * 50
         return [
             *(agent.PerformanceGet(PortCounters, path, number) for number in range(20)),
@@ -103,7 +94,6 @@ class GoneTests(UmadCase):
         ]
 
     def gone(self, agent: MADAgent, calls: list[Deferred[Any]]) -> None:
-        """All of them end, and so does whoever asks later; nothing is left."""
         self.wait(lambda: all(call.called for call in calls))
         for call in (*calls, agent.PerformanceGet(PortCounters, self.path)):
             error = self.failureResultOf(call, DeviceUnavailable).value
@@ -115,7 +105,6 @@ class GoneTests(UmadCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_reading(self) -> None:
-        """A reader hears of it."""
         for rmpp in (True, False):
             agent = self.agent("roce0", rmpp)
             calls = self.calls(agent)
@@ -124,7 +113,6 @@ class GoneTests(UmadCase):
             self.kernel.isGone = False
 
     def test_oldKernel(self) -> None:
-        """Kernels before 5.6 tell no reader; a writer hears that something is wrong, and sysfs says what."""
         agent = self.agent("roce0")
         calls = self.calls(agent)
         self.kernel.vanish("umad0")
@@ -132,7 +120,6 @@ class GoneTests(UmadCase):
         self.gone(agent, calls)
 
     def test_stillThere(self) -> None:
-        """The same refusal of a device that is there is about the datagram."""
         agent = self.agent("roce0")
         waiting = agent.PerformanceGet(PortCounters, IBPath(dgid=NOWHERE))
         self.kernel.vanish("umad0")
@@ -142,7 +129,6 @@ class GoneTests(UmadCase):
         self.failureResultOf(waiting, DeviceUnavailable)
 
     def test_registering(self) -> None:
-        """It is noticed by the first call of a class, and by who wants to serve one."""
         for act in ("ask", "serve"):
             agent = self.agent("roce0")
             waiting = agent.PerformanceGet(PortCounters, IBPath(dgid=NOWHERE))

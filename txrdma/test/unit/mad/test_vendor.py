@@ -26,10 +26,7 @@ from txrdma.test.support.mad.simulated import FabricTestCase, gmp
 
 
 class VendorTests(FabricTestCase):
-    """Requests of vendors' classes go there and come back."""
-
     def test_ping(self) -> None:
-        """Who serves the class answers with its name; the datagrams say whose class it is, both ways."""
         handler, end = servePing(MADServer(self.agentAt("c")), "c.example")
         seen: list[bytes] = []
         received = self.agent.received
@@ -49,7 +46,6 @@ class VendorTests(FabricTestCase):
         self.assertEqual((answer.text, handler.answered), ("c", 1))  # the simulated host itself
 
     def test_sysstat(self) -> None:
-        """The three questions have their answers; others are refused."""
         serveSysstat(MADServer(self.agentAt("c")), "c.example")
         there = gmp(self.lid("c"))
         self.assertEqual(self.told(self.agent.VendGet(OpenIBSystemPing, there)).text, "")
@@ -58,7 +54,6 @@ class VendorTests(FabricTestCase):
         self.assertTrue(processors().startswith(told) and told)
 
     def test_unknownAttribute(self) -> None:
-        """An attribute of another class is no question for this one."""
         server = MADServer(self.agentAt("c"))
         handler, _ = servePing(server)
         server.handle(0x33, handler, (1,), 0x001405)
@@ -66,7 +61,6 @@ class VendorTests(FabricTestCase):
         self.assertEqual(error.status, 0x0C)
 
     def test_hostName(self) -> None:
-        """Who tells its name asks nobody else for it: an answer of DNS may take seconds."""
 
         def ask(*arguments: object) -> str:
             raise AssertionError("DNS was asked")
@@ -76,17 +70,14 @@ class VendorTests(FabricTestCase):
         self.assertEqual(hostName(), os.uname().nodename)
 
     def test_twice(self) -> None:
-        """One at a time serves a class on a port."""
         servePing(MADServer(self.agentAt("c")))
         self.assertRaises(ResourceExhausted, servePing, MADServer(self.agentAt("c")))
 
     def test_text(self) -> None:
-        """Text always ends with a zero; what came without one is read all the same."""
         self.assertEqual(filled("x" * 500), b"x" * 215 + b"\0")
         self.assertEqual(OpenIBPing(content=b"y" * 216).text, "y" * 216)
 
     def test_processors(self) -> None:
-        """A line for each processor; their number, where the kernel does not say what they are."""
         path = Path(self.mktemp())
         path.write_text(
             "processor\t: 0\nmodel name\t: Fast\ncpu MHz\t: 2000.5\n\nprocessor\t: 1\ncpu MHz\t: 1\n\n"

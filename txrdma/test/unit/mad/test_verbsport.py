@@ -57,8 +57,6 @@ ADMINISTRATION = ManagementClass.SUBN_ADM
 
 
 class VerbsPortCase(SynchronousTestCase):
-    """An agent here, and a server there, each with a software device."""
-
     addresses = ("10.0.0.1", "10.0.0.2")
 
     def setUp(self) -> None:
@@ -85,7 +83,6 @@ class VerbsPortCase(SynchronousTestCase):
         return answers
 
     def result(self, answer: Deferred[Any], seconds: float = 30.0) -> Any:
-        """What comes of it; time passes until then."""
         self.wait(lambda: answer.called, seconds)
         return self.successResultOf(answer)
 
@@ -102,10 +99,7 @@ class VerbsPortCase(SynchronousTestCase):
 
 
 class SubscriptionTests(VerbsPortCase):
-    """Who has a queue pair of its own says so."""
-
     def test_reports(self) -> None:
-        """Reports come to it, and not to queue pair 1."""
         heard: list[int] = []
         answers = self.serve(ADMINISTRATION, lambda request: request.payload, Method.SET)
         server = MADServer(self.agent)
@@ -124,10 +118,7 @@ class SubscriptionTests(VerbsPortCase):
 
 
 class CallTests(VerbsPortCase):
-    """What passes between two of them."""
-
     def test_call(self) -> None:
-        """A request is served, by a queue pair that is not queue pair 1, and its way leads back."""
         counters = PortCounters(portSelect=1, portXmitData=77)
         served = self.serve(PERFORMANCE, lambda request: counters)
         self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, self.path)), counters)
@@ -140,7 +131,6 @@ class CallTests(VerbsPortCase):
         )
 
     def test_many(self) -> None:
-        """More requests than the send queue holds wait for their turn, and all are answered."""
         self.serve(PERFORMANCE, lambda request: PortCounters(portXmitData=request.header.attributeModifier))
         count = 5 * SENDS
         calls = [self.agent.PerformanceGet(PortCounters, self.path, index) for index in range(count)]
@@ -148,14 +138,12 @@ class CallTests(VerbsPortCase):
         self.assertEqual([self.successResultOf(call).portXmitData for call in calls], list(range(count)))
 
     def test_silence(self) -> None:
-        """Whom nobody answers gives up."""
         self.network.partition(*self.addresses)
         failed = self.agent.PerformanceGet(PortCounters, self.path)
         self.wait(lambda: failed.called)
         self.failureResultOf(failed, MADTimeoutError)
 
     def test_closed(self) -> None:
-        """It leaves the reactor while there is a descriptor; closing twice is fine; then it sends nothing."""
         port = self.ports[0]
         left: list[int] = []
         leave = self.clock.removeReader
@@ -172,7 +160,6 @@ class CallTests(VerbsPortCase):
         self.assertRaises(DeviceUnavailable, port.send, bytes(256), self.path)
 
     def test_misdirected(self) -> None:
-        """What cannot be sent is refused at once, and says why."""
         port, gmp = self.ports[0], frame(PERFORMANCE, 1, 1, 0x12, 0, b"")
         for datagram, path, why in (
             (gmp + b"\0", self.path, "256 bytes"),
@@ -197,7 +184,6 @@ class CallTests(VerbsPortCase):
         self.assertIs(port._pair.state, QPState.RTS)
 
     def sendRaw(self, datagram: bytes) -> None:
-        """From the first port's queue pair, whatever it is."""
         port = self.ports[0]
         slot = port._free.popleft()
         memory = port._memory
@@ -211,8 +197,6 @@ class CallTests(VerbsPortCase):
 
 
 class GSITests(VerbsPortCase):
-    """The general services interface of a software device's port."""
-
     def port(self, device: SoftDevice) -> VerbsPort:
         return VerbsPort(cast("IReactor", self.clock), device, isGSI=True)
 
@@ -237,7 +221,6 @@ class GSITests(VerbsPortCase):
         self.assertEqual(device.gids(2), (GID.fromIP("10.0.0.8"),))
 
     def test_beside(self) -> None:
-        """Datagrams for queue pair 1 do not come to another queue pair of the same port."""
         beside = VerbsPort(cast("IReactor", self.clock), self.devices[1], closesDevice=False)
         other = MADAgent(self.clock, beside)
         self.addCleanup(other.close)
@@ -253,10 +236,7 @@ class GSITests(VerbsPortCase):
 
 
 class ChosenTests(VerbsPortCase):
-    """Transactions that somebody else keeps."""
-
     def test_chosen(self) -> None:
-        """A call goes out under the transaction ID that was chosen for it, and its answer ends it."""
         served = self.serve(PERFORMANCE, lambda request: PortCounters())
         number = self.agent.newTransactionID()
         call = self.agent.PerformanceGet(PortCounters, self.path, transactionID=number)
@@ -269,7 +249,6 @@ class ChosenTests(VerbsPortCase):
         self.failureResultOf(wide, InvalidRequest)
 
     def test_unanswered(self) -> None:
-        """A message that nobody answers may bear the number of a transaction of the peer's."""
         served = self.serve(ManagementClass.SNMP, lambda request: None, Method.SEND)
         call = self.agent.PerformanceGet(PortCounters, self.path, transactionID=7)
         self.successResultOf(self.agent.SNMPSend(PDUInfo, self.path, transactionID=7))
@@ -280,7 +259,6 @@ class ChosenTests(VerbsPortCase):
         self.failureResultOf(call, CancelledError)
 
     def test_again(self) -> None:
-        """The same datagram can be sent as often as somebody likes, and nothing is awaited."""
         served = self.serve(ManagementClass.SNMP, lambda request: None, Method.SEND)
         datagram = frame(ManagementClass.SNMP, Method.SEND, 99, PDUInfo.attributeID, 0, b"hello")
         for _ in range(3):
@@ -293,14 +271,10 @@ class ChosenTests(VerbsPortCase):
 
 
 class OverIPv6Tests(CallTests):
-    """The same, where there is a GRH."""
-
     addresses = ("fe80::1", "fe80::2")
 
 
 class TableTests(VerbsPortCase):
-    """Long answers, which we cut and join ourselves."""
-
     def records(self, count: int) -> list[NodeRecord]:
         return [NodeRecord(lid=LID(1 + number % 0xBFFF)) for number in range(count)]
 
@@ -312,25 +286,19 @@ class TableTests(VerbsPortCase):
         return found
 
     def test_empty(self) -> None:
-        """An empty table."""
         self.fetched(0)
 
     def test_long(self) -> None:
-        """One of a thousand records."""
         self.fetched(1000)
 
     def test_lossy(self) -> None:
-        """The same while datagrams are lost, doubled and come in disorder."""
         self.network.faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=100e-6)
         self.fetched(1000)
         self.assertGreater(self.network.dropped, 20)
 
 
 class CrowdTests(VerbsPortCase):
-    """Several ports at once."""
-
     def test_namesakes(self) -> None:
-        """Who asks the same server by the same transaction gets its own table, and its own answers."""
         third = self.port(self.network.device("10.0.0.3"))
         agents = [self.agent, MADAgent(self.clock, third, timeoutSeconds=0.5)]
         self.addCleanup(agents[1].close)
@@ -349,7 +317,6 @@ class CrowdTests(VerbsPortCase):
         self.assertEqual([len(table) for table in tables], [500, 500])
 
     def test_bothWays(self) -> None:
-        """Two ports may ask each other at the same time, by the same transaction."""
         for agent in (self.agent, self.other):
             agent._core._transactions._drawn.append(0x1234)
         back = IBPath(dgid=GID.fromIP(self.addresses[0]), dqpn=self.ports[0].qpn)
@@ -366,23 +333,18 @@ class CrowdTests(VerbsPortCase):
 
 
 class FaultTests(VerbsPortCase):
-    """What becomes of a port when its device fails."""
-
     def test_deviceGone(self) -> None:
-        """Calls end, and the port is closed."""
         failed = self.agent.PerformanceGet(PortCounters, self.path)
         self.ports[0]._asyncEvent(AsyncEvent(AsyncEventKind.DEVICE_FATAL))
         self.failureResultOf(failed, DeviceUnavailable)
         self.failureResultOf(self.agent.PerformanceGet(PortCounters, self.path), DeviceUnavailable)
 
     def test_hungUp(self) -> None:
-        """The same when the reactor is told that the channel has hung up."""
         failed = self.agent.PerformanceGet(PortCounters, self.path)
         self.ports[0].connectionLost(Failure(ConnectionDone()))
         self.failureResultOf(failed, DeviceUnavailable)
 
     def test_changes(self) -> None:
-        """The port looks anew at its tables when it hears that they have changed."""
         port, gid = self.ports[0], GID.fromIP("10.0.0.9")
         self.patch(self.devices[0], "gidTable", lambda number: [GIDEntry(gid, GIDType.ROCE_V2)])
         port._asyncEvent(AsyncEvent(AsyncEventKind.GID_CHANGE, port=2))
@@ -391,7 +353,6 @@ class FaultTests(VerbsPortCase):
         self.assertEqual(port.endPort.gids, (gid,))
 
     def test_reregister(self) -> None:
-        """That the manager wants its clients to register again, and changes, are told to the agent."""
         told: list[bool] = []
         self.patch(self.agent, "portChanged", told.append)
         for kind in (AsyncEventKind.CLIENT_REREGISTER, AsyncEventKind.SM_CHANGE):
@@ -399,7 +360,6 @@ class FaultTests(VerbsPortCase):
         self.assertEqual(told, [True, False])
 
     def test_mended(self) -> None:
-        """After its queue pair has failed, a port goes on by itself."""
         self.serve(PERFORMANCE, lambda request: PortCounters())
         self.pause(0.01)
         pair = self.ports[0]._pair
@@ -408,7 +368,6 @@ class FaultTests(VerbsPortCase):
         self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, self.path)), PortCounters())
 
     def test_failedSend(self) -> None:
-        """A request that could not be sent is sent again in its time; of an answer nobody hears."""
         said: list[str] = []
         port = self.ports[0]
         self.patch(self.agent, "undeliverable", lambda datagram, reason: said.append(reason))
@@ -420,7 +379,6 @@ class FaultTests(VerbsPortCase):
         self.assertEqual(len(port._free), SENDS)
 
     def test_handles(self) -> None:
-        """Ways are kept, but not without end: the one unused for longest goes."""
         port = self.ports[0]
         closed: list[AddressVector] = []
 
@@ -443,10 +401,7 @@ class FaultTests(VerbsPortCase):
 
 
 class WayTests(SynchronousTestCase):
-    """What a port chooses, and what it reads."""
-
     def test_sourceIndex(self) -> None:
-        """The GID of the path, else one of the destination's kind, and RoCE v2 before v1."""
         local, mapped = GID.fromIP("fe80::1"), GID.fromIP("10.0.0.1")
         table = [
             GIDEntry(local, GIDType.ROCE_V1),
@@ -469,7 +424,6 @@ class WayTests(SynchronousTestCase):
         self.assertEqual(sourceIndex(table, IBPath(dlid=LID(7))), 0)
 
     def test_partitionIndex(self) -> None:
-        """Full and limited members meet."""
         table = (PKey(0x7FFF), PKey(0x8001), PKey(0xFFFF))
         self.assertEqual(partitionIndex(table, PKey(0xFFFF)), 2)
         self.assertEqual(partitionIndex(table, PKey(0x0001)), 1)
@@ -477,7 +431,6 @@ class WayTests(SynchronousTestCase):
         self.assertIsNone(partitionIndex(table, PKey(0x8002)))
 
     def test_infiniband(self) -> None:
-        """Without a GRH the LID says who has sent it; with one, the GIDs do, too."""
         clock = ReactorClock()
         port = VerbsPort(cast("IReactor", clock), SimulatedNetwork(clock).device("10.0.0.1"))
         self.addCleanup(port.close)
@@ -499,8 +452,6 @@ class WayTests(SynchronousTestCase):
 
 
 class StringTests(SynchronousTestCase):
-    """C{vmad:DEVICE}."""
-
     def setUp(self) -> None:
         self.clock = ReactorClock()
         self.asked: list[tuple[tuple[str, ...], dict[str, str]]] = []
@@ -511,7 +462,6 @@ class StringTests(SynchronousTestCase):
         return SimulatedNetwork(self.clock).device("10.0.0.1", "10.0.0.2")
 
     def test_device(self) -> None:
-        """The rest names a device, with its own keys; the number of the port is ours."""
         port = openMADPort(self.clock, r"vmad:soft:\:\:1:port=4792:pcap=a\=b.pcap:endport=2")
         self.addCleanup(port.close)
         self.assertEqual(self.asked, [(("::1",), {"port": "4792", "pcap": "a=b.pcap"})])
@@ -519,14 +469,12 @@ class StringTests(SynchronousTestCase):
         self.assertIn("vmad:", port.name)
 
     def test_generalServices(self) -> None:
-        """With C{qpn=1} it is the port's queue pair 1."""
         port = openMADPort(self.clock, "vmad:soft:endport=2:qpn=1")
         self.addCleanup(port.close)
         self.assertEqual((self.asked, port.endPort.qpn), ([((), {})], 1))
         self.assertTrue(port.name.endswith(":endport=2:qpn=1"), port.name)
 
     def test_nonsense(self) -> None:
-        """What has no meaning is refused, and closes what was opened."""
         for text in ("vmad", "vmad:soft:endport=x", "vmad:soft:qpn=0", "vmad:hard"):
             self.assertRaises(ValueError, openMADPort, self.clock, text)
         self.assertEqual(self.asked, [])
@@ -534,6 +482,5 @@ class StringTests(SynchronousTestCase):
         self.assertEqual(self.clock.readers, [])
 
     def test_available(self) -> None:
-        """Every verbs device makes one."""
         self.assertIn("vmad:soft", availableMADPorts())
         self.assertNotEqual(defaultMADPort().partition(":")[0], "vmad")
