@@ -176,12 +176,5 @@ class ImportTests(SynchronousTestCase):
         named = ("txrdma.messages.interfaces",)
         loaded = [name for name in done.stdout.split() if name not in named]
         self.assertIn("txrdma.mad.ports.umad", loaded)
-        strange = (
-            "txrdma.verbs",
-            "txrdma.soft",
-            "txrdma.smc",
-            "txrdma.sim.fabric",
-            "txrdma.cm",
-            "pyverbs",
-        )
+        strange = ("txrdma.verbs", "txrdma.soft", "txrdma.smc", "txrdma.sim.fabric", "txrdma.cm", "pyverbs")
         self.assertEqual([name for name in loaded if name.startswith(strange)], [])

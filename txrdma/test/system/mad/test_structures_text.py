@@ -172,7 +172,4 @@ _CODES: Final = {
 _WRONG: Final = {("PortCounters", "QP1Dropped")}
 """What libibmad reads from elsewhere."""
 
-_SYNONYMS: Final = {
-    "InboundPartEnf": "inboundEnforcementCap",
-    "OutboundPartEnf": "outboundEnforcementCap",
-}
+_SYNONYMS: Final = {"InboundPartEnf": "inboundEnforcementCap", "OutboundPartEnf": "outboundEnforcementCap"}

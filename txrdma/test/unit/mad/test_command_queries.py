@@ -19,13 +19,7 @@ from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.layouts.attributes import allAttributes, RPCS
 from txrdma.mad.layouts.messages import Notice
-from txrdma.mad.layouts.sa import (
-    GUIDInfoRecord,
-    MCMemberRecord,
-    NodeRecord,
-    Record,
-    ServiceRecord,
-)
+from txrdma.mad.layouts.sa import GUIDInfoRecord, MCMemberRecord, NodeRecord, Record, ServiceRecord
 from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo, SMInfo
 from txrdma.mad.layouts.values import SMState
 from txrdma.mad.ports import openMADPort

@@ -193,10 +193,7 @@ class OtherWaysTests(FabricTestCase):
 
     def test_progress(self) -> None:
         end = self.agent.port.endPort
-        for sweep, most in (
-            (SASweep(self.agent), 4),
-            (LIDSweep(self.agent, end), 36),
-        ):
+        for sweep, most in ((SASweep(self.agent), 4), (LIDSweep(self.agent, end), 36)):
             seen: list[tuple[int, int]] = []
             sweep.progress = lambda done, count, seen=seen: seen.append((done, count))
             self.told(sweep.run())

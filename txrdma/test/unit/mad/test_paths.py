@@ -79,10 +79,7 @@ class TextTests(SynchronousTestCase):
             ("lid 7 sl 3", IBPath(dlid=LID(7), serviceLevel=3)),
             ("IBPath(dlid=7, serviceLevel=3)", IBPath(dlid=LID(7), serviceLevel=3)),
             ("path.IBPath(DLID=7, SL=3)", IBPath(dlid=LID(7), serviceLevel=3)),
-            (
-                "IBPath(DGID='fe80::2', hop_limit=64)",
-                IBPath(dgid=THEIRS, hopLimit=64),
-            ),
+            ("IBPath(DGID='fe80::2', hop_limit=64)", IBPath(dgid=THEIRS, hopLimit=64)),
             ("IBDRPath(drPath=[1, 3])", IBDRPath(drPath=(1, 3))),
         ):
             self.assertEqual(parseTarget(text), target, text)
@@ -190,13 +187,7 @@ class ValueTests(SynchronousTestCase):
     def test_index(self) -> None:
         port = self.port
         one = IBPath.fromPort(port, pkeyIndex=1, gidIndex=1, lidBits=3, dlid=LID(9))
-        other = IBPath(
-            slid=LID(0x27),
-            sgid=port.gids[1],
-            pkey=port.pkeys[1],
-            dlid=LID(9),
-            packetLifeTime=17,
-        )
+        other = IBPath(slid=LID(0x27), sgid=port.gids[1], pkey=port.pkeys[1], dlid=LID(9), packetLifeTime=17)
         self.assertEqual(one, other)
         told = one.pkeyIndexAt(port), one.sgidIndexAt(port), one.slidBitsAt(port)
         self.assertEqual(told, (1, 1, 3))

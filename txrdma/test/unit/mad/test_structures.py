@@ -20,10 +20,7 @@ from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.sa import componentsOf, Record
 from txrdma.test.support.mad.oracles import componentBits, pythonRDMA
 from txrdma.test.support.mad.pythonrdma import LATER, STRUCTURES
-from txrdma.test.support.mad.structures import (
-    attributes,
-    structures,
-)
+from txrdma.test.support.mad.structures import attributes, structures
 
 
 class PythonRDMATests(SynchronousTestCase):

@@ -72,10 +72,7 @@ class AnyFabricTests(SynchronousTestCase):
     @given(
         st.lists(
             st.tuples(
-                st.sampled_from(NODES),
-                st.none() | st.integers(0, 8),
-                st.integers(0, 63),
-                st.integers(0, 255),
+                st.sampled_from(NODES), st.none() | st.integers(0, 8), st.integers(0, 63), st.integers(0, 255)
             ),
             max_size=12,
         )

@@ -209,10 +209,7 @@ class GSITests(VerbsPortCase):
             ports = [VerbsPort(reactor, device, number, isGSI=True, closesDevice=False) for number in (1, 2)]
             for number in (1, 2):
                 self.assertRaises(
-                    ResourceExhausted,
-                    *(VerbsPort, reactor, device, number),
-                    isGSI=True,
-                    closesDevice=False,
+                    ResourceExhausted, *(VerbsPort, reactor, device, number), isGSI=True, closesDevice=False
                 )
             self.assertEqual([port.qpn for port in ports], [1, 1], again)
             for port in ports:
