@@ -20,8 +20,7 @@ from pathlib import Path
 
 from txrdma.iba.types import GUID
 from txrdma.mad.layouts.messages import ClassPortInfo
-from txrdma.mad.layouts.sa import NodeRecord, PathRecord
-from txrdma.mad.layouts.values import Rate
+from txrdma.mad.layouts.sa import NodeRecord
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.support.mad.structures import alike
 from txrdma.test.system.ibsim.fabric import EXAMPLES, IbsimTestCase
@@ -104,27 +103,6 @@ class DiscoverTests(IbsimTestCase):
         self.assertEqual(topology(self.ours("--node-names", str(path))), topology(theirs))
         self.assertIn('"the leaf"', theirs)
 
-    def test_again(self) -> None:
-        for net in (self.ours(), self.ours("--format", "net")):
-            self.fabric.stop()
-            self.fabric = type(self.fabric)(net)
-            self.addCleanup(self.fabric.stop)
-            nodes = json.loads(self.ours("--format", "json"))["nodes"]
-            self.assertEqual(len(nodes), 17)
-
-    def test_dead(self) -> None:
-        self.fabric.console('Error "h00003"[1] 100')
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            done = self.begin("-t", "0.2", "--json")
-            if done.returncode:
-                break
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("unreachable at DR 0,1,4: NodeInfo", done.stderr)
-        told = json.loads(done.stdout)
-        self.assertEqual(len(told["nodes"]), 16)
-        self.assertEqual(len(told["problems"]), 1)
-
 
 class QueryTests(CommandsTestCase):
     async def setLIDs(self) -> None:
@@ -193,14 +171,6 @@ class QueryTests(CommandsTestCase):
             ours = [hex(entry["weight"]) for entry in answer["fields"]["entries"]]
             self.assertEqual(ours[: len(found)], found)
 
-    async def test_forwarding(self) -> None:
-        await self.setLIDs()
-        theirs = re.findall(r"^(0x\w+) (\d+)", self.fabric.run("ibroute", self.switch), re.MULTILINE)
-        ours = [line.split() for line in (await self.said("smpquery", "LFT", self.switch)).splitlines()[2:]]
-        mine = [(int(lid, 16), int(port)) for lid, port in ours]
-        self.assertEqual(mine, [(int(lid, 16), int(port)) for lid, port in theirs])
-        self.assertGreater(len(ours), 4)
-
     async def test_manager(self) -> None:
         pattern = re.compile(r"activity count \d+ ")
         theirs = pattern.sub("", self.fabric.run("sminfo").strip())
@@ -222,21 +192,6 @@ class QueryTests(CommandsTestCase):
         numbers = {"num_ports": "numPorts", "partition_cap": "partitionCap", "revision": "revision"}
         for name, own in numbers.items():
             self.assertEqual(int(theirs[name], 0), info[own])
-
-    async def test_pathRecord(self) -> None:
-        """A path's record."""
-        await self.setLIDs()
-        theirs = self.dumped(self.fabric.run("saquery", "PR", "--src-to-dst", f"{self.host}:{self.switch}"))
-        [ours] = await self.told("saquery", "PR", f"slid={self.host}", f"dlid={self.switch}", "--get")
-        fields = ours["fields"]
-        self.assertEqual(ours["record"], PathRecord.__name__)
-        for name in ("dgid", "sgid"):
-            self.assertEqual(theirs[name], fields[name])
-        for name, own in (("dlid", "dlid"), ("slid", "slid"), ("pkey", "pkey"), ("preference", "preference")):
-            self.assertEqual(int(theirs[name], 0), fields[own])
-        self.assertEqual(int(theirs["rate"], 16) & 63, Rate[fields["rate"]].value)
-        self.assertEqual(int(theirs["pkt_life"], 16) & 63, fields["packetLifeTime"])
-        self.assertEqual(int(theirs["num_path_revers"], 16) >> 7, fields["reversible"])
 
     async def test_portInfoRecord(self) -> None:
         await self.setLIDs()
@@ -291,24 +246,3 @@ class QueryTests(CommandsTestCase):
     def counted(text: str) -> dict[str, int]:
         pairs = (line.split(":", 1) for line in text.splitlines() if ":." in line)
         return {name.lower(): int(value.lstrip("."), 0) for name, value in pairs}
-
-    async def test_cleared(self) -> None:
-        await self.setLIDs()
-        self.fabric.console('PerformanceSet "c"[1] PortCounters.SymbolErrorCounter=77')
-        end = time.monotonic() + 20
-        while "SymbolErrorCounter:..............77" not in self.fabric.run("perfquery", self.host, "1"):
-            self.assertLess(time.monotonic(), end)
-        await self.said("perfquery", self.host, "1", "--reset", "--yes")
-        self.assertEqual(self.counted(self.fabric.run("perfquery", self.host, "1"))["symbolerrorcounter"], 0)
-
-    async def test_portState(self) -> None:
-        await self.setLIDs()
-        said = self.fabric.run("ibportstate", self.host, "1")
-        theirs = dict(re.findall(r"^(\w+):\.+(.*)$", said, re.MULTILINE))
-        told = (await self.told("portstate", self.host, "1"))["portInfo"]
-        for name, own in (("LinkState", "portState"), ("PhysLinkState", "portPhysicalState"), ("Lid", "lid")):
-            self.assertEqual(plainly(theirs[name]), plainly(str(told[own])))
-        await self.said("portstate", self.switch, "2", "speed", "SDR", "--yes")
-        self.assertEqual(self.status, 0)
-        now = self.fabric.run("smpquery", "PI", self.switch, "2")
-        self.assertIn("LinkSpeedEnabled:................2.5 Gbps\n", now)

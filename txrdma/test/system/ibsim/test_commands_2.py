@@ -94,46 +94,6 @@ class ListingTests(CommandsTestCase):
             self.assertEqual(mine, found)
             self.assertTrue(found)
 
-    async def test_links(self) -> None:
-        ours = {linkSaid(link) for link in await self.told("links", "--all")}
-        theirs = set(map(linkRead, self.theirs("iblinkinfo", "-l").splitlines()))
-        self.assertEqual(ours, theirs)
-        self.assertGreater(len(theirs), 5)
-
-
-LINK = re.compile(
-    r'0x(?P<guid>\w+) +" *(?P<name>.*?)" +(?P<lid>\d+) +(?P<port>\d+)\[ *\] ==\( *'
-    r"(?:(?P<width>\d+)X +(?P<speed>[\d.]+) Gbps +)?(?P<state>\w+)/ *(?P<physical>\w+)\)==> *"
-    r'(?:0x(?P<far>\w+) +(?P<farLID>\d+) +(?P<farPort>\d+))?\[ *\] "(?P<farName>.*)" \((?P<could>.*)\)'
-)
-_STATES = {"Down": "DOWN", "Initialize": "INIT", "Armed": "ARMED", "Active": "ACTIVE"}
-_PHYSICAL = {"Polling": "POLLING", "LinkUp": "LINK_UP", "Disabled": "DISABLED"}
-
-
-def linkRead(line: str) -> tuple[object, ...]:
-    """A line of C{iblinkinfo -l}."""
-    found = LINK.fullmatch(line.strip())
-    assert found is not None, line
-    could = tuple(re.findall(r"Could be ([\d.]+(?:X| Gbps))", found["could"]))
-    return (
-        *(found["guid"], int(found["lid"]), int(found["port"]), found["name"]),
-        *(int(found["width"] or 0), float(found["speed"] or 0)),
-        *(_STATES[found["state"]], _PHYSICAL[found["physical"]]),
-        *(found["far"] or "", int(found["farLID"] or 0), int(found["farPort"] or 0), found["farName"], could),
-    )
-
-
-def linkSaid(link: dict[str, Any]) -> tuple[object, ...]:
-    one, other = link["from"], link["to"] or {"portGUID": "", "lid": 0, "port": 0, "name": ""}
-    isUp = link["physicalState"] == "LINK_UP"
-    return (
-        *(one["portGUID"].replace(":", ""), one["lid"], one["port"], one["name"]),
-        *((link["width"], link["gigabitsPerLane"]) if isUp else (0, 0.0)),
-        *(link["state"], link["physicalState"]),
-        *(other["portGUID"].replace(":", ""), other["lid"], other["port"], other["name"]),
-        tuple(link["couldBe"]),
-    )
-
 
 class RouteTests(CommandsTestCase):
     most = 6
@@ -166,18 +126,6 @@ class ErrorTests(CommandsTestCase):
         self.assertIn("[SymbolErrorCounter == 77]", self.theirs("ibqueryerrors"))
         self.assertIn("[SymbolErrorCounter == 77]", await self.said("errors", "--clear", "--yes"))
         self.assertNotIn("SymbolErrorCounter", self.theirs("ibqueryerrors"))
-
-    async def test_check(self) -> None:
-        self.assertIn("all is well", await self.said("check"))
-        self.assertEqual(self.status, 0)
-        host = (await self.told("nodes", "--hosts"))[-1]["description"]
-        self.fabric.console(f'PerformanceSet "{host}"[1] PortCounters.SymbolErrorCounter=77')
-        await self.waited(0.5)
-        told = await self.told("check")
-        self.assertEqual(
-            [(each["kind"], each["text"]) for each in told["findings"]], [("errors", "SymbolErrorCounter 77")]
-        )
-        self.assertEqual(self.status, 1)
 
 
 class VendorTests(CommandsTestCase):

@@ -7,16 +7,14 @@ The tools of infiniband-diags have to tell the same at the same moment.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from twisted.internet.task import deferLater
 
-from txrdma.fabric.errorcorrection import correctingPorts
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised
 from txrdma.monitor.diagnosis.tallies import Limit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
+from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.test.system.ibsim.fabric import IbsimTestCase
 
@@ -116,19 +114,6 @@ class MonitorTestCase(IbsimTestCase):
 
 
 class MonitorTests(MonitorTestCase):
-    async def test_errorCorrection(self) -> None:
-        self.poller.change(replace(self.settings, stateSeconds=1.0), DEFAULT_RULES, lambda fabric: [])
-        await self.started()
-        corrections = self.poller.corrections
-        fabric = self.poller.fabric
-        assert fabric is not None
-        nodes = list(fabric.nodes.values())
-        self.assertTrue(any(any(True for _port in correctingPorts(node)) for node in nodes))
-        await self.until(lambda: not any(map(corrections.isWanted, nodes)))
-        turns = self.poller.statistics.turns
-        await self.until(lambda: self.poller.statistics.turns > turns + 2)
-        self.assertEqual((corrections.meters, self.told), ({}, []))
-
     async def test_cut(self) -> None:
         await self.started()
         self.assertEqual(self.linked(), await self.linkedAsTold())
@@ -142,30 +127,6 @@ class MonitorTests(MonitorTestCase):
         self.assertLess(seconds, TWO_INTERVALS)
         self.assertEqual(self.linked(), await self.linkedAsTold())
         self.assertEqual(self.poller.statistics.sweeps, sweeps)  # only what had changed was asked
-
-    async def test_cutBetweenSwitches(self) -> None:
-        await self.started()
-        self.fabric.console('Unlink "left"[4]')
-        seconds = await self.until(lambda: ("raised", "link-gone", "left") in self.told)
-        self.assertLess(seconds, TWO_INTERVALS)
-        self.assertEqual(self.linked(), await self.linkedAsTold())
-        self.fabric.console('ReLink "left"[4]')
-        seconds = await self.until(lambda: not self.poller.presence.links)
-        self.assertLess(seconds, TWO_INTERVALS)
-        self.assertEqual(self.linked(), await self.linkedAsTold())
-
-    async def test_added(self) -> None:
-        self.fabric.console('Unlink "c"[1]')
-        await self.started()
-        assert self.poller.fabric is not None
-        self.assertEqual(len(self.poller.fabric.nodes), 6)
-        self.fabric.console('ReLink "c"[1]')
-        seconds = await self.until(lambda: "c" in {name for name, *_ in self.linked()})
-        self.assertLess(seconds, TWO_INTERVALS)
-        self.assertEqual(self.linked(), await self.linkedAsTold())
-        added = next(node for node in self.poller.fabric.hosts() if node.description == "c")
-        await self.until(lambda: (added.guid, 1) in self.poller.meters)
-        self.assertEqual(self.told, [])
 
     async def test_counters(self) -> None:
         await self.started()

@@ -267,10 +267,3 @@ class PortTests(CommandsTestCase):
         self.assertEqual(sorted(said), ["Active"] * 2 + ["Initialize"] * 14)
         await self.said("portstate", "--everywhere", "down", "--yes", "--force")
         self.assertEqual(set(re.findall(r"(\w+)/ *LinkUp", self.theirs("iblinkinfo", "-l"))), {"Initialize"})
-
-    async def test_peer(self) -> None:
-        told = await self.told("portstate", "0,1", "5")
-        theirs = self.theirs("smpquery", "-D", "portinfo", "0,1,5", "1")
-        self.assertIn("LinkState:.......................Initialize", theirs)
-        self.assertEqual((told["peer"]["portState"], told["warnings"]), ("INIT", []))
-        self.assertEqual(told["peer"]["capabilityMask"], int(re.findall(r"CapMask:\.+(\w+)", theirs)[0], 16))

@@ -12,7 +12,6 @@ from txrdma.iba.types import GID, LID
 from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts.attributes import Attribute
-from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import MCMemberRecord
 from txrdma.mad.layouts.smp import (
     GUIDInfo,
@@ -23,14 +22,12 @@ from txrdma.mad.layouts.smp import (
     PKeyTable,
     PortInfo,
     SLtoVLMappingTable,
-    SMInfo,
     SwitchInfo,
     VLArbitrationTable,
 )
 from txrdma.mad.paths import toLID, toSA
 from txrdma.mad.resolvers import SAPathResolver
 from txrdma.mad.satransactor import SATransactor
-from txrdma.mad.schedule import MADSchedule
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
 from txrdma.test.system.ibsim.fabric import Ibsim, IbsimTestCase
 
@@ -118,36 +115,6 @@ class SATransactorTests(IbsimTestCase):
             while not any((await agent.SubnGet(MulticastForwardingTable, way, block)).portMasks):
                 pass  # OpenSM lays the ways after it has answered
             await self.compare(agent, transactor, MulticastForwardingTable, way, block)
-
-    async def test_passed(self) -> None:
-        """Counters are asked of the ports themselves."""
-        agent = self.agentAt("a")
-        end = agent.port.refresh()
-        self.fabric.console('PerformanceSet "c"[1] PortCounters.SymbolErrorCounter=77')
-        lid = next(node.lid for node in (await Sweep(agent).run()).nodes.values() if node.description == "c")
-        asked = PortCounters(portSelect=1)
-        told = await SATransactor(agent, end).PerformanceGet(asked, toLID(end, lid))
-        self.assertEqual(told.symbolErrorCounter, 77)
-
-    async def test_manager(self) -> None:
-        agent = self.agentAt("a")
-        end = agent.port.refresh()
-        told = await SATransactor(agent, end).SubnGet(SMInfo, toLID(end, end.smLID))
-        direct = await agent.SubnGet(SMInfo, toLID(end, end.smLID))
-        self.assertEqual((told.guid, told.smState), (direct.guid, direct.smState))
-
-    async def test_sweep(self) -> None:
-        agent = self.agentAt("a")
-        end = agent.port.refresh()
-        direct = await Sweep(agent).run()
-        for other in (SATransactor(agent, end), SATransactor(MADSchedule(agent, 4), end)):
-            told = await Sweep(other).run()
-            self.assertEqual(told.problems, [])
-            self.assertEqual(set(told.nodes), set(direct.nodes))
-            self.assertEqual(
-                {frozenset(map(str, link)) for link in told.links()},
-                {frozenset(map(str, link)) for link in direct.links()},
-            )
 
     async def test_portGUID(self) -> None:
         for name in ("a", "b", "left"):

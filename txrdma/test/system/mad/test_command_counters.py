@@ -185,16 +185,6 @@ class PerfQueryTests(CommandTestCase):
         said = self.said("perfquery", "2", "-R", "--yes", "--kind", "speeds", "--debug", "--debug")
         self.assertIn("counterSelect 0xffffffffffffffff", said.errors)
 
-    def test_named(self) -> None:
-        """The node-name map's name stands beside the path."""
-        names = self.mktemp()
-        with open(names, "w") as file:
-            file.write('0x200000 "leaf of all"\n')
-        said = self.said("perfquery", "9", "2", "--node-names", names)
-        self.assertIn("# PortCounters: lid 9 port 2 (leaf of all)\n", said.out)
-        told = self.said("perfquery", "9", "2", "--node-names", names, "--json").json
-        self.assertEqual(told["name"], "leaf of all")
-
     def test_mistakes(self) -> None:
         for arguments, words in (
             (["1", "x"], "1,4-7"),

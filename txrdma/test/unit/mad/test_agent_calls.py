@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
-from txrdma.iba.types import LID, PKey, QPN
+from txrdma.iba.types import LID, QPN
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import Keys
 from txrdma.mad.core.timeouts import MOST_RESPONSE_TIME
@@ -34,7 +34,7 @@ from txrdma.mad.layouts.smp import (
 )
 from txrdma.mad.rpcs import RPCs
 from txrdma.test.support.mad.faulty import answer, FaultTestCase
-from txrdma.test.support.mad.pairs import pass_, TO_2, Wire
+from txrdma.test.support.mad.pairs import TO_2, Wire
 
 
 class CallTestCase(SynchronousTestCase):
@@ -115,20 +115,6 @@ class ModifierTests(SynchronousTestCase):
             (MulticastForwardingTable.modifier(block=2, position=1), 0x10000002),
         ):
             self.assertEqual(computed, number)
-
-    def test_partsOf(self) -> None:
-        """A modifier taken apart gives the parts that make it, the largest ones too."""
-        for kind, most in (
-            (PKeyTable, (0xFFFF, 0xFFFF)),
-            (SLtoVLMappingTable, (0xFF, 0xFF)),
-            (VLArbitrationTable, (0xFFFF, 4)),
-            (MulticastForwardingTable, (0x1FF, 15)),
-        ):
-            for parts in (most, (most[0], 1), (1, most[1]), (0, 2)):
-                self.assertEqual(kind.partsOf(kind.modifier(*parts)), parts)
-        for port in (0, 3, 0xFF):
-            for extended in (False, True):
-                self.assertEqual(PortInfo.partsOf(PortInfo.modifier(port, extended)), (port, extended))
 
 
 class AdministrationTests(CallTestCase):
@@ -303,16 +289,3 @@ class PatienceTests(SynchronousTestCase):
     def test_pathSays(self) -> None:
         path = IBPath(dlid=LID(2), dqpn=QPN(1), packetLifeTime=10, responseTime=12)
         self.near(self.patience(path), 2 * lifetimeSeconds(10) + lifetimeSeconds(12))
-
-    def test_partition(self) -> None:
-        """The path's partition is the datagram's."""
-        seen: list[PKey] = []
-
-        def send(datagram: bytes, path: IBPath, answerWithin: float = 0.0) -> None:
-            seen.append(path.pkey)
-
-        self.patch(self.agent.port, "send", send)
-        path = IBPath(dlid=LID(2), dqpn=QPN(1), pkey=PKey(0x8003))
-        self.agent.PerformanceGet(PortCounters, path).addErrback(lambda failure: None)
-        self.assertEqual(seen, [0x8003])
-        pass_(self.clock, 5, 0.1)

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
-
 from txrdma.error import WireError
 from txrdma.fabric import excess
 from txrdma.fabric.discovery import Sweep
-from txrdma.fabric.excess import heaviest, LEFT_OUT, MOST_HOPS, MOST_PROBLEMS
+from txrdma.fabric.excess import LEFT_OUT, MOST_HOPS, MOST_PROBLEMS
 from txrdma.fabric.health import findings
 from txrdma.fabric.lidsweep import LIDSweep
 from txrdma.fabric.model import Fabric
@@ -23,7 +21,7 @@ from txrdma.mad.layouts.sa import LinkRecord, NodeRecord
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support.mad.mirages import Mirage
 from txrdma.test.support.mad.simulated import FabricTestCase, route
-from txrdma.test.unit.mad.test_discovery import Administration, node, shape
+from txrdma.test.unit.mad.test_discovery import Administration, node
 
 HONEST = ["a", "b", "c", "d", "left", "right"]
 
@@ -108,26 +106,12 @@ class MirageTests(BoundsTestCase):
         [(_where, text)] = self.leftOut(self.swept(maxHops=1, isWhole=True))
         self.assertIn("1 hops away", text)
 
-    def test_exact(self) -> None:
-        plain = self.swept()
-        fabric = self.swept(mostNodes=len(plain.nodes))
-        self.assertEqual(shape(fabric), shape(plain))
-        self.assertEqual(fabric.problems, [])
-
 
 class TwinTests(BoundsTestCase):
     def net(self) -> Net:
         hosts = "".join(f'[{number}] "h{number}"[1]\n' for number in range(1, 41))
         cards = "\n".join(f'Hca 1 "h{number}"\n' for number in range(1, 41))
         return parseNet(f'Switch 41 "s"\n{hosts}[41] "a"[1]\n\nHca 1 "a"\n\n{cards}')
-
-    def test_twins(self) -> None:
-        for number in range(2, 41):
-            self.fabric.duplicate(f"h{number}", of="h1")
-        fabric = self.swept()
-        self.assertEqual(len(fabric.nodes), 3)
-        twins = [each for each in fabric.problems if each.kind == "duplicate-guid"]
-        self.assertEqual(len(twins), 39)
 
     def test_problems(self) -> None:
         sweep = Sweep(self.agent)
@@ -158,13 +142,3 @@ class TableTests(FabricTestCase):
             Records(LinkRecord, bytes(first), bytes((MOST_RECORDS + 1) * -(-size // 8) * 8))
         self.assertIn("more than", str(caught.exception))
         self.assertEqual(Records(NodeRecord, bytes(first), bytes(112)).count, 1)
-
-
-class HeaviestTests(SynchronousTestCase):
-    def test_furthest(self) -> None:
-        routes = [b"", b"\1", b"\1\2", b"\1\3", *(b"\1\3\4" + bytes((number,)) for number in range(20))]
-        self.assertEqual(heaviest(routes), (b"\1\3\4", 20))
-
-    def test_even(self) -> None:
-        routes = [b"", b"\1", *(bytes((1, number)) for number in range(1, 9))]
-        self.assertEqual(heaviest(routes), (b"\1", 9))

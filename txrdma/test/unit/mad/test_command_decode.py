@@ -49,12 +49,6 @@ class HexTests(CommandTestCase):
         Path(path).write_text(QUESTION.hex())
         self.assertIn("GET NodeInfo", self.said("decode", path).out)
 
-    def test_levels(self) -> None:
-        said = [self.said("decode", QUESTION.hex(), "--level", level).out for level in "123"]
-        sizes = [len(text.splitlines()) for text in said]
-        self.assertEqual(sizes[0], 1)
-        self.assertTrue(sizes[0] < sizes[1] < sizes[2])
-
     def test_json(self) -> None:
         [told] = self.said("decode", QUESTION.hex(), "--json").json
         self.assertEqual(list(told), ["where", "front", "frame", "attribute", "fields", "records"])

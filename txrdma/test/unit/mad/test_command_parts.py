@@ -120,11 +120,6 @@ class LinksTests(PartCase):
         )
         self.assertIn(f"unreachable at lid {lid}: NodeInfo", said.errors)
 
-    def test_administered(self) -> None:
-        told = self.said("links", "leaf0001", "--json").json
-        for way in ("--sa", "--by=sa", "--by=lid"):
-            self.assertEqual(self.said("links", "leaf0001", way, "--json").json, told)
-
     def test_saved(self) -> None:
         path = self.mktemp()
         told = self.said("links", "0x0000000000100029", "--json", "--save", path).json
@@ -184,14 +179,6 @@ class ErrorsTests(PartCase):
         self.assertEqual(self.bad("h00020", "--hops=1"), [("leaf0001", 3), ("h00020", 1)])
         self.assertEqual(self.bad("leaf0001", "--hops=1"), [("leaf0001", 3), ("h00020", 1), ("h00021", 1)])
         self.assertEqual(len(self.bad()), 4)
-
-    def test_links(self) -> None:
-        words = ("--report-port", "--suppress=PortRcvErrors")
-        said = self.said("errors", "leaf0001", *words).out
-        [line] = [line for line in said.splitlines() if "Link info" in line]
-        whole = self.said("errors", *words).out.splitlines()
-        self.assertIn(line, whole)
-        self.assertIn('"h00020"', line)
 
     def test_loaded(self) -> None:
         self.assertEqual(self.bad("h00020", "--hops=1", "--load", self.kept())[1:], [("h00020", 1)])

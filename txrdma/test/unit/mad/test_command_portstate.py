@@ -14,11 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options
 from txrdma.commands.common.portchanges import Change, OPERATIONS, parsed
-from txrdma.commands.portstate import farthestFirst, linkedPorts
 from txrdma.error import InvalidRequest
-from txrdma.fabric.discovery import Sweep
 from txrdma.iba.verbs import PortState
-from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.smp import PortInfo
 from txrdma.mad.layouts.values import PathMTU
 from txrdma.mad.ports import openMADPort
@@ -179,20 +176,6 @@ class EverywhereTests(CommandTestCase):
             for port in node.ports
             if port.number and port.neighbor is not None
         }
-
-    def test_order(self) -> None:
-        """Each link is brought down once, from its nearer end, and the farthest ones are first."""
-        agent = MADAgent(self.clock, self.fabric.attach("h00000"))
-        self.addCleanup(agent.close)
-        sweep = Sweep(agent).run()
-        self.clock.advance(10)
-        fabric = self.successResultOf(sweep)
-        ports = list(linkedPorts(fabric))
-        chosen = farthestFirst(ports)
-        depths = [len(port.node.route.drPath) for port in chosen if port.node.route is not None]
-        self.assertEqual(depths, sorted(depths, reverse=True))
-        self.assertEqual(len(chosen), len(ports) // 2 - 1)
-        self.assertEqual(farthestFirst(ports, isWhole=True)[-1].node.description, "h00000")
 
     def test_initialized(self) -> None:
         self.assertEqual(self.states(), {PortState.ACTIVE})

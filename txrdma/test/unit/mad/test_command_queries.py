@@ -40,13 +40,6 @@ class SMPQueryTests(CommandTestCase):
         ):
             self.assertEqual(self.said("smpquery", name, target).fields[field], value, name)
 
-    def test_port(self) -> None:
-        said = self.said("smpquery", "PI", "9", "3", "--json").json
-        self.assertEqual((said["attribute"], said["path"]), ("PortInfo", "lid 9"))
-        [answer] = said["answers"]
-        self.assertEqual((answer["modifier"], answer["fields"]["portState"]), (3, "ACTIVE"))
-        self.assertEqual(self.said("smpquery", "PI", "9", "30").fields["portState"], "DOWN (1)")
-
     def test_tables(self) -> None:
         for name, target, port, modifiers in (
             ("PKeys", "1", "0", [0, 1]),
@@ -239,10 +232,6 @@ class SAQueryTests(CommandTestCase):
         self.assertEqual(len(self.said("saquery", "NR", "4", "--get", "--json").json), 1)
         self.assertIn("too many records", str(self.said("saquery", "NR", "--get").status))
 
-    def test_classPortInfo(self) -> None:
-        [told] = self.said("saquery", "CPI", "--json").json
-        self.assertEqual((told["record"], told["fields"]["classVersion"]), ("ClassPortInfo", 2))
-
     def test_setAndDelete(self) -> None:
         """Records are made and deleted, when that is confirmed; not all kinds can be."""
         keep = openMADPort(self.clock, self.device)
@@ -292,11 +281,6 @@ class SMInfoTests(CommandTestCase):
 
 
 class QueryTests(CommandTestCase):
-    def test_get(self) -> None:
-        told = self.said("query", "SubnGet", "PortInfo", "9", "--modifier", "1", "--json").json
-        self.assertEqual(told["attribute"], "PortInfo")
-        self.assertEqual(told["fields"]["portPhysicalState"], "LINK_UP")
-
     def test_classes(self) -> None:
         port = self.said("query", "PerformanceGet", "PortCounters", "9", "portSelect=2", "--json").json
         self.assertEqual(port["fields"]["portSelect"], 2)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.core.datagrams import datagramOf
@@ -69,15 +68,3 @@ class SubnetManagementTests(SynchronousTestCase):
             attributeModifier=modifier,
         )
         self.assertEqual(made, SMPFormat(header=header, mkey=mkey, payload=content.ljust(64, b"\0")).encode())
-
-    def test_doesNotFit(self) -> None:
-        here = IBDRPath()
-        for call, path in (
-            (asked("SubnGet", modifier=1 << 32), here),
-            (asked("SubnGet", modifier=-1), here),
-            (asked("SubnGet", mkey=1 << 64), here),
-            (asked("SubnGet"), IBDRPath(drPath=(1,) * 64)),
-            (asked("SubnGet"), IBDRPath(drPath=(1, 256))),
-            (asked("SubnGet", modifier=1 << 32), IBPath(dlid=LID(7))),
-        ):
-            self.assertRaises(InvalidRequest, datagramOf, call, path, 1)

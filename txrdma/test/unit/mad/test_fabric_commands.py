@@ -305,12 +305,6 @@ class CheckTests(CommandTestCase):
         self.assertEqual([each["kind"] for each in told["findings"]], ["width"])
         self.assertFalse(told["isWell"])
 
-    def test_unmanaged(self) -> None:
-        told = self.told("check", "-d", "sim:fattree:8:managed=no")
-        kinds = [each["kind"] for each in told["findings"]]
-        self.assertEqual(sorted(set(kinds)), ["no-lid", "no-sm", "state"])
-        self.assertEqual((kinds.count("no-lid"), kinds.count("state")), (9, 8))
-
     def test_blind(self) -> None:
         for arguments in (["--load", "/nonexistent"], ["-T", "/nonexistent"], ["-d", "sim:/nonexistent"]):
             self.assertEqual(self.said("check", *arguments), "")

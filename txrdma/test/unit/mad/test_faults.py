@@ -69,19 +69,6 @@ class KernelShapeTests(FaultTestCase):
         call = self.agent.SubnAdmGet(PathRecord, TO_2)
         self.fails(call, MADClassError, "ClassPortInfo")
 
-    def test_everyLength(self) -> None:
-        for length in (16, 24, 26, 27, 35, 36, 37, 44, 55, 56, 57, 63, 64, 127, 128, 255, 257, 1000):
-            for status in (b"\x00\x00", b"\x00\x01", b"\x00\x02", b"\x03\x00"):
-                self.setUp()
-                self.peer.says = (
-                    lambda request, length=length, status=status: [  # type: ignore[misc]  # mypy knows no defaults of lambdas
-                        answer(request, at4=status, at24=b"\x01\x01\x07").ljust(length, b"\0")[:length]
-                    ]
-                )
-                for name in ("SubnAdmGet", "SubnAdmGetTable"):
-                    self.ended(self.agent.call(name, NodeRecord, TO_2)).addBoth(lambda result: None)
-                self.nothingIsLeft()
-
     @settings(max_examples=30, deadline=None)
     @given(st.binary(max_size=300), st.integers(0, 63))
     def test_rubbish(self, rubbish: bytes, at: int) -> None:
@@ -420,11 +407,6 @@ class RedirectTests(FaultTestCase):
         self.fails(self.agent.PerformanceGet(PortCounters, TO_2), MADError, "redirected without a target")
         self.assertEqual(len(self.peer.asked), 1)
 
-    def test_silence(self) -> None:
-        self.peer.says = lambda request: [self.redirect(request, redirectLID=LID(77), redirectQPN=QPN(7))]
-        error = self.fails(self.agent.PerformanceGet(PortCounters, TO_2), MADTimeoutError, "no answer")
-        self.assertEqual((error.path.dlid, error.path.dqpn), (77, 7))
-
     def test_everything(self) -> None:
         gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(9))
         self.peer.says = lambda request: [
@@ -596,22 +578,9 @@ class BusyTests(FaultTestCase):
         self.assertEqual(len(heard), 1)
         self.nothingIsLeft()
 
-    def test_then(self) -> None:
-        turns = iter((b"\x00\x01", b"\x00\x01", b"\x00\x00"))
-        self.peer.says = lambda request: [answer(request, at4=next(turns))]
-        self.succeeds(self.agent.SubnGet(NodeInfo, TO_2))
-
     def test_afterBusyAnswer(self) -> None:
         self.peer.says = lambda request: [answer(request, at4=b"\x00\x01"), answer(request)]
         self.succeeds(self.agent.SubnGet(NodeInfo, TO_2))
-        self.assertEqual(len(self.peer.asked), 1)
-
-    def test_cancelled(self) -> None:
-        self.peer.says = lambda request: [answer(request, at4=b"\x00\x01")]
-        call = self.agent.SubnGet(NodeInfo, TO_2)
-        pass_(self.clock, 0.01)
-        call.cancel()
-        self.fails(call, CancelledError)
         self.assertEqual(len(self.peer.asked), 1)
 
 

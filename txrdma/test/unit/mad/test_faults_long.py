@@ -113,11 +113,6 @@ class LyingTests(LongFaultTestCase):
 
         return how
 
-    def test_good(self) -> None:
-        self.says(lambda request: segments(request, table(10)))
-        records = self.succeeds(self.agent.SubnAdmGetTable(NodeRecord, TO_2))
-        self.assertEqual([record.lid for record in records], list(range(1, 11)))
-
     def test_rest(self) -> None:
         self.transferEnds(self.changed(24, b"\x02"), RMPPStatus.UNSUPPORTED_VERSION)
         self.transferEnds(self.changed(27, b"\x05", 1), RMPPStatus.ILLEGAL_STATUS)

@@ -26,7 +26,7 @@ from txrdma.fabric.health import belowBest, counterFindings, Finding, findings, 
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.types import GUID, LID
-from txrdma.iba.verbs import PhysicalState, PortState
+from txrdma.iba.verbs import PortState
 from txrdma.mad.layouts.messages import MADRequest
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.smp import PortInfo, SMInfo
@@ -217,8 +217,3 @@ class DifferenceTests(HealthTestCase):
     def test_unknownState(self) -> None:
         self.fabric.port("c").info[32] |= 15
         self.assertEqual(self.changed(self.swept()), [])
-
-    def test_disabled(self) -> None:
-        before = self.swept()
-        self.told(self.agent.SubnSet(PortInfo(portPhysicalState=PhysicalState.DISABLED), route(1), 2), 1)
-        self.assertIn(("state-changed", "left", 2), self.changed(before))

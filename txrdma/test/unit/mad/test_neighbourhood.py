@@ -107,11 +107,6 @@ class NeighbourhoodTests(NeighbourhoodCase):
             self.assertEqual([each.number for each in peer.node.ports.values()], [0, 1])
             self.assertEqual(search.fabric.problems, [])
 
-    def test_ourselves(self) -> None:
-        for start in (IBDRPath(), self.to("a")):
-            self.assertEqual(names(self.found(start)), ["a", "left"])
-            self.assertEqual(names(self.found(start, 1)), ["a", "b", "left", "right"])
-
     def test_withoutLinks(self) -> None:
         for name, questions in (("right", 4), ("c", 3)):
             before = self.fabric.wire.datagrams
@@ -121,15 +116,6 @@ class NeighbourhoodTests(NeighbourhoodCase):
             [node] = fabric.nodes.values()
             self.assertEqual(node.lid, self.lid(name))
             self.assertEqual(node.switchInfo is not None, node.isSwitch)
-
-    def test_parallel(self) -> None:
-        fabric = self.found(route(1))
-        left, right = self.fabric.node("left").guid, self.fabric.node("right").guid
-        ports = fabric.nodes[right].ports
-        self.assertEqual(sorted(ports), [0, 3, 4])
-        for number in (3, 4):
-            self.assertIs(ports[number].peer, fabric.nodes[left].ports[number])
-            self.assertEqual(len(ports[number].raw), 64)
 
     def test_administered(self) -> None:
         search = Neighbourhood(SATransactor(self.agent, self.endPort), self.endPort, 1, byLIDs=True)

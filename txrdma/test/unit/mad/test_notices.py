@@ -74,16 +74,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.wishes(), [1, 1, 1, 1, 0])
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_refusal(self) -> None:
-        """A refusal is no end: it tries again."""
-        self.refuses = True
-        self.subscription.start()
-        pass_(self.clock, 1, 0.1)
-        self.assertFalse(self.subscription.isStanding)
-        self.refuses = False
-        pass_(self.clock, 10, 0.1)
-        self.assertTrue(self.subscription.isStanding)
-
     def test_silence(self) -> None:
         self.wire.lose = lambda datagram: True
         self.subscription.start()

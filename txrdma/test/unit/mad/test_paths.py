@@ -15,12 +15,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, MTU, PKey
-from txrdma.mad.layouts.attributes import ManagementClass
-from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.paths import parseTarget
-from txrdma.mad.resolvers import IPPathResolver
 from txrdma.test.support.mad.paths import END_PORT, gids, headers, lids, OURS, paths, routes, THEIRS
-from txrdma.test.unit.mad.test_verbsport import VerbsPortCase
 
 directed = st.builds(IBDRPath, **headers, drPath=routes, drSLID=lids, drDLID=lids)
 
@@ -264,17 +260,3 @@ class ValueTests(SynchronousTestCase):
             self.assertEqual(copied.madTimeoutSeconds, path.madTimeoutSeconds)
         longer = replace(path, packetLifeTime=3, responseTime=20)
         self.assertAlmostEqual(longer.madTimeoutSeconds, 4.096e-6 * (2 * 8 + (1 << 20)))
-
-
-class RoCETests(VerbsPortCase):
-    def test_ip(self) -> None:
-        told = PortCounters(portXmitWait=7)
-        asked = self.serve(ManagementClass.PERFORMANCE, lambda request: told)
-        end = self.ports[0].endPort
-        path = self.successResultOf(IPPathResolver(end).resolve(self.addresses[1]))
-        self.assertEqual(path.sgidIndexAt(end), 0)
-        way = replace(path, dqpn=self.ports[1].qpn)
-        self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, way)), told)
-        came = asked.asked[0].path
-        self.assertEqual((came.sgid, came.dgid), (path.sgid, path.dgid))
-        self.assertEqual((came.reverse().sgid, came.reverse().dgid), (path.dgid, path.sgid))

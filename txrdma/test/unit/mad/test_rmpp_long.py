@@ -215,21 +215,6 @@ class DoubleSidedTests(SynchronousTestCase):
         self.server.send(ANSWER, bytes(20_000), TO_CLIENT, 0.0)
         return len(self.server.outgoing())
 
-    def test_turn(self) -> None:
-        acknowledged = self.ask(1000)
-        self.assertTrue(self.client.received(acknowledged, FROM_SERVER, 0.0))
-        self.assertEqual(self.client.events(), [Delivered(77, ADMINISTRATION, True)])
-        self.server.received(self.turned(), FROM_CLIENT, 0.0)
-        self.assertEqual(self.answered(), 100)
-
-    def test_unturned(self) -> None:
-        acknowledged = self.ask()
-        self.client.received(acknowledged, FROM_SERVER, 0.0)
-        turn = self.turned()
-        self.assertEqual(self.answered(), 1)
-        self.server.received(turn, FROM_CLIENT, 0.0)
-        self.assertEqual(len(self.server.outgoing()), 99)
-
     def test_turnLost(self) -> None:
         acknowledged = self.ask()
         for _ in range(3):
@@ -459,12 +444,3 @@ class EndTests(SynchronousTestCase):
             long.expired(deadline)
         self.assertIsNone(long.deadline())
         self.assertEqual(long._requests, 0)
-
-
-def _small(kind: type) -> object:
-    begin = kind.__init__  # type: ignore[misc]  # of this very class
-
-    def smaller(self: object, room: int, overhead: int, **more: object) -> None:
-        begin(self, room, overhead, longest=10 * room)
-
-    return smaller

@@ -45,9 +45,6 @@ class DirectTests(RouteTestCase):
         super().setUp()
         self.view = DirectView(self.agent)
 
-    def test_itself(self) -> None:
-        self.assertEqual(said(self.ran(routing.trace(self.view, self.lid("a")))), [("a", 1, 0)])
-
     def test_others(self) -> None:
         hops = self.ran(routing.trace(self.view, self.lid("d"), self.lid("c")))
         self.assertEqual(said(hops), [("c", 1, 1), ("right", 1, 2), ("d", 1, 0)])

@@ -18,7 +18,7 @@ from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, Progress
 from txrdma.mad.tasks import Task
-from txrdma.test.support.mad.simulated import FabricTestCase, route
+from txrdma.test.support.mad.simulated import FabricTestCase
 
 HERE = IBDRPath()
 
@@ -51,20 +51,6 @@ class ScheduleTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.agent = FakeAgent()
         self.schedule = MADSchedule(self.agent, maxOutstanding=3)
-
-    def test_coroutine(self) -> None:
-        """A coroutine gets the answers, and its result is that of the run."""
-
-        async def ports() -> int:
-            first = await self.schedule.SubnGet(NodeInfo, HERE)
-            second = await self.schedule.SubnGet(NodeInfo, HERE)
-            return first.numPorts + second.numPorts
-
-        done = self.schedule.run(ports())
-        self.agent.answer(NodeInfo(numPorts=1))
-        self.assertNoResult(done)
-        self.agent.answer(NodeInfo(numPorts=2))
-        self.assertEqual(self.successResultOf(done), 3)
 
     def test_generator(self) -> None:
         seen: list[Any] = []
@@ -279,19 +265,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertRaises(ValueError, MADSchedule, self.agent, 0)
         self.assertIsNone(self.successResultOf(self.schedule.run()))
 
-    def test_nonsenseCaught(self) -> None:
-
-        def yields() -> Generator[Any, Any, str]:
-            try:
-                yield ["nothing", "that", "could", "end"]
-            except TypeError:
-                return str((yield self.schedule.SubnGet(NodeInfo, HERE)))
-            return "not caught"
-
-        done = self.schedule.run(yields())
-        self.agent.answer("answer")
-        self.assertEqual(self.successResultOf(done), "answer")
-
     def test_taskTwice(self) -> None:
 
         async def asks() -> int:
@@ -375,20 +348,3 @@ class FabricTests(FabricTestCase):
             {guid: (node.info.nodeType, node.info.numPorts) for guid, node in fabric.nodes.items()},
         )
         self.assertEqual(len(guids), 6)
-
-    def test_cancel(self) -> None:
-        self.pump()
-        before = len(self.clock.getDelayedCalls())
-        schedule = MADSchedule(self.agent, 16)
-
-        async def asks() -> None:
-            await schedule.SubnGet(NodeInfo, route(1, 3))
-
-        done = schedule.run(mqueue=(asks() for _ in range(1000)))
-        self.assertIn("16 outstanding", repr(self.agent))
-        done.cancel()
-        self.failureResultOf(done, CancelledError)
-        self.assertIn(" 0 outstanding", repr(self.agent))
-        self.pump(1.0)
-        self.assertEqual(len(self.clock.getDelayedCalls()), before)
-        self.assertEqual(schedule.progress.calls, 16)

@@ -117,22 +117,6 @@ class StatusTests(ServerTestCase):
             self.assertEqual(self.statusOf(frame(PING, 1, 77, 0, 5, b"", Keys(oui=oui))), status)
         self.assertEqual((len(mine.asked), len(theirs.asked)), (1, 1))
 
-    def test_handlers(self) -> None:
-        """Methods of one class may have different handlers, and one may end."""
-        gets, sets = Answers(lambda request: PortCounters()), Answers(lambda request: PortCounters())
-        end = self.server.handle(PERFORMANCE, gets, (Method.GET,))
-        self.server.handle(PERFORMANCE, sets, (Method.SET,))
-        self.assertEqual([self.statusOf(self.request(PERFORMANCE, n, 0x12)) for n in (1, 2)], [0, 0])
-        end()
-        self.assertEqual([self.statusOf(self.request(PERFORMANCE, n, 0x12, 77)) for n in (1, 2)], [8, 0])
-        self.assertEqual((len(gets.asked), len(sets.asked)), (1, 2))
-
-    def test_replaced(self) -> None:
-        end = self.server.handle(PERFORMANCE, Answers(lambda request: None), (Method.GET,))
-        self.serve(lambda request: PortCounters())
-        end()
-        self.assertEqual(self.statusOf(self.request(PERFORMANCE, 1, 0x12)), 0)
-
 
 class SilenceTests(ServerTestCase):
     def setUp(self) -> None:
@@ -187,10 +171,6 @@ class SilenceTests(ServerTestCase):
         pass_(self.clock, 0.1)
         self.assertEqual(self.successResultOf(call), log)
         self.assertEqual(served.asked[0].payload, log)
-
-    def test_none(self) -> None:
-        self.serve(lambda request: None)
-        self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12)))
 
 
 class HandlerTests(ServerTestCase):
@@ -519,20 +499,6 @@ class NoticeTests(ServerTestCase):
         ends[1]()
         ends.append(self.server.listen(lambda notice, request: None, SA, (Method.REPORT,)))
         self.assertEqual(events, [(3, 6), (1, 5), ("end", 1, 5), ("end", 3, 6), (3, 6)])
-
-    def test_taken(self) -> None:
-
-        def serve(managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
-            raise ResourceExhausted("taken")
-
-        self.patch(self.wire.ports[1], "serve", serve)
-        heard: list[object] = []
-        self.assertRaises(
-            ResourceExhausted,
-            *(self.server.listen, lambda notice, request: heard.append(notice), SA, (Method.REPORT,)),
-        )
-        self.trap()
-        self.assertEqual(heard, [])
 
 
 class RecentTests(SynchronousTestCase):

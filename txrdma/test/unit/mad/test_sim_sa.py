@@ -16,7 +16,6 @@ from txrdma.mad.layouts.smp import GUIDInfo
 from txrdma.mad.layouts.values import PathMTU, Rate, Selector
 from txrdma.mad.server import MADServer
 from txrdma.sim.fabric.sm.sagroups import IPOIB_BROADCAST
-from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.support.mad.simulated import FabricTestCase, gmp
 
 EVERYTHING = sa.NodeRecord, sa.PortInfoRecord, sa.SwitchInfoRecord, sa.LinearForwardingTableRecord
@@ -80,22 +79,6 @@ class RecordTests(AdministrationTestCase):
         self.refused(
             self.agent.SubnAdmGet(sa.PathRecord.query(sgid=self.gid("a"), dgid=alias), self.sa), MADError
         )
-
-
-class LongTableTests(AdministrationTestCase):
-    options = {"latencySeconds": 0.0001}
-
-    def net(self) -> Any:
-        net = fatTree(128)
-        net.nodes["a"] = net.nodes.pop("h00000")
-        net.nodes["leaf0000"].links[1].peer = "a"
-        return net
-
-    def test_loss(self) -> None:
-        self.fabric.wire.loss = 0.05
-        nodes = self.told(self.agent.SubnAdmGetTable(sa.NodeRecord, self.sa), 60)
-        self.assertEqual(len(nodes), len(self.fabric.nodes))
-        self.assertGreater(self.fabric.wire.lost, 0)
 
 
 class PathTests(AdministrationTestCase):

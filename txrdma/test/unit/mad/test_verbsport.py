@@ -282,9 +282,6 @@ class TableTests(VerbsPortCase):
         self.assertEqual(found, records)
         return found
 
-    def test_empty(self) -> None:
-        self.fetched(0)
-
     def test_long(self) -> None:
         self.fetched(1000)
 
