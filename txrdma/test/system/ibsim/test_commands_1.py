@@ -18,9 +18,6 @@ import sys
 import time
 from pathlib import Path
 
-from txrdma.iba.types import GUID
-from txrdma.mad.layouts.messages import ClassPortInfo
-from txrdma.mad.layouts.sa import NodeRecord
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.support.mad.structures import alike
 from txrdma.test.system.ibsim.fabric import EXAMPLES, IbsimTestCase
@@ -176,51 +173,12 @@ class QueryTests(CommandsTestCase):
         theirs = pattern.sub("", self.fabric.run("sminfo").strip())
         self.assertEqual(pattern.sub("", (await self.said("sminfo")).strip()), theirs)
 
-    async def test_nodeRecord(self) -> None:
-        """A node's record."""
-        await self.setLIDs()
-        theirs = self.dumped(self.fabric.run("saquery", "NR", self.host))
-        [ours] = await self.told("saquery", "NR", self.host, "--get")
-        info = ours["fields"]["nodeInfo"]
-        self.assertEqual(ours["record"], NodeRecord.__name__)
-        self.assertEqual(int(theirs["lid"]), ours["fields"]["lid"])
-        self.assertEqual(theirs["NodeDescription"], ours["fields"]["nodeDescription"]["nodeString"])
-        self.assertEqual(plainly(theirs["node_type"]), plainly(info["nodeType"]))
-        guids = {"sys_guid": "systemImageGUID", "node_guid": "nodeGUID", "port_guid": "portGUID"}
-        for name, own in guids.items():
-            self.assertEqual(GUID.fromString(theirs[name]), GUID.fromString(info[own]))
-        numbers = {"num_ports": "numPorts", "partition_cap": "partitionCap", "revision": "revision"}
-        for name, own in numbers.items():
-            self.assertEqual(int(theirs[name], 0), info[own])
-
     async def test_portInfoRecord(self) -> None:
         await self.setLIDs()
         theirs = self.fabric.run("saquery", "PIR", f"{self.host}/1")
         ours = await self.said("saquery", "PIR", f"{self.host}/1", "--get")
         content = "\n".join(line for line in ours.splitlines() if line.startswith("portInfo."))
         self.compare(content, theirs[theirs.index("PortInfo dump") :])
-
-    async def test_otherRecords(self) -> None:
-        await self.setLIDs()
-        link = self.dumped(self.fabric.run("saquery", "LR", self.host))
-        [ours] = await self.told("saquery", "LR", self.host, "--get")
-        self.assertEqual(
-            [int(link[name]) for name in ("FromLID", "FromPort", "ToPort", "ToLID")],
-            [ours["fields"][name] for name in ("fromLID", "fromPort", "toPort", "toLID")],
-        )
-        manager = self.dumped(self.fabric.run("saquery", "SMIR"))
-        [ours] = await self.told("saquery", "SMIR", "--get")
-        self.assertEqual(int(manager["LID"]), ours["fields"]["lid"])
-        self.assertEqual(GUID.fromString(manager["GUID"]), GUID.fromString(ours["fields"]["smInfo"]["guid"]))
-        able = self.dumped(self.fabric.run("saquery", "CPI"))
-        [ours] = await self.told("saquery", "CPI")
-        self.assertEqual(ours["record"], ClassPortInfo.__name__)
-        self.assertEqual(int(able["Capability mask"], 16), ours["fields"]["capabilityMask"])
-        self.assertEqual(int(able["Response time value"], 16), ours["fields"]["responseTimeValue"])
-
-    @staticmethod
-    def dumped(text: str) -> dict[str, str]:
-        return dict(re.findall(r"^\s+([^.\n]+?)\.{2,}(.*)$", text, re.MULTILINE))
 
     async def test_counters(self) -> None:
         """Errors, as C{perfquery} shows them."""

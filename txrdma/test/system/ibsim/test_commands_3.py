@@ -18,7 +18,6 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath
 from txrdma.mad.layouts.smp import ExtendedPortInfo
 from txrdma.sim.nets.fattree import fatTree
-from txrdma.sim.nets.netfile import parseNet
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
 from txrdma.test.system.ibsim.fabric import EXAMPLE, NO_EXAMPLES
 from txrdma.test.system.ibsim.test_commands_2 import CommandsTestCase
@@ -166,31 +165,3 @@ class DevicesTests(CommandsTestCase):
         [ours] = (await self.told("discover"))["chassis"]
         self.assertEqual(int(ours["guid"].replace(":", ""), 16), int(found[1], 16))
         self.assertEqual({int(node["guid"].replace(":", ""), 16) for node in ours["nodes"]}, theirs)
-
-    async def test_slots(self) -> None:
-        systems = iter(("0x0005ad0001000001", "0x0005ad0002000001"))
-        text = re.sub(
-            "vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x99", lambda _: self.slot(next(systems)), self.net
-        )
-        self.fabric.stop()
-        self.fabric = type(self.fabric)(text)
-        self.addCleanup(self.fabric.stop)
-        said = self.theirs("ibnetdiscover", "-g")
-        self.assertEqual(re.findall(r"^Chassis \d+ \(guid (\w+)\)$", said, re.MULTILINE), ["0x5ad0000000001"])
-        [ours] = (await self.told("discover"))["chassis"]
-        self.assertEqual((ours["guid"], len(ours["nodes"])), ("0005:ad00:0000:0001", 2))
-
-    @staticmethod
-    def slot(system: str) -> str:
-        return f"vendid=0x5ad\ndevid=0x5a07\nsysimgguid={system}"
-
-    async def test_net(self) -> None:
-        net = await self.said("discover", "--format", "net")
-        before = await self.told("nodes")
-        self.fabric.stop()
-        self.fabric = type(self.fabric)(net)
-        self.addCleanup(self.fabric.stop)
-        after = await self.told("nodes")
-        keys = ["guid", "name", "systemImageGUID", "vendorID", "deviceID", "numPorts"]
-        self.assertEqual(picked(after, keys), picked(before, keys))
-        self.assertEqual(len(parseNet(net).nodes), 6)

@@ -18,7 +18,6 @@ from txrdma.fabric.sasweep import SASweep
 from txrdma.iba.path import IBPath
 from txrdma.mad.core.answers import MOST_RECORDS, Records
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord
-from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support.mad.mirages import Mirage
 from txrdma.test.support.mad.simulated import FabricTestCase, route
 from txrdma.test.unit.mad.test_discovery import Administration, node
@@ -108,11 +107,6 @@ class MirageTests(BoundsTestCase):
 
 
 class TwinTests(BoundsTestCase):
-    def net(self) -> Net:
-        hosts = "".join(f'[{number}] "h{number}"[1]\n' for number in range(1, 41))
-        cards = "\n".join(f'Hca 1 "h{number}"\n' for number in range(1, 41))
-        return parseNet(f'Switch 41 "s"\n{hosts}[41] "a"[1]\n\nHca 1 "a"\n\n{cards}')
-
     def test_problems(self) -> None:
         sweep = Sweep(self.agent)
         for _ in range(MOST_PROBLEMS + 7):

@@ -102,24 +102,6 @@ class LinksTests(PartCase):
         again = self.said("links", "leaf0001", "--hops=1", "--json", "--load", path, device=NO_DEVICE)
         self.assertEqual(again.json, told)
 
-    def test_forms(self) -> None:
-        """Lines, ports without a link, and problems are as of all."""
-        lines = self.said("links", "leaf0001", "--line").out.splitlines()
-        whole = self.said("links", "--line").out.splitlines()
-        self.assertEqual(lines, [line for line in whole if '"                      leaf0001"' in line])
-        self.assertEqual(len(lines), 36)
-        self.assertEqual(len(self.said("links", "leaf0007", "--down", "--json").json), 16)
-        self.fabric.silence("h00020")
-        said = self.said("links", "leaf0001")
-        self.assertEqual((said.status, len(said.out.splitlines())), (1, 1 + 35))
-        self.assertIn("unreachable at lid", said.errors)
-        lid = self.fabric.port("h00020").end.lid
-        said = self.said("links", str(lid))
-        self.assertEqual(
-            (said.status, said.out), (1, "LID  Port  Name  Width  Speed  State  To LID  Port  Name\n")
-        )
-        self.assertIn(f"unreachable at lid {lid}: NodeInfo", said.errors)
-
     def test_saved(self) -> None:
         path = self.mktemp()
         told = self.said("links", "0x0000000000100029", "--json", "--save", path).json

@@ -322,21 +322,6 @@ class FabricTests(FabricTestCase):
         )
         return found
 
-    def test_events(self) -> None:
-        self.subscription.start()
-        self.pump(1)
-        self.assertTrue(self.subscription.isStanding)
-        self.assertEqual(len(self.records(self.lid("d"))), 1)
-        self.fabric.cut("c", 1)
-        self.pump(10)
-        self.assertEqual(sorted(self.heard), [65, 128])
-        self.subscription.stop()
-        self.pump(1)
-        self.fabric.heal("c", 1)
-        self.pump(10)
-        self.assertEqual(sorted(self.heard), [65, 128])
-        self.assertEqual(self.records(self.lid("d")), [])
-
     def test_reregister(self) -> None:
         self.subscription.start()
         self.pump(1)
@@ -376,16 +361,3 @@ class FabricTests(FabricTestCase):
         self.fabric.cut("b", 2)
         self.pump(10)
         self.assertIn(128, self.heard)
-
-    def test_taken(self) -> None:
-        self.subscription.start()
-        other = self.agentAt("a")
-        second = Subscription(
-            *(self.clock, other, MADServer(other), None), lambda notice, request: self.heard.append(0)
-        )
-        self.assertRaises(ResourceExhausted, second.start)
-        self.subscription.stop()
-        second.start()
-        self.pump(1)
-        self.assertTrue(second.isStanding)
-        self.told(second.stop(), 1)

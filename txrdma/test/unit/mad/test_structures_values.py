@@ -22,7 +22,7 @@ from txrdma.iba.verbs import NodeType, PortState
 from txrdma.kit.wire import Layout
 from txrdma.mad import vendor
 from txrdma.mad.core.frames import frame
-from txrdma.mad.layouts import congestion, messages, pma, rmppformats, sa, smp, traps, values
+from txrdma.mad.layouts import congestion, messages, sa, smp, traps, values
 from txrdma.mad.layouts.attributes import attributeOf, ManagementClass, Method, plain
 from txrdma.mad.layouts.dump import dumped, payloadOf
 from txrdma.mad.layouts.plain import fromPlain
@@ -211,59 +211,41 @@ class JSONTests(SynchronousTestCase):
 
 
 class TextTests(SynchronousTestCase):
-    def line(self, read: Layout, name: str) -> str:
-        """The text of a field."""
-        (text,) = (
-            line.partition(":")[2].lstrip(".")
-            for line in str(read).splitlines()
-            if line.startswith(name + ":")
-        )
-        return text
-
-    def test_speeds(self) -> None:
-        info = smp.PortInfo(
+    def test_fields(self) -> None:
+        """Fields are printed with the names that infiniband-diags uses."""
+        codes: dict[str, Any] = {"portState": 4, "portPhysicalState": 9}
+        speeds = smp.PortInfo(
             linkSpeedActive=4, linkSpeedExtActive=8, linkSpeedExtSupported=9, linkSpeedExtEnabled=30,
             linkSpeedExtActive2=1, linkWidthActive=2,
         )  # fmt: skip
-        self.assertEqual(self.line(info, "linkSpeedActive"), "10.0 Gbps")
-        self.assertEqual(self.line(info, "linkSpeedExtActive"), "106.25 Gbps")
-        self.assertEqual(self.line(info, "linkSpeedExtSupported"), "14.0625 Gbps or 106.25 Gbps")
-        self.assertEqual(self.line(info, "linkSpeedExtEnabled"), "Extended link speeds disabled")
-        self.assertEqual(self.line(info, "linkSpeedExtActive2"), "212.5 Gbps")
-        self.assertEqual(self.line(info, "linkSpeedExtSupported2"), "No Extended Speed")
-        self.assertEqual(self.line(info, "linkWidthActive"), "4X")
-        vendors = smp.ExtendedPortInfo(linkSpeedActive=1)
-        self.assertEqual(self.line(vendors, "linkSpeedActive"), "FDR10 (0x01)")
-        self.assertEqual(self.line(vendors, "linkSpeedEnabled"), "0x00")
-
-    def test_capabilities(self) -> None:
-        info = smp.PortInfo(capabilityMask=1 << 1 | 1 << 31, capabilityMask2=1 << 10)
-        self.assertEqual(self.line(info, "capabilityMask"), "0x80000002 (SM, HIERARCHY_INFO)")
-        self.assertEqual(self.line(info, "capabilityMask2"), "0x0400 (LINK_SPEED_NDR)")
-
-    def test_numbersForCodes(self) -> None:
-        values: dict[str, Any] = {"portState": 4, "portPhysicalState": 9}
-        info = smp.PortInfo(**values)
-        self.assertEqual(self.line(info, "portState"), "ACTIVE (4)")
-        self.assertEqual(self.line(info, "portPhysicalState"), "UNKNOWN_0x9 (9)")
-        self.assertEqual(info.toDict()["portState"], "ACTIVE")
-
-    def test_undefined(self) -> None:
-        info = smp.PortInfo(linkWidthEnabled=0x22, linkSpeedEnabled=0, vlCap=4, operationalVLs=9)
-        self.assertEqual(self.line(info, "linkWidthEnabled"), "4X or undefined (34)")
-        self.assertEqual(self.line(info, "linkSpeedEnabled"), "undefined (0)")
-        self.assertEqual(self.line(info, "vlCap"), "VL0-7 (4)")
-        self.assertEqual(self.line(info, "operationalVLs"), "9")
-
-    def test_errorCorrection(self) -> None:
-        info = smp.PortInfoExtended(capMask=1, fecModeActive=values.FECMode.RS_FEC)
-        self.assertEqual(self.line(info, "fecModeActive"), "RS_FEC (2)")
-        self.assertEqual(self.line(info, "capMask"), "0x00000001 (FEC_MODE)")
-
-    def test_vendor(self) -> None:
-        self.assertEqual(
-            self.line(vendor.MlxGeneralInfo(fwPSID=b"MT_1234".ljust(16, b"\0")), "fwPSID"), "MT_1234"
-        )
+        able = smp.PortInfo(capabilityMask=1 << 1 | 1 << 31, capabilityMask2=1 << 10)
+        undefined = smp.PortInfo(linkWidthEnabled=0x22, linkSpeedEnabled=0, vlCap=4, operationalVLs=9)
+        corrected = smp.PortInfoExtended(capMask=1, fecModeActive=values.FECMode.RS_FEC)
+        for read, name, text in (
+            (speeds, "linkSpeedActive", "10.0 Gbps"),
+            (speeds, "linkSpeedExtActive", "106.25 Gbps"),
+            (speeds, "linkSpeedExtSupported", "14.0625 Gbps or 106.25 Gbps"),
+            (speeds, "linkSpeedExtEnabled", "Extended link speeds disabled"),
+            (speeds, "linkSpeedExtActive2", "212.5 Gbps"),
+            (speeds, "linkSpeedExtSupported2", "No Extended Speed"),
+            (speeds, "linkWidthActive", "4X"),
+            (smp.ExtendedPortInfo(linkSpeedActive=1), "linkSpeedActive", "FDR10 (0x01)"),
+            (smp.ExtendedPortInfo(linkSpeedActive=1), "linkSpeedEnabled", "0x00"),
+            (able, "capabilityMask", "0x80000002 (SM, HIERARCHY_INFO)"),
+            (able, "capabilityMask2", "0x0400 (LINK_SPEED_NDR)"),
+            (smp.PortInfo(**codes), "portState", "ACTIVE (4)"),
+            (smp.PortInfo(**codes), "portPhysicalState", "UNKNOWN_0x9 (9)"),
+            (undefined, "linkWidthEnabled", "4X or undefined (34)"),
+            (undefined, "linkSpeedEnabled", "undefined (0)"),
+            (undefined, "vlCap", "VL0-7 (4)"),
+            (undefined, "operationalVLs", "9"),
+            (corrected, "fecModeActive", "RS_FEC (2)"),
+            (corrected, "capMask", "0x00000001 (FEC_MODE)"),
+            (vendor.MlxGeneralInfo(fwPSID=b"MT_1234".ljust(16, b"\0")), "fwPSID", "MT_1234"),
+        ):
+            lines = (line.partition(":") for line in str(read).splitlines())
+            self.assertEqual([row[2].lstrip(".") for row in lines if row[0] == name], [text])
+        self.assertEqual(smp.PortInfo(**codes).toDict()["portState"], "ACTIVE")
 
 
 class DumpTests(SynchronousTestCase):
@@ -313,25 +295,6 @@ class FormTests(SynchronousTestCase):
         self.assertEqual(payloadOf(whole), log)
         framed = messages.CongMgtFormat.decode(whole)
         self.assertEqual(framed.logData + framed.payload, log.encode().ljust(224, b"\0"))
-
-    def test_reedSolomon(self) -> None:
-        counters = pma.PortExtendedSpeedsCountersRSFEC(portFECCorrectedSymbolCtr=7, syncHeaderErrorCounter=9)
-        other = pma.PortExtendedSpeedsCounters.decode(counters.encode())
-        self.assertEqual(other.syncHeaderErrorCounter, 9)
-        self.assertEqual(
-            pma.PortExtendedSpeedsCountersRSFEC.attributeID, pma.PortExtendedSpeedsCounters.attributeID
-        )
-
-    def test_packets(self) -> None:
-        """The packets of long messages, by their type."""
-        ack = rmppformats.RMPPAck(
-            rmpp=rmppformats.RMPPShortHeader(version=1, type=messages.RMPPType.ACK),
-            segmentNumber=3,
-            newWindowLast=67,
-        )
-        header = messages.RMPPHeader.decode(ack.encode(), 24)
-        self.assertEqual((header.data1, header.data2), (3, 67))
-        self.assertIs(rmppformats.PACKETS[header.type], rmppformats.RMPPAck)
 
     def test_links(self) -> None:
         header = LRH.decode(bytes.fromhex("f012 0007 0048 0003"))
