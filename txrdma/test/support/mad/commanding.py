@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options, run
 from txrdma.commands.common.options import IReactor
+from txrdma.mad.ports import openMADPort
 from txrdma.sim.clock import SimulatedClock
 
 SECONDS = 300.0
@@ -70,3 +71,17 @@ class CommandTestCase(SynchronousTestCase):
             else:
                 status = error.code
         return Said(out.getvalue(), errors.getvalue(), status)
+
+
+class SharedFabricTestCase(CommandTestCase):
+    """
+    All commands of a test run in one simulated fabric.
+
+    @ivar fabric: that fabric.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        port: Any = openMADPort(self.clock, self.device)
+        self.addCleanup(port.close)
+        self.fabric = port.fabric

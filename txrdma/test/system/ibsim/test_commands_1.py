@@ -159,7 +159,6 @@ class QueryTests(CommandsTestCase):
         return [re.findall(r"0x[0-9a-f]+|\d+", line) for line in lines]
 
     async def test_arbitration(self) -> None:
-        """Weights of virtual lanes."""
         await self.setLIDs()
         theirs = self.fabric.run("smpquery", "vlarb", self.host)
         weights = [re.findall(r"0x\w+", line) for line in theirs.splitlines() if line.startswith("WEIGHT")]

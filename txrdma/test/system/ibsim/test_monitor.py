@@ -182,16 +182,6 @@ class MonitorTests(MonitorTestCase):
         for which in self.raised():
             self.assertEqual(self.told.count(("raised", *which)), 1, f"{which}")
 
-    async def test_killedInSweep(self) -> None:
-        await self.started()
-        sweeps = self.poller.statistics.sweeps
-        self.poller.sweeps.runNow()
-        self.fabric.killManager()
-        await self.until(lambda: self.poller.statistics.sweeps > sweeps)
-        await self.until(lambda: "sm-silent" in {kind for kind, _where in self.raised()})
-        self.assertEqual(len(self.linked()), 2 * 7)
-        self.assertEqual([one for one in self.told if "gone" in one[1]], [])
-
     async def test_otherLIDs(self) -> None:
         self.fabric.console('PerformanceSet "c"[1] PortCounters.SymbolErrorCounter=4321')
         await self.started()
@@ -215,15 +205,3 @@ class MonitorTests(MonitorTestCase):
         }
         self.assertEqual((values["b"], values["c"]), (0, 4321))
         self.assertNotIn("symbol-errors", {kind for kind, _where in self.raised()})
-
-    async def test_standstill(self) -> None:
-        await self.started()
-        fabric = self.poller.fabric
-        assert fabric is not None
-        self.fabric.pause()
-        await deferLater(self.reactor, 3.0)
-        self.fabric.goOn()
-        turns = self.poller.statistics.turns
-        await self.until(lambda: self.poller.statistics.turns > turns + 2)
-        self.assertEqual(len(self.linked()), 2 * 7)
-        self.assertEqual([one for one in self.told if "gone" in one[1]], [])

@@ -93,7 +93,6 @@ class FormTests(CommandsTestCase):
             self.assertEqual((len(ours), ours), (128, theirs[:128]))
 
     async def test_over(self) -> None:
-        """C{routes --over} names the hosts that C{ibroute} has behind the port, in both directions."""
         links = [link for link in await self.told("links", "--switches") if link["to"] is not None]
         self.assertTrue(links)
         for link in links[:2]:
@@ -153,7 +152,6 @@ class AdministrationTests(CommandsTestCase):
         self.assertIn(theirs["MGID"], await self.said("saquery", "groups", "--get"))
 
     async def test_paths(self) -> None:
-        """C{saquery PR --from --to} is C{saquery --src-to-dst}, by LIDs and by names."""
         nodes = await self.told("nodes", "--hosts")
         one, other = nodes[0], nodes[-1]
         said = self.theirs("saquery", "--src-to-dst", f"{one['lid']}:{other['lid']}")
@@ -167,7 +165,6 @@ class AdministrationTests(CommandsTestCase):
                 self.assertEqual(str(ours[name]), theirs[name])
 
     async def test_names(self) -> None:
-        """Names to LIDs and GUIDs, and back."""
         [known] = re.findall(r'\d+ +"(.*)"', self.theirs("saquery", "-D"))  # without RMPP only this one
         host = next(node for node in await self.told("nodes", "--hosts") if node["name"] == known)
         name, lid = host["name"], str(host["lid"])
@@ -255,7 +252,6 @@ class PortTests(CommandsTestCase):
             self.assertEqual(ours, theirs, words)
 
     async def test_everywhere(self) -> None:
-        """All linked ports are armed, made active and initialized again, in the eyes of C{iblinkinfo}."""
         for words, state in (((), "Initialize"), (("arm",), "Armed"), (("active",), "Active")):
             if words:
                 await self.said("portstate", "--everywhere", *words, "--yes")

@@ -82,7 +82,6 @@ class SubscriptionTests(IbsimTestCase):
         self.assertFalse(await self.isKnown())
 
     async def test_handover(self) -> None:
-        """When OpenSM ends and the other one takes over, the subscription is with that one."""
         self.fabric.standBy("c", "sm_priority 3\nsminfo_polling_timeout 200\npolling_retry_number 3")
         self.subscription.start()
         await waitUntil(self.reactor, lambda: self.subscription.isStanding)

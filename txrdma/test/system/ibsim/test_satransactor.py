@@ -86,7 +86,6 @@ class SATransactorTests(IbsimTestCase):
         self.assertEqual(said[1], said[0], f"{kind.__name__} {modifier:#x} at {way}")
 
     async def test_same(self) -> None:
-        """All attributes, of switches and of hosts, by directed routes and by LID."""
         agent = self.agentAt("a")
         transactor = SATransactor(agent, agent.port.refresh())
         fabric = await Sweep(agent).run()
@@ -103,7 +102,6 @@ class SATransactorTests(IbsimTestCase):
         await self.compare(agent, transactor, PortInfo, IBDRPath(drPath=(1, 2)), 2)
 
     async def test_multicast(self) -> None:
-        """Multicast tables, after two have joined the group that OpenSM has from the beginning."""
         for name in ("a", "c"):
             agent = self.agentAt(name)
             end = agent.port.refresh()

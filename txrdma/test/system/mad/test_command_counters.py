@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from twisted.python.usage import UsageError
 
@@ -18,18 +17,10 @@ import txrdma
 from txrdma.command import Options
 from txrdma.commands.common.values import portNumbers
 from txrdma.commands.perfquery import KINDS, THEIRS
-from txrdma.mad.ports import openMADPort
-from txrdma.sim.strings import _held
-from txrdma.test.support.mad.commanding import CommandTestCase
+from txrdma.test.support.mad.commanding import SharedFabricTestCase
 
 
-class PerfQueryTests(CommandTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.addCleanup(openMADPort(self.clock, self.device).close)  # keeps the fabric
-        [holding] = [held for (reactor, _), held in _held.items() if reactor is self.clock]
-        self.fabric: Any = holding.fabric
-
+class PerfQueryTests(SharedFabricTestCase):
     def test_own(self) -> None:
         said = self.said("perfquery")
         self.assertIn("# PortCounters: lid 1 port 1\n", said.out)
@@ -73,7 +64,6 @@ class PerfQueryTests(CommandTestCase):
         self.assertEqual(told["attribute"], "PortCountersExtended")
 
     def test_reset(self) -> None:
-        """Counters are cleared when that is confirmed."""
         self.fabric.traffic(1000.0, 10.0)
         self.clock.advance(5)
         before = int(self.said("perfquery", "2").fields["portXmitData"])
@@ -92,7 +82,6 @@ class PerfQueryTests(CommandTestCase):
         self.assertIn("PortCounters.counterSelect 0x1000", said.errors)
 
     def test_watch(self) -> None:
-        """Rates are those of the traffic that there is."""
         counters = self.fabric.port("h00001").count()
         counters.grow(self.clock.seconds(), portXmitData=250_000.0, portRcvPkts=1000.0)
         said = self.said("perfquery", "2", "--watch", "2", "--count", "3", "--json")
@@ -120,7 +109,6 @@ class PerfQueryTests(CommandTestCase):
             self.assertApproximates(each["xmitBytesPerSecond"], 4000, 100)
 
     def test_watchErrors(self) -> None:
-        """Where the wide counters have no errors, those of the others are watched with them."""
         self.clock.callLater(0.5, self.fabric.setCounters, "h00001", 1, linkDownedCounter=3)
         said = self.said("perfquery", "2", "--watch", "1", "--count", "1", "--json")
         [port] = json.loads(said.out)

@@ -119,7 +119,6 @@ class FabricsTests(CommandTestCase):
         self.assertIn("say numbers", str(self.said("discover", device="sim:fattree:many").status))
 
     def test_mistakes(self) -> None:
-        """Values that have no meaning are refused before anything is opened."""
         for arguments, words in (
             (("--by", "hand"), "dr, lid, sa"),
             (("--format", "pdf"), "svg"),
@@ -136,7 +135,6 @@ class FabricsTests(CommandTestCase):
         self.assertIn("txrdma smpquery: lid 77: SubnGet: no answer", str(said.status))
 
     def test_debug(self) -> None:
-        """Datagrams are shown by level: a line, fields, bytes."""
         sizes = []
         for level in range(4):
             said = self.said("smpquery", "NI", "0,1", *["--debug"] * level)
@@ -175,7 +173,6 @@ class FabricsTests(CommandTestCase):
         self.assertIn("names no port", str(self.said("smpquery", "ND", "h00001!").status))
 
     def test_namedTargets(self) -> None:
-        """A node is found by its description, or by its name in the node-name map."""
         self.assertEqual(self.said("smpquery", "NI", "leaf0000", "--json").json["path"], "lid 9")
         self.assertEqual(self.said("perfquery", "h00001", "--json").json["path"], "lid 2")
         path = Path(self.mktemp())

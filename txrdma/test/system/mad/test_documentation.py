@@ -61,7 +61,6 @@ class PageTests(SynchronousTestCase):
         self.successResultOf(done)
 
     def test_management(self) -> None:
-        """docs/management.md."""
         names, printed = self.run_("docs/management.md")
         self.addCleanup(names["agent"].close)
         self.addCleanup(names["subscription"].stop)

@@ -73,7 +73,6 @@ class NoticeTests(SynchronousTestCase):
                 self.assertEqual(lost - _NEWER_IN_TRAPS, set(), traps.Trap(notice.trapNumber))
 
     def test_otherClasses(self) -> None:
-        """Traps of other classes have their own numbers."""
         notice = messages.ReportedNotice(isGeneric=True, trapNumber=259)
         self.assertIsInstance(traps.detailsOf(notice), traps.SwitchPKeyDetails)
         self.assertIsInstance(traps.detailsOf(notice, ManagementClass.BM), traps.BadBKeyDetails)
@@ -83,7 +82,6 @@ class NoticeTests(SynchronousTestCase):
         self.assertIsNone(traps.detailsOf(congested))
 
     def test_describe(self) -> None:
-        """A notice names its trap and its details."""
         details = traps.LinkDetails(lid=LID(7)).encode()
         notice = messages.Notice(isGeneric=True, trapNumber=128, details=details)
         told = traps.describe(notice)

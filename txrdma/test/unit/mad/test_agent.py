@@ -114,7 +114,6 @@ class AgentTests(AgentCase):
         self.assertEqual((sorted(heard), len(self.wire.sent)), (["first", "second"], before + 2))
 
     def test_handlersOfOneClass(self) -> None:
-        """Several handlers of a class share its requests: the newest is asked first, and may decline."""
         self.serve(ManagementClass.SUBN_LID, lambda request: NodeInfo(numPorts=1))
         self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2)).numPorts, 1)
 
@@ -189,7 +188,6 @@ class TableTests(AgentCase):
         self.table(0)
 
     def test_lengths(self) -> None:
-        """Tables of one and of many records arrive in order, also through 5 % loss."""
         for count, loss, seconds in ((1, 0.0, 5.0), (500, 0.0, 5.0), (2_000, 0.05, 600.0)):
             self.setUp()
             self.table(count, loss, seconds)
@@ -203,7 +201,6 @@ class TableTests(AgentCase):
         self.assertEqual(payload.dlid, 7)
 
     def test_multi(self) -> None:
-        """GetMulti asks by a long message, and is answered by one."""
         paths = [PathRecord(dlid=LID(number)) for number in range(100)]
         served = self.serve(ManagementClass.SUBN_ADM, lambda request: list(paths), Method.GET_MULTI)
         call = self.agent.SubnAdmGetMulti(MultiPathRecord(sgidCount=1, dgidCount=1), TO_2)

@@ -119,7 +119,6 @@ class ModifierTests(SynchronousTestCase):
 
 class AdministrationTests(CallTestCase):
     def test_path(self) -> None:
-        """Without a path they go where the subnet's manager is; with one, there."""
         port = self.wire.ports[0]
         port.endPort = replace(port.endPort, smLID=LID(9), smServiceLevel=3)
         for call in (self.agent.SubnAdmGet, self.agent.SubnAdmGetTable):
@@ -180,7 +179,6 @@ class LegalityTests(CallTestCase):
 
 class ErrorTests(FaultTestCase):
     def test_error(self) -> None:
-        """Request, reply, path, status and its words; it is a refusal, and a failure like the others."""
         self.peer.says = lambda request: [answer(request, at4=b"\x03\x0c")]
         error = self.fails(self.agent.SubnAdmGet(NodeRecord, TO_2, 9), MADError)
         self.assertIsInstance(error, Refused)
@@ -253,7 +251,6 @@ class PatienceTests(SynchronousTestCase):
         self.assertLess(seconds, expected + 0.03)
 
     def test_path(self) -> None:
-        """Twice the packets' life time, of the path or of the subnet, and the time to answer."""
         answering = lifetimeSeconds(RESPONSE_TIME)
         for code, path in (
             (18, TO_2),

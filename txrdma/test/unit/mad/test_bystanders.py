@@ -78,7 +78,6 @@ class BystanderTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_handler(self) -> None:
-        """Each method of a handler raises: its own request is refused."""
         for name in callbacks(IMADHandler):
             self.setUp()
             self.handle(exploding(RaisingAnswers, name)(lambda request: request.payload))

@@ -8,12 +8,11 @@ from typing import Any
 
 from twisted.python.usage import UsageError
 
-from txrdma.mad.ports import openMADPort
-from txrdma.test.support.mad.commanding import CommandTestCase, Said
+from txrdma.test.support.mad.commanding import Said, SharedFabricTestCase
 from txrdma.test.unit.mad.test_sweeping_commands import NO_DEVICE
 
 
-class PartCase(CommandTestCase):
+class PartCase(SharedFabricTestCase):
     """
     Two levels of switches.
 
@@ -24,9 +23,6 @@ class PartCase(CommandTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        port: Any = openMADPort(self.clock, self.device)
-        self.fabric = port.fabric
-        self.addCleanup(port.close)
         self.asked = 0
 
     def said(self, name: str, *arguments: str, device: str | None = None) -> Said:
@@ -122,7 +118,6 @@ class LinksTests(PartCase):
 
 class NodesTests(PartCase):
     def test_around(self) -> None:
-        """A node, and the nodes around it."""
         [node] = self.said("nodes", "h00020", "--json").json
         self.assertEqual((node["name"], node["lid"]), ("h00020", self.fabric.port("h00020").end.lid))
         self.assertLess(self.asked, 8)

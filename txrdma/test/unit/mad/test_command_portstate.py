@@ -17,9 +17,7 @@ from txrdma.commands.common.portchanges import Change, OPERATIONS, parsed
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import PortState
 from txrdma.mad.layouts.smp import PortInfo
-from txrdma.mad.layouts.values import PathMTU
-from txrdma.mad.ports import openMADPort
-from txrdma.test.support.mad.commanding import CommandTestCase
+from txrdma.test.support.mad.commanding import CommandTestCase, SharedFabricTestCase
 
 
 class Typist(io.StringIO):
@@ -27,15 +25,7 @@ class Typist(io.StringIO):
         return True
 
 
-class PortStateTestCase(CommandTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        port: Any = openMADPort(self.clock, self.device)
-        self.fabric = port.fabric
-        self.addCleanup(port.close)
-
-
-class QueryTests(PortStateTestCase):
+class QueryTests(SharedFabricTestCase):
     def test_query(self) -> None:
         told = self.said("portstate", "0,1", "3", "--json").json
         self.assertEqual((told["nodeType"], told["port"]), ("SWITCH", 3))
@@ -52,7 +42,7 @@ class QueryTests(PortStateTestCase):
         self.assertEqual(self.said("portstate", "9", "2,4-5").out.count("SWITCH PortInfo: lid 9 port"), 3)
 
 
-class ChangeTests(PortStateTestCase):
+class ChangeTests(SharedFabricTestCase):
     def info(self, lid: str = "9", port: str = "3") -> dict[str, Any]:
         fields: dict[str, Any] = self.said("smpquery", "PI", lid, port, "--json").json["answers"][0]["fields"]
         return fields
@@ -84,7 +74,6 @@ class ChangeTests(PortStateTestCase):
         self.assertIn("the port can", str(self.said("portstate", "9", "3", "espeed", "NDR", "--yes").status))
 
     def test_together(self) -> None:
-        """Several operations go by one call."""
         said = self.said("portstate", "9", "3", "width", "1x", "mtu", "1024", "vls", "VL0-1", "-y", "--debug")
         self.assertEqual(said.errors.count("SET PortInfo"), 1)
         told = self.info()
@@ -95,7 +84,6 @@ class ChangeTests(PortStateTestCase):
         self.assertIn("the port can", words)
 
     def test_ends(self) -> None:
-        """LIDs and keys are those of hosts and of switches' port 0."""
         self.said("portstate", "2", "1", "lid", "0x22", "lmc", "1", "smlid", "7", "mkeylease", "60", "-y")
         told = self.info("DR 0,1,2", "1")
         self.assertEqual(
@@ -132,7 +120,7 @@ class ChangeTests(PortStateTestCase):
         self.assertEqual(said.status, "disable port 5 of lid 9: this changes the fabric; say --yes")
 
 
-class OwnWayTests(PortStateTestCase):
+class OwnWayTests(SharedFabricTestCase):
     def test_refused(self) -> None:
         for target, port in (("9", "1"), ("DR 0", "1"), ("2", "1"), ("0,1", "1-3")):
             for operation in ("disable", "down", "reset"):
@@ -159,14 +147,8 @@ class OwnWayTests(PortStateTestCase):
         self.assertIn("down port 1 of lid 9, which cuts our own way? [y/N]", said.errors)
 
 
-class EverywhereTests(CommandTestCase):
+class EverywhereTests(SharedFabricTestCase):
     device = "sim:fattree:40"
-
-    def setUp(self) -> None:
-        super().setUp()
-        port: Any = openMADPort(self.clock, self.device)
-        self.fabric = port.fabric
-        self.addCleanup(port.close)
 
     def states(self) -> set[int]:
         """Of all ports that have a link."""
@@ -247,11 +229,6 @@ class WordsTests(SynchronousTestCase):
         info = PortInfo(linkSpeedExtSupported2=1)
         self.assertEqual(Change("espeed2", "XDR").fields(info), {"linkSpeedExtEnabled2": "1"})
         self.assertRaises(InvalidRequest, Change("espeed2", "XDR").fields, PortInfo())
-
-    def test_number(self) -> None:
-        info = PortInfo(vlCap=4, mtuCap=PathMTU.MTU_4096)
-        self.assertEqual(Change("vls", "vl0-7").fields(info), {"operationalVLs": "4"})
-        self.assertEqual(Change("mtu", "4096").fields(info), {"neighborMTU": "5"})
 
 
 class NumbersTests(CommandTestCase):

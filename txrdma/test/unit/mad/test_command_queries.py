@@ -22,13 +22,11 @@ from txrdma.mad.layouts.messages import Notice
 from txrdma.mad.layouts.sa import GUIDInfoRecord, MCMemberRecord, NodeRecord, Record, ServiceRecord
 from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo, SMInfo
 from txrdma.mad.layouts.values import SMState
-from txrdma.mad.ports import openMADPort
-from txrdma.test.support.mad.commanding import CommandTestCase
+from txrdma.test.support.mad.commanding import CommandTestCase, SharedFabricTestCase
 
 
-class SMPQueryTests(CommandTestCase):
+class SMPQueryTests(SharedFabricTestCase):
     def test_attributes(self) -> None:
-        """By name or abbreviation, in any case, with the values that the node has."""
         for name, target, field, value in (
             ("NodeInfo", "9", "numPorts", "36"),
             ("ni", "1", "nodeType", "CHANNEL_ADAPTER (1)"),
@@ -54,11 +52,8 @@ class SMPQueryTests(CommandTestCase):
             self.assertEqual([answer["modifier"] for answer in told], modifiers, name)
 
     def test_multicastTable(self) -> None:
-        """A multicast LID's ports are joined from all positions."""
         setting = ("query", "SubnSet", "MulticastForwardingTable", "9", "--yes", "--modifier")
         masks = ",".join(["0", "0x24"])
-        keep = openMADPort(self.clock, self.device)
-        self.addCleanup(keep.close)
         self.assertEqual(self.said(*setting, "0", f"portMasks={masks}").status, None)
         self.assertEqual(self.said(*setting, str(1 << 28), "portMasks=0,1").status, None)
         self.assertIn("0xc001  2,5,16", self.said("smpquery", "MFT", "9").out)
@@ -109,7 +104,6 @@ class SMPQueryTests(CommandTestCase):
         self.assertEqual(told["gid"], "fe80::20:0")
 
     def test_named(self) -> None:
-        """The node-name map's name stands beside the path, and in JSON."""
         names = self.mktemp()
         with open(names, "w") as file:
             file.write('0x200000 "leaf of all"\n')
@@ -137,7 +131,7 @@ class SMPQueryTests(CommandTestCase):
             Options().parseOptions(["smpquery", name, "0,1"])  # what infiniband-diags calls them
 
 
-class SAQueryTests(CommandTestCase):
+class SAQueryTests(SharedFabricTestCase):
     def test_components(self) -> None:
         """Records are chosen by any of their components, however they are capitalized."""
         for arguments, field, values in (
@@ -160,7 +154,6 @@ class SAQueryTests(CommandTestCase):
             self.assertEqual([each["fields"][field] for each in told], values, arguments)
 
     def test_texts(self) -> None:
-        """Text has a part for each record; a table a row with chosen columns."""
         self.assertEqual(self.said("saquery", "NR").out.count("# NodeRecord"), 9)
         table = self.said("saquery", "NR", "nodeType=2", "--columns", "lid,nodeString").out
         self.assertIn("nodeString", table)
@@ -176,8 +169,6 @@ class SAQueryTests(CommandTestCase):
         self.assertEqual([each["fields"]["endPortLID"] for each in told], [8])
         self.assertIn("0xc000", self.said("saquery", "groups").out)
         joining = ("mgid=ff12:401b:ffff::ffff:ffff", "portGID=fe80::10:1", "joinState=1", "--set", "--yes")
-        keep = openMADPort(self.clock, self.device)
-        self.addCleanup(keep.close)
         self.said("saquery", "MCMR", *joining)
         said = self.said("saquery", "members", "mlid=0xc000", "--smkey", "1").out
         self.assertRegex(said, r"0xc000 +fe80::10:1 +1 +h00000\n")
@@ -200,7 +191,6 @@ class SAQueryTests(CommandTestCase):
             self.assertEqual(ports, [(0, 1), (2, 4), (1, 0)], words)
 
     def test_several(self) -> None:
-        """Paths between several ports at once."""
         said = self.said("saquery", "MPR", "--from", "1", "--from", "h00001", "--to", "fe80::10:7", "--json")
         told = [(each["fields"]["slid"], each["fields"]["dlid"]) for each in said.json]
         self.assertEqual(told, [(1, 4), (2, 4)])
@@ -227,9 +217,6 @@ class SAQueryTests(CommandTestCase):
         self.assertIn("too many records", str(self.said("saquery", "NR", "--get").status))
 
     def test_setAndDelete(self) -> None:
-        """Records are made and deleted, when that is confirmed; not all kinds can be."""
-        keep = openMADPort(self.clock, self.device)
-        self.addCleanup(keep.close)
         joining = ("saquery", "MCMR", "mgid=ff12:401b:ffff::ffff:ffff", "portGID=fe80::10:1", "joinState=1")
         self.patch(sys, "stdin", io.StringIO())
         self.assertIn("--yes", str(self.said(*joining, "--set").status))
@@ -255,12 +242,6 @@ class SAQueryTests(CommandTestCase):
 
 
 class SMInfoTests(CommandTestCase):
-    def test_own(self) -> None:
-        self.assertEqual(
-            self.said("sminfo").out,
-            "sminfo: sm lid 8 sm guid 0x10000f, activity count 1 priority 4 state 3 SMINFO_MASTER\n",
-        )
-
     def test_json(self) -> None:
         told = self.said("sminfo", "8", "--json").json
         self.assertEqual(list(told), ["path", "guid", "smKey", "actCount", "priority", "smState"])
@@ -274,7 +255,7 @@ class SMInfoTests(CommandTestCase):
         self.assertRaises(UsageError, Options().parseOptions, ["sminfo", "--control", "explode"])
 
 
-class QueryTests(CommandTestCase):
+class QueryTests(SharedFabricTestCase):
     def test_classes(self) -> None:
         port = self.said("query", "PerformanceGet", "PortCounters", "9", "portSelect=2", "--json").json
         self.assertEqual(port["fields"]["portSelect"], 2)
@@ -282,8 +263,6 @@ class QueryTests(CommandTestCase):
         self.assertEqual([each["fields"]["lid"] for each in table], [9])
 
     def test_change(self) -> None:
-        keep = openMADPort(self.clock, self.device)
-        self.addCleanup(keep.close)
         before = self.said("smpquery", "PI", "2").fields
         said = self.said("query", "SubnSet", "PortInfo", "2", "--change", "--yes", "vlHighLimit=3")
         self.assertEqual(said.status, None)
@@ -302,8 +281,6 @@ class QueryTests(CommandTestCase):
         self.assertIn("there is no attribute XY", str(self.said("query", "SubnGet", "XY", "3").status))
 
     def test_elements(self) -> None:
-        keep = openMADPort(self.clock, self.device)
-        self.addCleanup(keep.close)
         before = self.said("query", "SubnGet", "PKeyTable", "2", "--json").json["fields"]["pkeys"]
         said = self.said(
             "query", "SubnSet", "PKeyTable", "2", "pkeys[5]=0x8005", "--change", "--yes", "--json"
@@ -340,7 +317,6 @@ class QueryTests(CommandTestCase):
 
 class FieldsTests(SynchronousTestCase):
     def test_values(self) -> None:
-        """Numbers, names, addresses, texts, lists."""
         told = assigned(attributeNamed("SMInfo"), [("smstate", "standby"), ("priority", "7")])
         self.assertEqual(told, SMInfo(smState=SMState.STANDBY, priority=7))
         pairs = [("serviceGID", "fe80::1"), ("serviceName", "x"), ("data16", "1,0x2")]

@@ -4,8 +4,6 @@ C{txrdma trace} and C{txrdma routes}: what infiniband-diags has besides the plai
 
 from __future__ import annotations
 
-from typing import Any
-
 from twisted.python.usage import UsageError
 
 from txrdma.command import Options
@@ -14,20 +12,13 @@ from txrdma.mad.errors import MADRefusal
 from txrdma.mad.layouts.attributes import Method
 from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, MADStatus
 from txrdma.mad.layouts.sa import PathRecord, TraceRecord
-from txrdma.mad.ports import openMADPort
 from txrdma.sim.fabric.sm import sa
 from txrdma.sim.fabric.sm.sa import SubnetAdministration
-from txrdma.test.support.mad.commanding import CommandTestCase
+from txrdma.test.support.mad.commanding import SharedFabricTestCase
 
 
-class FabricTestCase(CommandTestCase):
+class FabricTestCase(SharedFabricTestCase):
     device = "sim:fattree:40"
-
-    def setUp(self) -> None:
-        super().setUp()
-        port: Any = openMADPort(self.clock, self.device)
-        self.fabric = port.fabric
-        self.addCleanup(port.close)
 
     def lid(self, name: str) -> int:
         return int(self.fabric.port(name).end.lid)

@@ -117,12 +117,6 @@ class SweepTests(FabricTestCase):
             sweep._pace(False)
         self.assertEqual(sweep.window, 32)
 
-    def test_progress(self) -> None:
-        seen: list[tuple[int, int]] = []
-        self.sweep(progress=lambda done, count: seen.append((done, count)))
-        self.assertEqual(seen[-1][0], seen[-1][1])
-        self.assertEqual([done for done, _ in seen], list(range(1, len(seen) + 1)))
-
     def test_agentGone(self) -> None:
         done = Sweep(self.agent).run()
         self.agent.close()

@@ -232,7 +232,6 @@ class FDR10Tests(FaultTestCase):
         self.fabric.port(name, number).tables = {(0xFF90, 0): FDR10}
 
     def test_shown(self) -> None:
-        """It is found by directed routes and by LIDs, and is no other speed."""
         for name in ("left", "right"):
             self.tell(name, 3)
         for sweep in (Sweep(self.agent), LIDSweep(self.agent, self.agent.port.endPort)):

@@ -90,7 +90,6 @@ class CommandTestCase(SynchronousTestCase):
 
 class NodesTests(CommandTestCase):
     def test_kinds(self) -> None:
-        """All nodes, or those of one kind; with names of a map."""
         self.assertEqual(len(self.said("nodes").splitlines()), 7)
         for word, expected in (
             ("--hosts", ["a", "b", "c"]),
@@ -119,7 +118,6 @@ class NodesTests(CommandTestCase):
 
 class LinksTests(CommandTestCase):
     def test_once(self) -> None:
-        """Each link once; with --all each port."""
         links = self.told("links")
         self.assertEqual(len(links), 7)
         self.assertEqual(
@@ -254,7 +252,6 @@ class ErrorsTests(CommandTestCase):
         self.assertEqual(self.status, 1)
 
     def test_bearable(self) -> None:
-        """Thresholds, kinds of nodes and suppressed counters."""
         self.fabric.setCounters("left", 3, portXmitDiscards=7, portRcvSwitchRelayErrors=5)
         path = Path(self.mktemp())
         path.write_text("PortXmitDiscards=7\n")
@@ -293,7 +290,6 @@ class CheckTests(CommandTestCase):
         self.assertEqual(self.told("check")["isWell"], True)
 
     def test_findings(self) -> None:
-        """Each kind of trouble is a line; status 1."""
         self.fabric.setCounters("b", 1, linkDownedCounter=3)
         self.fabric.port("c").info[31] = 1
         self.fabric.port("right", 1).info[31] = 1
@@ -346,7 +342,6 @@ class VendorCommandTests(CommandTestCase):
         serveSysstat(server, "c.example")
 
     def test_ping(self) -> None:
-        """Answers, their times, and how many there were."""
         self.serve()
         said = self.said("ping", self.lid("c"), "-c", "3")
         self.assertEqual(said.count("Pong from c.example"), 3)
@@ -373,7 +368,6 @@ class VendorCommandTests(CommandTestCase):
         self.assertIn("6 packets transmitted, 6 received", out.getvalue())
 
     def test_servers(self) -> None:
-        """The other ends serve until Ctrl-C."""
         device, self.device = self.device, f"{self.device}:node=c"
         errors = io.StringIO()
         with redirect_stderr(errors):

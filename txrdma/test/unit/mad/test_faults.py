@@ -81,7 +81,6 @@ class KernelShapeTests(FaultTestCase):
 
 class StumbleTests(FaultTestCase):
     def test_decoder(self) -> None:
-        """A decoder that raises is logged, and the call concerned fails; others get their answers."""
 
         def stumble(buffer: object, offset: int = 0) -> object:
             raise ZeroDivisionError("a bug")
@@ -211,7 +210,6 @@ class StrangerTests(FaultTestCase):
         self.succeeds(call)
 
     def test_redirected(self) -> None:
-        """After a redirection the new one answers, and the one before does no more."""
         call = self.agent.PerformanceGet(PortCounters, TO_2)
         pass_(self.clock, 0.01)
         info = ClassPortInfo(redirectLID=LID(9), redirectQPN=QPN(1)).encode()
@@ -355,7 +353,6 @@ class TransactionTests(FaultTestCase):
         return [int.from_bytes(datagram[8:16], "big") for _, datagram in self.wire.sent]
 
     def test_wrap(self) -> None:
-        """They begin anew where they end, and leave out 0 and those that are in use."""
         agent = self.few(4)
         kept = agent.SubnGet(NodeInfo, TO_2, timeoutSeconds=1000)
         for _ in range(100):
@@ -531,7 +528,6 @@ class RedirectTests(FaultTestCase):
         self.assertEqual((error.status, len(self.peer.asked)), (2, 1))
 
     def test_cannotGo(self) -> None:
-        """A redirection that our port cannot follow is that port's error."""
         failing = self.wire.ports[0].failing
 
         def redirect(request: bytes) -> list[bytes]:
@@ -544,7 +540,6 @@ class RedirectTests(FaultTestCase):
 
 class BusyTests(FaultTestCase):
     def test_forEver(self) -> None:
-        """A peer that is always busy is asked after pauses that double, for as long as one may be silent."""
         times: list[float] = []
 
         def busy(request: bytes) -> list[bytes]:

@@ -204,7 +204,6 @@ class DifferenceTests(HealthTestCase):
         return [(one.kind, one.name, one.port) for one in differences(before, after)]
 
     def test_portChanges(self) -> None:
-        """Another LID, another rate, another name."""
         before = self.swept()
         self.fabric.port("c").info[16:18] = b"\x00\x77"
         self.fabric.port("left", 2).info[31] = 1

@@ -64,7 +64,6 @@ class SpeedTests(SynchronousTestCase):
         self.assertEqual(fastest(0), 0)
 
     def test_fdr10(self) -> None:
-        """FDR10 is QDR with another word of its vendor."""
         vendors = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1, linkSpeedActive=1).encode()
         info = said(linkSpeedActive=4, linkSpeedSupported=7, linkSpeedEnabled=7)
         self.assertEqual(activeSpeed(info, info, vendors), LaneSpeed.FDR10)

@@ -18,7 +18,6 @@ from txrdma.sim.nets.netfile import Net, NetFileError, parseNet
 class NetFileTests(SynchronousTestCase):
     @given(st.integers(0, 31), st.integers(0, 7), st.integers(0, 15), st.integers(0, 0xBFFF))
     def test_roundTrip(self, width: int, speed: int, extendedSpeed: int, lid: int) -> None:
-        """Every mask, LID, GUID and name that was written is read again."""
         net = Net(width=3)
         switch = net.add(NodeType.SWITCH, 4, "s1")
         switch.description, switch.guid, switch.lid = "first switch", GUID.fromInt(7), lid

@@ -61,7 +61,6 @@ class SubscriptionTests(SynchronousTestCase):
         ]
 
     def test_renewal(self) -> None:
-        """It is made anew again and again, and taken back at the end."""
         self.subscription.start()
         self.subscription.start()
         pass_(self.clock, 35, 0.1)
@@ -114,7 +113,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertFalse(self.subscription.isStanding)
 
     def test_soon(self) -> None:
-        """One that was refused is tried again soon, not as late as one that stands is renewed."""
         self.refuses = True
         self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
         self.subscription.start()
@@ -256,7 +254,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_returnFails(self) -> None:
-        """An exception while a lost port is opened ends no attempt but that one, and is logged once."""
         broken = iter([True, True])
 
         def reopen() -> WiredPort:
@@ -349,7 +346,6 @@ class FabricTests(FabricTestCase):
         self.assertEqual(len(self.records(self.lid("d"))), 1)
 
     def test_handover(self) -> None:
-        """When the manager dies and another takes over, the subscription is with that one."""
         self.fabric.standBy("c")
         self.subscription.start()
         self.pump(1)

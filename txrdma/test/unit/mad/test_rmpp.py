@@ -58,7 +58,6 @@ class ReceiverTests(SynchronousTestCase):
         self.assertFalse(self.receiver.isDone)
 
     def test_message(self) -> None:
-        """Segments make a message; the first and the last are acknowledged, and half a window between."""
         last = WINDOW + 3
         for number in range(1, last + 1):
             header = data(number, 27 if number == last else 0, number == 1, number == last)
@@ -160,14 +159,6 @@ class ReceiverTests(SynchronousTestCase):
         self.assertIsNone(self.receiver.received(data(1, 30, True, True), bytes(9)))
         self.assertEqual((self.receiver.kept, self.acknowledged()), (0, []))
 
-    def test_tooLong(self) -> None:
-        self.receiver = Receiver(ROOM, OVERHEAD, longest=10 * ROOM)
-        for number in range(1, 11):
-            self.take(number)
-        self.acknowledged()
-        ended = self.receiver.received(data(11), bytes(ROOM))
-        self.refused(ended, RMPPStatus.RESOURCES_EXHAUSTED, RMPPType.STOP)
-
     def test_senderGivesUp(self) -> None:
         for kind, status in ENDS:
             self.assertEqual(self.receiver.received(said(kind, status=status), b""), Ended(status, True))
@@ -218,19 +209,6 @@ class SenderTests(SynchronousTestCase):
         assert deadline is not None
         return deadline
 
-    def test_segments(self) -> None:
-        self.numbers()
-        self.sender = Sender(b"a" * ROOM + b"b" * ROOM + b"end", ROOM, OVERHEAD, 0.0, window=10)
-        segments = self.sender.outgoing(0.0)
-        self.assertEqual([s.data for s in segments], [b"a" * ROOM, b"b" * ROOM, b"end"])
-        headers = [s.header for s in segments]
-        self.assertEqual([h.data1 for h in headers], [1, 2, 3])
-        self.assertEqual([h.data2 for h in headers], [2 * ROOM + 3 + 3 * OVERHEAD, 0, 3 + OVERHEAD])
-        self.assertEqual([(h.first, h.last) for h in headers], [(True, False), (False, False), (False, True)])
-        for header in headers:
-            self.assertEqual((header.version, header.type, header.status), (1, RMPPType.DATA, 0))
-            self.assertEqual((header.active, header.responseTime), (True, 31))
-
     def test_exact(self) -> None:
         for length, count, said in ((0, 1, 20), (ROOM, 1, 220), (2 * ROOM, 2, 220)):
             segments = Sender(bytes(length), ROOM, OVERHEAD, 0.0, window=10).outgoing(0.0)
@@ -253,7 +231,6 @@ class SenderTests(SynchronousTestCase):
         self.assertIsNone(self.sender.deadline())
 
     def test_endlessWindow(self) -> None:
-        """A window without end lets as much go at a time as a bounded one, and all of it in the end."""
         last = 10_000
         self.sender = Sender(bytes(ROOM) * last, ROOM, OVERHEAD, 0.0)
         self.assertEqual(self.numbers(), [1])
@@ -308,7 +285,6 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(waited[-1], MOST_RESEND_SECONDS)
 
     def test_progress(self) -> None:
-        """Every progress gives new patience."""
         self.numbers()
         now = 0.0
         for number in range(1, 10):

@@ -147,7 +147,6 @@ class WireTests(SynchronousTestCase):
         seed=st.integers(0, 1 << 30),
     )
     def test_table(self, wire: tuple[float, float, float], seed: int) -> None:
-        """A table of thousands of records arrives, though 5 % are lost, and some duplicated or reordered."""
         pair = Pair(seed, *wire)
         message = pair.random.randbytes(self.records * 112)
         pair.server.send(TABLE, message, TO_CLIENT, 0.0)
@@ -316,7 +315,6 @@ class EndTests(SynchronousTestCase):
             )
 
     def test_limits(self) -> None:
-        """Answers to us may be long, others' questions less so."""
         self.assertGreater(LONGEST_MESSAGE, 10 * 10_000 * 112)
         server = RMPPTransfers()
         self.assertGreater(LONGEST_REQUEST, 1 << 16)

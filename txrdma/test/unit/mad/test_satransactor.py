@@ -240,7 +240,6 @@ class RouteTests(SynchronousTestCase):
         return self.transactor.SubnGet(NodeInfo, IBDRPath(drPath=ports, **values))
 
     def test_once(self) -> None:
-        """A directed route is followed link by link, once."""
         for expected in (["LinkRecord", "LinkRecord", "NodeRecord"], ["NodeRecord"]):
             self.assertEqual(self.successResultOf(self.ask(1, 4)), HOST)
             self.assertEqual(self.kinds(), expected)

@@ -87,7 +87,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(done), "answer")
 
     def test_bound(self) -> None:
-        """No more calls are out than the bound, and those that wait go in order."""
 
         async def asks(number: int) -> None:
             await self.schedule.SubnGet(NodeInfo, HERE, number)
@@ -103,7 +102,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual((self.schedule.progress.most, self.schedule.progress.calls), (3, 10))
 
     def test_progressRaises(self) -> None:
-        """A callback that raises is logged, once, and takes the place of no answer."""
 
         def stumble(progress: Progress) -> None:
             raise ZeroDivisionError("a bug")
@@ -167,7 +165,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual(order, [1, 2, 3, 4, 5, "all but one", 6])
 
     def test_turns(self) -> None:
-        """Of several sources each has its turn."""
 
         async def asks(number: int) -> None:
             await self.schedule.SubnGet(NodeInfo, HERE, number)
@@ -234,7 +231,6 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual((self.agent.cancelled, self.schedule.progress.outstanding), (2, 0))
 
     def test_cancel(self) -> None:
-        """Cancelling the run cancels every call and closes all work."""
         closed: list[int] = []
 
         async def asks(number: int) -> None:
@@ -304,20 +300,6 @@ class ScheduleTests(SynchronousTestCase):
 
         self.schedule.queue(fails())
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-
-    def test_twice(self) -> None:
-        """A schedule has one run at a time, and can have another one afterwards."""
-
-        async def asks() -> object:
-            return await self.schedule.SubnGet(NodeInfo, HERE)
-
-        done = self.schedule.run(asks())
-        self.assertRaises(RuntimeError, self.schedule.run, asks())
-        self.agent.answer(1)
-        self.assertEqual(self.successResultOf(done), 1)
-        again = self.schedule.run(asks())
-        self.agent.answer(2)
-        self.assertEqual(self.successResultOf(again), 2)
 
 
 class FabricTests(FabricTestCase):

@@ -100,7 +100,6 @@ class StatusTests(ServerTestCase):
         self.assertEqual(served.asked, [])
 
     def test_versions(self) -> None:
-        """A version that we do not speak is answered in the one that we do."""
         served = self.serve(lambda request: request.payload)
         asked = self.request(PERFORMANCE, 1, 0x12)
         for changed in (b"\x02" + asked[1:], b"\x80" + asked[1:], asked[:2] + b"\x02" + asked[3:]):
@@ -248,7 +247,6 @@ class HandlerTests(ServerTestCase):
             self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
 
     def test_unwritable(self) -> None:
-        """It returns values that do not fit into their fields, or more than an answer holds."""
         self.serve(lambda request: PortCounters(portSelect=256))
         self.assertEqual(self.status(self.agent.PerformanceGet(PortCounters, TO_2)), 0x1C)
         self.serve(lambda request: [PathRecord(), PathRecord(dlid=LID(1 << 16))], SA, (Method.GET_TABLE,))
@@ -296,7 +294,6 @@ class PendingTests(ServerTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_never(self) -> None:
-        """One that never answers is cancelled after a while, and the answer is BUSY."""
         call = self.agent.PerformanceGet(PortCounters, TO_2)
         pass_(self.clock, ANSWER_SECONDS - 1, 0.5)
         self.assertNoResult(call)
@@ -441,7 +438,6 @@ class NoticeTests(ServerTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
 
     def test_repressed(self) -> None:
-        """A trap is repressed with its own transaction ID, and its sender stops then."""
         self.agent.retries = 10
         call = self.agent.SubnTrap(Notice(isGeneric=True, trapNumber=144), TO_2)
         pass_(self.clock, 5, 0.01)

@@ -35,7 +35,6 @@ class DiagnosisTests(FabricTestCase):
         self.assertEqual(self.refused(self.agent.SubnGet(smp.VendorDiag, route(1), 1), MADError).status, 0x1C)
 
     def test_chain(self) -> None:
-        """From index to index everything is read."""
         self.fabric.diagnose("c", 1, 0x0013, b"fan", b"fuse")
         info = self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1)))
         self.assertEqual(info.diagCode, 0x8013)
@@ -65,7 +64,6 @@ class RandomTableTests(FabricTestCase):
         self.assertIn(entries[self.lid("c")], (3, 4))
 
     def test_set(self) -> None:
-        """Its entries can stand in any order, name several LIDs at once, and be taken away."""
         c, d = self.lid("c"), self.lid("d")
         entries = [smp.LIDPort()] * 16
         entries[13] = smp.LIDPort(lid=self.lid("a"), valid=True, port=1)
@@ -165,7 +163,6 @@ class LeaseTests(FabricTestCase):
         return self.agent.SubnGet(smp.PortInfo, self.there, keys=Keys(mkey=key), retries=0)
 
     def test_end(self) -> None:
-        """It begins with the first wrong key; when it has run out the key can be read, and then used."""
         self.pump(100)
         self.refused(self.look(), MADTimeoutError, 5)
         self.refused(self.look(1), MADTimeoutError, 4)

@@ -72,7 +72,6 @@ class ManagedTests(FabricTestCase):
         self.refused(self.agent.SubnGet(smp.NodeDescription, there, retries=0), MADTimeoutError)
 
     def test_lmc(self) -> None:
-        """With an LMC each host has several LIDs, and all lead to it."""
         fabric = self.fabric = SimulatedFabric(self.clock, self.net(), lmc=2)
         agent = self.agentAt("a")
         lid = fabric.port("c").lid
@@ -119,7 +118,6 @@ class SettingTests(FabricTestCase):
         self.assertEqual(other.vls, (*range(15), 7))
 
     def test_blocks(self) -> None:
-        """Blocks that are not there are refused."""
         for kind, modifier in (
             (smp.PKeyTable, 2),
             (smp.PKeyTable, 9 << 16),
@@ -161,7 +159,6 @@ class ManagementKeyTests(FabricTestCase):
 
 class TimetableTests(SynchronousTestCase):
     def test_stall(self) -> None:
-        """After a long pause of the reactor, repeated events are not made up for one by one."""
         clock = SimulatedClock()
         table = Timetable(clock)
         done: list[float] = []
@@ -189,7 +186,6 @@ class TimetableTests(SynchronousTestCase):
         self.assertEqual((done[3:], len(table)), (["late"], 0))
 
     def test_failure(self) -> None:
-        """One that fails holds up no other."""
         clock = SimulatedClock()
         table = Timetable(clock)
         done: list[int] = []

@@ -25,7 +25,6 @@ from txrdma.mad.layouts.traps import BadKeyDetails, detailsOf
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.server import MADServer
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route, TWO_SWITCHES
 
 
@@ -128,7 +127,6 @@ class Echo:
 
 class ServingTests(FabricTestCase):
     def test_directed(self) -> None:
-        """A handler at a port answers instead of the node, by a directed route and by LID."""
         server = MADServer(self.agentAt("c"))
         ends = [server.handle(number, Echo(), (1,)) for number in (0x81, 0x01)]  # type: ignore[arg-type]  # provides it
         for path in (route(1, 3, 1), IBPath(dlid=self.lid("c"))):
@@ -206,18 +204,12 @@ class StringTests(SynchronousTestCase):
         self.addCleanup(port.close)
         return port
 
-    def test_fatTree(self) -> None:
-        port = self.open("sim:fattree:40:8")
-        self.assertEqual((port.name, len(port.fabric.nodes)), ("sim:fattree:40:8", len(fatTree(40, 8).nodes)))
-        self.assertEqual(len(self.open("sim").fabric.nodes), 17)
-
     def test_noSuchNode(self) -> None:
         clock = Clock()
         self.assertRaises(ValueError, openMADPort, clock, "sim:standby=h00003:node=nobody")
         self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_file(self) -> None:
-        """A net file."""
         name = self.mktemp()
         with open(name, "w") as file:
             file.write(TWO_SWITCHES)
@@ -246,7 +238,6 @@ class StringTests(SynchronousTestCase):
         self.assertGreater(max(errors), min(errors))
 
     def test_equipment(self) -> None:
-        """Several managers, LEDs, FDR10."""
         port = self.open("sim:fattree:40:8:manager=h00001:standby=h00002:leds=yes:fdr10=yes")
         states = {end.node.identifier: one.state.name for end, one in port.fabric.sma.managers.items()}
         self.assertEqual(states, {"h00001": "MASTER", "h00002": "STANDBY"})
@@ -262,7 +253,6 @@ class StringTests(SynchronousTestCase):
         agent.close()
 
     def test_shared(self) -> None:
-        """Ports of one string are in one fabric, as long as one is open."""
         clock = Clock()
         one = openMADPort(clock, "sim:fattree:20:node=h00001")
         two: Any = openMADPort(clock, "sim:fattree:20:node=h00002")
@@ -337,7 +327,6 @@ class NonsenseTests(FabricTestCase):
     def test_anything(
         self, managementClass: int, method: int, attribute: int, modifier: int, rest: bytes, hops: list[int]
     ) -> None:
-        """Random requests, to all classes, by routes and by LIDs, end in an answer or in silence."""
         version = 2 if managementClass in (0x03, 0x06, 0x21) else 1
         head = bytearray((1, managementClass, version, method)) + bytes(20)
         head[16:18] = attribute.to_bytes(2, "big")

@@ -41,7 +41,6 @@ class StandbyTests(FabricTestCase):
         self.assertEqual(len(records), 2)
 
     def test_death(self) -> None:
-        """When the master's node dies, the other one becomes the master, and its administration answers."""
         lids = {name: self.lid(name) for name in ("a", "b", "c", "left", "right")}
         self.fabric.silence("d")
         self.pump(5)
@@ -112,8 +111,3 @@ class StandbyTests(FabricTestCase):
     def test_twice(self) -> None:
         for name in ("c", "d"):
             self.assertRaises(ValueError, self.fabric.standBy, name)
-
-    def test_close(self) -> None:
-        self.fabric.close()
-        self.agent.close()
-        self.assertEqual(self.clock.getDelayedCalls(), [])

@@ -52,7 +52,6 @@ class RecordTests(AdministrationTestCase):
         self.assertEqual(self.table(sa.NodeRecord.query(lid=LID(999))), [])
 
     def test_all(self) -> None:
-        """Every kind of record has some; each is found again by its own identifiers."""
         for kind in (*EVERYTHING, *TABLES, sa.SMInfoRecord):
             masks, _ = sa.componentsOf(kind)
             records = self.table(kind)
@@ -181,7 +180,6 @@ class GroupTests(AdministrationTestCase):
 
 class ServiceTests(AdministrationTestCase):
     def test_service(self) -> None:
-        """Set, Get, Delete."""
         offer: ServiceComponents = {
             "serviceID": 77,
             "serviceGID": self.gid("a"),

@@ -53,7 +53,6 @@ class SampleTests(FabricTestCase):
             self.assertEqual(told.counters[1:3] + told.counters[4:], (0,) * 13)
 
     def test_wide(self) -> None:
-        """The narrow counters stop where their bits end; the wide ones do not."""
         self.fabric.growCounters("left", 2, portXmitData=1e10)
         self.start(0, 1.0)
         self.pump(2)
@@ -91,7 +90,6 @@ class CongestionTests(FabricTestCase):
         return self.agent.CongMgtSet(content, gmp(self.lid(name)), modifier, keys=Keys(ccKey=key), retries=0)
 
     def test_settings(self) -> None:
-        """A switch keeps its own settings and those of its ports, an adapter its own and a table."""
         for name, last, content in (
             ("left", 0, congestion.SwitchCongestionSetting(controlMap=3, threshold=9, markingRate=7)),
             ("left", 0, congestion.SwitchPortCongestionSetting.decode(bytes(range(16)) * 8)),
@@ -105,7 +103,6 @@ class CongestionTests(FabricTestCase):
             self.assertEqual(self.refused(self.get(name, kind, last + 1), MADError).status, 0x1C)
 
     def test_unsupported(self) -> None:
-        """A switch has no table, an adapter no ports of a switch."""
         for name, kind in (
             ("left", congestion.CongestionControlTable),
             ("left", congestion.CACongestionSetting),

@@ -39,7 +39,6 @@ class MemoryTests(FabricTestCase):
         return super().agentAt("h00000" if name == "a" else name, number)
 
     def test_memory(self) -> None:
-        """A million ports fit into a quarter of a gigabyte."""
         self.told(Sweep(self.agent).run())  # what is made once is made
         gc.collect()
         tracemalloc.start()
@@ -108,7 +107,6 @@ class RoundTripTests(FabricTestCase):
         self.assertEqual({one.state for one, _ in again.links()}, {PortState.ACTIVE})
 
     def test_rates(self) -> None:
-        """Every width and speed that a listing can have."""
         for said in ("1xSDR", "4xDDR", "8xQDR", "12xFDR10", "4xFDR", "4xEDR", "2xHDR", "4xNDR", "4xXDR"):
             text = (
                 f'Switch\t2 "s"\n[1]\t"h"[1]\t# "h" lid 1 {said}\n\nCa\t1 "h"\n[1]\t"s"[1]\t# lid 1 {said}\n'
@@ -127,7 +125,6 @@ class RoundTripTests(FabricTestCase):
             self.assertIn(line, first)
 
     def test_enhanced(self) -> None:
-        """An enhanced port 0, and port GUIDs that do not follow from the node's."""
         text = (
             'switchguid=0x10(11)\nSwitch\t2 "s"\t# "s" enhanced port 0 lid 3 lmc 0\n[1]\t"h"[1](99)\n\n'
             'caguid=0x20\nCa\t1 "h"\t# "h"\n[1](99)\t"s"[1]\t\t# lid 1 lmc 2 "s" lid 3 4xEDR\n'

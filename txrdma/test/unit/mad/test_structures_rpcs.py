@@ -164,7 +164,6 @@ class CheckTests(SynchronousTestCase):
         self.assertGreater(refused, 3000)
 
     def test_instances(self) -> None:
-        """Instances of all attributes go out where the class has its data."""
         for kind in attributes():
             name = min(kind.rpcs)
             del self.wire.sent[:]

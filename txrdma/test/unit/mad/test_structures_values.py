@@ -109,7 +109,6 @@ class EveryStructureTests(SynchronousTestCase):
     @settings(max_examples=100, deadline=None)
     @given(st.data())
     def test_dump(self, data: st.DataObject) -> None:
-        """A datagram of it can be dumped, and its payload found."""
         kind = data.draw(_ATTRIBUTES)
         raw = data.draw(contents(kind))
         whole = datagram(kind, raw)
@@ -131,7 +130,6 @@ class EveryStructureTests(SynchronousTestCase):
             self.assertIn("colour", str(error))
 
     def test_outOfRange(self) -> None:
-        """A number that is too large for its field, or negative, is refused; the error names the field."""
         for kind in structures():
             for field in kind.fields:
                 if not issubclass(field.type, int) or field.count is not None:
@@ -155,7 +153,6 @@ class EveryStructureTests(SynchronousTestCase):
 
 class JSONTests(SynchronousTestCase):
     def test_forms(self) -> None:
-        """Names, numbers and texts of numbers, addresses as people write them."""
         info = smp.NodeInfo.fromDict(
             {"nodeType": "SWITCH", "numPorts": 36, "deviceID": "0xcf08", "nodeGUID": "0x0002c90300000001"}
         )
@@ -250,7 +247,6 @@ class TextTests(SynchronousTestCase):
 
 class DumpTests(SynchronousTestCase):
     def test_notice(self) -> None:
-        """A trap's name, and its details, by the class of the datagram."""
         details = traps.LinkDetails(lid=LID(7)).encode()
         told = dumped(
             datagram(
@@ -285,7 +281,6 @@ class DumpTests(SynchronousTestCase):
 
 class FormTests(SynchronousTestCase):
     def test_logs(self) -> None:
-        """Logs of congestion control begin where no other attribute does."""
         event = congestion.SwitchCongestionLogEvent(slid=LID(1), dlid=LID(2), sl=3, timestamp=4)
         log = congestion.SwitchCongestionLog(
             logType=congestion.CongestionLogType.SWITCH, logEventsCounter=1, events=(event,) * 15

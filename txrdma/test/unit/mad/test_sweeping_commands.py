@@ -117,7 +117,6 @@ class DeviceTests(FabricCommandTestCase):
     )
 
     def test_fdr10(self) -> None:
-        """FDR10 is shown as such, in all forms."""
         for name in ("left", "right"):
             self.fabric.port(name, 3).tables = {(0xFF90, 0): FDR10}
         links = {(link["from"]["port"], link["speed"]) for link in self.told("links", "--switches")}
@@ -127,7 +126,6 @@ class DeviceTests(FabricCommandTestCase):
         self.assertIn('label="4xFDR10"', self.said("discover", "-f", "dot"))
 
     def test_chassis(self) -> None:
-        """Switches of one system stand together."""
         [one] = self.told("discover")["chassis"]
         self.assertEqual((one["guid"], len(one["nodes"])), ("0000:0000:0000:0099", 2))
         said = self.said("discover", "--chassis")
@@ -175,7 +173,6 @@ class WideErrorsTests(FabricCommandTestCase):
 
 class CounterFaultsTests(FabricCommandTestCase):
     def test_refused(self) -> None:
-        """One port that refuses hides no other of its node."""
         self.fabric.setCounters("left", 3, portXmitDiscards=7)
         plain = PerformanceManagementAgents.answer
 

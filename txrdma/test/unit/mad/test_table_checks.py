@@ -82,7 +82,6 @@ class TableTests(SurveyedTestCase):
         self.assertEqual(sorted(self.kinds()), ["sl-to-vl", "vls"])
 
     def test_firmware(self) -> None:
-        """Of nodes of one kind and one board those with older firmware are found."""
         fabric = self.swept()
         nodes = sorted(fabric.hosts(), key=lambda node: node.guid.raw)
         told = [
@@ -103,7 +102,6 @@ class TableTests(SurveyedTestCase):
         self.assertEqual(tableFindings(fabric, tables) + routeFindings(fabric, tables.linear), [])
 
     def test_names(self) -> None:
-        """Adapters of one machine with names of two are found; of two machines they are not."""
         self.assertEqual([one.kind for one in findings(self.swept())], [])
         place = span(NodeInfo, "systemImageGUID")
         for name in "ab":

@@ -160,7 +160,6 @@ class FaultTests(SynchronousTestCase):
         self.assertEqual(self.schedule.progress.outstanding, 0)
 
     def test_cancelledCalls(self) -> None:
-        """A call may be cancelled while it waits, and when it has been made after that."""
         calls = [self.schedule.SubnGet(NodeInfo, HERE) for _ in range(6)]
         calls[5].cancel()
         self.failureResultOf(calls[5], CancelledError)

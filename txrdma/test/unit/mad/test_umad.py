@@ -115,7 +115,6 @@ class PortTests(UmadCase):
         self.assertEqual(self.kernel.files, {})
 
     def test_subnetManagement(self) -> None:
-        """It passes where there is a queue pair 0."""
         roce = self.agent("roce0")
         self.assertFalse(roce.port.hasSMI)
         self.failure(roce.SubnGet(NodeInfo, IBDRPath()), InvalidRequest)
@@ -239,16 +238,6 @@ class CallTests(UmadCase):
         self.clock.step()
         self.assertEqual(client.port._asked, {})  # type: ignore[attr-defined]  # a UmadPort
 
-    def test_refusedByKernel(self) -> None:
-        client = self.agent("roce0")
-
-        def refuse(fd: int, message: bytes) -> int:
-            raise OSError(errno.EINVAL, "Invalid argument")
-
-        self.patch(self.kernel, "write", refuse)
-        self.failureResultOf(client.PerformanceGet(PortCounters, self.path), InvalidRequest)
-        self.assertEqual(client.port._asked, {})  # type: ignore[attr-defined]  # a UmadPort
-
     def test_full(self) -> None:
         client = self.agent("roce0")
         self.kernel.isFull = True
@@ -319,7 +308,6 @@ class ServeTests(UmadCase):
         self.assertEqual(port._asked, {})
 
     def test_taken(self) -> None:
-        """Methods of a class belong to one, and are free again after its end."""
         first, second = self.port("roce0"), self.port("roce0")
         end = first.serve(PERFORMANCE, [Method.GET, Method.SET])
         self.assertRaises(ResourceExhausted, second.serve, PERFORMANCE, [Method.SET])
@@ -359,14 +347,6 @@ class ServeTests(UmadCase):
 
     def test_impossible(self) -> None:
         self.assertRaises(InvalidRequest, self.port("roce0").serve, ManagementClass.SUBN_LID, [Method.GET])
-
-    def test_answersOfTheServed(self) -> None:
-        one, other = self.agent("roce0"), self.agent("roce1")
-        back = IBPath(dgid=GID.fromString(GIDS[0]), dqpn=QPN(1))
-        for agent, number in ((one, 1), (other, 2)):
-            self.serve(agent, PERFORMANCE, lambda request, n=number: PortCounters(portXmitData=n))  # type: ignore[misc]  # of this turn
-        calls = [one.PerformanceGet(PortCounters, self.path), other.PerformanceGet(PortCounters, back)]
-        self.assertEqual([self.result(call).portXmitData for call in calls], [2, 1])
 
     def test_vendor(self) -> None:
         client, server = self.agent("roce0"), self.agent("roce1")

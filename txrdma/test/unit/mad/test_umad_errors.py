@@ -47,7 +47,6 @@ class RefusalTests(UmadCase):
         self.assertEqual((self.kernel.sent, port._asked), ([], {}))
 
     def test_noRoom(self) -> None:
-        """An open device has so many agents, each for a class: with more than that it is exhausted."""
         port, served = self.port("roce0"), []
         for number in range(MOST_AGENTS - len(port._agents)):
             served.append(port.serve(0x30, [Method.GET], oui=number))
@@ -59,7 +58,6 @@ class RefusalTests(UmadCase):
         self.assertEqual(len(self.kernel.sent), 1)
 
     def test_servedTwice(self) -> None:
-        """Some methods of a class may have been asked for first, others later: each ends by itself."""
         port = self.port("roce1")
         agents = self.kernel.files[port.fileno()].agents
         before = set(agents)

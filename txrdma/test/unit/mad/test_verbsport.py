@@ -173,7 +173,6 @@ class CallTests(VerbsPortCase):
             self.assertIn(why, str(error))
 
     def test_strangers(self) -> None:
-        """Datagrams of other lengths, and those of subnet management, are not for us."""
         port = self.ports[1]
         heard: list[bytes] = []
         self.patch(self.other, "received", lambda datagram, envelope: heard.append(datagram))
@@ -201,7 +200,6 @@ class GSITests(VerbsPortCase):
         return VerbsPort(cast("IReactor", self.clock), device, isGSI=True)
 
     def test_taken(self) -> None:
-        """A port of a device has one queue pair 1, which can be had again after it was closed."""
         device = self.network.device("10.0.0.7", "10.0.0.8")
         self.addCleanup(device.close)
         reactor = cast("IReactor", self.clock)
