@@ -5,6 +5,7 @@ An agent makes calls through a port, and a server answers them, however bad the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from zope.interface.verify import verifyObject
@@ -13,22 +14,33 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import DeviceUnavailable
-from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
+from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import GUID, LID, QPN
 from txrdma.interfaces import IMADAgent, IMADReceiver
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.core.frames import frame
+from txrdma.mad.core.frames import frame, Keys
 from txrdma.mad.core.rmpp import WINDOW
+from txrdma.mad.core.timeouts import MOST_RESPONSE_TIME
 from txrdma.mad.core.transfers import RMPPTransfers
-from txrdma.mad.errors import MADError
-from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.errors import MADError, MADFailure, MADTimeoutError
+from txrdma.mad.layouts.attributes import ManagementClass, Method, RPCS
 from txrdma.mad.layouts.baseboard import BKeyInfo
-from txrdma.mad.layouts.messages import MADRequest, Notice
+from txrdma.mad.layouts.congestion import CongestionInfo
+from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, MADStatus, Notice
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
-from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.layouts.smp import (
+    MulticastForwardingTable,
+    NodeInfo,
+    PKeyTable,
+    PortInfo,
+    SLtoVLMappingTable,
+    VLArbitrationTable,
+)
+from txrdma.mad.rpcs import RPCs
 from txrdma.mad.server import MADServer
+from txrdma.test.support.mad.faulty import answer, FaultTestCase
 from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, Wire
 
 
@@ -229,3 +241,254 @@ class TableTests(AgentCase):
         pass_(self.clock, 60, 0.5)
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertEqual(self.other._core._long._incoming, {})
+
+
+class CallTestCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.wire = Wire(self.clock)
+        self.agent = MADAgent(self.clock, self.wire.ports[0], keys=Keys(mkey=7))
+
+    def sent(self, call: Deferred[Any]) -> bytes:
+        (datagram,) = (datagram for _, datagram in self.wire.sent)
+        self.wire.sent.clear()
+        call.addErrback(lambda failure: None).cancel()
+        return datagram
+
+    def refused(self, call: Deferred[Any]) -> str:
+        error = self.failureResultOf(call, InvalidRequest).value
+        self.assertEqual(self.wire.sent, [])
+        return str(error)
+
+
+class SendingTests(CallTestCase):
+    def test_names(self) -> None:
+        for name in RPCS:
+            self.assertTrue(callable(getattr(self.agent, name)), name)
+            self.assertIn(name, dir(RPCs))
+
+    def test_payload(self) -> None:
+        self.assertEqual(self.sent(self.agent.PerformanceGet(PortCounters, TO_2))[64:], bytes(192))
+        counters = PortCounters(portSelect=3)
+        self.assertEqual(self.sent(self.agent.PerformanceGet(counters, TO_2))[64:108], counters.encode())
+        asked = self.sent(self.agent.SubnAdmGet(PathRecord.query(dlid=LID(7), slid=LID(8)), TO_2))
+        self.assertEqual(asked[48:56], (0x30).to_bytes(8, "big"))
+        asked = self.sent(self.agent.SubnAdmGet(PathRecord, TO_2, componentMask=0x1234))
+        self.assertEqual(asked[48:56], (0x1234).to_bytes(8, "big"))
+
+    def test_modifier(self) -> None:
+        for path in (TO_2, IBDRPath(drPath=(1, 2))):
+            self.assertEqual(self.sent(self.agent.SubnGet(PortInfo, path, 0x80000003))[20:24], b"\x80\0\0\3")
+        self.assertEqual(self.sent(self.agent.SubnAdmGet(NodeRecord, TO_2, 5))[20:24], b"\0\0\0\5")
+
+    def test_keys(self) -> None:
+        """Keys are the agent's, or the call's, and stand where each class has its own."""
+        keys = Keys(1, 2, 3, 4)
+        agent = self.agent
+        for call, key in (
+            (agent.SubnGet(NodeInfo, TO_2), 7),
+            (agent.SubnSet(PortInfo, IBDRPath(drPath=(1,))), 7),
+            (agent.SubnGet(NodeInfo, TO_2, keys=keys), 1),
+            (agent.SubnGet(NodeInfo, IBDRPath(), keys=keys), 1),
+            (agent.BMGet(BKeyInfo, TO_2, keys=keys), 3),
+            (agent.CongMgtGet(CongestionInfo, TO_2, keys=keys), 4),
+            (agent.CongMgtGet(CongestionInfo, TO_2), 0),
+        ):
+            (datagram,) = (datagram for _, datagram in self.wire.sent[:1])
+            del self.wire.sent[:1]
+            call.addErrback(lambda failure: None).cancel()
+            self.assertEqual(datagram[24:32], key.to_bytes(8, "big"))
+        self.assertEqual(self.wire.sent, [])
+        asked = self.sent(agent.SubnAdmGet(PathRecord, TO_2, keys=keys))
+        self.assertEqual(asked[36:44], (2).to_bytes(8, "big"))
+
+    def test_unanswered(self) -> None:
+        call = self.agent.SubnTrapRepress(Notice(), TO_2)
+        self.assertIsNone(self.successResultOf(call))
+        self.assertEqual(self.sent(call)[3], Method.TRAP_REPRESS)
+        self.assertIn(" 0 outstanding", repr(self.agent))
+
+
+class ModifierTests(SynchronousTestCase):
+    def test_parts(self) -> None:
+        """Each part stands where the specification has it (IBA 14.2.5.6 to 14.2.5.12)."""
+        for computed, number in (
+            (PortInfo.modifier(3), 3),
+            (PortInfo.modifier(3, extended=True), 0x80000003),
+            (PKeyTable.modifier(block=1, port=3), 0x00030001),
+            (SLtoVLMappingTable.modifier(inPort=1, outPort=2), 0x00000102),
+            (VLArbitrationTable.modifier(port=3, block=1), 0x00010003),
+            (MulticastForwardingTable.modifier(block=2, position=1), 0x10000002),
+        ):
+            self.assertEqual(computed, number)
+
+
+class AdministrationTests(CallTestCase):
+    def test_path(self) -> None:
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(9), smServiceLevel=3)
+        for call in (self.agent.SubnAdmGet, self.agent.SubnAdmGetTable):
+            for path, lid in ((None, 9), (TO_2, TO_2.dlid)):
+                failed = call(PathRecord.query(dlid=LID(7)), path, timeoutSeconds=0.1, retries=0)
+                self.clock.pump([0.2])
+                error = self.failureResultOf(failed, MADTimeoutError).value
+                self.assertEqual((error.path.dlid, error.path.serviceLevel), (lid, 0 if path else 3))
+
+    def test_noManager(self) -> None:
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(0))
+        self.failureResultOf(self.agent.SubnAdmGet(PathRecord), DeviceUnavailable)
+        self.assertIn("a path", self.refused(self.agent.call("SubnGet", NodeInfo)))
+
+
+class LegalityTests(CallTestCase):
+    def test_attributes(self) -> None:
+        self.assertEqual(
+            self.refused(self.agent.call("PerformanceGet", NodeInfo, TO_2)),
+            "NodeInfo is not for PerformanceGet, but for SubnGet",
+        )
+        said = self.refused(self.agent.call("SubnSet", PortCounters(), TO_2))
+        self.assertIn("PerformanceGet, PerformanceSet", said)
+
+    def test_names(self) -> None:
+        self.assertIn("SubnAdmGetTable", self.refused(self.agent.call("SubnAdmTable", NodeRecord, TO_2)))
+        said = self.refused(self.agent.call("frobnicate", NodeRecord, TO_2))
+        self.assertIn("SubnGet, SubnSet", said)
+
+    def test_payloads(self) -> None:
+        for nonsense in (None, 7, "NodeInfo", b"", int, object(), IBPath()):
+            said = self.refused(self.agent.call("SubnGet", nonsense, TO_2))
+            self.assertIn("SubnGet carries attributes", said)
+
+    def test_values(self) -> None:
+        agent = self.agent
+        self.assertIn("portSelect", self.refused(agent.PerformanceGet(PortCounters(portSelect=256), TO_2)))
+        for modifier in (1 << 32, -1):
+            self.refused(agent.PerformanceGet(PortCounters, TO_2, modifier))
+            self.refused(agent.SubnGet(NodeInfo, TO_2, modifier))
+            self.refused(agent.SubnGet(NodeInfo, IBDRPath(), modifier))
+        self.refused(agent.SubnGet(NodeInfo, TO_2, keys=Keys(mkey=1 << 64)))
+        self.refused(agent.SubnAdmGet(PathRecord, TO_2, keys=Keys(smKey=-1)))
+        self.refused(agent.SubnAdmGet(PathRecord, TO_2, componentMask=1 << 64))
+        self.refused(agent.SubnGet(NodeInfo, IBDRPath(drPath=(1, 256))))
+
+    def test_routes(self) -> None:
+        self.assertIn("directed", self.refused(self.agent.PerformanceGet(PortCounters, IBDRPath())))
+        self.assertIn("63", self.refused(self.agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,) * 64))))
+
+    def test_nothingIsLeft(self) -> None:
+        self.test_attributes()
+        self.test_values()
+        self.assertIn(" 0 outstanding", repr(self.agent))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class ErrorTests(FaultTestCase):
+    def test_error(self) -> None:
+        self.peer.says = lambda request: [answer(request, at4=b"\x03\x0c")]
+        error = self.fails(self.agent.SubnAdmGet(NodeRecord, TO_2, 9), MADError)
+        self.assertIsInstance(error, Refused)
+        self.assertIsInstance(error, MADFailure)
+        self.assertEqual(error.status, 0x030C)
+        self.assertEqual(error.words, "attribute not supported by this method, no records")
+        self.assertEqual(str(error), f"SubnAdmGet: status 0x030c, {error.words}")
+        self.assertEqual((error.path, error.rpc.name), (TO_2, "SubnAdmGet"))
+        self.assertEqual(error.request, self.peer.asked[0])
+        self.assertEqual(error.reply, answer(error.request, at4=b"\x03\x0c"))
+
+    def test_words(self) -> None:
+        for status, managementClass, words in (
+            (0x0001, 4, "busy"),
+            (0x0004, 4, "bad base or class version"),
+            (0x0008, 4, "method not supported"),
+            (0x000C, 4, "attribute not supported by this method"),
+            (0x0010, 4, "reserved code 4"),
+            (0x001C, 4, "invalid value in attribute or modifier"),
+            (0x0100, 3, "no resources"),
+            (0x0200, 3, "request invalid"),
+            (0x0400, 3, "too many records"),
+            (0x0500, 3, "invalid GID"),
+            (0x0600, 3, "insufficient components"),
+            (0x0700, 3, "request denied"),
+            (0x0300, 4, "class status 0x3"),
+            (0x7F00, 3, "class status 0x7f"),
+        ):
+            self.assertEqual(MADStatus(status).words(managementClass), words)
+
+    def test_detailed(self) -> None:
+        self.peer.says = lambda request: [answer(request, at4=b"\x00\x1c", at64=b"\x05")]
+        error = self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADError)
+        texts = [error.detailed(level) for level in range(4)]
+        self.assertEqual(texts[0], f"MADError: {error}")
+        for less, more in zip(texts, texts[1:], strict=False):
+            self.assertTrue(more.startswith(less.splitlines()[0]))
+            self.assertGreater(len(more), len(less))
+        self.assertIn(f"SubnGet by {TO_2}", texts[1])
+        self.assertIn("request: SUBN_LID GET NodeInfo modifier 0x0", texts[1])
+        self.assertIn("reply: SUBN_LID GET_RESP NodeInfo modifier 0x0", texts[1])
+        self.assertIn("reply: NodeInfo.baseVersion 5", texts[2])
+        self.assertIn(
+            "reply: 0x0000  01010181", texts[3].replace(" ", "").replace("reply:0x0000", "reply: 0x0000  ")
+        )
+
+    def test_timeout(self) -> None:
+        error = self.fails(self.agent.PerformanceGet(PortCounters, TO_2), MADTimeoutError, "PerformanceGet")
+        self.assertEqual((error.request, error.reply), (self.peer.asked[0], b""))
+        self.assertNotIn("reply:", error.detailed(3))
+
+
+class PatienceTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.wire = Wire(self.clock)
+        self.agent = MADAgent(self.clock, self.wire.ports[0], retries=0)
+
+    def patience(self, path: IBPath, **options: Any) -> float:
+        begun = self.clock.seconds()
+        call = self.agent.PerformanceGet(PortCounters, path, **options)
+        ends: list[float] = []
+        call.addErrback(lambda failure: ends.append(self.clock.seconds() - begun))
+        while not ends:
+            self.clock.advance(0.005)
+        return ends[0]
+
+    def near(self, seconds: float, expected: float) -> None:
+        self.assertGreaterEqual(seconds, expected - 0.02)  # "usual" is measured by the same wheel
+        self.assertLess(seconds, expected + 0.03)
+
+    def test_path(self) -> None:
+        answering = lifetimeSeconds(RESPONSE_TIME)
+        for code, path in (
+            (18, TO_2),
+            (10, IBPath(dlid=LID(2), dqpn=QPN(1), packetLifeTime=10)),
+            (19, IBPath(dlid=LID(2), dqpn=QPN(1), packetLifeTime=19)),
+        ):
+            expected = 2 * lifetimeSeconds(code) + answering
+            self.near(self.patience(path), expected)
+
+    def test_said(self) -> None:
+        self.near(self.patience(TO_2, timeoutSeconds=0.1), 0.1)
+        self.agent.timeoutSeconds = 0.2
+        self.near(self.patience(TO_2), 0.2)
+
+    def told(self, code: int, path: IBPath = TO_2) -> None:
+        call = self.agent.PerformanceGet(ClassPortInfo, path)
+        info = ClassPortInfo(responseTimeValue=code).encode()
+        self.agent.received(answer(self.wire.sent[-1][1], at64=info), TO_2)
+        self.successResultOf(call)
+
+    def test_class(self) -> None:
+        usual = self.patience(TO_2)
+        self.told(19)
+        longer = lifetimeSeconds(19) - lifetimeSeconds(RESPONSE_TIME)
+        self.near(self.patience(TO_2), usual + longer)
+        elsewhere = IBPath(dlid=LID(3), dqpn=QPN(1))
+        self.near(self.patience(elsewhere), usual)
+        self.told(8)
+        self.near(self.patience(TO_2), usual)
+        self.told(31)  # more than two hours
+        self.assertLess(self.patience(TO_2), usual + lifetimeSeconds(MOST_RESPONSE_TIME))
+
+    def test_pathSays(self) -> None:
+        path = IBPath(dlid=LID(2), dqpn=QPN(1), packetLifeTime=10, responseTime=12)
+        self.near(self.patience(path), 2 * lifetimeSeconds(10) + lifetimeSeconds(12))

@@ -5,28 +5,30 @@ Sweeps: by directed routes, by LIDs, and from the administration.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
+from txrdma.fabric.health import belowBest, findings
 from txrdma.fabric.lidsweep import LIDSweep
 from txrdma.fabric.model import described, Fabric
 from txrdma.fabric.sasweep import SASweep
-from txrdma.fabric.snapshots import dump
+from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord
-from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
 from txrdma.sim.nets.fattree import fatTree
-from txrdma.sim.nets.netfile import Net
-from txrdma.test.support.mad.simulated import FabricTestCase
+from txrdma.sim.nets.netfile import Net, parseNet
+from txrdma.test.support.mad.simulated import FabricTestCase, TWO_SWITCHES
 
 
 def shape(fabric: Fabric) -> object:
@@ -251,3 +253,241 @@ class ContradictionTests(FabricTestCase):
         self.failureResultOf(done, CancelledError)
         for pending in administration.pending:
             self.assertTrue(pending.called)
+
+
+FDR10 = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1, linkSpeedActive=1).encode()
+
+
+class FaultTestCase(FabricTestCase):
+    options = {"latencySeconds": 0.01}
+
+    def swept(self, during: Callable[[], object] | None = None, after: float = 0.0) -> Fabric:
+        done = Sweep(self.agent).run()
+        if during is not None:
+            self.clock.callLater(after, during)
+        fabric: Fabric = self.told(done, 600)
+        return fabric
+
+    def kinds(self, fabric: Fabric) -> list[str]:
+        return sorted({problem.kind for problem in fabric.problems})
+
+    def names(self, fabric: Fabric) -> list[str]:
+        return sorted(node.description for node in fabric.nodes.values())
+
+
+class CallbackTests(FaultTestCase):
+    def test_progress(self) -> None:
+
+        def stumble(done: int, count: int) -> None:
+            raise ZeroDivisionError("a bug")
+
+        fabric = self.told(Sweep(self.agent, progress=stumble).run())
+        self.assertEqual(self.names(fabric), self.names(self.swept()))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_sweep(self) -> None:
+        sweep = Sweep(self.agent)
+
+        def stumble(*arguments: object) -> None:
+            raise ZeroDivisionError("a bug")
+
+        self.patch(sweep.fabric, "link", stumble)
+        self.refused(sweep.run(), ZeroDivisionError)
+        self.assertIn(" 0 outstanding", repr(self.agent))
+
+
+class DyingTests(FaultTestCase):
+    def test_anyMoment(self) -> None:
+        for hundredths in range(1, 8):
+            self.fabric.revive("right")
+            fabric = self.swept(lambda: self.fabric.silence("right"), hundredths / 100 - 0.005)
+            self.assertLessEqual({"a", "b", "left"}, set(self.names(fabric)) | {""}, hundredths)
+            for problem in fabric.problems:
+                self.assertEqual(problem.kind, "unreachable")
+                self.assertIn("no answer", problem.text)
+            self.assertIn(" 0 outstanding", repr(self.agent))
+            load(dump(fabric))
+
+    def test_halfKnown(self) -> None:
+        fabric = self.swept(lambda: self.fabric.silence("right"), 0.055)
+        right = self.fabric.node("right")
+        known = fabric.nodes[right.guid]
+        self.assertEqual((known.description, known.switchInfo), ("", None))
+        self.assertEqual(self.kinds(fabric), ["unreachable"])
+        lines = list(described(fabric.problems))
+        self.assertEqual(len([line for line in lines if "PortInfo" in line]), 1)
+        self.assertIn("(9 times)", next(line for line in lines if "PortInfo" in line))
+        self.assertGreater(len(fabric.problems), 9)
+
+
+class LoopTests(FaultTestCase):
+    def net(self) -> Net:
+        return parseNet('Switch 8 "s"\n[1] "a"[1]\n[5] "s"[6]\n[7] "s"[7]\n\nHca 1 "a"\n')
+
+    def test_loops(self) -> None:
+        fabric = self.swept()
+        self.assertEqual((fabric.problems, self.names(fabric)), ([], ["a", "s"]))
+        ends = sorted((one.number, other.number) for one, other in fabric.links() if one.node is other.node)
+        self.assertEqual(ends, [(5, 6), (7, 7)])
+        again = load(dump(fabric))
+        self.assertEqual(dump(again), dump(fabric))
+
+
+class LiarTests(FaultTestCase):
+    def change(self, name: str, place: int, value: int) -> None:
+        node = self.fabric.node(name)
+        node.info = node.info[:place] + bytes((value,)) + node.info[place + 1 :]
+
+    def test_portNumber(self) -> None:
+        self.change("b", 3, 1)  # of its two ports, it says, there is one
+        fabric = self.swept()
+        self.assertEqual(self.kinds(fabric), ["contradiction"])
+        self.assertIn("port 2 of 1", fabric.problems[0].text)
+        self.assertEqual(self.names(fabric), ["a", "b", "c", "d", "left", "right"])
+
+    def test_manyPorts(self) -> None:
+        self.change("right", 3, 255)
+        fabric = self.swept()
+        self.assertEqual(self.kinds(fabric), ["refused"])
+        [line] = described(fabric.problems)
+        self.assertIn("(247 times)", line)
+        self.assertEqual(len(fabric.nodes), 6)
+
+    def test_unknownType(self) -> None:
+        self.change("c", 2, 9)
+        fabric = self.swept()
+        self.assertEqual((fabric.problems, len(fabric.nodes)), ([], 6))
+        self.assertEqual(int(fabric.nodes[self.fabric.node("c").guid].type), 9)
+
+    def test_noPorts(self) -> None:
+        self.change("c", 3, 0)
+        self.fabric.rename("d", GUID(bytes(8)))
+        fabric = self.swept()
+        self.assertEqual((self.kinds(fabric), len(fabric.nodes)), (["contradiction"], 6))
+        self.assertIn("no-guid", [finding.kind for finding in findings(fabric)])
+
+    def test_name(self) -> None:
+        self.fabric.node("right").description = "\x1b[2Jri\nght"
+        self.fabric.port("right", 3).info[33] = 0x20
+        for line in described(self.swept().problems):
+            self.assertTrue(line.isprintable(), line)
+
+    def test_downEnd(self) -> None:
+        self.fabric.port("right", 3).info[33] = 0x20
+        fabric = self.swept()
+        self.assertEqual(self.kinds(fabric), ["contradiction"])
+        self.assertIn("says that it has no link", fabric.problems[0].text)
+        self.assertEqual(len(fabric.nodes), 6)
+
+
+class TwinTests(FaultTestCase):
+    def net(self) -> Net:
+        return parseNet(
+            'Switch 8 "s"\n[1] "a"[1]\n[2] "t"[1]\n[3] "u"[2]\n\n'
+            'switchguid=0x77\nSwitch 8 "t"\n[3] "b"[1]\n\n'
+            'switchguid=0x77\nSwitch 4 "u"\n[3] "c"[1]\n\nHca 1 "a"\n\nHca 1 "b"\n\nHca 1 "c"\n'
+        )
+
+    def test_otherKind(self) -> None:
+        fabric = self.swept()
+        self.assertEqual(self.kinds(fabric), ["duplicate-guid"])
+        self.assertIn("here is another one", fabric.problems[0].text)
+        self.assertEqual(len(fabric.nodes), 4)
+        self.assertIsNone(fabric.nodes[self.fabric.node("s").guid].port(3).peer)
+
+    def test_byLID(self) -> None:
+        end = self.agent.port.endPort
+        for sweep in (LIDSweep(self.agent, end), SASweep(self.agent)):
+            fabric = self.told(sweep.run(), 600)
+            self.assertIn("duplicate-guid", self.kinds(fabric), type(sweep).__name__)
+            self.assertGreaterEqual(len(fabric.nodes), 4)
+
+
+class PartialTests(FaultTestCase):
+    def test_refusedPort(self) -> None:
+        guid = self.fabric.node("left").guid
+        node = self.fabric.node("left")
+        node.info = node.info[:3] + b"\x0a" + node.info[4:]  # two more than there are
+        fabric = self.told(LIDSweep(self.agent, self.agent.port.endPort).run(), 600)
+        self.assertEqual(self.kinds(fabric), ["refused"])
+        self.assertEqual(len(fabric.nodes[guid].ports), 11)
+        self.assertEqual(sum(1 for port in fabric.nodes[guid].ports.values() if port.raw), 9)
+        self.assertEqual(len(list(fabric.links())), 7)
+
+
+class CutTablesTests(FaultTestCase):
+    def cut(self, kind: type, keep: Callable[[Any], bool]) -> Any:
+        """An agent whose tables of one kind lack some records."""
+        agent = self.agent
+        plain = agent.call
+
+        def call(rpc: str, payload: Any, *arguments: Any, **options: Any) -> Deferred[Any]:
+            answer: Deferred[Any] = plain(rpc, payload, *arguments, **options)
+            if payload is kind:
+                answer.addCallback(lambda records: [record for record in records if keep(record)])
+            return answer
+
+        self.patch(agent, "call", call)
+        return agent
+
+    def texts(self, sweep: SASweep | LIDSweep) -> list[str]:
+        fabric = self.told(sweep.run(), 600)
+        return [problem.text for problem in fabric.problems if problem.kind == "incomplete"]
+
+    def test_links(self) -> None:
+        lid = self.lid("c")
+        agent = self.cut(LinkRecord, lambda record: lid not in (record.fromLID, record.toLID))
+        end = agent.port.endPort
+        for sweep in (LIDSweep(agent, end), SASweep(agent)):
+            [text] = self.texts(sweep)
+            self.assertIn("table of links lacks", text)
+            self.assertIn("right", text)
+
+    def test_oneDirection(self) -> None:
+        lid = self.lid("c")
+        agent = self.cut(LinkRecord, lambda record: record.fromLID != lid)
+        [text] = self.texts(SASweep(agent))
+        self.assertIn("in one direction only", text)
+
+    def test_ports(self) -> None:
+        agent = self.cut(PortInfoRecord, lambda record: record.portNum < 3)
+        texts = self.texts(SASweep(agent))
+        self.assertIn("table of ports lacks some: left", texts[0])
+
+
+class FDR10Tests(FaultTestCase):
+    def net(self) -> Net:
+        text = TWO_SWITCHES.replace("speed=7\nextspeed=7", "speed=7")
+        for name in ("left", "right"):
+            text = text.replace(f'Switch 8 "{name}"', f'vendid=0x2c9\ndevid=0xc738\nSwitch 8 "{name}"')
+        return parseNet(text)
+
+    def tell(self, name: str, number: int) -> None:
+        self.fabric.port(name, number).tables = {(0xFF90, 0): FDR10}
+
+    def test_shown(self) -> None:
+        for name in ("left", "right"):
+            self.tell(name, 3)
+        for sweep in (Sweep(self.agent), LIDSweep(self.agent, self.agent.port.endPort)):
+            fabric = self.told(sweep.run(), 600)
+            self.assertEqual(fabric.problems, [])
+            port = fabric.nodes[self.fabric.node("left").guid].port(3)
+            self.assertEqual((port.speed, port.laneGigabits), ("FDR10", 10.3125))
+            self.assertEqual(fabric.nodes[port.node.guid].port(4).speed, "QDR")
+            self.assertEqual(belowBest(port), ["12X"])
+            again = load(dump(fabric))
+            self.assertEqual(again.nodes[port.node.guid].port(3).speed, "FDR10")
+
+    def test_couldBe(self) -> None:
+        able = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1).encode()
+        for name in ("left", "right"):
+            self.fabric.port(name, 4).tables = {(0xFF90, 0): able}
+        port = self.swept().nodes[self.fabric.node("left").guid].port(4)
+        self.assertEqual((port.speed, belowBest(port)), ("QDR", ["12X", "FDR10"]))
+
+    def test_unknown(self) -> None:
+        del self.fabric.sma._gets[0xFF90]
+        for sweep in (Sweep(self.agent), LIDSweep(self.agent, self.agent.port.endPort)):
+            fabric = self.told(sweep.run(), 600)
+            self.assertEqual(fabric.problems, [])
+            self.assertEqual(fabric.nodes[self.fabric.node("left").guid].port(3).speed, "QDR")

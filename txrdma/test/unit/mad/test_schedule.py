@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
+from txrdma.mad.generators import coroutineOf
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, Progress
@@ -330,3 +331,39 @@ class FabricTests(FabricTestCase):
             {guid: (node.info.nodeType, node.info.numPorts) for guid, node in fabric.nodes.items()},
         )
         self.assertEqual(len(guids), 6)
+
+
+Steps = Generator[Any, Any, Any]
+
+
+class GeneratorTests(SynchronousTestCase):
+    def test_alone(self) -> None:
+        answer: Deferred[int] = Deferred()
+        seen: list[Any] = []
+
+        async def seven() -> int:
+            return 7
+
+        async def nothing() -> None:
+            pass
+
+        def inner(value: object) -> Steps:
+            yield None
+            return value
+
+        def outer() -> Steps:
+            for each in (answer, succeed(None), seven(), nothing(), inner(3), inner(None), None):
+                seen.append((yield each))
+            return "end"
+
+        done = Deferred.fromCoroutine(coroutineOf(outer()))
+        self.assertNoResult(done)
+        answer.callback(1)
+        self.assertEqual(self.successResultOf(done), "end")
+        self.assertEqual(seen, [1, None, 7, True, 3, True, None])
+
+    def test_noWork(self) -> None:
+        nonsense: tuple[Any, ...] = (7, "text", [], iter([]), succeed(1), self.test_noWork)
+        for each in nonsense:
+            with self.assertRaises(TypeError):
+                coroutineOf(each).close()

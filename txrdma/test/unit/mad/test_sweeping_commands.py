@@ -13,7 +13,7 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.test.support.mad.commanding import CommandTestCase, Said
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
-from txrdma.test.unit.mad.test_discovery_faults import FDR10
+from txrdma.test.unit.mad.test_discovery import FDR10
 from txrdma.test.unit.mad.test_fabric_commands import CommandTestCase as FabricCommandTestCase
 
 NO_DEVICE = "sim:there is no such net"
