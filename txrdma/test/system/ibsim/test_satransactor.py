@@ -28,6 +28,7 @@ from txrdma.mad.layouts.smp import (
 from txrdma.mad.paths import toLID, toSA
 from txrdma.mad.resolvers import SAPathResolver
 from txrdma.mad.satransactor import SATransactor
+from txrdma.mad.schedule import MADSchedule
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
 from txrdma.test.system.ibsim.fabric import Ibsim, IbsimTestCase
 
@@ -113,6 +114,19 @@ class SATransactorTests(IbsimTestCase):
             while not any((await agent.SubnGet(MulticastForwardingTable, way, block)).portMasks):
                 pass  # OpenSM lays the ways after it has answered
             await self.compare(agent, transactor, MulticastForwardingTable, way, block)
+
+    async def test_sweep(self) -> None:
+        agent = self.agentAt("a")
+        end = agent.port.refresh()
+        direct = await Sweep(agent).run()
+        for other in (SATransactor(agent, end), SATransactor(MADSchedule(agent, 4), end)):
+            told = await Sweep(other).run()
+            self.assertEqual(told.problems, [])
+            self.assertEqual(set(told.nodes), set(direct.nodes))
+            self.assertEqual(
+                {frozenset(map(str, link)) for link in told.links()},
+                {frozenset(map(str, link)) for link in direct.links()},
+            )
 
     async def test_portGUID(self) -> None:
         for name in ("a", "b", "left"):
