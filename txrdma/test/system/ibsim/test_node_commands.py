@@ -78,12 +78,6 @@ class FormTests(CommandsTestCase):
         await self.said(*words)
         return self.status
 
-    async def test_address(self) -> None:
-        for lid in (await self.lids())[: self.most]:
-            theirs = self.theirs("ibaddr", lid).rstrip("\n")
-            ours = await self.said("smpquery", "Address", lid)
-            self.assertTrue(ours.startswith(theirs + " '"), (ours, theirs))
-
     async def test_bytes(self) -> None:
         [lid, *_] = await self.lids("--switches")
         for number, modifier in (("0x11", "0"), ("0x12", "0"), ("0x15", "1")):
@@ -91,18 +85,6 @@ class FormTests(CommandsTestCase):
             said = await self.said("query", "SubnGet", number, lid, "--modifier", modifier)
             ours = "".join(line.partition("  ")[2] for line in said.splitlines()[1:]).replace(" ", "")
             self.assertEqual((len(ours), ours), (128, theirs[:128]))
-
-    async def test_over(self) -> None:
-        links = [link for link in await self.told("links", "--switches") if link["to"] is not None]
-        self.assertTrue(links)
-        for link in links[:2]:
-            one, other = link["from"], link["to"]
-            told = await self.told("routes", str(one["lid"]), "--over", str(one["port"]))
-            self.assertEqual([each["from"]["port"] for each in told], [one["port"], other["port"]])
-            for end, use in zip((one, other), told, strict=True):
-                row = rf"(0x\w+) {end['port']:03} : \(Channel Adapter"
-                theirs = re.findall(row, self.theirs("ibroute", str(end["lid"])))
-                self.assertEqual([f"{reached['lid']:#06x}" for reached in use["reached"]], theirs)
 
 
 class SeveralLIDsTests(CommandsTestCase):

@@ -116,19 +116,6 @@ class LinksTests(PartCase):
         self.assertIn("several", str(self.said("links", "h00020", "--load", self.kept()).status))
 
 
-class NodesTests(PartCase):
-    def test_around(self) -> None:
-        [node] = self.said("nodes", "h00020", "--json").json
-        self.assertEqual((node["name"], node["lid"]), ("h00020", self.fabric.port("h00020").end.lid))
-        self.assertLess(self.asked, 8)
-        found = self.said("nodes", "leaf0001", "--hops", "1", "--json").json
-        kinds = [node["type"] for node in found]
-        self.assertEqual((kinds.count("SWITCH"), kinds.count("CHANNEL_ADAPTER")), (10, 18))
-        self.assertTrue(all(node["lid"] for node in found))
-        again = self.said("nodes", "leaf0001", "--hops", "1", "--json", "--load", self.kept())
-        self.assertEqual([node["guid"] for node in again.json], [node["guid"] for node in found])
-
-
 class ErrorsTests(PartCase):
     def setUp(self) -> None:
         super().setUp()

@@ -161,14 +161,6 @@ class TraceTests(CommandTestCase):
         self.assertEqual(administered[1:], lines)
         self.assertRegex(administered[0], r"^Path record: LID \d+ to \d+, SL 0, MTU \d+, 200.0 Gbit/s$")
 
-    def test_targets(self) -> None:
-        guid = f"0x{self.fabric.port('c').guid.raw.hex()}"
-        ways = [self.told("trace", target) for target in (self.lid("c"), guid, "DR 0,1,3,1")]
-        self.assertEqual(ways[0], ways[1])
-        self.assertEqual(ways[0], ways[2])
-        self.assertEqual(([hop["name"] for hop in ways[0]["hops"]]), ["a", "left", "right", "c"])
-        self.assertEqual([hop["parent"] for hop in ways[0]["hops"]], [None, 0, 1, 2])
-
     def test_nowhere(self) -> None:
         self.assertIn("left", self.said("trace", "999"))
         self.assertEqual(self.status, f"left (LID {self.lid('left')}) has no port for LID 999")

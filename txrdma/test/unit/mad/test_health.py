@@ -22,7 +22,7 @@ from txrdma.fabric.errorcounters import (
     shownName,
     Thresholds,
 )
-from txrdma.fabric.health import belowBest, counterFindings, Finding, findings, managerFindings
+from txrdma.fabric.health import counterFindings, Finding, findings, managerFindings
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.types import GUID, LID
@@ -65,17 +65,6 @@ class FindingTests(HealthTestCase):
         found = findings(self.swept())
         self.assertEqual([one.kind for one in found], ["speed"])
         self.assertIn("14.0625 of 53.125", found[0].text)
-
-    def test_couldBe(self) -> None:
-        fabric = self.swept()
-        port = fabric.nodes[self.fabric.node("left").guid].port(2)
-        self.assertEqual(belowBest(port, asEnabled=True), [])
-        port.raw = port.raw[:30] + b"\x0f\x01" + port.raw[32:62] + b"\x17" + port.raw[63:]
-        assert port.peer is not None
-        port.peer.raw = port.peer.raw[:30] + b"\x0b" + port.peer.raw[31:]
-        self.assertEqual(belowBest(port), ["12X", "53.125 Gbps"])
-        port.raw = b""
-        self.assertEqual(belowBest(port), [])
 
     def test_state(self) -> None:
         self.fabric = SimulatedFabric(self.clock, self.net(), isManaged=False)

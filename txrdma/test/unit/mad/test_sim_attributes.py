@@ -12,7 +12,6 @@ from txrdma.iba.verbs import NodeType, PortState
 from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts import sa, smp
-from txrdma.mad.vendor import OPENIB_OUI, OpenIBPing
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route
 
@@ -33,18 +32,6 @@ class DiagnosisTests(FabricTestCase):
         told = self.told(self.agent.SubnGet(smp.VendorDiag, route(1)))
         self.assertEqual((told.nextIndex, told.diagData), (0, bytes(62)))
         self.assertEqual(self.refused(self.agent.SubnGet(smp.VendorDiag, route(1), 1), MADError).status, 0x1C)
-
-    def test_chain(self) -> None:
-        self.fabric.diagnose("c", 1, 0x0013, b"fan", b"fuse")
-        info = self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1)))
-        self.assertEqual(info.diagCode, 0x8013)
-        index = 0
-        read: list[bytes] = []
-        while not read or index:
-            told = self.told(self.agent.SubnGet(smp.VendorDiag, route(1, 3, 1), index))
-            index = told.nextIndex
-            read.append(told.diagData.rstrip(b"\0"))
-        self.assertEqual(read, [b"", b"fan", b"fuse"])
 
 
 class RandomTableTests(FabricTestCase):
@@ -133,14 +120,6 @@ class SpeedTests(FabricTestCase):
             asked = self.agent.SubnSet(smp.PortInfo(linkSpeedExtEnabled=wrong), route(1), 2)
             self.assertEqual(self.refused(asked, MADError).status, 0x1C)
 
-    def test_fdr10(self) -> None:
-        self.fabric.runFDR10("left")
-        for path, port in ((route(1), 2), (route(1, 2), 1), (route(1, 3), 3)):
-            self.assertEqual(self.info(path, port), (4, 0, 0))
-            self.assertEqual(self.vendors(path, port), (1, 1, 1))
-        self.assertEqual(self.vendors(route(1, 3), 1), (0, 0, 0))
-        self.assertEqual(self.vendors(route(1), 8), (1, 1, 0))
-
     def test_disabled(self) -> None:
         self.fabric.runFDR10()
         off = smp.ExtendedPortInfo(stateChangeEnable=1)
@@ -178,22 +157,8 @@ class LeaseTests(FabricTestCase):
         self.pump(8)
         self.refused(self.look(), MADTimeoutError, 5)
 
-    def test_forever(self) -> None:
-        info = smp.PortInfo(mkey=42, lid=self.lid("c"), mkeyProtectBits=2, mkeyLeasePeriod=0)
-        self.told(self.agent.SubnSet(info, self.there, keys=Keys(mkey=42)))
-        self.refused(self.look(), MADTimeoutError, 5)
-        self.pump(100_000)
-        self.refused(self.look(), MADTimeoutError, 5)
-
 
 class RouterTests(FabricTestCase):
-    def test_kind(self) -> None:
-        self.assertEqual(
-            self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 4, 2))).nodeType, NodeType.ROUTER
-        )
-        asked = self.agent.VendGet(OpenIBPing, gmp(self.lid("d")), retries=0, keys=Keys(oui=OPENIB_OUI))
-        self.refused(asked, MADTimeoutError)
-
     def test_path(self) -> None:
         away = GID.fromParts(0xFEC0 << 48, GUID.fromInt(5))
         mine = GID.fromParts(0xFE80 << 48, self.fabric.port("a").guid)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType
@@ -25,12 +24,6 @@ class DirectedRouteTests(FabricTestCase):
     def test_nowhere(self) -> None:
         for wrong in (route(2), route(1, 8), route(1, 77), route(1, 2, 2), route(1, 0)):
             self.refused(self.agent.SubnGet(smp.NodeInfo, wrong, retries=0), MADTimeoutError)
-
-    def test_mostHops(self) -> None:
-        there = route(1, *[3, 3] * 31)
-        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, there)).text, "left")
-        error = self.failureResultOf(self.agent.SubnGet(smp.NodeInfo, route(1, *[3] * 63)), InvalidRequest)
-        self.assertIn("63 hops", str(error.value))
 
     def test_statuses(self) -> None:
         switchInfo = self.refused(self.agent.SubnGet(smp.SwitchInfo, route()), MADError)

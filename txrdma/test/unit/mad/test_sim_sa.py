@@ -275,13 +275,6 @@ class StandbyTests(FabricTestCase):
     def smLID(self, name: str) -> int:
         return int.from_bytes(self.fabric.port(name).end.info[18:20], "big")
 
-    def test_both(self) -> None:
-        self.pump(30)
-        self.assertEqual(self.states(), ("STANDBY", "MASTER"))
-        records = self.told(self.agent.SubnAdmGetTable(sa.SMInfoRecord, gmp(self.lid("d"))))
-        self.assertEqual({one.lid: one.smInfo.smState.name for one in records}[self.lid("c")], "STANDBY")
-        self.assertEqual(len(records), 2)
-
     def test_death(self) -> None:
         lids = {name: self.lid(name) for name in ("a", "b", "c", "left", "right")}
         self.fabric.silence("d")

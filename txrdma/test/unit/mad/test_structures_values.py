@@ -22,7 +22,7 @@ from txrdma.iba.verbs import NodeType, PortState
 from txrdma.kit.wire import Layout
 from txrdma.mad import vendor
 from txrdma.mad.core.frames import frame
-from txrdma.mad.layouts import congestion, messages, sa, smp, traps, values
+from txrdma.mad.layouts import messages, sa, smp, traps, values
 from txrdma.mad.layouts.attributes import attributeOf, ManagementClass, Method, plain
 from txrdma.mad.layouts.dump import dumped, payloadOf
 from txrdma.mad.layouts.plain import fromPlain
@@ -280,17 +280,6 @@ class DumpTests(SynchronousTestCase):
 
 
 class FormTests(SynchronousTestCase):
-    def test_logs(self) -> None:
-        event = congestion.SwitchCongestionLogEvent(slid=LID(1), dlid=LID(2), sl=3, timestamp=4)
-        log = congestion.SwitchCongestionLog(
-            logType=congestion.CongestionLogType.SWITCH, logEventsCounter=1, events=(event,) * 15
-        )
-        whole = datagram(congestion.SwitchCongestionLog, log.encode())
-        self.assertEqual((len(whole), whole[32:252]), (256, log.encode()))
-        self.assertEqual(payloadOf(whole), log)
-        framed = messages.CongMgtFormat.decode(whole)
-        self.assertEqual(framed.logData + framed.payload, log.encode().ljust(224, b"\0"))
-
     def test_links(self) -> None:
         header = LRH.decode(bytes.fromhex("f012 0007 0048 0003"))
         self.assertEqual((header.virtualLane, header.serviceLevel, header.dlid, header.slid), (15, 1, 7, 3))

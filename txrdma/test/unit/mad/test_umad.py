@@ -99,14 +99,6 @@ class UmadCase(SynchronousTestCase):
 
 
 class PortTests(UmadCase):
-    def test_endPort(self) -> None:
-        end = self.port("mlx5_0").endPort
-        self.assertEqual((end.lid, end.lidMask, end.smLID, end.smServiceLevel), (7, 1, 1, 3))
-        self.assertEqual(end.pkeys, (0x7FFF, 0x8001))
-        self.assertTrue(end.isCalled("mlx5_0/1"))
-        self.assertTrue(end.isCalled("mlx5_0"))
-        self.assertFalse(end.isCalled("mlx5_0/2"))
-
     def test_noSuchFile(self) -> None:
         del self.kernel.gids["umad0"]
         self.assertRaises(DeviceUnavailable, self.port, "roce0")
