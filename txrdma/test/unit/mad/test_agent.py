@@ -257,7 +257,8 @@ class CallTestCase(SynchronousTestCase):
 
     def refused(self, call: Deferred[Any]) -> str:
         error = self.failureResultOf(call, InvalidRequest).value
-        self.assertEqual(self.wire.sent, [])
+        self.assertEqual((self.wire.sent, self.clock.getDelayedCalls()), ([], []))
+        self.assertIn(" 0 outstanding", repr(self.agent))
         return str(error)
 
 
@@ -376,12 +377,6 @@ class LegalityTests(CallTestCase):
         self.assertIn("directed", self.refused(self.agent.PerformanceGet(PortCounters, IBDRPath())))
         self.assertIn("63", self.refused(self.agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,) * 64))))
 
-    def test_nothingIsLeft(self) -> None:
-        self.test_attributes()
-        self.test_values()
-        self.assertIn(" 0 outstanding", repr(self.agent))
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
 
 class ErrorTests(FaultTestCase):
     def test_error(self) -> None:
@@ -399,17 +394,9 @@ class ErrorTests(FaultTestCase):
     def test_words(self) -> None:
         for status, managementClass, words in (
             (0x0001, 4, "busy"),
-            (0x0004, 4, "bad base or class version"),
-            (0x0008, 4, "method not supported"),
-            (0x000C, 4, "attribute not supported by this method"),
             (0x0010, 4, "reserved code 4"),
             (0x001C, 4, "invalid value in attribute or modifier"),
-            (0x0100, 3, "no resources"),
-            (0x0200, 3, "request invalid"),
             (0x0400, 3, "too many records"),
-            (0x0500, 3, "invalid GID"),
-            (0x0600, 3, "insufficient components"),
-            (0x0700, 3, "request denied"),
             (0x0300, 4, "class status 0x3"),
             (0x7F00, 3, "class status 0x7f"),
         ):

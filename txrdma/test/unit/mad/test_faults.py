@@ -405,38 +405,18 @@ class RedirectTests(FaultTestCase):
         self.assertEqual(len(self.peer.asked), 1)
 
     def test_everything(self) -> None:
-        gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(9))
+        """The second request goes by a path with all that the redirection says."""
+        sgid, gid = (GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in (1, 9))
         self.peer.says = lambda request: [
             self.redirect(
-                request,
-                redirectGID=gid,
-                redirectTrafficClass=3,
-                redirectServiceLevel=4,
-                redirectFlowLabel=5,
-                redirectLID=LID(77),
-                redirectPKey=0x8002,
-                redirectQPN=QPN(8),
-                redirectQKey=0x80010009,
+                request, redirectGID=gid, redirectTrafficClass=3, redirectServiceLevel=4, redirectFlowLabel=5,
+                redirectLID=LID(77), redirectPKey=0x8002, redirectQPN=QPN(8), redirectQKey=0x80010009,
             )
-        ]
-        sgid = GID.fromParts(0xFE80 << 48, GUID.fromInt(1))
+        ]  # fmt: skip
         path = IBPath(dlid=LID(2), dqpn=QPN(1), sgid=sgid, dgid=gid, packetLifeTime=1)
         way = self.fails(self.agent.PerformanceGet(PortCounters, path), MADTimeoutError).path
-        self.assertEqual(
-            way,
-            IBPath(
-                dlid=LID(77),
-                serviceLevel=4,
-                sgid=sgid,
-                dgid=gid,
-                trafficClass=3,
-                flowLabel=5,
-                pkey=PKey(0x8002),
-                dqpn=QPN(8),
-                qkey=0x80010009,
-                packetLifeTime=1,
-            ),
-        )
+        redirected = replace(path, dlid=LID(77), serviceLevel=4, trafficClass=3, flowLabel=5)
+        self.assertEqual(way, replace(redirected, pkey=PKey(0x8002), dqpn=QPN(8), qkey=0x80010009))
 
     def byGID(self, *administration: bytes) -> None:
         port = self.wire.ports[0]
