@@ -14,7 +14,6 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, MTU
-from txrdma.interfaces import IPathResolver
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.pma import PortCounters
@@ -140,14 +139,6 @@ class ResolverTests(SynchronousTestCase):
         self.assertEqual(sourceAddress("127.0.0.1"), "127.0.0.1")
         self.assertIsNone(sourceAddress("nobody.invalid"))
         self.assertIsNone(sourceAddress("fe80::1%nosuch0"))
-
-    def test_provides(self) -> None:
-        for resolver in (
-            SAPathResolver(Administration(), END_PORT),
-            StaticPathResolver({}),
-            IPPathResolver(END_PORT),
-        ):
-            self.assertTrue(IPathResolver.providedBy(resolver))
 
 
 class LoopbackTests(TestCase):

@@ -162,26 +162,6 @@ class MonitorTests(MonitorTestCase):
             )
         )
 
-    async def test_cutInTwo(self) -> None:
-        """A fabric that is cut in two, its manager beyond the cut, has lost those alone, until it heals."""
-        await self.started()
-        for number in (3, 4):
-            self.fabric.console(f'Unlink "left"[{number}]')
-        lost = {("node-gone", name) for name in ("right", "c", "d", "e")}
-        await self.until(lambda: lost <= self.raised())
-        await deferLater(self.reactor, 5 * INTERVAL_SECONDS)
-        for number in (3, 4):
-            self.fabric.console(f'ReLink "left"[{number}]')
-        await self.until(lambda: not self.poller.presence.nodes and not self.poller.presence.links)
-        subscription = self.poller._subscription
-        assert subscription is not None
-        await self.until(lambda: subscription.isStanding)
-        self.assertEqual(self.linked(), await self.linkedAsTold())
-        kinds = {kind for kind, _where in self.raised() - lost}
-        self.assertLessEqual(kinds, {"node-silent", "sm-silent", "no-notices"})
-        for which in self.raised():
-            self.assertEqual(self.told.count(("raised", *which)), 1, f"{which}")
-
     async def test_otherLIDs(self) -> None:
         self.fabric.console('PerformanceSet "c"[1] PortCounters.SymbolErrorCounter=4321')
         await self.started()

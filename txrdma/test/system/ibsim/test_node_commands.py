@@ -232,16 +232,3 @@ class PortTests(CommandsTestCase):
             told = [await self.told("smpquery", "PI", f"0,1,{at}", "--mkey", "0x1234") for at in (3, 4)]
             theirs, ours = (each["answers"][0]["fields"] for each in told)
             self.assertEqual(ours, theirs, words)
-
-    async def test_everywhere(self) -> None:
-        for words, state in (((), "Initialize"), (("arm",), "Armed"), (("active",), "Active")):
-            if words:
-                await self.said("portstate", "--everywhere", *words, "--yes")
-                self.assertEqual(self.status, 0)
-            said = re.findall(r"(\w+)/ *LinkUp", self.theirs("iblinkinfo", "-l"))
-            self.assertEqual((set(said), len(said)), ({state}, 16))
-        await self.said("portstate", "--everywhere", "down", "--yes")
-        said = re.findall(r"(\w+)/ *LinkUp", self.theirs("iblinkinfo", "-l"))
-        self.assertEqual(sorted(said), ["Active"] * 2 + ["Initialize"] * 14)
-        await self.said("portstate", "--everywhere", "down", "--yes", "--force")
-        self.assertEqual(set(re.findall(r"(\w+)/ *LinkUp", self.theirs("iblinkinfo", "-l"))), {"Initialize"})

@@ -4,14 +4,16 @@ Ports in ibsim's fabrics keep the promises of L{IMADPort}.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from select import select
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.mad.layouts.smp import NodeDescription
 from txrdma.mad.ports.ibsim import IbsimPort
-from txrdma.test.support.mad.simulated import gmp
+from txrdma.test.support.mad.simulated import gmp, TWO_SWITCHES
 from txrdma.test.system.ibsim.fabric import Ibsim, IbsimTestCase
 from txrdma.testing.contracts import MADPortContract
 from txrdma.testing.reactors import ReactorClock
@@ -86,3 +88,37 @@ class IbsimTests(MADPortContract, IbsimTestCase):
     def restore(self, number: int) -> None:
         self.fabric = Ibsim(self.net, self.hasSM)
         self.addCleanup(self.fabric.stop)
+
+
+class AttachingTests(IbsimTestCase):
+    net = TWO_SWITCHES
+
+    async def test_again(self) -> None:
+        others = [self.agentAt("b") for _ in range(2)]  # so that the slot that is free is not the first
+        port = self.portAt("a")
+        self.fabric.pause()
+        port.close()
+        goOn = threading.Timer(0.2, self.fabric.goOn)
+        goOn.start()
+        self.addCleanup(goOn.join)
+        agent = self.agentAt("c")
+        told = await agent.SubnGet(NodeDescription, IBDRPath())
+        self.assertEqual(told.text, "c")
+        for other in others:
+            self.assertEqual((await other.SubnGet(NodeDescription, IBDRPath())).text, "b")
+
+    async def test_behind(self) -> None:
+        agent = self.agentAt("a")
+        self.fabric.pause()
+        routes = [IBDRPath(), IBDRPath(drPath=(1,)), IBDRPath(drPath=(1, 2))]
+        answers = [agent.SubnGet(NodeDescription, routes[number % 3], retries=0) for number in range(5_000)]
+        self.assertFalse(any(answer.called for answer in answers))
+        self.fabric.goOn()
+        told = [(await answer).text for answer in answers]
+        self.assertEqual(told, (["a", "left", "b"] * 5_000)[:5_000])
+
+    async def test_manyTimes(self) -> None:
+        for _ in range(30):
+            agent = self.agentAt("a")
+            self.assertEqual((await agent.SubnGet(NodeDescription, IBDRPath())).text, "a")
+            agent.close()

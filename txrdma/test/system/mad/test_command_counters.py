@@ -6,14 +6,10 @@ from __future__ import annotations
 
 import io
 import json
-import signal
-import subprocess
 import sys
-from pathlib import Path
 
 from twisted.python.usage import UsageError
 
-import txrdma
 from txrdma.command import Options
 from txrdma.commands.common.values import portNumbers
 from txrdma.commands.perfquery import KINDS, THEIRS
@@ -117,21 +113,6 @@ class PerfQueryTests(SharedFabricTestCase):
         self.clock.callLater(0.5, self.fabric.setCounters, "h00001", 1, linkDownedCounter=255)
         text = self.said("perfquery", "2", "--watch", "1", "--count", "1").out
         self.assertIn("linkDownedCounter +252, linkDownedCounter is full: clear it\n", text)
-
-    def test_watchInterrupted(self) -> None:
-        words = ("perfquery", "2", "--watch", "0.2", "--json", "-d", self.device)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "txrdma", *words],
-            cwd=Path(txrdma.__file__).parents[1],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        self.assertEqual(json.loads(process.stdout.readline())[0]["port"], 1)
-        process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=30)
-        self.assertEqual((process.returncode, errors), (130, ""))
 
     def test_watchLost(self) -> None:
         counters = self.fabric.port("h00001").count()

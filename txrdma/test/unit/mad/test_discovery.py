@@ -143,6 +143,20 @@ class SlowTests(FabricTestCase):
             self.assertEqual(sweep.asked, asked)
 
 
+class DuplicateTests(FabricTestCase):
+    def net(self) -> Net:
+        return parseNet(
+            'Switch 8 "s"\n[1] "a"[1]\n[2] "b"[1]\n[3] "c"[1]\n\n'
+            'Hca 1 "a"\n\ncaguid=0x77\nHca 1 "b"\n\ncaguid=0x77\nHca 1 "c"\n'
+        )
+
+    def test_duplicate(self) -> None:
+        fabric = self.told(Sweep(self.agent).run())
+        self.assertEqual([problem.kind for problem in fabric.problems], ["duplicate-guid"])
+        self.assertIn(str(GUID.fromInt(0x77)), fabric.problems[0].text)
+        self.assertEqual(len(fabric.nodes), 3)
+
+
 class OtherWaysTests(FabricTestCase):
     def net(self) -> Net:
         return fatTree(16, 4)

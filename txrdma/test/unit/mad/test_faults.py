@@ -69,6 +69,19 @@ class KernelShapeTests(FaultTestCase):
         call = self.agent.SubnAdmGet(PathRecord, TO_2)
         self.fails(call, MADClassError, "ClassPortInfo")
 
+    def test_everyLength(self) -> None:
+        for length in (16, 24, 26, 27, 35, 36, 37, 44, 55, 56, 57, 63, 64, 127, 128, 255, 257, 1000):
+            for status in (b"\x00\x00", b"\x00\x01", b"\x00\x02", b"\x03\x00"):
+                self.setUp()
+                self.peer.says = (
+                    lambda request, length=length, status=status: [  # type: ignore[misc]  # mypy knows no defaults of lambdas
+                        answer(request, at4=status, at24=b"\x01\x01\x07").ljust(length, b"\0")[:length]
+                    ]
+                )
+                for name in ("SubnAdmGet", "SubnAdmGetTable"):
+                    self.ended(self.agent.call(name, NodeRecord, TO_2)).addBoth(lambda result: None)
+                self.nothingIsLeft()
+
     @settings(max_examples=30, deadline=None)
     @given(st.binary(max_size=300), st.integers(0, 63))
     def test_rubbish(self, rubbish: bytes, at: int) -> None:

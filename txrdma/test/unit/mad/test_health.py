@@ -36,11 +36,12 @@ from txrdma.fabric.linkspeeds import (
     wantsAsking,
 )
 from txrdma.fabric.model import Fabric
+from txrdma.fabric.rates import added, changed, counterNames, Increase, Rates
 from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.layouts.messages import MADRequest
-from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended, PortXmitDataSL
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo, SMInfo
 from txrdma.mad.layouts.values import EXTENDED_GIGABITS, GIGABITS, PortCapability, SMState
 from txrdma.mad.server import MADServer
@@ -214,6 +215,11 @@ class DifferenceTests(HealthTestCase):
         self.assertIn(("rate-changed", "left", 2), found)
         self.assertIn(("node-changed", "router", None), found)
 
+    def test_disabled(self) -> None:
+        before = self.swept()
+        self.told(self.agent.SubnSet(PortInfo(portPhysicalState=PhysicalState.DISABLED), route(1), 2), 1)
+        self.assertIn(("state-changed", "left", 2), self.changed(before))
+
     def test_unknownState(self) -> None:
         self.fabric.port("c").info[32] |= 15
         self.assertEqual(self.changed(self.swept()), [])
@@ -292,3 +298,53 @@ class SpeedTests(SynchronousTestCase):
             for speed, rate in known.items():
                 self.assertEqual(LANE_GIGABITS[LaneSpeed[str(speed.name)]], rate)
         self.assertEqual(list(LANE_GIGABITS.values()), sorted(LANE_GIGABITS.values()))
+
+
+class CountersTests(SynchronousTestCase):
+    def test_added(self) -> None:
+        one = PortCounters(portSelect=1, portRcvErrors=65000, linkDownedCounter=3)
+        told = added([one, one], 255)
+        self.assertEqual((told.portSelect, told.portRcvErrors, told.linkDownedCounter), (255, 65535, 6))
+        lanes = PortXmitDataSL(portXmitDataSL=tuple(range(16)))
+        self.assertEqual(added([lanes, lanes], 255).portXmitDataSL, tuple(range(0, 32, 2)))
+
+    def test_changed(self) -> None:
+        before = PortCounters(portXmitPkts=10, portRcvPkts=10)
+        after = PortCounters(portXmitPkts=15, portRcvPkts=4)
+        told = changed(before, after, ["portXmitPkts", "portRcvPkts"])
+        self.assertEqual(told.counted, {"portXmitPkts": 5, "portRcvPkts": 4})
+        self.assertEqual(told.cleared, ("portRcvPkts",))
+        lanes = [PortXmitDataSL(portXmitDataSL=(base, *range(15))) for base in (5, 7)]
+        told = changed(lanes[0], lanes[1], ["portXmitDataSL"])
+        self.assertEqual(
+            {name: value for name, value in told.counted.items() if value}, {"portXmitDataSL[0]": 2}
+        )
+
+    def test_full(self) -> None:
+        top = (1 << 32) - 1
+        before = PortCounters(portXmitData=top - 10, portRcvData=top, symbolErrorCounter=65535)
+        after = PortCounters(portXmitData=top, portRcvData=3, symbolErrorCounter=65535)
+        told = changed(before, after, ["portXmitData", "portRcvData", "symbolErrorCounter"])
+        self.assertEqual(told.counted, {"portXmitData": 10, "portRcvData": 3, "symbolErrorCounter": 0})
+        self.assertEqual(told.saturated, ("symbolErrorCounter", "portXmitData"))
+        self.assertEqual(told.cleared, ("portRcvData",))
+
+    def test_cleared(self) -> None:
+        top = (1 << 32) - 1
+        before = PortCounters(portXmitData=top - 99, linkDownedCounter=254, portRcvData=top // 2)
+        after = PortCounters(portXmitData=100, linkDownedCounter=1, portRcvData=100)
+        told = changed(before, after, ["portXmitData", "linkDownedCounter", "portRcvData"])
+        self.assertEqual(told.counted, {"portXmitData": 100, "linkDownedCounter": 1, "portRcvData": 100})
+        self.assertEqual(told.cleared, ("linkDownedCounter", "portXmitData", "portRcvData"))
+
+    def test_rates(self) -> None:
+        rates = Rates(1, 2.0, Increase({"portXmitData": 100, "portXmitPkts": 8}))
+        told = rates.toDict()
+        self.assertEqual((told["xmitBytesPerSecond"], told["xmitPktsPerSecond"]), (200.0, 4.0))
+        self.assertEqual(told["rcvBytesPerSecond"], 0.0)
+        self.assertEqual(Rates(1, 0.0, Increase({"portXmitData": 1})).perSecond("portXmitData"), 0.0)
+
+    def test_names(self) -> None:
+        names = counterNames(PortCountersExtended)
+        self.assertEqual(names[0], "portXmitData")
+        self.assertFalse({"portSelect", "counterSelect", "counterSelect2"} & set(names))

@@ -23,7 +23,6 @@ from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support.mad.simulated import FabricTestCase, route
 
@@ -245,20 +244,3 @@ def scrambled(seed: int) -> str:
         used[one] += 1
         used[other] += 1
     return "\n\n".join([*lines, 'Hca 1 "a"', ""])
-
-
-class LargeTests(NeighbourhoodCase):
-    def net(self) -> Net:
-        return fatTree(1024)
-
-    def agentAt(self, name: str, number: int | None = None) -> MADAgent:
-        return super().agentAt("h00000", number)
-
-    def test_few(self) -> None:
-        for name, ends in (("h01000", 1), ("leaf0009", 36)):
-            before = self.fabric.wire.datagrams
-            fabric = self.found(self.to(name))
-            self.assertEqual((len(fabric.nodes), fabric.problems), (1 + ends, []))
-            asked = self.fabric.wire.datagrams - before
-            own = 40 if ends > 1 else 3
-            self.assertLessEqual(asked, own + 6 * ends, name)  # answers of the administration count, too

@@ -5,7 +5,7 @@ A server answers whatever it is asked, and is not disturbed by what handlers and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -224,18 +224,9 @@ class HandlerTests(ServerTestCase):
         self.assertEqual(self.status(call), MADStatus.BUSY)
         self.assertEqual(closed, [0, 2, 1])
 
-    nonsense: ClassVar[tuple[object, ...]] = (
-        7,
-        "text",
-        b"bytes",
-        PortCounters,
-        [],
-        [PortCounters()],
-        (PortCounters(),),
-    )
-
     def test_nonsense(self) -> None:
-        for said in self.nonsense:
+        nonsense: Sequence[object] = (7, "text", b"bytes", PortCounters, [], [PortCounters()])
+        for said in (*nonsense, (PortCounters(),)):
             self.serve(lambda request, said=said: said)  # type: ignore[misc]  # mypy knows no defaults of lambdas
             self.assertEqual(self.status(self.agent.PerformanceGet(PortCounters, TO_2)), 0x1C)
             self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)

@@ -78,13 +78,6 @@ class SlurmTests(SynchronousTestCase):
             self.assertTrue(found.tops(), (hosts, radix))
             self.assertNotIn("fabric", found.switches)
 
-    def test_ring(self) -> None:
-        found = topology(
-            'Switch 4 "s"\n[1] "a"[1]\n[2] "t"[2]\n\nSwitch 4 "t"\n[1] "b"[1]\n\nHca 1 "a"\n\nHca 1 "b"\n'
-        )
-        self.assertEqual(found.nodes, {"s": ["a"], "t": ["b"]})
-        self.assertEqual(found.switches, {"fabric": ["s", "t"]})
-
     def test_hostAtSpine(self) -> None:
         found = topology(
             'Switch 4 "s"\n[1] "a"[1]\n[2] "fabric"[1]\n\nSwitch 4 "t"\n[1] "b"[1]\n[2] "fabric"[2]\n\n'

@@ -325,12 +325,6 @@ class CrowdTests(VerbsPortCase):
 
 
 class FaultTests(VerbsPortCase):
-    def test_deviceGone(self) -> None:
-        failed = self.agent.PerformanceGet(PortCounters, self.path)
-        self.ports[0]._asyncEvent(AsyncEvent(AsyncEventKind.DEVICE_FATAL))
-        self.failureResultOf(failed, DeviceUnavailable)
-        self.failureResultOf(self.agent.PerformanceGet(PortCounters, self.path), DeviceUnavailable)
-
     def test_hungUp(self) -> None:
         failed = self.agent.PerformanceGet(PortCounters, self.path)
         self.ports[0].connectionLost(Failure(ConnectionDone()))
