@@ -1,5 +1,5 @@
 """
-Paths are values with a text that reads back, and resolvers find them from what people type.
+Path resolvers, with a simulated administration and over loopback.
 """
 
 from __future__ import annotations

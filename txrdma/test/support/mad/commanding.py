@@ -1,5 +1,5 @@
 """
-Commands about fabrics, given in tests: on simulated fabrics, and on a clock.
+Run C{txrdma} commands on simulated fabrics and a simulated clock.
 """
 
 from __future__ import annotations

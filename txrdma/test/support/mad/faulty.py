@@ -1,5 +1,5 @@
 """
-A peer that says what a test wants it to say, and what must be true of an agent whatever that is.
+A scripted peer for an agent, and assertions about the state of the agent.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Mirages: switches without end, which an agent of a simulated fabric pretends are behind a port.
+An agent of a simulated fabric that reports an endless number of switches behind a port.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Two management ports joined by a wire that may lose, on a Clock; and a handler.
+Two management ports joined by a lossy wire on a Clock, and a request handler.
 """
 
 from __future__ import annotations

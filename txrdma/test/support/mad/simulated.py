@@ -1,5 +1,5 @@
 """
-Simulated fabrics for tests, and agents in them, on a clock.
+Simulated fabrics on a simulated clock, with agents.
 """
 
 from __future__ import annotations

@@ -68,7 +68,6 @@ class Ibsim:
             self.environment.pop(name, None)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._console = -1
-        self._manager = hosts[-1]
         try:
             self._startSimulator(parsed.text(), nodes)
             if hasSM:
@@ -94,19 +93,6 @@ class Ibsim:
         options = ("-F", str(self.folder / "opensm.conf"), "-f", str(self.folder / "opensm.log"), "-s", "0")
         self._start("opensm.out", settings, "ibsim-run", "opensm", *options)
         self._await("opensm.log", "SUBNET UP")
-
-    def startManager(self, configuration: str = "") -> None:
-        (self.folder / "opensm.log").unlink()
-        self._startManager(self._manager, f"honor_guid2lid_file TRUE\n{configuration}")
-
-    def swapLIDs(self, one: int, other: int) -> None:
-        """Let the ports of two LIDs have each other's when OpenSM starts again."""
-        path = self.folder / "guid2lid"
-        lines = [line.split() for line in path.read_text().splitlines() if line]
-        swapped = {one: other, other: one}
-        for words in lines:
-            words[1:] = [f"{swapped.get(int(word, 16), int(word, 16)):#06x}" for word in words[1:]]
-        path.write_text("".join(f"{' '.join(words)}\n\n" for words in lines))
 
     def standBy(self, host: str, configuration: str = "") -> None:
         """Start another OpenSM, at a host, until it stands by."""

@@ -3,11 +3,8 @@ What commands tell of one node, and of those around it, is what infiniband-diags
 
 There are these differences, and no others:
 
-  - C{iblinkinfo} does not know where links of the nodes at the rim of its scan lead
-    (C{"Port not available"}), nor, therefore, the other ports of hosts there; but it tells one node that is a
-    hop too far away.
-  - It does not know at which port of its switch a host is linked that it was led to by a directed route: it
-    tells the port that the route came in by.
+  - C{iblinkinfo} does not know at which port of its switch a host is linked that it reached by a directed
+    route: it prints the port by which the route came in.
   - In ibsim it does not find what a switch is linked to that is named by its GUID, and neither do we by
     C{'7 0,1'}: ibsim knows no directed routes with LID-routed parts. We ask the administration there.
   - Those of L{txrdma.test.system.ibsim.test_commands_3}.
@@ -22,8 +19,6 @@ from txrdma.test.system.ibsim.fabric import EXAMPLE, NO_EXAMPLES
 from txrdma.test.system.ibsim.test_commands_2 import CommandsTestCase
 from txrdma.test.system.ibsim.test_commands_3 import parts
 
-_UNKNOWN = '"Port not available"'
-
 
 def lines(text: str) -> list[str]:
     return sorted(line for line in text.splitlines() if line)
@@ -31,10 +26,6 @@ def lines(text: str) -> list[str]:
 
 def near(line: str) -> str:
     return line.partition("==>")[0]
-
-
-def beyond(line: str) -> str:
-    return line.partition("==>")[2].strip()
 
 
 class PartTests(CommandsTestCase):
@@ -67,26 +58,6 @@ class PartTests(CommandsTestCase):
                     self.assertEqual(list(map(near, ours)), list(map(near, theirs)), target)
                 whole = lines(await self.said("links", "--line"))
                 self.assertEqual(ours, [line for line in whole if line in set(ours)])
-
-    async def test_around(self) -> None:
-        for node in await self.places():
-            if node["type"] != "SWITCH":
-                continue
-            route = node["route"].removeprefix("DR ")
-            said = lines(self.theirs("iblinkinfo", "-l", "-a", "-n", "1", "-D", route))
-            theirs = {near(line): line for line in said}
-            words = (f"DR {route}", "--hops", "1")
-            ours = {near(line): line for line in lines(await self.said("links", *words, "--line"))}
-            for one in ours.keys() & theirs.keys():
-                self.assertIn(beyond(theirs[one]), (_UNKNOWN, beyond(ours[one])))
-            told = await self.told("nodes", *words)
-            members = {f'"{each["description"]:>30}"' for each in told}
-            others = {line[19:51] for line in theirs.keys() - ours.keys()}
-            self.assertEqual(others & members, set())
-            self.assertLessEqual(len(others), 1)
-            switches = {f'"{each["description"]:>30}"' for each in told if each["type"] == "SWITCH"}
-            self.assertEqual([line for line in ours.keys() - theirs.keys() if line[19:51] in switches], [])
-            self.assertEqual({line[19:51] for line in ours}, members)
 
     async def test_errors(self) -> None:
         """Errors of one node, with and without links and data; hosts by their GUID, too."""

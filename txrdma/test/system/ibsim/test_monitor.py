@@ -161,27 +161,3 @@ class MonitorTests(MonitorTestCase):
                 or ("cleared", "sm-silent") in [one[:2] for one in self.told]
             )
         )
-
-    async def test_otherLIDs(self) -> None:
-        self.fabric.console('PerformanceSet "c"[1] PortCounters.SymbolErrorCounter=4321')
-        await self.started()
-        fabric = self.poller.fabric
-        assert fabric is not None
-        before = {node.description: node.lid for node in fabric.nodes.values()}
-        self.fabric.killManager()
-        self.fabric.swapLIDs(before["b"], before["c"])
-        self.fabric.startManager(self.smConfiguration)
-
-        def lids() -> dict[str, int]:
-            assert self.poller.fabric is not None
-            return {node.description: node.lid for node in self.poller.fabric.nodes.values()}
-
-        await self.until(lambda: lids() == {**before, "b": before["c"], "c": before["b"]})
-        turns = self.poller.statistics.turns
-        await self.until(lambda: self.poller.statistics.turns > turns + 3)
-        values = {
-            node.description: self.poller.meters[node.guid, 1].value("symbolErrorCounter")
-            for node in fabric.hosts()
-        }
-        self.assertEqual((values["b"], values["c"]), (0, 4321))
-        self.assertNotIn("symbol-errors", {kind for kind, _where in self.raised()})

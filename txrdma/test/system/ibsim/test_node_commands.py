@@ -120,19 +120,6 @@ class FatTreeFormTests(FormTests):
 
 
 class AdministrationTests(CommandsTestCase):
-    async def test_managers(self) -> None:
-        theirs = re.findall(r"EndPortLid\.+(\d+)", self.theirs("saquery", "-s"))
-        ours = [str(each["fields"]["endPortLID"]) for each in await self.told("saquery", "sms", "--get")]
-        self.assertEqual((ours, len(ours)), (theirs, 1))
-
-    async def test_groups(self) -> None:
-        theirs = dict(re.findall(r"(\w+)\.{2,}(\S+)", self.theirs("saquery", "-g")))
-        [told] = await self.told("saquery", "groups", "--get")
-        fields = told["fields"]
-        self.assertEqual(fields["mgid"], theirs["MGID"])
-        self.assertEqual(fields["mlid"], int(theirs["Mlid"], 16))
-        self.assertIn(theirs["MGID"], await self.said("saquery", "groups", "--get"))
-
     async def test_paths(self) -> None:
         nodes = await self.told("nodes", "--hosts")
         one, other = nodes[0], nodes[-1]

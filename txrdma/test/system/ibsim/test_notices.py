@@ -1,5 +1,5 @@
 """
-Subscriptions with OpenSM, in ibsim: it keeps them, reports by them, and the next manager gets them, too.
+Subscriptions with OpenSM in ibsim: registration, reports, and handover to another manager.
 """
 
 from __future__ import annotations

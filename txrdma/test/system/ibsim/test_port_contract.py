@@ -1,5 +1,5 @@
 """
-Ports in ibsim's fabrics keep the promises of L{IMADPort}.
+Ports in the fabrics of ibsim: the contract of L{IMADPort}, attaching and detaching.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-What OpenSM says of nodes through C{SATransactor} is what ibsim's nodes say themselves.
+C{SATransactor} with OpenSM returns what the nodes of ibsim answer.
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.components import ServiceComponents
 from txrdma.mad.layouts.messages import InformInfo
-from txrdma.mad.layouts.smp import GUIDInfo
 from txrdma.mad.layouts.values import PathMTU, Rate, Selector, SMState
 from txrdma.sim.fabric.sm.election import Candidate
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
@@ -338,24 +337,6 @@ class ServiceTests(RecordsTestCase):
         ):
             await self.alike([info], "SubnAdmSet")
             await self.alike(listed)
-
-    async def test_aliases(self) -> None:
-        """GUIDs that a port gets besides its own."""
-        (lid,) = (place.info.lid for place in await self.administer() if place.name(self.ours) == "c")
-        guids = tuple(GUID.fromInt(number) for number in range(0x50, 0x58))
-        record = sa.GUIDInfoRecord(lid=lid, guidInfo=GUIDInfo(guids=guids))
-        asked = sa.GUIDInfoRecord.query(lid=lid, blockNum=0)
-        for rpc, mask in (
-            *(("SubnAdmSet", 0b11 | 0b10 << 4), ("SubnAdmSet", 0b11 | 0b11 << 4)),
-            *(("SubnAdmDelete", 0b11 | 1 << 4), ("SubnAdmDelete", 0b11 | 0b10 << 4)),
-        ):
-
-            def ask(agent: MADAgent, rpc: str = rpc, mask: int = mask) -> Deferred[Any]:
-                return agent.call(rpc, record, self.sa, keys=TRUSTED, componentMask=mask)
-
-            ours, theirs = await self.both(ask)
-            self.assertEqual(ours, theirs, (rpc, mask))
-            await self.alike([asked])
 
 
 def gidOf(place: Place) -> GID:

@@ -1,5 +1,5 @@
 """
-C{txrdma perfquery}, and arithmetic with counters.
+C{txrdma perfquery}.
 """
 
 from __future__ import annotations

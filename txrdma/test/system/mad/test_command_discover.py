@@ -1,5 +1,5 @@
 """
-C{txrdma discover}, and what the commands about fabrics have in common.
+C{txrdma discover}, options common to fabric commands, and C{sysstat} over RoCE.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The pages on management datagrams: their examples run, on a simulated fabric, and what they name is there.
+The pages about management datagrams: examples run, and names exist.
 """
 
 from __future__ import annotations

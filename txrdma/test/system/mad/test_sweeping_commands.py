@@ -1,5 +1,5 @@
 """
-Commands about whole fabrics: on snapshots of them, interrupted, and with what only some devices have.
+Fabric commands that are interrupted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Management ports of the kernel when something is amiss, and the numbers by which it is called.
+Numbers of the ioctl calls of kernel management ports.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-An agent makes calls through a port, and a server answers them, however bad the wire is.
+Calls of an agent through a port: requests, answers, errors, timeouts, and tables.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Sweeps of fabrics that have no end, because an agent or an administration invents nodes.
+Limits of sweeps when an agent or an administration invents nodes.
 """
 
 from __future__ import annotations

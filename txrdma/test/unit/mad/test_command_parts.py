@@ -1,5 +1,5 @@
 """
-Commands about one node of a fabric, and what is around it: C{nodes}, C{links} and C{errors} with a TARGET.
+Commands about parts of a fabric: C{nodes}, C{links} and C{errors} with a TARGET, C{trace} and C{routes}.
 """
 
 from __future__ import annotations

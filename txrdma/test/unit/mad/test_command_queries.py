@@ -1,5 +1,5 @@
 """
-C{txrdma smpquery}, C{saquery}, C{sminfo}, C{portstate} and C{query}.
+C{txrdma smpquery}, C{saquery}, C{sminfo} and C{query}.
 """
 
 from __future__ import annotations

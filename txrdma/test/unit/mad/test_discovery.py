@@ -1,5 +1,5 @@
 """
-Sweeps: by directed routes, by LIDs, and from the administration.
+Sweeps by directed routes, by LIDs and from the administration, also of faulty fabrics.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The pages on management datagrams: their examples run, on a simulated fabric, and what they name is there.
+Docstrings of the public names of L{txrdma.mad}.
 """
 
 from __future__ import annotations

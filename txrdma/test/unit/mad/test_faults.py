@@ -1,5 +1,5 @@
 """
-Whatever comes instead of an answer, the call concerned ends in a clear error, and nothing else notices.
+Invalid answers end only the call concerned, with a specific error.
 """
 
 from __future__ import annotations

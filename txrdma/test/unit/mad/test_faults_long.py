@@ -1,5 +1,5 @@
 """
-Long answers that lie, change or never end: their call ends in a clear error, and nothing else notices.
+Invalid RMPP answers end only the call concerned, with a specific error.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-A node and what is around it: what is found, and that nobody else is asked.
+Sweeps of a node and its neighbours, and the number of requests they need.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-A subscription stands until it is stopped, whatever becomes of the subnet's administration.
+Subscriptions to notices: renewal, refusals, handover, and loss of the port.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Paths are values with a text that reads back, and resolvers find them from what people type.
+Text and values of paths, and parsing of targets.
 """
 
 from __future__ import annotations

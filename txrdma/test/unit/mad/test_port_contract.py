@@ -1,5 +1,5 @@
 """
-Each kind of management port keeps the promises of L{IMADPort}.
+Each kind of management port keeps the contract of L{IMADPort}.
 """
 
 from __future__ import annotations

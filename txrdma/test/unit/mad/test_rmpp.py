@@ -1,5 +1,5 @@
 """
-The two halves of a long message: what they send, and what they make of what comes.
+The receiver and the sender of an RMPP transfer.
 """
 
 from __future__ import annotations

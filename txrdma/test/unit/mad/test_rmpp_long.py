@@ -1,5 +1,5 @@
 """
-The long messages of a port: they arrive through whatever a wire does, and nonsense harms nobody.
+The RMPP transfers of a port, over a wire that loses and reorders, and with invalid packets.
 """
 
 from __future__ import annotations

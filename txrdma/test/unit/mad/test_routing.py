@@ -1,5 +1,5 @@
 """
-Ways by forwarding tables, in a simulated fabric: as the nodes tell them and as the administration does.
+Routes by forwarding tables of a simulated fabric, read from nodes and from the administration.
 """
 
 from __future__ import annotations

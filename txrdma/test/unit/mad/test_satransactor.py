@@ -1,5 +1,5 @@
 """
-What is asked of nodes is asked of the subnet's administration instead, and the answer is the same.
+Requests to nodes, translated into queries of subnet administration.
 """
 
 from __future__ import annotations

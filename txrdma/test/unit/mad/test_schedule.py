@@ -1,5 +1,5 @@
 """
-A schedule runs coroutines and generators whose calls go to an agent, a bounded number at a time.
+A schedule runs coroutines and generators, with a bounded number of outstanding calls.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-A server answers whatever it is asked, and is not disturbed by what handlers and listeners do.
+A server answers every request with a valid status, whatever handlers and listeners do.
 """
 
 from __future__ import annotations

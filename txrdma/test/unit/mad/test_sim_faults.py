@@ -1,5 +1,5 @@
 """
-Simulated fabrics that misbehave, and the strings that name them.
+Faults of simulated fabrics, and fabric strings.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The subnet administration of simulated fabrics: records, paths, groups, services, subscriptions.
+Subnet administration of simulated fabrics, and several subnet managers.
 """
 
 from __future__ import annotations

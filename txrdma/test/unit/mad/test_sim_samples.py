@@ -1,5 +1,5 @@
 """
-Samples that ports of simulated fabrics take of their counters, and their settings of congestion control.
+Counters, samples and congestion control of simulated fabrics.
 """
 
 from __future__ import annotations

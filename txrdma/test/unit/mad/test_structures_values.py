@@ -1,5 +1,5 @@
 """
-What every structure can do: bytes, text, JSON, comparing, copying, pickling; errors that tell what is wrong.
+Common operations of all structures: encoding, text, JSON, copies, errors.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Commands about whole fabrics: on snapshots of them, interrupted, and with what only some devices have.
+Fabric commands on snapshots and with special devices; node names and progress.
 """
 
 from __future__ import annotations

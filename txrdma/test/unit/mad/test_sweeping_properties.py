@@ -1,5 +1,5 @@
 """
-Sweeps and everything that is made of them, in fabrics that tell anything; and files with anything in them.
+Property tests of sweeps, reports and file formats.
 """
 
 from __future__ import annotations

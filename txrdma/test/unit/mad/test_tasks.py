@@ -1,5 +1,5 @@
 """
-Work that goes wrong, does wrong, is cancelled, nests deeply, or is much.
+Tasks of a schedule: errors, deadlocks, cancellation, depth, and number.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Management ports of the kernel, over a kernel that is made up.
+Management ports of the kernel, over a fake kernel, and batches of datagrams.
 """
 
 from __future__ import annotations

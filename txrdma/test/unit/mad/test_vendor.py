@@ -1,5 +1,5 @@
 """
-Ping and system statistics of the OpenFabrics Alliance, both ends, through a simulated fabric.
+Ping and system statistics of OpenFabrics, client and server, in a simulated fabric.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Management datagrams by a queue pair of one's own: software devices on a simulated network.
+Management datagrams over queue pairs of software devices on a simulated network.
 """
 
 from __future__ import annotations
