@@ -8,7 +8,6 @@ import os
 from dataclasses import replace
 from typing import Any, cast
 
-from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 
 from txrdma.error import DeviceUnavailable, RDMAError
@@ -17,29 +16,15 @@ from txrdma.iba.types import GID, GUID, LID, MTU
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.pma import PortCounters
-from txrdma.mad.layouts.sa import PathRecord, Query
+from txrdma.mad.layouts.sa import PathRecord
 from txrdma.mad.layouts.values import PathMTU
 from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.resolvers import IPPathResolver, SAPathResolver, sourceAddress, StaticPathResolver
-from txrdma.mad.rpcs import RPCs
 from txrdma.mad.server import MADServer
 from txrdma.soft.device import openSoftDevice
 from txrdma.test.support.mad.pairs import Answers
 from txrdma.test.support.mad.paths import END_PORT, OURS, THEIRS
-
-
-class Administration(RPCs):
-    def __init__(self, **answers: Any) -> None:
-        self.answers = answers
-        self.asked: list[tuple[str, Any, IBPath]] = []
-
-    def call(
-        self, rpc: str, payload: Any, path: Any = None, attributeModifier: int = 0, **options: Any
-    ) -> Deferred[Any]:
-        self.asked.append((rpc, payload, path))
-        record = payload.record if isinstance(payload, Query) else payload
-        answer = self.answers[(record if isinstance(record, type) else type(record)).__name__]
-        return succeed(answer(record) if callable(answer) else answer)
+from txrdma.test.unit.mad.test_satransactor import Administration
 
 
 class ResolverTests(SynchronousTestCase):
@@ -53,7 +38,7 @@ class ResolverTests(SynchronousTestCase):
         for target in (THEIRS, "fe80::2", GUID.fromInt(2), "0x0000000000000002"):
             path = self.successResultOf(resolver.resolve(target))
             self.assertEqual((path.dlid, path.slid, path.mtu, path.dqpn), (5, 3, MTU.MTU_2048, 1))
-        for _, query, way in agent.asked:
+        for _, query, way, _ in agent.asked:
             self.assertEqual((query.record.sgid, query.record.dgid), (OURS, THEIRS))
             self.assertIsNone(way)
         self.assertEqual(len(agent.asked), 4)
@@ -70,7 +55,7 @@ class ResolverTests(SynchronousTestCase):
         for gid in gids:
             end[0] = replace(END_PORT, gids=(gid,))
             self.successResultOf(resolver.resolve(THEIRS))
-        self.assertEqual([query.record.sgid for _, query, _ in agent.asked], gids)
+        self.assertEqual([query.record.sgid for _, query, _, _ in agent.asked], gids)
 
     def test_static(self) -> None:
         path = IBPath(dlid=LID(4))
@@ -85,7 +70,7 @@ class ResolverTests(SynchronousTestCase):
         agent = Administration(PathRecord=record)
         path = self.successResultOf(SAPathResolver(agent, END_PORT, asksForLIDs=True).resolve("lid 5"))
         self.assertEqual((path.serviceLevel, path.packetLifeTime, path.mtu), (4, 17, MTU.MTU_1024))
-        _, query, _ = agent.asked[0]
+        _, query, _, _ = agent.asked[0]
         self.assertEqual((query.record.slid, query.record.dlid), (3, 5))
 
     def test_scoped(self) -> None:

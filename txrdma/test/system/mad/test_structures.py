@@ -38,9 +38,6 @@ from txrdma.test.support.mad.structures import (
     witnesses,
 )
 
-"""What is not found: libibmad's error (see C{ERRORS}) is the same exchange."""
-
-
 _SYNONYMS: Final = frozenset(
     {
         "CongMgtFormat.payload is mgt_data",

@@ -165,11 +165,10 @@ class CaptureTests(CaptureTestCase):
         self.assertEqual([each["where"] for each in told], ["packet 1 at 0.000000", "packet 2 at 7.000000"])
 
     def test_cut(self) -> None:
-        for path in (self.roce([TRANSPORT + QUESTION] * 2),):
-            whole = Path(path).read_bytes()
-            said = self.said("decode", self.put(whole[:-5]))
-            self.assertEqual(said.out.count("GET NodeInfo"), 1)
-            self.assertIn("packet 2: ", said.errors)
+        whole = Path(self.roce([TRANSPORT + QUESTION] * 2)).read_bytes()
+        said = self.said("decode", self.put(whole[:-5]))
+        self.assertEqual(said.out.count("GET NodeInfo"), 1)
+        self.assertIn("packet 2: ", said.errors)
         broken = self.put(section(), packet(b"x"))
         self.assertIn("was not described", self.said("decode", broken).errors)
 

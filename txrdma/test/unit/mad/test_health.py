@@ -474,8 +474,7 @@ class RouteTests(SurveyedTestCase):
     def test_uneven(self) -> None:
         for name in "cd":
             self.spoil("left", self.lid(name), 3)
-        for lid in (self.lid("b", 2),):
-            self.spoil("left", lid, 3)
+        self.spoil("left", self.lid("b", 2), 3)
         self.assertEqual(self.kinds(), ["unbalanced"])
 
     def test_unused(self) -> None:
