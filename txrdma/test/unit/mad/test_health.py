@@ -24,7 +24,7 @@ from txrdma.fabric.errorcounters import (
     shownName,
     Thresholds,
 )
-from txrdma.fabric.health import counterFindings, Finding, findings, managerFindings
+from txrdma.fabric.health import counterFindings, Finding, findings, managerFindings, recordedManagers
 from txrdma.fabric.linkspeeds import (
     activeSpeed,
     enabledSpeeds,
@@ -121,6 +121,12 @@ class ManagerTests(HealthTestCase):
         self.fabric = SimulatedFabric(self.clock, self.net(), isManaged=False)
         self.agent = self.agentAt("a")
         self.assertEqual(self.found(self.swept()), ["no-sm"])
+
+    def test_recorded(self) -> None:
+        fabric = self.swept()
+        for port in fabric.ports():
+            port.raw = port.raw[:18] + bytes(2) + port.raw[20:]
+        self.assertEqual([one.kind for one in recordedManagers(fabric)], ["no-sm"])
 
     def test_several(self) -> None:
         capabilities = self.fabric.port("c").info

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from twisted.internet.defer import Deferred
@@ -308,6 +308,7 @@ class NonsenseTests(FabricTestCase):
                 for content in (port.tables or {}).values():
                     self.assertIsInstance(content, bytes)
 
+    @example([(bytes((1, 0x81, 1, 1, 0, 0, 5)) + bytes(249), 1)])
     @given(st.lists(st.tuples(st.binary(min_size=256, max_size=256), st.integers(0, 12)), max_size=4))
     @settings(max_examples=200, deadline=None)
     def test_noise(self, datagrams: list[tuple[bytes, int]]) -> None:
@@ -315,6 +316,7 @@ class NonsenseTests(FabricTestCase):
             self.agent.port.send(datagram, IBPath(dlid=LID(lid)))
         self.check()
 
+    @example(managementClass=0x01, method=2, attribute=0x15, modifier=0x30, rest=b"", hops=[])
     @given(
         managementClass=st.sampled_from([0x01, 0x81, 0x03, 0x04, 0x06, 0x07, 0x21, 0x32, 0x33, 0xFF]),
         method=st.sampled_from([*range(8), 0x12, 0x14, 0x15, 0x81, 0x92]),

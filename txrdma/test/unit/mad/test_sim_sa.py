@@ -298,6 +298,11 @@ class StandbyTests(FabricTestCase):
         self.assertEqual(self.states(), ("STANDBY", "MASTER"))
         self.assertEqual({self.smLID(name) for name in "abcd"}, {self.lid("d")})
 
+    def test_unknownMaster(self) -> None:
+        self.fabric.port("c").end.info[18:20] = bytes(2)
+        self.pump(30)
+        self.assertEqual(self.states(), ("STANDBY", "MASTER"))
+
     def test_guid(self) -> None:
         third = self.fabric.standBy("b", priority=4)
         self.assertLess(int(third.port.guid), int(self.fabric.port("d").guid))
