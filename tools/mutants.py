@@ -109,7 +109,7 @@ GROUPS: Final = {
     "mad calls": Group(
         "mad/core",
         "calls rmpp",
-        "mad.test_rmpp mad.test_agent mad.test_rmpp_agents mad.test_recorded "
+        "mad.test_rmpp mad.test_agent mad.test_rmpp_long mad.test_recorded "
         "mad.test_faults mad.test_faults_long",
     ),
     "monitor ledger": Group(
