@@ -8,38 +8,27 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from zope.interface.verify import verifyObject
-
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 
 from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Completion, CompletionOpcode, Segment, Status
 from txrdma.mad.ports import verbsport
-from txrdma.messages.interfaces import IMessageProtocolFactory, IMessageTransport
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.soft import device as softdevice
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorders
+from txrdma.testing.protocols import MessageRecorder, Recorders
 
 
 class OpeningTests(MessagingCase):
     """Connections are made, or not."""
-
-    def test_interfaces(self) -> None:
-        """Protocols, factories and transports provide what they promise."""
-        client, _server = self.connected()
-        verifyObject(IRDMAProtocol, client)
-        verifyObject(IMessageTransport, client.transport)
-        verifyObject(IMessageProtocolFactory, MessageFactory(MessageRecorder))
 
     def test_terms(self) -> None:
         """Depths, MTU, retries and lengths are agreed on, and both ends see them."""
@@ -106,20 +95,6 @@ class OpeningTests(MessagingCase):
         error = self.failureResultOf(asked, Rejected).value
         self.assertEqual(error.status, RejectReason.INVALID_SERVICE_ID)
         other.stopListening()
-        self.assertNothingLeft()
-
-    def test_failingFactory(self) -> None:
-        """A factory that fails costs its connection, at either end, and nothing else."""
-
-        def fail() -> MessageRecorder:
-            raise RuntimeError("no")
-
-        port = self.serve(MessageFactory(fail))
-        asked = self.ask()
-        self.wait(lambda: asked.called)
-        self.failureResultOf(asked, Rejected)
-        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_mtu(self) -> None:
@@ -196,19 +171,6 @@ class OpeningTests(MessagingCase):
 
 class MessageTests(MessagingCase):
     """Data in both directions."""
-
-    def test_messages(self) -> None:
-        """Messages arrive in order, as long as they were, with their immediate data or without."""
-        client, server = self.connected()
-        client.transport.sendMessage(b"one")
-        client.transport.sendMessage(b"", 7)
-        client.transport.sendMessage(b"", None)
-        client.transport.sendMessage(bytes(4096), 0)
-        server.transport.sendMessage(b"two", 0xFFFFFFFF)
-        self.wait(lambda: len(server.messages) == 4 and client.messages)
-        self.assertEqual(server.messages, [(b"one", None), (b"", 7), (b"", None), (bytes(4096), 0)])
-        self.assertEqual(client.messages, [(b"two", 0xFFFFFFFF)])
-        self.assertRaises(InvalidRequest, client.transport.sendMessage, bytes(4097))
 
     def test_write(self) -> None:
         """A write is in the peer's memory when it completes; immediate data tell the peer."""
@@ -294,43 +256,6 @@ class MessageTests(MessagingCase):
             for each in (client, server):
                 each.lost[0].trap(ConnectionDone)
         self.assertNothingLeft(200)
-
-    def test_paused(self) -> None:
-        """A paused protocol gets no more than it has, its peer waits, and nothing is lost."""
-        client, server = self.connected(Terms(64, 4, 2), Terms(64, 4, 2))
-        server.transport.pauseProducing()
-        for index in range(20):
-            client.transport.sendMessage(bytes([index]))
-        server.transport.sendMessage(b"still sending")
-        self.wait(lambda: client.messages)
-        self.pause(1.0)
-        self.assertEqual(server.messages, [])
-        server.transport.resumeProducing()
-        self.wait(lambda: len(server.messages) == 20)
-        self.assertEqual(b"".join(data for data, _ in server.messages), bytes(range(20)))
-
-    def test_producer(self) -> None:
-        """A producer is paused while messages wait, and resumed when none does."""
-        client, server = self.connected(Terms(64, 4, 2), Terms(64, 4, 2))
-        left = 50
-
-        def produce() -> None:
-            nonlocal left
-            while left and producer.calls[-1] == "resume":
-                left -= 1
-                client.transport.sendMessage(b"more")
-            if not left:
-                client.transport.unregisterProducer()
-
-        producer = ProducerRecorder(produce)
-        self.assertRaises(InvalidRequest, client.transport.registerProducer, producer, False)
-        client.transport.registerProducer(producer, True)
-        producer.resumeProducing()
-        self.wait(lambda: len(server.messages) == 50)
-        self.assertEqual(producer.calls[:3], ["resume", "pause", "resume"])
-        client.transport.registerProducer(producer, True)
-        client.transport.abortConnection()
-        self.assertEqual(producer.calls[-1], "stop")
 
     def test_notCounted(self) -> None:
         """A peer that does not count is sent to as it goes: its device says when there is no receive."""
@@ -515,19 +440,6 @@ class EndTests(MessagingCase):
         self.wait(lambda: client.lost and server.lost)
         self.assertNothingLeft()
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_failure(self) -> None:
-        """A protocol that fails loses its connection, and nothing else."""
-        client, server = self.connected()
-        other = self.result(self.again())
-        server.messageReceived = lambda data, immediate: 1 / 0  # type: ignore[assignment]
-        client.transport.sendMessage(b"crash")
-        self.wait(lambda: client.lost and server.lost)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        server.lost[0].trap(ConnectionLost)
-        self.assertEqual(other.lost, [])
-        other.transport.sendMessage(b"fine")
-        self.wait(lambda: self.served[-1].messages)
 
     def test_lostRTU(self) -> None:
         """Data stand in for an RTU that is lost: the passive protocol begins with them."""

@@ -15,8 +15,6 @@ from txrdma.iba.types import LKey, QPN, RKey
 from txrdma.iba.verbs import (
     Access,
     AsyncEventKind,
-    Completion,
-    CompletionOpcode,
     Operation,
     SendRequest,
     Status,
@@ -64,19 +62,6 @@ class RequestTests(RequesterCase):
                     AtomicETH.decode(run.extension),
                     AtomicETH(address=0x1000, rkey=RKey(0x77), swap=5, compare=7),
                 )
-
-    def test_answer(self) -> None:
-        """What was there before is written as this host writes numbers, and nothing beside it."""
-        request = self.atomic(3)
-        request.segments = [self.memory.segment(16, 8)]
-        before = self.memory.get(0, 64)
-        self.post(request)
-        self.answer(PSN, 0x0102030405060708)
-        self.assertEqual(
-            self.requester.events()[0],
-            Completion(3, Status.SUCCESS, CompletionOpcode.FETCH_AND_ADD, QPN(7), 8),
-        )
-        self.assertEqual(self.memory.get(0, 64), before[:16] + native(0x0102030405060708) + before[24:])
 
     def test_longerSegment(self) -> None:
         """Of a longer place the first eight bytes are written, of several pieces each its part."""
@@ -262,29 +247,6 @@ class ExecutionTests(ResponderCase):
             found.append((run.psn, AtomicAckETH.decode(run.extension, 4).original))
         return found
 
-    def test_add(self) -> None:
-        """FETCH_AND_ADD answers what was there, and adds, round the end of 64 bits."""
-        self.assertEqual(self.originals(self.add(THERE, 23)), [(THERE, 100)])
-        self.assertEqual(self.number(), 123)
-        self.assertEqual(self.originals(self.add(THERE + 1, MOST)), [(THERE + 1, 123)])
-        self.assertEqual(self.number(), 122)
-
-    def test_swap(self) -> None:
-        """COMPARE_AND_SWAP swaps when it finds what it was told; it always answers what was there."""
-        self.assertEqual(self.originals(self.swap(THERE, 7, 100)), [(THERE, 100)])
-        self.assertEqual(self.number(), 7)
-        self.assertEqual(self.originals(self.swap(THERE + 1, 8, 100)), [(THERE + 1, 7)])
-        self.assertEqual(self.number(), 7)
-
-    def test_neighbours(self) -> None:
-        """Eight bytes change, the first and the last of a region as well."""
-        last = self.memory.region.length - 8
-        self.put(last, 5)
-        before = bytearray(self.memory.bytes)
-        self.hear(self.add(THERE, 1), self.add(THERE + 1, 1, last))
-        before[64:72], before[64 + last : 72 + last] = native(101), native(6)
-        self.assertEqual(self.memory.bytes, before)
-
     def test_counted(self) -> None:
         """Each counts as a message."""
         runs = self.hear(self.add(THERE, 1), self.write(THERE + 1, 50, b"x", acknowledge=True))
@@ -354,35 +316,6 @@ class ExecutionTests(ResponderCase):
         self.assertEqual((aeth.kind, aeth.value), (AETHKind.NAK, NAKCode.INVALID_REQUEST))
         self.assertEqual(self.responder.events(), [Failed(AsyncEventKind.QP_REQUEST_ERROR)])
         self.assertEqual(self.number(), 101)
-
-    def test_noneAgreed(self) -> None:
-        """Where none was agreed the first one is refused."""
-        self.responder = self.make(access=ATOMIC, maxDestRDAtomic=0)
-        self.assertInvalid(self.add(THERE, 1))
-
-    def test_misaligned(self) -> None:
-        """An address that is not divisible by eight is an invalid request."""
-        for offset in (1, 4, 7):
-            self.responder = self.make(access=ATOMIC)
-            self.assertInvalid(self.add(THERE, 1, offset))
-
-    def test_rights(self) -> None:
-        """The queue pair has to allow it, else the request is invalid; the memory, else it is no access."""
-        self.responder = self.make()
-        self.assertInvalid(self.add(THERE, 1))
-        self.memory = Memory(access=Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ)
-        self.responder = self.make(access=ATOMIC)
-        self.assertForbidden(self.add(THERE, 1))
-
-    def test_bounds(self) -> None:
-        """Memory outside of the region, or a wrong key, is no access, aligned or not."""
-        region = self.memory.region
-        for offset in (-8, -4, region.length, region.length - 4):
-            self.responder = self.make(access=ATOMIC)
-            self.assertForbidden(self.add(THERE, 1, offset))
-        self.responder = self.make(access=ATOMIC)
-        header = atomicETH(region.address, region.rkey ^ 1, 1, 0)
-        self.assertForbidden(incoming(Opcode.RC_FETCH_ADD, THERE, extension=header))
 
     def test_cutOff(self) -> None:
         """A packet that is shorter or longer than its header is invalid."""

@@ -10,14 +10,12 @@ import sys
 from collections.abc import Sequence
 from select import select
 
-from zope.interface.verify import verifyObject
-
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, SendRequest, Status
-from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue
+from txrdma.interfaces import AsyncEvent
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 
 
@@ -97,31 +95,6 @@ class QueueTests(SynchronousTestCase):
 
     def rung(self) -> bool:
         return bool(select([self.channel.fileno()], [], [], 0)[0])
-
-    def test_interfaces(self) -> None:
-        """Both provide their interfaces."""
-        self.assertTrue(verifyObject(ICompletionQueue, self.queue))
-        self.assertTrue(verifyObject(ICompletionChannel, self.channel))
-
-    def test_poll(self) -> None:
-        """Completions are taken in their order, at most so many at once."""
-        for identifier in range(5):
-            self.queue.push(completion(identifier))
-        taken = [[c.identifier for c in self.queue.poll(2)] for _ in range(4)]
-        self.assertEqual(taken, [[0, 1], [2, 3], [4], []])
-
-    def test_armed(self) -> None:
-        """The next completion after C{arm} raises one event."""
-        self.queue.push(completion(1))
-        self.queue.arm()
-        self.assertFalse(self.rung())
-        self.queue.push(completion(2))
-        self.queue.push(completion(3))
-        self.assertTrue(self.rung())
-        self.assertEqual(self.channel.takeEvents(), [self.queue])
-        self.assertEqual((self.rung(), list(self.channel.takeEvents())), (False, []))
-        self.queue.push(completion(4))
-        self.assertFalse(self.rung())
 
     def test_solicited(self) -> None:
         """Armed for solicited completions it wakes for those and for failures; armed for any, for all."""

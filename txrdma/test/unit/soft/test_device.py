@@ -6,22 +6,18 @@ from __future__ import annotations
 
 import os
 
-from zope.interface.verify import verifyObject
-
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID, MACAddress, MTU
 from txrdma.iba.verbs import (
     AddressVector,
     AsyncEventKind,
     Capacity,
     PortState,
-    QPAttributes,
     QPKind,
 )
-from txrdma.interfaces import AsyncEvent, IVerbsDevice
+from txrdma.interfaces import AsyncEvent
 from txrdma.soft import device as devices
 from txrdma.soft.core.netdev import activeMTU, laneCount, pathMTU, softMAC, udpPort
 from txrdma.soft.device import SoftDevice
@@ -76,33 +72,12 @@ class DeviceTests(SynchronousTestCase):
         self.heard: list[AsyncEvent] = []
         self.device.subscribe(self.heard.append)
 
-    def test_interface(self) -> None:
-        """It provides the interface."""
-        self.assertTrue(verifyObject(IVerbsDevice, self.device))
-
     def test_port(self) -> None:
         """A port of no interface is up, with an MTU as it was asked for."""
         port = self.device.portAttributes(1)
         self.assertEqual((port.activeMTU, port.mac), (MTU.MTU_2048, softMAC("127.0.0.1", 4791)))
         self.device.close()
         self.assertEqual(self.device.portAttributes(1).state, PortState.DOWN)
-
-    def test_admit(self) -> None:
-        """GIDs, P_Keys, ports and MTUs that there are not are refused."""
-        there = GID.fromIP("127.0.0.1")
-        none = QPAttributes()
-        self.device.admit(
-            QPAttributes(port=1, pkeyIndex=0, pathMTU=MTU.MTU_2048, address=AddressVector(there)), none
-        )
-        for wrong in (
-            QPAttributes(port=2),
-            QPAttributes(pkeyIndex=1),
-            QPAttributes(pathMTU=MTU.MTU_4096),
-            QPAttributes(address=AddressVector(there, sgidIndex=1)),
-            QPAttributes(address=AddressVector(there, port=2)),
-            QPAttributes(address=AddressVector(GID(bytes(16)))),
-        ):
-            self.assertRaises(InvalidRequest, self.device.admit, wrong, none)
 
     def test_events(self) -> None:
         """Events come in a turn of their own, in order; a listener that fails harms no other."""

@@ -12,14 +12,12 @@ from unittest import skipUnless
 
 from hypothesis import given
 from hypothesis import strategies as st
-from zope.interface.verify import verifyObject
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
+from txrdma.error import ProtectionError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Segment
-from txrdma.interfaces import IMemoryRegion
 from txrdma.soft.core.memory import Domain, KeyTable, PAGE, Region
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
@@ -37,23 +35,6 @@ class KeyTests(SynchronousTestCase):
         self.addCleanup(region.close)
         return region
 
-    def test_interface(self) -> None:
-        """A region provides the interface."""
-        self.assertTrue(verifyObject(IMemoryRegion, self.allocate()))
-
-    def test_remote(self) -> None:
-        """The right key, range and right give the bytes themselves."""
-        region = self.allocate()
-        found = self.keys.remote(self.domain, region.rkey, region.address + 10, 5, Access.REMOTE_WRITE)
-        found[:] = b"there"
-        self.assertEqual(bytes(region.view[9:16]), b"\0there\0")
-
-    def test_local(self) -> None:
-        """A segment gives the bytes themselves."""
-        region = self.allocate()
-        self.keys.local(self.domain, region.segment(90), write=True)[:] = b"at the end"
-        self.assertEqual(bytes(region.view[90:]), b"at the end")
-
     @given(st.integers(-(2**64), 2**65), st.integers(-(2**32), 2**64))
     def test_range(self, offset: int, length: int) -> None:
         """Whatever the range, nothing outside of the region is given, and all of it can be had."""
@@ -69,22 +50,6 @@ class KeyTests(SynchronousTestCase):
                 self.assertEqual(len(attempt()), length)
             else:
                 self.assertRaises(ProtectionError, attempt)
-
-    def test_edges(self) -> None:
-        """The first and the last byte belong to a region, the ones beside them do not."""
-        region = self.allocate(100)
-        for offset, length, fits in (
-            (0, 100, True),
-            (99, 1, True),
-            (100, 1, False),
-            (-1, 2, False),
-            (0, 101, False),
-        ):
-            attempt = (self.domain, region.rkey, region.address + offset, length, Access.REMOTE_READ)
-            if fits:
-                self.assertEqual(len(self.keys.remote(*attempt)), length)
-            else:
-                self.assertRaises(ProtectionError, self.keys.remote, *attempt)
 
     def test_rights(self) -> None:
         """Every needed right must be there."""
@@ -150,10 +115,6 @@ class KeyTests(SynchronousTestCase):
     def test_tooMuch(self) -> None:
         """Memory that the system does not give is an error of ours."""
         self.assertRaises(ResourceExhausted, self.keys.allocate, self.domain, 1 << 62, ALL)
-
-    def test_rightsThatContradict(self) -> None:
-        """What peers may write, we must be able to write."""
-        self.assertRaises(InvalidRequest, self.keys.allocate, self.domain, 1, Access.REMOTE_WRITE)
 
     def test_registered(self) -> None:
         """A buffer of another format is registered as its bytes, and stays usable after C{close}."""

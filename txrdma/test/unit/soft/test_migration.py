@@ -191,28 +191,9 @@ class ArmingTests(MigrationCase):
         self.assertEqual(self.kinds(self.alice), [FAILED])
         self.write(10)
 
-    def test_asConnected(self) -> None:
-        """It may be loaded on the way to RTR, and made ready on the way to RTS."""
-        alice, bob = End(self.one), End(self.other)
-        for end, peer in ((alice, bob), (bob, alice)):
-            end.join(peer, alternateAddress=self.way(peer.device, 2), migrationState=REARM)
-        self.run_()
-        self.ends = alice, bob
-        self.assertEqual(self.states(), [ARMED, ARMED])
-
 
 class CommandTests(MigrationCase):
     """Migration by C{modify}."""
-
-    def test_both(self) -> None:
-        """Both sides take the other path and say so, without traffic; what is sent then goes there."""
-        self.arm()
-        self.alice.qp.modify(QPAttributes(migrationState=MIGRATED))
-        self.run_()
-        self.assertEqual((self.states(), self.paths()), ([MIGRATED, MIGRATED], [2, 2]))
-        self.assertEqual((self.kinds(self.alice), self.kinds(self.bob)), ([DONE], [DONE]))
-        self.cut()
-        self.write()
 
     def test_query(self) -> None:
         """The alternate path with its timeout is the path afterwards, and none is loaded."""
@@ -272,14 +253,6 @@ class CommandTests(MigrationCase):
 class FailureTests(MigrationCase):
     """Migration because nothing comes back."""
 
-    def test_retries(self) -> None:
-        """When all tries on the first path were for nothing the other one is taken, by both sides."""
-        self.arm()
-        self.cut()
-        self.write()
-        self.assertEqual((self.states(), self.paths()), ([MIGRATED, MIGRATED], [2, 2]))
-        self.assertEqual((self.kinds(self.alice), self.kinds(self.bob)), ([DONE], [DONE]))
-
     def test_answersLost(self) -> None:
         """The same when only the answers are lost; nothing is executed twice."""
         self.arm()
@@ -336,16 +309,6 @@ class FailureTests(MigrationCase):
         self.assertIs(self.alice.qp.state, QPState.ERR)
         self.assertFalse(self.clock.calls)
 
-    def test_notArmed(self) -> None:
-        """Before the peer is ready there is nowhere to go."""
-        self.rearm(self.alice, self.bob)
-        self.run_()
-        self.cut()
-        self.alice.write(self.bob, 1, 0, 10)
-        self.run_(3.0)
-        self.assertEqual([c.status for c in self.alice.poll()], [Status.RETRY_EXC_ERR])
-        self.assertEqual(self.paths(), [1, 1])
-
     def test_peerNotYetArmed(self) -> None:
         """A peer that has not heard that we are ready follows us, too, if it is ready itself."""
         self.rearm(self.bob, self.alice)
@@ -383,33 +346,6 @@ class FailureTests(MigrationCase):
         self.network.partition(A1, "10.0.1.7")
         self.write()
         self.assertEqual(self.paths(), [1, 2])
-
-    def test_atomicsAndReads(self) -> None:
-        """Reads and atomics that were outstanding go on by the other path."""
-        self.arm()
-        self.bob.region.view[8:300_008] = data = os.urandom(300_000)
-        there: dict[str, Any] = {"rkey": self.bob.region.rkey}
-        address = self.bob.region.address
-        for number in range(4):
-            self.alice.post(
-                number,
-                Operation.FETCH_AND_ADD,
-                [self.alice.segment(8 * number, 8)],
-                remoteAddress=address,
-                operand=1,
-                **there,
-            )
-        self.alice.post(
-            4, Operation.RDMA_READ, [self.alice.segment(100, 300_000)], remoteAddress=address + 8, **there
-        )
-        self.clock.advance(1e-5)
-        self.cut()
-        self.run_(3.0)
-        self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS] * 5)
-        self.assertEqual([self.alice.region.view[8 * n : 8 * n + 8].tobytes().strip(b"\0") for n in range(4)],
-                         [b"", b"\1", b"\2", b"\3"])  # fmt: skip
-        self.assertEqual(bytes(self.alice.region.view[100:300_100]), data)
-        self.assertEqual(self.paths(), [2, 2])
 
 
 class StrangerTests(MigrationCase):

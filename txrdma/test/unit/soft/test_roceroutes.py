@@ -22,7 +22,7 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import ISharedReceiveQueue
 from txrdma.sim.network import Faults
 from txrdma.test.support.soft.cores import reth
-from txrdma.test.support.soft.pairs import connected, End, INIT, QKEY, RTR, RTS
+from txrdma.test.support.soft.pairs import connected, End, INIT, QKEY, RTR
 from txrdma.test.unit.soft.test_roce import ALICE, BOB, NetworkCase, portOf
 
 ESTABLISHED = AsyncEventKind.COMMUNICATION_ESTABLISHED
@@ -123,18 +123,6 @@ class EstablishedTests(NetworkCase):
     def kinds(self, end: End) -> list[AsyncEventKind]:
         return [event.kind for event in end.events]
 
-    def test_told(self) -> None:
-        """It is told once, with the queue pair."""
-        alice, bob = self.halfway()
-        self.run_()
-        self.assertEqual(bob.events, [])
-        alice.write(bob, 1, 0, 5000)
-        alice.write(bob, 2, 0, 10)
-        self.run_()
-        self.assertEqual(self.kinds(bob), [ESTABLISHED])
-        self.assertIs(bob.events[0].queuePair, bob.qp)
-        self.assertEqual(len(self.statuses(alice)), 2)
-
     def test_notTaken(self) -> None:
         """What is not taken, for want of a receive, establishes nothing."""
         alice, bob = self.halfway()
@@ -144,14 +132,6 @@ class EstablishedTests(NetworkCase):
         bob.receive(1, 0, 10)
         self.run_()
         self.assertEqual(self.kinds(bob), [ESTABLISHED])
-
-    def test_ready(self) -> None:
-        """In RTS nobody needs to be told."""
-        alice, bob = self.halfway()
-        bob.qp.modify(RTS)
-        alice.write(bob, 1, 0, 10)
-        self.run_()
-        self.assertEqual(self.kinds(bob), [])
 
 
 class SharedReceiveTests(NetworkCase):
@@ -167,32 +147,6 @@ class SharedReceiveTests(NetworkCase):
         alice.join(bob, **changes)
         bob.join(alice)
 
-    def test_taken(self) -> None:
-        """Messages of different peers take from it as they come; completions say for whom."""
-        first = self.bob.qp.number
-        self.bob.renew()
-        carol = End(self.one)
-        self.join(carol, self.bob)
-        for number in range(4):
-            self.bob.share(number, 100 * number, 100)
-        for number, (end, text) in enumerate([(carol, b"c"), (self.alice, b"a"), (carol, b"d")]):
-            end.post(number, Operation.SEND, inline=[text])
-            self.run_(0.01)
-        second = self.bob.qp.number
-        found = [(c.identifier, c.qpn, c.length) for c in self.bob.poll()]
-        self.assertEqual(found, [(0, second, 1), (1, first, 1), (2, second, 1)])
-        self.assertEqual([bytes(self.bob.region.view[n : n + 1]) for n in (0, 100, 200)], [b"c", b"a", b"d"])
-
-    def test_empty(self) -> None:
-        """While it is empty senders are told to wait, and come again."""
-        self.alice.post(1, Operation.SEND, inline=[b"hello"])
-        self.run_(0.05)
-        self.assertEqual(self.alice.poll(), [])
-        self.bob.share(7, 0, 100)
-        self.run_()
-        self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
-        self.assertEqual(self.statuses(self.bob), [(7, Status.SUCCESS)])
-
     def test_noPatience(self) -> None:
         """They give up where they were told to."""
         self.alice = End(self.one)
@@ -201,21 +155,6 @@ class SharedReceiveTests(NetworkCase):
         self.alice.post(1, Operation.SEND, inline=[b"hello"])
         self.run_()
         self.assertEqual(self.statuses(self.alice), [(1, Status.RNR_RETRY_EXC_ERR)])
-
-    def test_immediate(self) -> None:
-        """An RDMA WRITE with immediate data takes one, too."""
-        self.bob.share(7, 0, 0)
-        self.alice.post(
-            1,
-            Operation.RDMA_WRITE_WITH_IMMEDIATE,
-            inline=[b"x" * 2000],
-            immediate=9,
-            remoteAddress=self.bob.region.address,
-            rkey=self.bob.region.rkey,
-        )
-        self.run_()
-        [completion] = self.bob.poll()
-        self.assertEqual((completion.identifier, completion.immediate), (7, 9))
 
     def test_flushed(self) -> None:
         """A queue pair that fails flushes the receive that it has begun, and leaves the others."""
@@ -260,38 +199,9 @@ class SharedReceiveTests(NetworkCase):
         self.run_()
         self.assertEqual(self.statuses(self.bob), [(1, Status.SUCCESS)])
 
-    def test_datagrams(self) -> None:
-        """UD queue pairs take from it, too; a datagram that finds it empty is lost."""
-        alice, bob = End(self.one, QPKind.UD), SharedEnd(self.other, QPKind.UD)
-        alice.open()
-        bob.open()
-        handle = alice.domain.createAddressHandle(bob.way())
-        more: dict[str, Any] = {"address": handle, "remoteQPN": bob.qp.number, "remoteQKey": QKEY}
-        alice.post(1, Operation.SEND, inline=[b"lost"], **more)
-        self.run_()
-        bob.share(5, 0, 100)
-        self.run_()
-        self.assertEqual(bob.poll(), [])
-        alice.post(2, Operation.SEND, inline=[b"taken"], **more)
-        self.run_()
-        self.assertEqual(self.statuses(bob), [(5, Status.SUCCESS)])
-        self.assertEqual(bytes(bob.region.view[40:45]), b"taken")
-
 
 class RouteTests(NetworkCase):
     """What else connections and datagrams do."""
-
-    def test_atomics(self) -> None:
-        """Both atomic operations, from end to end."""
-        alice, bob = connected(self.one, self.other)
-        there: dict[str, Any] = {"remoteAddress": bob.region.address, "rkey": bob.region.rkey}
-        alice.post(1, Operation.FETCH_AND_ADD, [alice.segment(0, 8)], operand=5, **there)
-        alice.post(2, Operation.COMPARE_AND_SWAP, [alice.segment(8, 8)], compare=5, operand=9, **there)
-        alice.post(3, Operation.COMPARE_AND_SWAP, [alice.segment(16, 8)], compare=5, operand=7, **there)
-        self.run_()
-        self.assertEqual(self.statuses(alice), [(n, Status.SUCCESS) for n in (1, 2, 3)])
-        self.assertEqual(alice.region.view[:24].cast("Q").tolist(), [0, 5, 9])
-        self.assertEqual(bob.region.view[:8].cast("Q").tolist(), [9])
 
     def test_failsInOrder(self) -> None:
         """What was complete before a queue pair is brought down completes before what is flushed."""
