@@ -55,22 +55,19 @@ class PathTests(Case):
     """Alternate paths."""
 
     def test_noOtherPath(self) -> None:
-        """There is no other path to take."""
         self.assertRaises(InvalidRequest, self.one.lane.migrate)
 
 
 class EstablishedTests(Case):
     """Who is not ready to send yet hears that the peer is there."""
 
-    def test_atomic(self) -> None:
-        """So is an atomic, for which no receive is needed."""
+    def test_atomicInRTRIsReported(self) -> None:
         self.other.attributes = replace(self.other.attributes, state=QPState.RTR)
         self.one.post(self.rdma(1, Operation.FETCH_AND_ADD, length=8))
         self.turn()
         self.assertEqual(self.other.news, [AsyncEventKind.COMMUNICATION_ESTABLISHED])
 
-    def test_withoutReceive(self) -> None:
-        """A message that finds no receive has not been taken."""
+    def test_messageWithoutReceiveIsNotReported(self) -> None:
         self.other.attributes = replace(self.other.attributes, state=QPState.RTR)
         self.one.post(send(1, b"."))
         self.turn()
@@ -110,8 +107,7 @@ class SharedTests(SynchronousTestCase):
                 side.deliver()
                 side.lane.poll()
 
-    def test_inOrder(self) -> None:
-        """Whose message comes first takes the first receive."""
+    def test_firstMessageTakesFirstReceive(self) -> None:
         self.offer(0, 1, 2, 3)
         for turn, which in enumerate((0, 1, 1, 0)):
             self.senders[which].post(send(turn, b"%d from %d" % (turn, which)))
@@ -125,8 +121,7 @@ class SharedTests(SynchronousTestCase):
         self.turn()
         self.assertEqual([ok(sender.sent) for sender in self.senders], [[0, 3], [1, 2]])
 
-    def test_emptyAndFilled(self) -> None:
-        """What finds no receive waits, whoever emptied the queue, and goes on when there is one."""
+    def test_emptyQueueResumesWhenFilled(self) -> None:
         self.offer(0)
         for index, sender in enumerate(self.senders):
             sender.post(send(index, b"first"), send(index + 10, b"second"))
@@ -140,8 +135,7 @@ class SharedTests(SynchronousTestCase):
         self.assertEqual([ok(sender.sent) for sender in self.senders], [[0, 10], [1, 11]])
         self.assertEqual(sorted(ok(self.hubs[0].received) + ok(self.hubs[1].received)), [0, 1, 2, 3])
 
-    def test_patience(self) -> None:
-        """A sender with a limited RNR retry count fails when others take all there is."""
+    def test_RNRLimitWithSharedReceives(self) -> None:
         sender, other = self.senders
         sender.attributes = replace(sender.attributes, rnrRetry=1)
         sender.lane.attributesChanged()
@@ -157,8 +151,7 @@ class SharedTests(SynchronousTestCase):
         self.assertEqual([c.status for c in sender.sent], [Status.RNR_RETRY_EXC_ERR])
         self.assertEqual(ok(self.hubs[1].received), [0])
 
-    def test_parts(self) -> None:
-        """The parts of a long message stay together in one receive, though others take theirs meanwhile."""
+    def test_longMessageKeepsItsReceive(self) -> None:
         self.offer(0, 1, 2)
         self.senders[0].post(send(1, b"a" * 2500))
         self.hubs[0].lane.poll()
@@ -180,8 +173,7 @@ class SharedTests(SynchronousTestCase):
         self.assertEqual(self.taken(1, 111), b"b" * 100 + b"d" * 10 + b"\0")
         self.assertEqual(self.taken(2, 51), b"c" * 50 + b"\0")
 
-    def test_failureLeavesTheRest(self) -> None:
-        """A lane that fails gives back what it has begun as flushed, and leaves the others their receives."""
+    def test_failedLaneFlushesOnlyItsReceive(self) -> None:
         self.offer(0, 1)
         box = self.senders[1].box.cast("Q")
         box[4096 // 8] = (1 | 16) << 24 | 56
@@ -195,8 +187,7 @@ class SharedTests(SynchronousTestCase):
         self.turn()
         self.assertEqual(ok(self.hubs[0].received), [1])
 
-    def test_tooLong(self) -> None:
-        """A message too long for its receive spoils that one only."""
+    def test_tooLongMessageSpoilsOneReceive(self) -> None:
         self.offer(0, length=4)
         self.offer(1)
         self.senders[0].post(send(1, b"too long"))
@@ -206,8 +197,7 @@ class SharedTests(SynchronousTestCase):
         self.assertEqual(ok(self.hubs[1].received), [1])
         self.assertEqual([c.status for c in self.senders[0].sent], [Status.REM_INV_REQ_ERR])
 
-    def test_taken(self) -> None:
-        """A record that vanishes while it is looked at leaves the receive to whoever comes next."""
+    def test_vanishingRecordReturnsItsReceive(self) -> None:
         self.offer(0, 1)
         for sender in self.senders:
             sender.post(send(1, b"first"))

@@ -57,8 +57,7 @@ class LimitTests(SynchronousTestCase):
         wanted = replace(Capacity(), **capacity)
         return self.domain.createQueuePair(QPKind.RC, self.queue, self.queue, wanted)
 
-    def test_counts(self) -> None:
-        """Two of each kind, when there may be two: a third is refused, until one of them is closed."""
+    def test_closingMakesSpaceForAnother(self) -> None:
         self.domain.close()
         self.queue.close()
         makers: dict[str, Callable[[], Any]] = {
@@ -91,8 +90,7 @@ class LimitTests(SynchronousTestCase):
             other.close()
             make().close()
 
-    def test_closedDomain(self) -> None:
-        """What belongs to a domain goes with it, and makes room."""
+    def test_closedDomainReleasesItsObjects(self) -> None:
         self.device.limits = little(maxAddressHandles=1, maxSharedReceiveQueues=1)
         for _ in range(2):
             domain = self.device.createProtectionDomain()
@@ -109,8 +107,7 @@ class LimitTests(SynchronousTestCase):
             ):
                 self.assertRaises(InvalidRequest, attempt)
 
-    def test_sizes(self) -> None:
-        """What is too large, or too small, is wrong whatever else there is."""
+    def test_invalidSizesAreRefused(self) -> None:
         self.device.limits = little(
             maxQueuePairRequests=8,
             maxSegments=4,
@@ -151,8 +148,7 @@ class LimitTests(SynchronousTestCase):
         shared = self.domain.createSharedReceiveQueue(8, 4)
         self.assertEqual((shared.maxReceive, shared.maxSegments), (8, 4))
 
-    def test_shared(self) -> None:
-        """Who takes from a shared queue has no receives of its own, however many it asks for."""
+    def test_sharedQueuePairHasNoReceives(self) -> None:
         shared = self.domain.createSharedReceiveQueue(4, 2)
         wanted = Capacity(maxReceive=1 << 30, maxReceiveSegments=1 << 30)
         made = self.domain.createQueuePair(QPKind.UD, self.queue, self.queue, wanted, shared)
@@ -164,8 +160,7 @@ class LimitTests(SynchronousTestCase):
     def memory(self) -> Any:
         return self.domain.allocateMemory(8, Access.LOCAL_WRITE).lkey
 
-    def test_strangers(self) -> None:
-        """What was made by another device, in another domain, or is closed, is refused."""
+    def test_foreignAndClosedObjectsAreRefused(self) -> None:
         other = SoftDevice(Clock(), [SoftPort("127.0.0.1", 4791, [])])
         self.addCleanup(other.close)
         channel = other.createChannel()
@@ -191,8 +186,7 @@ class LimitTests(SynchronousTestCase):
             self.assertRaises(InvalidRequest, make, QPKind.RC, send, receive, capacity, shared)
         self.assertRaises(InvalidRequest, make, QPKind.UC, own, own, capacity)
 
-    def test_attributes(self) -> None:
-        """It is a channel adapter whose atomics exclude only each other, in a program, with its own name."""
+    def test_deviceAttributes(self) -> None:
         known = self.device.attributes
         self.assertTrue(known.acknowledgesByProgram)
         self.assertEqual((known.nodeType, known.atomics), (NodeType.CHANNEL_ADAPTER, AtomicCapability.HCA))
@@ -203,8 +197,7 @@ class LimitTests(SynchronousTestCase):
         self.assertRegex(known.firmware, r"^(\d+\..*)?$")
         self.assertEqual(self.device.pkeys(1), (DEFAULT_PKEY,))
 
-    def test_forgotten(self) -> None:
-        """Nothing keeps what was closed: the device does not grow with what it has made."""
+    def test_closedObjectsAreCollected(self) -> None:
         alive: WeakSet[Any] = WeakSet()
         shared = self.domain.createSharedReceiveQueue(4, 2)
         for _ in range(3):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, QueueFull
-from txrdma.iba.types import GID, MTU, QPN
+from txrdma.iba.types import GID, LKey, MTU, QPN
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
@@ -27,6 +27,7 @@ from txrdma.iba.verbs import (
     QPKind,
     QPState,
     ReceiveRequest,
+    Segment,
     SendRequest,
     Status,
 )
@@ -35,6 +36,7 @@ from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQue
 from txrdma.soft.core.memory import Domain, KeyTable
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.transitions import transition
+from txrdma.soft.domains import SoftAddressHandle
 
 RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
 RC, UD = QPKind.RC, QPKind.UD
@@ -100,8 +102,7 @@ def required(kind: QPKind, before: QPState, after: QPState) -> QPAttributes:
 class TransitionTests(SynchronousTestCase):
     """The table of transitions says what the specification and the manual say."""
 
-    def test_ways(self) -> None:
-        """The ways between states are those of the picture in IBA 10.3.1."""
+    def test_allowedTransitions(self) -> None:
         always = {(state, RESET) for state in QPState} | {
             (state, ERR) for state in QPState if state is not RESET
         }
@@ -118,8 +119,7 @@ class TransitionTests(SynchronousTestCase):
                     allowed.add((before, after))
             self.assertEqual(allowed, always | forward | staying | more)
 
-    def test_optionalIsTaken(self) -> None:
-        """Timers and counters change in SQD, access rights and the RNR timer in RTS, Q_Keys nearly always."""
+    def test_optionalAttributes(self) -> None:
         for kind, state, names in (
             (RC, SQD, ["address", "timeout", "retryCount", "rnrRetry", "maxRDAtomic", "port"]),
             (RC, RTS, ["access", "minRNRTimer"]),
@@ -223,8 +223,7 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual({c.status for c in completions} - {Status.WR_FLUSH_ERR}, set())
         return [c.identifier for c in completions]
 
-    def test_depth(self) -> None:
-        """Places are given back when requests completeSends, not before."""
+    def test_queueDepthFollowsRetirement(self) -> None:
         queuePair = self.make()
         queuePair.postSend([SendRequest(index, Operation.SEND) for index in range(3)])
         two = [SendRequest(8, Operation.SEND), SendRequest(9, Operation.SEND)]
@@ -235,8 +234,18 @@ class QueuePairTests(SynchronousTestCase):
         queuePair.postSend(two)
         self.assertEqual([request.identifier for request in self.route().posted], [0, 1, 2, 8, 9])
 
-    def test_closedQueues(self) -> None:
-        """A queue pair does not start when a queue that it needs was closed meanwhile."""
+    def test_malformedRequestsAreRefused(self) -> None:
+        piece = Segment(1, 1, LKey(1))
+        connected, datagrams = self.make(), self.make(UD)
+        elsewhere = AddressVector(GID.fromIP("192.0.2.1"), port=2)
+        handle = SoftAddressHandle(Domain(), elsewhere, lambda handle: None)
+        for queuePair, wrong in (
+            (connected, SendRequest(1, Operation.SEND, [piece] * 3)),
+            (datagrams, SendRequest(1, Operation.SEND, [piece], address=handle)),
+        ):
+            self.assertRaises(InvalidRequest, queuePair.postSend, [wrong])
+
+    def test_closedCompletionQueuePreventsTransition(self) -> None:
         queuePair = self.make(upTo=RESET)
         self.receives.close()
         self.assertRaises(InvalidRequest, queuePair.modify, required(RC, RESET, INIT))
@@ -244,8 +253,7 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual(list(self.sends._members), [queuePair.failed])
         queuePair.close()
 
-    def test_told(self) -> None:
-        """What the route tells is told, and the queue pair goes on."""
+    def test_routeEventsAreForwarded(self) -> None:
         queuePair = self.make(upTo=RTR)
         queuePair.raiseEvent(AsyncEventKind.COMMUNICATION_ESTABLISHED)
         self.assertEqual(
@@ -253,8 +261,7 @@ class QueuePairTests(SynchronousTestCase):
         )
         queuePair.modify(required(RC, RTR, RTS))
 
-    def test_drained(self) -> None:
-        """SQ_DRAINED comes when the last request before SQD has retired; what is posted then is held."""
+    def test_SQDrainedAfterLastRetirement(self) -> None:
         queuePair = self.make()
         queuePair.postSend([SendRequest(1, Operation.SEND), SendRequest(2, Operation.SEND)])
         queuePair.modify(QPAttributes(state=SQD))
@@ -269,8 +276,7 @@ class QueuePairTests(SynchronousTestCase):
         queuePair.modify(QPAttributes(state=RTS))
         self.assertEqual([request.identifier for request in self.route().posted], [1, 2, 3])
 
-    def test_heldTakePlaces(self) -> None:
-        """What is held in SQD takes its places in the queue, until it has gone out and retired."""
+    def test_heldRequestsCountForDepth(self) -> None:
         queuePair = self.make()
         queuePair.modify(QPAttributes(state=SQD))
         queuePair.postSend([SendRequest(index, Operation.SEND) for index in range(4)])
@@ -280,8 +286,7 @@ class QueuePairTests(SynchronousTestCase):
         queuePair.retired(1)
         queuePair.postSend([SendRequest(9, Operation.SEND)])
 
-    def test_heldAreFlushedLast(self) -> None:
-        """A failure in SQD flushes what the route has, then what is held, then the receives."""
+    def test_heldRequestsAreFlushedAfterRoute(self) -> None:
         queuePair = self.make()
         queuePair.postReceive([ReceiveRequest(10), ReceiveRequest(11)])
         queuePair.postSend([SendRequest(1, Operation.SEND)])
@@ -292,8 +297,7 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual([event.kind for event in self.host.events], [AsyncEventKind.QP_FATAL])
         self.assertIs(self.host.events[0].queuePair, queuePair)
 
-    def test_failsOnce(self) -> None:
-        """Failing again, or late news from the route, changes nothing."""
+    def test_secondFailureIsIgnored(self) -> None:
         queuePair = self.make()
         queuePair.postSend([SendRequest(1, Operation.SEND)])
         queuePair.failed()
@@ -303,8 +307,7 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual((self.flushed(self.sends), self.host.events), ([1], []))
         self.assertEqual(queuePair.query().state, ERR)
 
-    def test_sendFailed(self) -> None:
-        """A datagram that fails leads to SQE: later sends are flushed, receives go on, RTS is possible."""
+    def test_failedDatagramLeadsToSQE(self) -> None:
         queuePair = self.make(UD)
         queuePair.postReceive([ReceiveRequest(10)])
         handle = AddressVector(GID.fromIP("192.0.2.1"))
@@ -336,8 +339,7 @@ class QueuePairTests(SynchronousTestCase):
         queuePair.modify(QPAttributes(state=RTS))
         self.assertEqual(queuePair.state, RTS)
 
-    def test_noRoute(self) -> None:
-        """When no route leads there, the queue pair stays in INIT as it was."""
+    def test_missingRouteLeavesINIT(self) -> None:
         self.host.route = None
         queuePair = self.make(upTo=INIT)
         before = queuePair.query()
@@ -347,15 +349,13 @@ class QueuePairTests(SynchronousTestCase):
         queuePair.modify(required(RC, INIT, RTR))
         self.assertEqual((queuePair.state, queuePair.route), (RTR, "nowhere"))
 
-    def test_notAdmitted(self) -> None:
-        """What the device does not have is refused, and nothing has changed."""
+    def test_refusedAttributesChangeNothing(self) -> None:
         queuePair = self.make(upTo=RESET)
         self.host.forbidden = True
         self.assertRaises(InvalidRequest, queuePair.modify, required(RC, RESET, INIT))
         self.assertEqual(queuePair.state, RESET)
 
-    def test_earlyReceives(self) -> None:
-        """The route hears of receives that were posted before it was there, and of later ones."""
+    def test_earlyReceivesReachRoute(self) -> None:
         queuePair = self.make(upTo=INIT)
         queuePair.postReceive([ReceiveRequest(1)])
         queuePair.modify(required(RC, INIT, RTR))
@@ -364,15 +364,13 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual(self.route().calls.count("receivesPosted"), 2)
         self.assertEqual([receive.identifier for receive in queuePair.receives], [1, 2])
 
-    def test_notPolled(self) -> None:
-        """A route that tells by itself is neither looked at nor armed."""
+    def test_selfReportingRouteIsNotPolled(self) -> None:
         self.make()
         self.sends.arm()
         self.receives.poll(1)
         self.assertEqual({"poll", "arm"} & set(self.route().calls), set())
 
-    def test_reset(self) -> None:
-        """RESET closes the route, empties the queues and forgets the completions."""
+    def test_resetClosesRouteAndPurges(self) -> None:
         queuePair = self.make()
         queuePair.postReceive([ReceiveRequest(1)])
         queuePair.postSend([SendRequest(1, Operation.SEND)] * 4)
@@ -383,8 +381,7 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual((queuePair.route, len(queuePair.receives)), ("", 0))
         self.assertEqual(queuePair.query(), QPAttributes(state=RESET, currentState=RESET))
 
-    def test_close(self) -> None:
-        """A closed queue pair is silent, takes nothing, and its device forgets it, once."""
+    def test_closeIsSilentAndFinal(self) -> None:
         queuePair = self.make()
         queuePair.postSend([SendRequest(1, Operation.SEND)])
         queuePair.close()
@@ -399,8 +396,7 @@ class QueuePairTests(SynchronousTestCase):
         ):
             self.assertRaises(InvalidRequest, attempt)
 
-    def test_completionQueueCloses(self) -> None:
-        """When one of its completion queues is closed, the queue pair fails."""
+    def test_closedCompletionQueueFailsQueuePair(self) -> None:
         queuePair = self.make()
         self.receives.close()
         self.assertEqual(queuePair.state, ERR)

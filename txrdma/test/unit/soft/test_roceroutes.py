@@ -53,8 +53,7 @@ class PortTests(NetworkCase):
         super().setUp()
         self.alice, self.bob = connected(self.one, self.other)
 
-    def test_down(self) -> None:
-        """Nothing goes out of a port that is down, and nothing comes in."""
+    def test_portDownPassesNothing(self) -> None:
         for down in (self.one, self.other):
             with self.subTest(down=down.name):
                 sent, taken = self.network.sent, portOf(self.other).counters.packetsReceived
@@ -68,15 +67,13 @@ class PortTests(NetworkCase):
                 self.run_(1.0)
                 self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
 
-    def test_patience(self) -> None:
-        """When it stays down the connection has its usual tries."""
+    def test_portDownExhaustsRetries(self) -> None:
         portOf(self.other).setEnabled(False)
         self.alice.write(self.bob, 1, 0, 10)
         self.run_(2.0)
         self.assertEqual(self.statuses(self.alice), [(1, Status.RETRY_EXC_ERR)])
 
-    def test_waitingForRoom(self) -> None:
-        """What waited for room when the port went down is not sent later."""
+    def test_queuedPacketsOfPortDownAreDropped(self) -> None:
         self.network.faults = Faults(congestion=1.0)
         self.alice.write(self.bob, 1, 0, 5000)
         portOf(self.one).setEnabled(False)
@@ -87,8 +84,7 @@ class PortTests(NetworkCase):
         self.run_()
         self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
 
-    def test_datagrams(self) -> None:
-        """Datagrams of a port that is down are lost, and their sends complete."""
+    def test_datagramsOfPortDownAreLost(self) -> None:
         alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
         alice.open()
         bob.open()
@@ -100,8 +96,7 @@ class PortTests(NetworkCase):
         self.run_()
         self.assertEqual((self.statuses(alice), self.statuses(bob)), ([(2, Status.SUCCESS)], []))
 
-    def test_closed(self) -> None:
-        """A closed port stays closed."""
+    def test_closedPortStaysClosed(self) -> None:
         port = portOf(self.one)
         self.one.close()
         port.setEnabled(True)
@@ -123,8 +118,7 @@ class EstablishedTests(NetworkCase):
     def kinds(self, end: End) -> list[AsyncEventKind]:
         return [event.kind for event in end.events]
 
-    def test_notTaken(self) -> None:
-        """What is not taken, for want of a receive, establishes nothing."""
+    def test_messageWithoutReceiveIsNotReported(self) -> None:
         alice, bob = self.halfway()
         alice.post(1, Operation.SEND, inline=[b"x"])
         self.run_(0.01)
@@ -147,8 +141,7 @@ class SharedReceiveTests(NetworkCase):
         alice.join(bob, **changes)
         bob.join(alice)
 
-    def test_noPatience(self) -> None:
-        """They give up where they were told to."""
+    def test_RNRLimitWithSharedReceives(self) -> None:
         self.alice = End(self.one)
         self.bob.renew()
         self.join(self.alice, self.bob, rnrRetry=1)
@@ -156,8 +149,7 @@ class SharedReceiveTests(NetworkCase):
         self.run_()
         self.assertEqual(self.statuses(self.alice), [(1, Status.RNR_RETRY_EXC_ERR)])
 
-    def test_flushed(self) -> None:
-        """A queue pair that fails flushes the receive that it has begun, and leaves the others."""
+    def test_failureFlushesOnlyBegunReceive(self) -> None:
         for number in range(3):
             self.bob.share(number, 4000 * number, 4000)
 
@@ -184,8 +176,7 @@ class SharedReceiveTests(NetworkCase):
         self.run_()
         self.assertEqual(self.statuses(self.bob), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
-    def test_tooShort(self) -> None:
-        """One that is too short fails with its queue pair; others take the next one."""
+    def test_tooShortReceiveFailsOneQueuePair(self) -> None:
         self.bob.share(0, 0, 3)
         self.bob.share(1, 0, 100)
         self.alice.post(1, Operation.SEND, inline=[b"hello"])
@@ -203,13 +194,11 @@ class SharedReceiveTests(NetworkCase):
 class RouteTests(NetworkCase):
     """What else connections and datagrams do."""
 
-    def test_failsInOrder(self) -> None:
-        """What was complete before a queue pair is brought down completes before what is flushed."""
+    def test_completionsPrecedeFlush(self) -> None:
         alice, bob = connected(self.one, self.other)
         self.failWhileReceiving(alice, bob)
 
-    def test_datagramsFailInOrder(self) -> None:
-        """The same for datagrams."""
+    def test_datagramCompletionsPrecedeFlush(self) -> None:
         alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
         alice.open()
         bob.open()
@@ -232,8 +221,7 @@ class RouteTests(NetworkCase):
         self.run_(0.01)
         self.assertEqual(self.statuses(bob), [(1, Status.SUCCESS), (2, Status.WR_FLUSH_ERR)])
 
-    def test_anotherPort(self) -> None:
-        """Packets of the peer may come from any of its UDP ports, as those of kernels do."""
+    def test_anyUDPPortOfPeerIsAccepted(self) -> None:
         alice, bob = connected(self.one, self.other)
         kernel = self.network.carrier(ALICE, 54321)
         bth = BTH(
@@ -245,8 +233,7 @@ class RouteTests(NetworkCase):
         self.run_()
         self.assertEqual(bytes(bob.region.view[:4]), b"here")
 
-    def test_readdressed(self) -> None:
-        """In SQD a queue pair may get another address for its peer, and goes on there."""
+    def test_addressChangesInSQD(self) -> None:
         [third] = self.devices("10.0.0.3")
         alice, bob = connected(self.one, self.other)
         carol = End(third)
@@ -261,8 +248,7 @@ class RouteTests(NetworkCase):
         self.assertEqual(self.statuses(alice), [(1, Status.SUCCESS)])
         self.assertEqual(portOf(self.other).counters.packetsReceived, 0)
 
-    def test_wideNumbers(self) -> None:
-        """Numbers of a datagram that are wider than their fields are cut to them."""
+    def test_wideNumbersAreTruncatedToFields(self) -> None:
         alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
         alice.open()
         bob.open()

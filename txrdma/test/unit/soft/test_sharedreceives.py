@@ -78,8 +78,7 @@ class SharedReceiveTests(SynchronousTestCase):
         """What is in the queue."""
         return [receive.identifier for receive in self.shared.receives]
 
-    def test_oneQueueForAll(self) -> None:
-        """All queue pairs take from one queue; the route of each hears of new receives, once connected."""
+    def test_queuePairsShareOneQueue(self) -> None:
         one, other = self.make(2), self.make(3, QPKind.UD)
         early = self.make(4, upTo=INIT)
         self.post(1, 2)
@@ -91,8 +90,7 @@ class SharedReceiveTests(SynchronousTestCase):
         self.assertEqual(other.receives.popleft().identifier, 2)
         self.assertEqual(len(early.receives), 0)
 
-    def test_limit(self) -> None:
-        """The event comes once, when fewer than the limit are left, as soon as a receive is taken."""
+    def test_limitEventOnce(self) -> None:
         queuePair = self.make(2)
         self.post(1, 2, 3, 4)
         self.shared.arm(3)
@@ -108,8 +106,7 @@ class SharedReceiveTests(SynchronousTestCase):
         queuePair.receives.popleft()
         self.assertEqual(self.told(), [LIMIT])
 
-    def test_limitBelow(self) -> None:
-        """Armed for more than there are, it tells at once; disarmed, never; too much is refused."""
+    def test_limitAboveCountReportsAtOnce(self) -> None:
         queuePair = self.make(2)
         self.post(1, 2)
         self.shared.arm(3)
@@ -121,8 +118,7 @@ class SharedReceiveTests(SynchronousTestCase):
         for wrong in (-1, 9):
             self.assertRaises(InvalidRequest, self.shared.arm, wrong)
 
-    def test_begunIsFlushed(self) -> None:
-        """A receive that the route has begun ends as the queue pair does, before the event."""
+    def test_begunReceiveIsFlushedBeforeLastEvent(self) -> None:
         queuePair = self.make(2)
         self.post(1, 2)
         begun = queuePair.receives.popleft()
@@ -141,8 +137,7 @@ class SharedReceiveTests(SynchronousTestCase):
         self.assertEqual(found, [(1, Status.WR_FLUSH_ERR)])
         self.assertEqual((self.told(), self.left()), ([LAST], [2]))
 
-    def test_close(self) -> None:
-        """Closing it fails the queue pairs that still take from it; it holds nothing, and takes nothing."""
+    def test_closeFailsQueuePairs(self) -> None:
         one, other, unused = self.make(2), self.make(3), self.make(4, upTo=RESET)
         other.close()
         self.post(1, 2)
@@ -161,8 +156,7 @@ class SharedReceiveTests(SynchronousTestCase):
             self.assertRaises(InvalidRequest, attempt)
         one.close()
 
-    def test_postedWhileTaken(self) -> None:
-        """A route that takes all it gets at once finds what was posted, and the places are free again."""
+    def test_receivesTakenWhilePosting(self) -> None:
         queuePair = self.make(2)
         taken: list[int] = []
 
