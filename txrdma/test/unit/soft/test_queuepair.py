@@ -241,6 +241,7 @@ class QueuePairTests(SynchronousTestCase):
         handle = SoftAddressHandle(Domain(), elsewhere, lambda handle: None)
         for queuePair, wrong in (
             (connected, SendRequest(1, Operation.SEND, [piece] * 3)),
+            (connected, SendRequest(1, Operation.FETCH_AND_ADD, [piece])),
             (datagrams, SendRequest(1, Operation.SEND, [piece], address=handle)),
         ):
             self.assertRaises(InvalidRequest, queuePair.postSend, [wrong])
