@@ -42,7 +42,7 @@ from txrdma.smc.signalling.owners import Place
 from txrdma.unix.places import DirectoryListener, SocketDirectory
 from txrdma.unix.sockets import Reactor
 
-_seldom = RateLimitedLogger(Logger())
+_rateLimited = RateLimitedLogger(Logger())
 
 _MOST_PROVING: Final = 256
 """Processes that may be at their proof at the same time, each with a UDP socket."""
@@ -246,7 +246,7 @@ class NeighbourReception:
                 self._reactor, self._place, socket.SOCK_STREAM, name, self._accepted, purpose, _BACKLOG
             )
         except OSError as error:
-            _seldom.warn(
+            _rateLimited.warn(
                 self._place.path,
                 "containers of this host will connect by plain TCP, as {path} can't be used: {error}",
                 path=self._place.path,

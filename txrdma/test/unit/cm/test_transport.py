@@ -24,7 +24,7 @@ from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.soft import device as softdevice
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.testing.protocols import MessageRecorder, Recorders
+from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorders
 
 
 class OpeningTests(MessagingCase):
@@ -194,6 +194,11 @@ class MessageTests(MessagingCase):
         ours = client.transport.allocateMemory(8)
         segment = Segment(ours.address, 8, ours.lkey)
         self.assertRaises(InvalidRequest, client.transport.read, segment, 0, ours.rkey)
+
+    def test_invalidRequestsAreRefused(self) -> None:
+        client, _server = self.connected()
+        self.assertRaises(InvalidRequest, client.transport.sendMessage, bytes(4097))
+        self.assertRaises(InvalidRequest, client.transport.registerProducer, ProducerRecorder(), False)
 
     def test_wrongKeyEndsBothEnds(self) -> None:
         client, server = self.connected()
