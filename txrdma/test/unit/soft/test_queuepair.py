@@ -242,6 +242,7 @@ class QueuePairTests(SynchronousTestCase):
         for queuePair, wrong in (
             (connected, SendRequest(1, Operation.SEND, [piece] * 3)),
             (connected, SendRequest(1, Operation.FETCH_AND_ADD, [piece])),
+            (datagrams, SendRequest(1, Operation.FETCH_AND_ADD, [piece], address=handle)),
             (datagrams, SendRequest(1, Operation.SEND, [piece], address=handle)),
         ):
             self.assertRaises(InvalidRequest, queuePair.postSend, [wrong])
