@@ -37,15 +37,13 @@ class SearchTests(SynchronousTestCase):
 
     slowBecause = "tens of thousands of steps are searched"
 
-    def test_twoPaths(self) -> None:
-        """Both ends always agree on the paths of the queue pairs, and each LAP has one outcome."""
+    def test_bothEndsAgreeOnPaths(self) -> None:
         found = search()
         self.assertIsNone(found.fault, found.story)
         self.assertEqual((found.worlds, found.steps), (475, 2531))
         self.assertEqual((found.loaded, found.migrated), (104, 204))
 
-    def test_reload(self) -> None:
-        """So it is where an alternate path is replaced before it was used."""
+    def test_replacedPathKeepsAgreement(self) -> None:
         found = search(mayReload=True)
         self.assertIsNone(found.fault, found.story)
         self.assertEqual((found.worlds, found.steps), (647, 3585))
@@ -57,22 +55,18 @@ class SearchTests(SynchronousTestCase):
         self.assertEqual((found.worlds, found.steps), (worlds, steps))
         self.assertGreater(found.migrated, 1000)
 
-    def test_backAndForth(self) -> None:
-        """Three LAPs and two migrations, the last one back to the first path, are as safe."""
+    def test_threeLAPsAndTwoMigrations(self) -> None:
         self.backAndForth(False, 2063, 15283)
 
-    def test_backAndForthReloading(self) -> None:
-        """So they are where an alternate path is replaced before it was used."""
+    def test_migrationsWithReplacedPaths(self) -> None:
         self.backAndForth(True, 2939, 22445)
 
-    def test_samePath(self) -> None:
-        """A path that is loaded again is the same one, asked for again."""
+    def test_samePathLoadedAgain(self) -> None:
         found = search((FIRST, FIRST))
         self.assertIsNone(found.fault, found.story)
         self.assertEqual(found.worlds, 417)
 
-    def test_timely(self) -> None:
-        """The search finds what happens when a migration is reported later than a LAP that came after it."""
+    def test_searchFindsLateMigrationReport(self) -> None:
         found = search(isTimely=False, mayReload=True)
         self.assertEqual(found.fault, "an end does not know to which path it migrated")
         self.assertEqual(found.story[-3:], ("migration", "load 99", "active hears of the migration"))
@@ -100,8 +94,7 @@ class ActiveTests(SynchronousTestCase):
         self.core.received(response, transaction, 1.0)
         return response
 
-    def test_loaded(self) -> None:
-        """An accepted path is armed, and the program hears of it."""
+    def test_acceptedPathIsArmedAndReported(self) -> None:
         self.core.load(FIRST, 5, 0.0, b"private")
         (sent,) = self.core.outgoing()
         assert isinstance(sent.message, LAP)
@@ -113,16 +106,14 @@ class ActiveTests(SynchronousTestCase):
         self.assertEqual(self.core.events(), [QPArmed(FIRST), AlternatePathLoaded(FIRST, response)])
         self.assertEqual((self.core.alternate, self.core.deadline()), (FIRST, None))
 
-    def test_rejected(self) -> None:
-        """After a rejection there is no alternate path, and another one can be loaded."""
+    def test_rejectionAllowsAnotherPath(self) -> None:
         self.core.load(FIRST, 5, 0.0)
         response = self.answer(APStatus.REJECTED, 5)
         self.assertEqual(self.core.events(), [AlternatePathRejected(response)])
         self.core.load(SECOND, 6, 2.0)
         self.assertEqual(self.core.state, "LAP_SENT")
 
-    def test_retries(self) -> None:
-        """A LAP without an answer is sent again as it was, then reported as timed out."""
+    def test_unansweredLAPIsResentThenTimesOut(self) -> None:
         self.core.load(FIRST, 5, 0.0)
         (first,) = self.core.outgoing()
         self.assertEqual(self.core.deadline(), SECONDS)
@@ -135,8 +126,7 @@ class ActiveTests(SynchronousTestCase):
         self.answer(APStatus.LOADED, 5)
         self.assertEqual((self.core.events(), self.core.alternate), ([], None))
 
-    def test_MRA(self) -> None:
-        """A peer that asks for time gets it, but not more than a minute or so."""
+    def test_MRAExtendsTimeoutWithinLimit(self) -> None:
         self.core.load(FIRST, 5, 0.0)
         self.core.received(MRA(messageMRAed=MessageKind.LAP, serviceTimeout=31), 5, 1.0)
         retryPolicy = lifetimeSeconds(LONGEST_SERVICE) + 2 * lifetimeSeconds(18)
@@ -144,8 +134,7 @@ class ActiveTests(SynchronousTestCase):
         self.assertFalse(self.core.received(MRA(messageMRAed=MessageKind.LAP, serviceTimeout=31), 5, 9.0))
         self.assertEqual(self.core.deadline(), 1.0 + retryPolicy)
 
-    def test_legacy(self) -> None:
-        """An APR in the transaction of the REQ counts, until a LAP has timed out."""
+    def test_APRInREQTransactionCountsUntilTimeout(self) -> None:
         self.core.load(FIRST, 5, 0.0)
         self.answer(APStatus.REJECTED, REQUEST)
         self.assertEqual(self.core.state, "IDLE")
@@ -156,14 +145,12 @@ class ActiveTests(SynchronousTestCase):
         self.answer(APStatus.LOADED, REQUEST)
         self.assertEqual(self.core.state, "LAP_SENT")
 
-    def test_transactionBits(self) -> None:
-        """Upper bits of a transaction are the business of kernels in between."""
+    def test_upperTransactionBitsAreIgnored(self) -> None:
         self.core.load(FIRST, 5, 0.0)
         self.answer(APStatus.LOADED, 5 | 9 << 32)
         self.assertEqual(self.core.alternate, FIRST)
 
-    def test_refusedRequests(self) -> None:
-        """What makes no sense is refused at once: another load meanwhile, the primary path, a passive end."""
+    def test_invalidLoadsAreRefused(self) -> None:
         self.assertRaises(InvalidRequest, self.core.load, PRIMARY, 5, 0.0)
         self.core.load(FIRST, 5, 0.0)
         self.assertRaises(InvalidRequest, self.core.load, SECOND, 6, 0.0)
@@ -175,8 +162,7 @@ class ActiveTests(SynchronousTestCase):
         self.assertRaises(InvalidRequest, refusing.load, FIRST, 5, 0.0)
         self.assertRaises(InvalidRequest, self.core.reply, 5, APStatus.LOADED, 0.0)
 
-    def test_reload(self) -> None:
-        """An alternate path that is replaced is disarmed before the LAP goes out."""
+    def test_replacedPathIsDisarmedFirst(self) -> None:
         core = made(True, mayReload=True)
         core.load(FIRST, 5, 0.0)
         core.received(APR(), 5, 0.0)
@@ -184,8 +170,7 @@ class ActiveTests(SynchronousTestCase):
         core.load(SECOND, 6, 0.0)
         self.assertEqual((core.events(), core.alternate), ([QPDisarmed()], None))
 
-    def test_LAP(self) -> None:
-        """A LAP that reaches the active end is answered, so that the peer need not wait."""
+    def test_activeEndAnswersLAP(self) -> None:
         self.core.received(lap(), 9, 0.0)
         self.assertEqual(statuses(self.core.outgoing()), [(APStatus.NOT_SUPPORTED, 9)])
         self.core.load(FIRST, 5, 0.0)
@@ -194,8 +179,7 @@ class ActiveTests(SynchronousTestCase):
         self.assertEqual(statuses(self.core.outgoing()), [(APStatus.NOT_SUPPORTED, 9)])
         self.assertEqual(self.core.state, "LAP_SENT")
 
-    def test_closed(self) -> None:
-        """A connection that ends gives up its LAP, and answers nothing any more."""
+    def test_closeAbandonsLAP(self) -> None:
         self.core.load(FIRST, 5, 0.0)
         self.core.outgoing()
         self.core.close(1.0)
@@ -223,8 +207,7 @@ class PassiveTests(SynchronousTestCase):
         self.assertEqual(echoed, transaction)
         return status
 
-    def test_accepted(self) -> None:
-        """A LAP is reported once; accepted, its path is armed from this end's side, and the APR echoes it."""
+    def test_LAPIsReportedOnceAndArmed(self) -> None:
         message = lap()
         self.core.received(message, 5, 0.0)
         mine = reversedPath(FIRST)
@@ -237,8 +220,7 @@ class PassiveTests(SynchronousTestCase):
         self.core.received(message, 5, 0.0)
         self.assertEqual((self.core.outgoing(), self.core.events()), ([sent], []))  # the first one was lost
 
-    def test_rejectedAgain(self) -> None:
-        """A lost rejection is repeated; the program is not asked twice."""
+    def test_lostRejectionIsRepeated(self) -> None:
         self.core.received(lap(), 5, 0.0)
         self.core.reply(5, APStatus.REJECTED, 0.0, b"info")
         self.core.events()
@@ -246,8 +228,7 @@ class PassiveTests(SynchronousTestCase):
         self.core.received(lap(), 5, 0.0)
         self.assertEqual((self.core.outgoing(), self.core.events()), ([sent], []))
 
-    def test_refusals(self) -> None:
-        """LAPs that can't be accepted are answered with the reason."""
+    def test_refusedLAPsNameTheReason(self) -> None:
         self.assertEqual(self.status(self.core, 1, PRIMARY), APStatus.IS_CURRENT)
         self.assertEqual(self.status(self.core, 2, qpn=99), APStatus.QPN_EECN_DO_NOT_MATCH)
         self.assertEqual(self.status(made(False, isSupported=False), 3), APStatus.NOT_SUPPORTED)
@@ -259,8 +240,7 @@ class PassiveTests(SynchronousTestCase):
         self.assertEqual(self.status(self.core, 7, FIRST), APStatus.LOADED)  # it is there
         self.assertNotIn("LAP", self.core.state)
 
-    def test_delay(self) -> None:
-        """A LAP that comes again while the program thinks is answered by an MRA, and so is the next."""
+    def test_repeatedLAPIsAnsweredByMRA(self) -> None:
         self.core.received(lap(), 5, 0.0)
         for _ in range(2):
             self.core.received(lap(), 5, 0.0)
@@ -269,8 +249,7 @@ class PassiveTests(SynchronousTestCase):
             self.assertEqual((sent.transactionID, sent.message.messageMRAed), (5, MessageKind.LAP))
             self.assertEqual(self.core.state, "MRA_LAP_SENT")
 
-    def test_replaced(self) -> None:
-        """A newer LAP takes the place of one that waits; the program's answer to the old one is refused."""
+    def test_newerLAPReplacesPending(self) -> None:
         self.core.received(lap(FIRST), 5, 0.0)
         self.core.events()
         message = lap(SECOND)
@@ -283,8 +262,7 @@ class PassiveTests(SynchronousTestCase):
         self.core.received(lap(FIRST), 5, 0.0)  # late
         self.assertEqual((self.core.events(), self.core.outgoing()), ([], []))
 
-    def test_late(self) -> None:
-        """A LAP that was overtaken is no new one, even if it is seen for the first time."""
+    def test_overtakenLAPIsIgnored(self) -> None:
         core = made(False, mayReload=True)
         core.received(lap(SECOND), 6, 0.0)
         core.reply(6, APStatus.LOADED, 0.0)
@@ -293,16 +271,14 @@ class PassiveTests(SynchronousTestCase):
         self.assertFalse(core.received(lap(FIRST), 5, 0.0))
         self.assertEqual((core.outgoing(), core.alternate), ([], reversedPath(SECOND)))
 
-    def test_legacy(self) -> None:
-        """Peers with one transaction for all can load one path after the other."""
+    def test_oneTransactionForSeveralLAPs(self) -> None:
         for number in (FIRST, SECOND, FIRST):
             self.load(number, REQUEST)
             self.assertEqual(self.core.alternate, reversedPath(number))
             self.core.migrated(0.0)
             self.assertEqual(self.core.primary, reversedPath(number))
 
-    def test_migrated(self) -> None:
-        """A migration makes the alternate path the primary one, whose life time counts from now on."""
+    def test_migrationMakesAlternatePrimary(self) -> None:
         slow = path(3).replace(localACKTimeout=22)
         self.load(slow, 5)
         self.core.events()
@@ -313,8 +289,7 @@ class PassiveTests(SynchronousTestCase):
         self.core.migrated(0.0)
         self.assertEqual(self.core.events(), [MigrationUnexpected()])
 
-    def test_closed(self) -> None:
-        """A LAP that waits is cancelled when the connection ends."""
+    def test_closeCancelsPendingLAP(self) -> None:
         self.core.received(lap(), 5, 0.0)
         self.core.events()
         self.core.close(0.0)

@@ -142,8 +142,7 @@ class StrangerTests(StrangerCase):
         self.assertGreater(received, 1000)
         self.end()
 
-    def test_anything(self) -> None:
-        """Messages of bytes by a seed, half of them with a right service or comm id, change no connection."""
+    def test_arbitraryBytesChangeNoConnection(self) -> None:
         random = Random(12)
         ours = self.core.localCommID
         for _ in range(1500):
@@ -181,8 +180,7 @@ class StrangerTests(StrangerCase):
         self.wait(lambda: again.lost)
         self.end()
 
-    def test_questions(self) -> None:
-        """A flood of SIDR_REQs for a service that is not there leaves nothing behind."""
+    def test_SIDRFloodForUnknownServiceLeavesNothing(self) -> None:
         for number in range(1, 3001):
             self.send(SIDRREQ, SIDRREQ(requestID=number, serviceID=SERVICE + 1).encode())
             if not number % 50:
@@ -225,8 +223,7 @@ class StrangerTests(StrangerCase):
             self.assertUndisturbed()
         self.end()
 
-    def test_ended(self) -> None:
-        """Messages of a connection that is over do nothing to the next one between the same hosts."""
+    def test_lateMessagesDoNotDisturbNextConnection(self) -> None:
         old = self.server.transport._cm
         request, ours = old.request, self.core
         ids: dict[str, Any] = {"localCommID": ours.remoteCommID, "remoteCommID": ours.localCommID}

@@ -65,22 +65,19 @@ class PortTests(Base):
         port.stopListening()
         self.part()
 
-    def test_lost(self) -> None:
-        """An attempt to connect, whose connection ends in order if it is too late for that."""
+    def test_lostMessageConnection(self) -> None:
         port = self.listening()
         self.everywhere(self.connecting, lose)
         port.stopListening()
         self.part()
 
     def test_streams(self) -> None:
-        """An attempt at a stream."""
         port = self.streams()
         self.everywhere(self.streaming, lose)
         port.stopListening()
         self.part()
 
     def test_rejected(self) -> None:
-        """An attempt that would come to nothing."""
         self.patch(self, "made", lambda: None)
         port = self.listening()
 
@@ -91,8 +88,7 @@ class PortTests(Base):
         port.stopListening()
         self.part()
 
-    def test_byFactory(self) -> None:
-        """A factory that gives up the very attempt for which it makes a protocol, which never begins."""
+    def test_cancelledByOwnFactory(self) -> None:
         made = MessageRecorder()
 
         def build() -> MessageRecorder:
@@ -108,8 +104,7 @@ class PortTests(Base):
         port.stopListening()
         self.part()
 
-    def test_byProtocol(self) -> None:
-        """A protocol that gives up, as it begins, the attempt that has made it: it hears of its end."""
+    def test_cancelledByProtocolAsItBegins(self) -> None:
 
         class Reluctant(MessageRecorder):
             def connectionMade(self) -> None:
@@ -149,14 +144,12 @@ class PortTests(Base):
         self.wait(lambda: client.lost)
         client.lost[0].trap(ConnectionDone)
 
-    def test_read(self) -> None:
-        """A read that is under way, and one that waits for its turn, among others that are not given up."""
+    def test_cancelledReads(self) -> None:
         for which in (0, READS - 1):
             self.everywhere(partial(self.read, which), self.readEnd)
         self.part()
 
-    def test_readAtTheEnd(self) -> None:
-        """The read for which alone a connection that is to end is still there."""
+    def test_cancelledReadAtTheEnd(self) -> None:
 
         def begin() -> Deferred[Any]:
             asked = self.read(READS - 1)
@@ -167,11 +160,9 @@ class PortTests(Base):
         self.part()
 
     def test_stopListening(self) -> None:
-        """A port of messages that listens no more while somebody comes: he is taken, or rejected."""
         self.stopped(self.listening, self.connecting)
 
-    def test_stopStreams(self) -> None:
-        """A port of streams likewise."""
+    def test_stopListeningForStreams(self) -> None:
         self.stopped(self.streams, self.streaming)
 
 
@@ -232,8 +223,7 @@ class PathTests(CancelCase):
         self.everywhere(begin, end)
         self.part()
 
-    def test_again(self) -> None:
-        """A path whose loading was given up is migrated to all the same, and then another one is loaded."""
+    def test_abandonedPathStillMigratesAndAnotherLoads(self) -> None:
         client, server = self.opened()
         asked = client.transport.loadAlternatePath(self.path(1))
         asked.cancel()
@@ -264,7 +254,6 @@ class ServiceTests(CancelCase):
         return endpoint.connect(protocol or DatagramProtocol())
 
     def test_resolve(self) -> None:
-        """A question for a queue pair."""
         here, there = (adapterOf(self.clock, device).own for device in self.devices)
         end = there.serve(SERVICE, lambda question: SIDRREP(qpn=QPN(7), qkey=1))
         self.everywhere(lambda: here.resolve(SERVICE, self.path()), lambda found: None)
@@ -272,18 +261,15 @@ class ServiceTests(CancelCase):
         self.part()
 
     def test_connect(self) -> None:
-        """A question for a service that is to be spoken to."""
         port = self.serving()
         self.everywhere(self.asking, lose)
         port.stopListening()
         self.part()
 
     def test_stopListening(self) -> None:
-        """A service that is stopped while somebody asks for it: he finds it, or hears that there is none."""
         self.stopped(self.serving, self.asking)
 
-    def test_closing(self) -> None:
-        """Questions of which each is given up when another one fails, as the manager is closed."""
+    def test_managerClosesDuringQuestions(self) -> None:
         manager = adapterOf(self.clock, self.devices[0]).own
         asked = [manager.resolve(SERVICE, self.path()) for _ in range(2)]
 
@@ -299,8 +285,7 @@ class ServiceTests(CancelCase):
         self.assertEqual(kinds, {DeviceUnavailable, CancelledError})
         self.assertEqual(manager._resolving, {})
 
-    def test_failing(self) -> None:
-        """A protocol that fails as it begins leaves no queue pair, and no service, at either end."""
+    def test_failingProtocolLeavesNothing(self) -> None:
 
         class Failing(DatagramProtocol):
             def startProtocol(self) -> None:
@@ -318,8 +303,7 @@ class ServiceTests(CancelCase):
         lose(self.beside[0])
         self.assertNothingLeft()
 
-    def test_noWay(self) -> None:
-        """Datagrams that can't be sent anywhere leave their places to others."""
+    def test_unsendableDatagramsFreeTheirSlots(self) -> None:
         port = self.serving()
         client = self.result(self.asking())
 

@@ -75,20 +75,17 @@ class CreditTests(SynchronousTestCase):
                 end.turn()
         self.assertEqual([end.taken for end in ends], totals[::-1], seed)
 
-    def test_neverEmpty(self) -> None:
-        """Whatever is slow, every message finds a receive, and all messages come through."""
+    def test_everyMessageFindsReceive(self) -> None:
         for seed in range(150):
             self.play(seed)
 
-    def test_liar(self) -> None:
-        """Credits that nobody has used can't be given back."""
+    def test_unusedCreditsCannotBeReturned(self) -> None:
         credits = Credits(4, 4)
         credits.posted()
         self.assertTrue(credits.returned(1))
         self.assertFalse(credits.returned(1))
 
-    def test_notCounted(self) -> None:
-        """A peer that does not count may always be sent to, and gets no credits."""
+    def test_peerWithoutCredits(self) -> None:
         credits = Credits(1, None)
         for _ in range(3):
             self.assertTrue(credits.mayPost)
@@ -100,21 +97,18 @@ class CreditTests(SynchronousTestCase):
 class GreetingTests(SynchronousTestCase):
     """The beginning of private data."""
 
-    def test_bytes(self) -> None:
-        """A greeting has 12 bytes in network order: magic, length, receives, bytes of a message."""
+    def test_greetingLayout(self) -> None:
         said = Terms(messageBytes=0x10203, receives=0x405).withGreeting(b"hi", 20)
         self.assertEqual(said, bytes.fromhex("74784d01 02 00 0405 00010203") + b"hi" + bytes(6))
         greeting, privateData = splitGreeting(said, Terms())
         assert greeting is not None
         self.assertEqual((greeting.receives, greeting.messageBytes, privateData), (0x405, 0x10203, b"hi"))
 
-    def test_others(self) -> None:
-        """Private data of others are theirs: too short, of another kind, or with a length of nothing."""
+    def test_foreignPrivateDataIsNoGreeting(self) -> None:
         nothing = Greeting(magic=MAGIC, receives=1).encode()
         for said in (b"", b"rping", bytes(56), nothing):
             self.assertEqual(splitGreeting(said, Terms()), (None, said))
 
-    def test_notCounting(self) -> None:
-        """An end that does not count takes the program's data from behind a greeting all the same."""
+    def test_greetingIsSkippedWithoutCredits(self) -> None:
         said = Terms().withGreeting(b"hi", 40)
         self.assertEqual(splitGreeting(said, Terms(usesCredits=False)), (None, b"hi"))

@@ -60,8 +60,7 @@ class DatagramTests(MessagingCase):
         endpoint = DatagramClientEndpoint(self.clock, "10.0.1.2", port, self.devices[0], **more)
         return endpoint.connect(Noting())
 
-    def test_bothWays(self) -> None:
-        """The service is found with its private data; datagrams go there, and answers to their senders."""
+    def test_datagramsAndAnswers(self) -> None:
         port = self.listening()
         clients = [self.result(self.asking()) for _ in range(2)]
         peer = clients[0].transport.peer
@@ -87,8 +86,7 @@ class DatagramTests(MessagingCase):
         clients[0].transport.write(b"too late")
         self.assertNothingLeft()
 
-    def test_longest(self) -> None:
-        """A datagram that fills a packet arrives; a longer one is refused."""
+    def test_longestDatagramArrives(self) -> None:
         port = self.listening()
         client = self.result(self.asking())
         longest = client.transport.longest
@@ -102,8 +100,7 @@ class DatagramTests(MessagingCase):
         port.stopListening()
         self.assertNothingLeft()
 
-    def test_question(self) -> None:
-        """The question names both addresses, as Linux's does."""
+    def test_questionNamesBothAddresses(self) -> None:
         heard: list[bytes] = []
         adapter = adapterOf(self.clock, self.devices[1])
         release = adapter.hold()
@@ -121,8 +118,7 @@ class DatagramTests(MessagingCase):
         self.assertEqual((said.source, said.destination), ("10.0.1.1", "10.0.1.2"))
         self.assertEqual(heard[0][36:].rstrip(b"\0"), b"hi")
 
-    def test_refused(self) -> None:
-        """A port that is no service is refused; nothing is left."""
+    def test_unknownServiceIsRefused(self) -> None:
         port = self.listening()
         asked = self.asking(9)
         self.wait(lambda: asked.called)
@@ -131,8 +127,7 @@ class DatagramTests(MessagingCase):
         port.stopListening()
         self.assertNothingLeft()
 
-    def test_silent(self) -> None:
-        """A host that does not answer is silent; a question that is cancelled leaves nothing, either."""
+    def test_silentHostTimesOut(self) -> None:
         asked = self.asking()
         self.wait(lambda: asked.called, 300.0)
         self.failureResultOf(asked, PeerSilent)
@@ -141,8 +136,7 @@ class DatagramTests(MessagingCase):
         self.failureResultOf(asked, CancelledError)
         self.assertNothingLeft()
 
-    def test_taken(self) -> None:
-        """A port has one service; the second one fails, and the first one stays."""
+    def test_portServesOneService(self) -> None:
         port = self.listening()
         before = len(self.devices[1]._queuePairs)
         endpoint = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
@@ -157,12 +151,10 @@ class DatagramTests(MessagingCase):
         port.stopListening()
         self.assertNothingLeft()
 
-    def test_tooMuch(self) -> None:
-        """Private data that have no room are refused at once."""
+    def test_tooLongPrivateDataIsRefused(self) -> None:
         self.assertRaises(InvalidRequest, self.asking, privateData=bytes(181))
 
-    def test_flood(self) -> None:
-        """More than fits is dropped by the sender, or lost at the receiver; what is later arrives."""
+    def test_excessIsDroppedAndLaterArrives(self) -> None:
         port = self.listening()
         client = self.result(self.asking())
         for number in range(10 * RECEIVES):
@@ -178,8 +170,7 @@ class DatagramTests(MessagingCase):
         port.stopListening()
         self.assertNothingLeft()
 
-    def test_failing(self) -> None:
-        """A protocol that fails is stopped; others of the device carry on."""
+    def test_failingProtocolIsStoppedAlone(self) -> None:
 
         class Failing(Noting):
             def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:

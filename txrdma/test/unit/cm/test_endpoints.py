@@ -32,8 +32,7 @@ from txrdma.testing.protocols import MessageRecorder, Recorders
 class RDMATests(MessagingCase):
     """The IP port space of RDMA CM."""
 
-    def test_addresses(self) -> None:
-        """Both ends know addresses and ports, and private data behind the header come as they are."""
+    def test_bothEndsKnowAddressesAndPrivateData(self) -> None:
         factory = Recorders(lambda: self.made(b"yes"))
         endpoint = RDMAServerEndpoint(self.clock, 0, self.devices[1])
         port: Any = self.successResultOf(endpoint.listen(factory))
@@ -59,8 +58,7 @@ class RDMATests(MessagingCase):
         port.stopListening()
         self.assertNothingLeft()
 
-    def test_looks(self) -> None:
-        """A device is asked for its ports once for all who want to know, and again a moment later."""
+    def test_portsOfDeviceAreQueriedOnce(self) -> None:
         adapter = adapters.adapterOf(self.clock, self.devices[0])
         release = adapter.hold()
         asked: list[int] = []
@@ -80,8 +78,7 @@ class RDMATests(MessagingCase):
         self.assertEqual(asked, [1, 1])
         release()
 
-    def test_noHeader(self) -> None:
-        """A REQ for a port without the header of addresses is rejected."""
+    def test_REQWithoutAddressHeaderIsRejected(self) -> None:
         endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
         port: Any = self.successResultOf(endpoint.listen(MessageFactory(MessageRecorder)))
         service = port.getHost().serviceID
@@ -98,8 +95,7 @@ class RDMATests(MessagingCase):
 class CancelTests(MessagingCase):
     """Attempts that are cancelled after each event leave nothing, at either end."""
 
-    def test_everywhere(self) -> None:
-        """After each step of time an attempt can be cancelled; ids, timers and queue pairs are free later."""
+    def test_cancelledAfterEachStepLeavesNothing(self) -> None:
         cancelled = 0
         for steps in range(200):
             port = self.serve()
@@ -125,8 +121,7 @@ class CancelTests(MessagingCase):
                 break
         self.assertGreater(cancelled, 3)
 
-    def test_unheard(self) -> None:
-        """An attempt at a host that does not answer can be cancelled, too."""
+    def test_cancelledWhileHostIsSilent(self) -> None:
         port = self.serve()
         self.network.partition(*(each[0] for each in self.addresses))
         asked = self.ask()
@@ -142,7 +137,6 @@ class StringTests(SynchronousTestCase):
     """Strings, and what is wrong with some of them."""
 
     def test_plugins(self) -> None:
-        """Both parsers are plugins of Twisted, and provide what they promise."""
         from twisted.plugins import txrdma_messages
 
         for parser, prefix in (
@@ -152,8 +146,7 @@ class StringTests(SynchronousTestCase):
             self.assertTrue(IMessageEndpointStringParser.providedBy(parser))
             self.assertEqual(parser.prefix, prefix)
 
-    def test_ib(self) -> None:
-        """Service, path and terms of a string are those of the endpoint."""
+    def test_ibString(self) -> None:
         client: Any = messageClientFromString(
             None, r"ib:service=0x42:path=dgid \:\:ffff\:127.0.0.3 life 14:device=soft\:127.0.0.2:receives=5"
         )
@@ -175,8 +168,7 @@ class StringTests(SynchronousTestCase):
         server = messageServerFromString(None, "ib:service=7:keepalive=9")
         self.assertEqual(server._terms.keepalive, 9)
 
-    def test_rdma(self) -> None:
-        """Hosts and ports are those of RDMA CM; without a device it is the software device, where it fits."""
+    def test_rdmaString(self) -> None:
         client: Any = messageClientFromString(None, "rdma:127.0.0.3:7471")
         self.assertEqual((client._serviceID, client._device), (0x01061D2F, None))
         self.assertFalse(client._terms.usesCredits)
@@ -187,8 +179,7 @@ class StringTests(SynchronousTestCase):
             self.assertEqual(server._port, 7471)
             self.assertEqual(server._device, "soft" if "device" in text else "soft:127.0.0.3")
 
-    def test_wrong(self) -> None:
-        """A string without sense is refused by a sentence that names key and value."""
+    def test_invalidStringNamesKeyAndValue(self) -> None:
         for text, word in (
             ("ib:service=x:path=dgid fe80\\:\\:1", "service=x"),
             ("ib:path=dgid fe80\\:\\:1", "service="),

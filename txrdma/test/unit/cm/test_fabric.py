@@ -86,8 +86,7 @@ class FabricTests(FabricTestCase):
         self.pump(10)
         return connection
 
-    def test_conversation(self) -> None:
-        """A connection is made, and ends in order; its ids are free then."""
+    def test_connectionAndOrderlyEnd(self) -> None:
         connection = self.connect()
         self.assertEqual([connection.state, self.served[0].state], ["ESTABLISHED"] * 2)
         self.assertEqual(self.served[0].primary.remoteLID, self.lid("b", 1))
@@ -97,8 +96,7 @@ class FabricTests(FabricTestCase):
         self.assertEqual(self.heard, kinds)
         self.assertEqual([len(each._core) for each in (self.client, self.host)], [0, 0])
 
-    def test_lossy(self) -> None:
-        """Of many connections over links that lose a datagram of twenty each one is made, and ends."""
+    def test_lossyLinks(self) -> None:
         self.fabric.wire.loss = 0.05
         connections = [self.connect() for _ in range(20)]
         self.assertEqual({each.state for each in (*connections, *self.served)}, {"ESTABLISHED"})
@@ -109,8 +107,7 @@ class FabricTests(FabricTestCase):
         self.assertGreater(self.client.counters["retried REQ"] + self.host.counters["retried REP"], 0)
         self.assertEqual([len(each._core) for each in (self.client, self.host)], [0, 0])
 
-    def test_nobody(self) -> None:
-        """A service that nobody has is refused; a port that is cut off is silent."""
+    def test_unknownServiceAndSilentPort(self) -> None:
         self.connect(7)
         self.assertEqual(self.heard, [ConnectionRejected])
         self.fabric.cut("c")
@@ -118,8 +115,7 @@ class FabricTests(FabricTestCase):
         self.pump(60)
         self.assertEqual(self.heard[1:], [ConnectionTimedOut])
 
-    def test_services(self) -> None:
-        """The queue pair of a datagram service is found; a question that is given up leaves nothing."""
+    def test_datagramServiceIsResolved(self) -> None:
         self.host.serve(SERVICE + 1, lambda question: SIDRREP(qpn=QPN(7), qkey=3))
         found = self.told(self.client.resolve(SERVICE + 1, self.way()))
         self.assertEqual((found.qpn, found.qkey), (7, 3))
@@ -130,8 +126,7 @@ class FabricTests(FabricTestCase):
         self.refused(self.client.resolve(SERVICE + 1, self.way()), PeerSilent)
         self.assertEqual((self.client._resolving, self.client._core._questions), ({}, {}))
 
-    def test_alternatePath(self) -> None:
-        """A path from the other port is loaded; messages take it after the migration: the first is cut."""
+    def test_messagesTakeAlternatePathAfterMigration(self) -> None:
         connection = self.connect()
         loaded = self.told(connection.loadAlternatePath(self.way(2)))
         self.assertEqual(loaded, pathFor(self.way(2)))

@@ -37,14 +37,12 @@ class ShowingTests(SynchronousTestCase):
         gauges = {"managers": 1, "listeners": 2, "connections": {"ESTABLISHED": 5, "TIMEWAIT": 1}}
         return {"pid": 1, "command": ["python", "[a]"], "counters": byKind(counters), "gauges": gauges}
 
-    def test_kinds(self) -> None:
-        """Counters are told by kinds of messages."""
+    def test_countersByKind(self) -> None:
         self.assertEqual(
             self.entry(1)["counters"], {"REQ": {"sent": 3, "retried": 1}, "REP": {"received": 2}}
         )
 
     def test_table(self) -> None:
-        """The table shows connections by state, and a line for each kind of message that there was."""
         text = shown([self.entry(1000), {"pid": 2, "error": "no answer: late"}])
         for words in ("[a]", "5 ESTABLISHED", "1 TIMEWAIT", "2 listeners", "no answer: late"):
             self.assertIn(words, text)
@@ -52,13 +50,11 @@ class ShowingTests(SynchronousTestCase):
         self.assertEqual({*rows} - {""}, {"REQ", "REP"})
         self.assertEqual([cell.strip() for cell in rows["REQ"].split("│")[4:6]], ["3,000", "1,000"])
 
-    def test_nothing(self) -> None:
-        """A process that has not said a word has a row, too."""
+    def test_processWithoutMessages(self) -> None:
         quiet = self.entry(0) | {"counters": {}}
         self.assertIn("2 listeners", shown([quiet]))
 
     def test_rates(self) -> None:
-        """Later looks tell what was counted in a second."""
         rates = Rates()
         rates.since([self.entry(1)], 10.0)
         (entry,) = rates.since([self.entry(5)], 12.0)
@@ -66,8 +62,7 @@ class ShowingTests(SynchronousTestCase):
         self.assertIn("in a second", shown([entry]))
         self.assertNotEqual(entry["pid"], ALL)
 
-    def test_thenRates(self) -> None:
-        """The first look tells all that was counted, each later one what was in a second since the last."""
+    def test_firstTotalsThenRates(self) -> None:
         clock = Clock()
         counts = iter((1, 5, 5))
 

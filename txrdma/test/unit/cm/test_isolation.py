@@ -41,8 +41,7 @@ VERBS = (
 class PrivateDataTests(MessagingCase):
     """Private data that no message has room for fail the request of the program, and nothing else."""
 
-    def test_disconnect(self) -> None:
-        """A connection that is closed with too much private data remains open, as do its neighbors."""
+    def test_tooLongPrivateDataAtDisconnect(self) -> None:
         client, server = self.connected()
         neighbor = self.result(self.again())
         self.assertRaises(InvalidRequest, client.transport.loseConnection, bytes(221))
@@ -55,8 +54,7 @@ class PrivateDataTests(MessagingCase):
         neighbor.transport.loseConnection()
         self.assertNothingLeft()
 
-    def test_disconnectByCallback(self) -> None:
-        """A protocol that closes with too much private data in a callback loses its own connection only."""
+    def test_tooLongPrivateDataInCallback(self) -> None:
         client, server = self.connected()
         neighbor = self.result(self.again())
         server.messageReceived = lambda data, immediate: server.transport.loseConnection(bytes(221))  # type: ignore[method-assign]
@@ -68,8 +66,7 @@ class PrivateDataTests(MessagingCase):
         neighbor.transport.loseConnection()
         self.assertNothingLeft()
 
-    def test_rejection(self) -> None:
-        """A factory that rejects with too much private data still has its client rejected at once."""
+    def test_tooLongPrivateDataInRejection(self) -> None:
 
         def reject() -> MessageRecorder:
             raise Rejection(RejectReason.CONSUMER_REJECT, bytes(149))
@@ -86,8 +83,7 @@ class PrivateDataTests(MessagingCase):
 class ManagerTests(PortCase):
     """Requests to the manager that do not fit into their messages change nothing."""
 
-    def test_opening(self) -> None:
-        """REQ, REP, RTU and REJ with unsuitable fields are refused, and the connection is made by others."""
+    def test_unsuitableFieldsAreRefused(self) -> None:
         refused: list[str] = []
 
         def refuses(what: str, function: Any, *arguments: object) -> None:
@@ -126,8 +122,7 @@ class ManagerTests(PortCase):
         made.disconnect()
         self.wait(lambda: self.made[0].state in ("TIMEWAIT", "FREE"))
 
-    def test_service(self) -> None:
-        """A service whose answer does not fit into its message refuses, and the failure is logged."""
+    def test_tooLongServiceAnswerIsLogged(self) -> None:
         self.host.serve(SERVICE, lambda question: SIDRREP(privateData=bytes(137)))
         self.assertRaises(InvalidRequest, self.client.resolve, SERVICE, self.way, bytes(217))
         answer = self.client.resolve(SERVICE, self.way)
@@ -136,8 +131,7 @@ class ManagerTests(PortCase):
         self.assertEqual(error.status, SIDRStatus.REJECTED)
         self.assertEqual(len(self.flushLoggedErrors()), 1)
 
-    def test_unsendable(self) -> None:
-        """A message that cannot be sent is logged; timers and messages of other connections go on."""
+    def test_unsendableMessageIsLogged(self) -> None:
 
         def accept(connection: CMConnection, event: Event) -> None:
             if isinstance(event, ConnectionRequested):
@@ -189,8 +183,7 @@ class DeviceTests(MessagingCase):
         neighbor.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
-    def test_postReceive(self) -> None:
-        """A receive that cannot be posted again ends its connection with the reason."""
+    def test_failedReceivePostEndsConnection(self) -> None:
         client, server, neighbor = self.neighbors()
         self.fails(server.transport._pair, "postReceive")
         client.transport.sendMessage(b"taken")
@@ -200,8 +193,7 @@ class DeviceTests(MessagingCase):
         self.assertIn("simulated", server.lost[0].getErrorMessage())
         self.assertWorks(neighbor)
 
-    def test_process(self) -> None:
-        """An unexpected error in the completions of a connection is logged, and ends that connection."""
+    def test_errorInCompletionsEndsConnection(self) -> None:
         client, server, neighbor = self.neighbors()
 
         def fail(*arguments: object) -> None:
@@ -214,8 +206,7 @@ class DeviceTests(MessagingCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.assertWorks(neighbor)
 
-    def test_probe(self) -> None:
-        """A probe that its device refuses ends the connection with the reason."""
+    def test_refusedProbeEndsConnection(self) -> None:
         client, server = self.connected(Terms(keepalive=2.0))
         self.fails(client.transport._pair, "postSend")
         self.wait(lambda: client.lost and server.lost)
@@ -223,8 +214,7 @@ class DeviceTests(MessagingCase):
         self.assertIn("simulated", client.lost[0].getErrorMessage())
         self.assertNothingLeft()
 
-    def test_probeRaises(self) -> None:
-        """A probe that raises is logged, and the next one follows, which notices a peer that is gone."""
+    def test_raisingProbeIsRepeated(self) -> None:
         client, server = self.connected(Terms(keepalive=2.0))
         pair: Any = client.transport._pair
         post = pair.postSend
@@ -242,8 +232,7 @@ class DeviceTests(MessagingCase):
         server.transport.abortConnection()
         self.assertNothingLeft()
 
-    def test_readerFails(self) -> None:
-        """All connections of a reader that fails end, whatever the end of one of them raises."""
+    def test_failedReaderEndsAllItsConnections(self) -> None:
         client, _server, neighbor = self.neighbors()
 
         def fail(failure: Failure) -> None:
@@ -267,8 +256,7 @@ class AttemptTests(MessagingCase):
         )
         return endpoint.connect(factory or MessageFactory(MessageRecorder))
 
-    def test_privateData(self) -> None:
-        """Private data that cannot be made, or are too much, fail the attempt."""
+    def test_invalidPrivateDataFailsAttempt(self) -> None:
 
         def fail(transport: object) -> bytes:
             raise ResourceExhausted("simulated")
@@ -278,8 +266,7 @@ class AttemptTests(MessagingCase):
         self.failureResultOf(self.attempt(lambda transport: bytes(57)), ValueError)
         self.assertNothingLeft(0.0)
 
-    def test_verbs(self) -> None:
-        """Whichever verb fails while a connection is made, nothing is left of it at either end."""
+    def test_anyFailingVerbLeavesNothing(self) -> None:
         self.calls, self.failing = 0, -1
         for owner, name in VERBS:
             self.countCalls(owner, name)

@@ -131,23 +131,20 @@ class SearchTests(SynchronousTestCase):
             before = self.worlds[before[0]]
         return ", ".join(reversed(told))
 
-    def test_delivered(self) -> None:
-        """A connection that is done has delivered each message, unless its program closed and was paused."""
+    def test_doneMeansDeliveredUnlessClosedWhilePaused(self) -> None:
         ends = [world for world in self.worlds if world.reason == DONE]
         for world in ends:
             self.assertTrue(world.delivered == MESSAGES or world.hasGivenUp, self.story(world))
         self.assertTrue(any(world.delivered == MESSAGES and world.outcomes == 0 for world in ends))
 
-    def test_notLost(self) -> None:
-        """Once the peer has closed, nothing but the program's abort or close keeps a message from it."""
+    def test_messagesOfClosedPeerAreDelivered(self) -> None:
         for world in self.worlds:
             before = self.worlds[world]
             if world.isPeerClosed and world.reason == LOST:
                 assert before is not None
                 self.assertIsNotNone(before[0].reason, self.story(world))
 
-    def test_ends(self) -> None:
-        """Once the peer has closed, a protocol that is not paused comes to the end by itself."""
+    def test_unpausedProtocolEndsAfterPeersClose(self) -> None:
         for world in self.worlds:
             if not world.isPeerClosed or world.isPaused:
                 continue
@@ -156,8 +153,7 @@ class SearchTests(SynchronousTestCase):
                 following = steps[0]
             self.assertEqual(following.place, "CLOSED", self.story(world))
 
-    def test_over(self) -> None:
-        """A connection that has ended does nothing more, and has one reason."""
+    def test_endIsFinalWithOneReason(self) -> None:
         for world in self.worlds:
             self.assertEqual(world.place == "CLOSED", world.reason is not None, self.story(world))
             if world.reason is not None:
@@ -165,8 +161,7 @@ class SearchTests(SynchronousTestCase):
                                  len(list(moves(world))))  # fmt: skip
                 self.assertEqual(world.inbox, ())
 
-    def test_reached(self) -> None:
-        """The search comes through all transitions of the table."""
+    def test_everyTransitionIsReached(self) -> None:
         places = {world.place for world in self.worlds}
         self.assertEqual(places, set(TABLE.places))
         self.assertGreater(len(self.worlds), 300)

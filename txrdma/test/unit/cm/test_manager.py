@@ -91,8 +91,7 @@ class Case(SynchronousTestCase):
 class OpeningTests(Case):
     """From REQ to RTU."""
 
-    def test_connect(self) -> None:
-        """Three messages make a connection; each end knows the other's ids and queue pair."""
+    def test_threeMessagesConnect(self) -> None:
         listener = self.server.listen()
         mine = self.client.connect(self.server).connection
         self.world.run(until=1.0)
@@ -106,8 +105,7 @@ class OpeningTests(Case):
         self.assertEqual(listener.waiting, set())
         self.assertEqual(pathOf(theirs.primary), pathOf(mine.primary).reverse())
 
-    def test_losses(self) -> None:
-        """Whichever message is lost is sent again, and the connection is made."""
+    def test_anyLostMessageIsResent(self) -> None:
         for kinds in ((REQ,), (REP,), (RTU,), (REQ, REP, RTU)):
             self.begin(World())
             self.server.listen()
@@ -119,8 +117,7 @@ class OpeningTests(Case):
         self.assertGreaterEqual(counters["retried REP"], 1)
         self.assertEqual(counters["sent REP"], counters["retried REP"] + 1)
 
-    def test_noListener(self) -> None:
-        """A REQ that nobody waits for is rejected with reason 8, at once."""
+    def test_REQWithoutListenerIsRejected(self) -> None:
         self.client.connect(self.server)
         self.world.run(until=0.1)
         (event,) = [event for _, event in self.client.happened]
@@ -128,8 +125,7 @@ class OpeningTests(Case):
         self.assertEqual(event.rejection.reason, RejectReason.INVALID_SERVICE_ID)
         self.assertEmpty()
 
-    def test_silence(self) -> None:
-        """A host that never answers is given up after all retries, and told so, should it hear at last."""
+    def test_silentHostTimesOut(self) -> None:
         self.world.drops = lambda message: isinstance(message, REQ)
         self.server.listen()
         self.client.connect(self.server)
@@ -138,8 +134,7 @@ class OpeningTests(Case):
         self.assertEqual(self.world.log, ["REQ"] * 8 + ["REJ"])
         self.assertEmpty()
 
-    def test_clientDies(self) -> None:
-        """A server whose REP is never answered gives up, and its ids rest for a while."""
+    def test_unansweredREPTimesOut(self) -> None:
         self.server.listen()
         self.world.drops = lambda message: isinstance(message, (REP, RTU, REJ))
         self.client.connect(self.server)
@@ -147,8 +142,7 @@ class OpeningTests(Case):
         self.assertEqual(self.heard(self.server), ["ConnectionRequested", "ConnectionTimedOut"])
         self.assertEmpty()
 
-    def test_reject(self) -> None:
-        """A program's rejection reaches the other with its reason and private data."""
+    def test_rejectionCarriesReasonAndData(self) -> None:
         self.server.listen()
         self.server.answers = False
         self.client.connect(self.server)
@@ -167,8 +161,7 @@ class OpeningTests(Case):
         self.assertFalse(opening.accept(REP(), self.world.now))
         self.assertEmpty()
 
-    def test_slowServer(self) -> None:
-        """A REQ that comes again while the program thinks is answered by an MRA: the client waits longer."""
+    def test_repeatedREQIsAnsweredByMRA(self) -> None:
         self.server.listen()
         self.server.answers = False
         mine = self.client.connect(self.server)
@@ -181,8 +174,7 @@ class OpeningTests(Case):
         self.world.run(until=31.0)
         self.assertEqual(mine.connection.state, "ESTABLISHED")
 
-    def test_slowClient(self) -> None:
-        """A REP that comes again while the program gets ready is answered by an MRA, too."""
+    def test_repeatedREPIsAnsweredByMRA(self) -> None:
         self.server.listen()
         self.client.answers = False
         mine = self.client.connect(self.server)
@@ -192,8 +184,7 @@ class OpeningTests(Case):
         self.world.run(until=31.0)
         self.assertEqual(self.heard(self.server), ACCEPTED)
 
-    def test_cancelled(self) -> None:
-        """A client that loses interest tells the server, who finds what is meant by GUID and comm id."""
+    def test_cancelledREQIsFoundByGUIDAndCommID(self) -> None:
         self.server.listen()
         self.server.answers = False
         mine = self.client.connect(self.server)
@@ -203,8 +194,7 @@ class OpeningTests(Case):
         self.assertEqual(self.heard(self.server), ["ConnectionRequested", "ConnectionRejected"])
         self.assertEmpty()
 
-    def test_data(self) -> None:
-        """Data before the RTU are as good as the RTU."""
+    def test_dataReplacesRTU(self) -> None:
         self.server.listen()
         self.lose(RTU)
         self.client.connect(self.server)
@@ -214,8 +204,7 @@ class OpeningTests(Case):
         self.server.do(managed, lambda: managed.connection.communicating(self.world.now))
         self.assertEqual((self.heard(self.server), managed.connection.state), (ACCEPTED, "ESTABLISHED"))
 
-    def test_backlog(self) -> None:
-        """REQs beyond the backlog are dropped, and come again when there is room."""
+    def test_REQsBeyondBacklogAreDropped(self) -> None:
         self.server.listen(backlog=2)
         self.server.answers = False
         for _ in range(4):
@@ -231,8 +220,7 @@ class OpeningTests(Case):
         self.world.run(until=20.0)
         self.assertEqual(self.heard(self.client).count("ConnectionEstablished"), 4)
 
-    def test_patterns(self) -> None:
-        """Listeners to one service share it by what the private data of REQs hold."""
+    def test_listenersShareServiceByPattern(self) -> None:
         anything = self.server.listen()
         other = self.server.listen(offset=2, pattern=b"blue")
         self.assertRaises(InvalidRequest, self.server.listen)
@@ -251,8 +239,7 @@ class OpeningTests(Case):
 class PeerToPeerTests(Case):
     """Both ends ask."""
 
-    def test_crossed(self) -> None:
-        """Of two REQs that cross, that of the higher CA GUID counts, whatever comes first or is lost."""
+    def test_higherGUIDWinsCrossedREQs(self) -> None:
         for isLate in (False, True):
             for lost in ((), (REQ,), (REQ, REQ), (REP,), (RTU,)):
                 self.begin(World())
@@ -268,8 +255,7 @@ class PeerToPeerTests(Case):
                 self.assertEqual(mine.remoteCommID, theirs.localCommID)
                 self.assertEqual(theirs.remoteCommID, mine.localCommID)
 
-    def test_alone(self) -> None:
-        """A peer that never asks is waited for as long as retries last."""
+    def test_unansweredPeerTimesOut(self) -> None:
         self.client.connect(self.server, isPeerToPeer=True)
         self.world.run()
         self.assertEqual(self.heard(self.client), ["ConnectionTimedOut"])
@@ -294,8 +280,7 @@ class ClosingTests(Case):
             end.happened.clear()
         self.world.log.clear()
 
-    def test_eitherEnd(self) -> None:
-        """Both ends hear of the end once, and then that ids are free."""
+    def test_endIsReportedOnceAtBothEnds(self) -> None:
         for isServer in (False, True):
             self.begin(World())
             self.open()
@@ -308,8 +293,7 @@ class ClosingTests(Case):
                 self.assertEqual(names, ["Disconnected", "TimewaitOver"])
             self.assertEmpty()
 
-    def test_losses(self) -> None:
-        """A lost DREQ or DREP is made good."""
+    def test_lostDREQOrDREPIsResent(self) -> None:
         for kind in (DREQ, DREP):
             self.begin(World())
             self.open()
@@ -320,8 +304,7 @@ class ClosingTests(Case):
             self.assertEqual(self.heard(self.server), ["Disconnected"])
             self.assertEmpty()
 
-    def test_crossed(self) -> None:
-        """Both ends at once: each answers the other."""
+    def test_crossedDREQs(self) -> None:
         self.client.disconnect(self.mine)
         self.server.disconnect(self.theirs)
         self.world.run()
@@ -330,8 +313,7 @@ class ClosingTests(Case):
             self.assertEqual(self.heard(end), ["Disconnected"])
         self.assertEmpty()
 
-    def test_dead(self) -> None:
-        """A peer that never answers keeps nobody from the end."""
+    def test_silentPeerDoesNotPreventEnd(self) -> None:
         self.world.drops = lambda message: True
         self.client.disconnect(self.mine)
         self.world.run()
@@ -342,8 +324,7 @@ class ClosingTests(Case):
         self.assertEmpty()
         self.assertEqual(self.client.manager.counters["stray DREQ"], 1)  # and was answered
 
-    def test_lateRTU(self) -> None:
-        """A DREQ that overtakes the RTU ends a connection that was established."""
+    def test_DREQBeforeRTU(self) -> None:
         self.begin(World())
         self.server.listen()
         self.lose(RTU)
@@ -354,8 +335,7 @@ class ClosingTests(Case):
         self.assertEqual(self.heard(self.server), [*ACCEPTED, "Disconnected"])
         self.assertEmpty()
 
-    def test_resting(self) -> None:
-        """While ids rest a late REQ of the same connection is stale, and a late DREQ is answered."""
+    def test_lateMessagesInTimewait(self) -> None:
         connection = self.mine.connection
         request = connection.opening.request
         self.client.disconnect(self.mine)
@@ -373,8 +353,7 @@ class ClosingTests(Case):
         self.assertEqual((type(answer.message), answer.transactionID), (DREP, 99))
         self.assertEmpty()
 
-    def test_stale(self) -> None:
-        """A restarted client's REQ from a known queue pair is stale, and ends the connection before it."""
+    def test_REQFromKnownQueuePairIsStale(self) -> None:
         qpn = self.mine.connection.localQPN
         self.client.manager._forget(self.mine)  # as if the process had died
         again = self.client.connect(self.server, localQPN=qpn)
@@ -407,8 +386,7 @@ class StrangerTests(Case):
         self.assertEqual({each.transactionID for each in sent} | {5}, {5})
         return [each.message for each in sent]
 
-    def test_unknown(self) -> None:
-        """Those that wait for an answer get one; nothing else is said."""
+    def test_unknownMessagesAreAnsweredOnlyWhereExpected(self) -> None:
         ids = {"localCommID": 7, "remoteCommID": 8}
         (rejection,) = self.answers(REP(localCommID=7, remoteCommID=8))
         assert isinstance(rejection, REJ)
@@ -424,8 +402,7 @@ class StrangerTests(Case):
             self.assertEqual(self.answers(kind().replace(**ids)), [], kind)
             self.assertEqual(self.server.manager.counters[f"stray {kind.__name__}"], 1)
 
-    def test_guesses(self) -> None:
-        """An established connection is not disturbed by one right id, nor by a wrong queue pair."""
+    def test_guessedIDsDoNotDisturb(self) -> None:
         theirs = self.theirs
         known, peer = theirs.localCommID, theirs.remoteCommID
         for kind in (RTU, DREP, APR, MRA, REJ, REP, DREQ, LAP):
@@ -448,8 +425,7 @@ class StrangerTests(Case):
         self.assertEqual(self.client.manager.counters["duplicate REP"], 1)
         self.assertEqual((self.heard(self.client), self.heard(self.server)), (OPENED, ACCEPTED))
 
-    def test_REJ(self) -> None:
-        """A REJ ends a connection whose peer does not know it, unless alternate paths show that it does."""
+    def test_REJEndsConnectionUnknownToPeer(self) -> None:
         rejection = REJ(
             localCommID=self.theirs.remoteCommID,
             remoteCommID=self.theirs.localCommID,
@@ -475,8 +451,9 @@ class LiarTests(SynchronousTestCase):
     MESSAGES = st.tuples(st.sampled_from(KINDS), st.binary(min_size=232, max_size=232), st.integers(0, 3))
 
     @given(st.lists(st.tuples(MESSAGES, st.booleans()), max_size=12))
-    def test_anything(self, messages: list[tuple[tuple[type[Layout], bytes, int], bool]]) -> None:
-        """Whatever peers send, with right ids or wrong ones, nothing fails, and all comes to an end."""
+    def test_arbitraryMessagesEventuallyEnd(
+        self, messages: list[tuple[tuple[type[Layout], bytes, int], bool]]
+    ) -> None:
         world = World()
         client, server = world.end("10.0.0.1"), world.end("10.0.0.2")
         server.listen(backlog=4)
@@ -506,8 +483,7 @@ class LiarTests(SynchronousTestCase):
 class AlternateTests(Case):
     """Alternate paths of connections."""
 
-    def test_migrated(self) -> None:
-        """After a migration messages take the new path, at both ends."""
+    def test_messagesTakeNewPath(self) -> None:
         self.server.listen()
         mine = self.client.connect(self.server)
         self.world.run(until=1.0)
@@ -522,8 +498,7 @@ class AlternateTests(Case):
         self.assertEqual((mine.path.dgid, mine.path.dqpn), (way.dgid, 1))
         self.assertEqual((theirs.path.dgid, theirs.path.sgid), (way.sgid, way.dgid))
 
-    def test_lostRTU(self) -> None:
-        """A LAP is as good as the RTU before it."""
+    def test_LAPReplacesRTU(self) -> None:
         self.server.listen()
         self.lose(RTU)
         mine = self.client.connect(self.server)
@@ -533,8 +508,7 @@ class AlternateTests(Case):
         self.world.run(until=0.2)
         self.assertEqual(self.heard(self.server), [*ACCEPTED, "AlternatePathRequested", "QPArmed"])
 
-    def test_disconnected(self) -> None:
-        """A connection that ends while a LAP is out says so of the LAP, too."""
+    def test_disconnectReportsPendingLAP(self) -> None:
         self.server.listen()
         mine = self.client.connect(self.server)
         self.world.run(until=1.0)
@@ -558,8 +532,7 @@ class ServiceTests(Case):
         self.client.turn()
         self.world.run(until=5.0)
 
-    def test_resolved(self) -> None:
-        """A service's queue pair and key are found, whatever is lost once; the program is asked once."""
+    def test_serviceIsResolvedDespiteLoss(self) -> None:
         for kinds in ((), (SIDRREQ,), (SIDRREP,)):
             self.begin(World())
             self.server.listen()
@@ -571,16 +544,14 @@ class ServiceTests(Case):
             self.assertEqual(self.heard(self.server), ["ServiceRequested"])
             self.assertEmpty()
 
-    def test_unknown(self) -> None:
-        """A service that nobody offers is refused by its status."""
+    def test_unknownServiceIsRefused(self) -> None:
         self.ask()
         ((_, event),) = self.client.happened
         assert isinstance(event, ServiceResolved)
         self.assertEqual(event.response.status, SIDRStatus.SERVICE_ID_NOT_SUPPORTED)
         self.assertEmpty()
 
-    def test_silence(self) -> None:
-        """A host that does not answer is given up."""
+    def test_silentHostTimesOut(self) -> None:
         self.world.drops = lambda message: True
         self.ask()
         self.assertEqual([event for _, event in self.client.happened], [ServiceTimedOut()])
@@ -596,8 +567,7 @@ class SeedTests(Case):
 
     connections = 2_000
 
-    def test_seeds(self) -> None:
-        """Every connection is made and ended, both ends hear the same, and nothing is left."""
+    def test_bothEndsAgreeForEachSeed(self) -> None:
         for seed in range(60):
             self.play(seed)
 
@@ -622,8 +592,7 @@ class SeedTests(Case):
             for kind in ("ConnectionEstablished", "Disconnected"):
                 self.assertEqual(kinds.count(kind), 5, seed)
 
-    def test_thousands(self) -> None:
-        """Thousands of connections are open at once; none of them has a deadline."""
+    def test_thousandsOfIdleConnectionsHaveNoDeadline(self) -> None:
         self.server.listen(backlog=self.connections)
         for _ in range(self.connections):
             self.client.connect(self.server)
@@ -633,15 +602,13 @@ class SeedTests(Case):
         left = [slot for slot in self.client.manager._wheel._slots.values() if slot]
         self.assertEqual(left, [])
 
-    def test_numbers(self) -> None:
-        """A comm id that rests is not given to another connection."""
+    def test_restingCommIDIsNotReused(self) -> None:
         numbers = iter((5, 1, 5, 0, 6, 1))
         self.client.manager._random = lambda: next(numbers)
         first = self.client.connect(self.server)
         second = self.client.connect(self.server)
         self.assertEqual((first.key, second.key), (5, 6))
 
-    def test_listenerType(self) -> None:
-        """A listener without a pattern wants everything."""
+    def test_listenerWithoutPatternMatchesAll(self) -> None:
         self.assertTrue(Listener(1).wants(b""))
         self.assertFalse(Listener(1, 1, 1, b"x").wants(b"x"))

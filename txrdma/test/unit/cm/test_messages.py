@@ -68,8 +68,7 @@ def recorded(name: str) -> list[tuple[int, Attribute, bytes]]:
 class RecordedTests(SynchronousTestCase):
     """Linux's messages of rping."""
 
-    def test_conversation(self) -> None:
-        """REQ, REP, RTU, DREQ and DREP are read, of one transaction; ours are the same bytes."""
+    def test_recordedConversationRoundTrips(self) -> None:
         found = recorded("rping")
         self.assertEqual([type(message) for _, message, _ in found], [REQ, REP, RTU, DREQ, DREP])
         for transaction, message, datagram in found:
@@ -89,8 +88,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual(release.remoteQPN, reply.localQPN)
         self.assertEqual(len({transaction for transaction, _, _ in found}), 1)
 
-    def test_request(self) -> None:
-        """The REQ says what rping asks for, from the service id to the path."""
+    def test_requestOfRping(self) -> None:
         request = recorded("rping")[0][1]
         assert isinstance(request, REQ)
         self.assertEqual(portOf(request.serviceID), (PortSpace.TCP, 7174))
@@ -104,8 +102,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertTrue(isPath(path))
         self.assertFalse(isPath(request.alternate))
 
-    def test_path(self) -> None:
-        """Our path for the same way has the same bytes, but for the flow label and the rate."""
+    def test_pathOfRecordedREQ(self) -> None:
         request = recorded("rping")[0][1]
         assert isinstance(request, REQ)
         theirs = request.primary
@@ -114,8 +111,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual(pathFor(way, rate=theirs.packetRate), theirs)
         self.assertEqual(pathOf(reversedPath(theirs)), way.reverse())
 
-    def test_addresses(self) -> None:
-        """The private data begin with both IP addresses, and we write them as the kernel does."""
+    def test_addressHeaderOfPrivateData(self) -> None:
         request = recorded("rping")[0][1]
         assert isinstance(request, REQ)
         addresses = IPAddresses.fromPrivateData(request.privateData)
@@ -123,8 +119,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual(addresses.toPrivateData().ljust(92, b"\0"), request.privateData)
         self.assertEqual(addresses.gids, (request.primary.localGID, request.primary.remoteGID))
 
-    def test_reject(self) -> None:
-        """A REQ for a port without a listener gets reason 8, without a comm id."""
+    def test_rejectionHasNoCommID(self) -> None:
         (_, request, _), (_, rejection, _) = recorded("cm-reject")
         assert isinstance(request, REQ) and isinstance(rejection, REJ)
         self.assertEqual(rejection.reason, RejectReason.INVALID_SERVICE_ID)
@@ -136,14 +131,12 @@ class RecordedTests(SynchronousTestCase):
 class LayoutTests(SynchronousTestCase):
     """What messages have in common."""
 
-    def test_room(self) -> None:
-        """Every message fills a datagram, and has its room for private data."""
+    def test_messageAndPrivateDataSizes(self) -> None:
         for kind, room in zip(KINDS, ROOMS, strict=True):
             fields = {field.name: field.width // 8 for field in kind.fields}
             self.assertEqual((kind.size, fields["privateData"]), (232, room), kind)
 
-    def test_complete(self) -> None:
-        """All attributes of the class are here."""
+    def test_allAttributesArePresent(self) -> None:
         declared = {
             kind for kind in vars(messages).values()
             if isinstance(kind, type) and issubclass(kind, Attribute) and kind is not Attribute
@@ -151,12 +144,10 @@ class LayoutTests(SynchronousTestCase):
         self.assertEqual(declared, set(KINDS))
 
     @given(st.sampled_from(KINDS), st.binary(min_size=232, max_size=232))
-    def test_anything(self, kind: type[Attribute], raw: bytes) -> None:
-        """Whatever a peer sends is read, and written as it came."""
+    def test_arbitraryBytesRoundTrip(self, kind: type[Attribute], raw: bytes) -> None:
         self.assertEqual(kind.decode(raw).encode(), raw)
 
-    def test_failoverAccepted(self) -> None:
-        """A REP of zeros accepts failover: Linux's always does."""
+    def test_zeroREPAcceptsFailover(self) -> None:
         self.assertEqual(REP().failoverAccepted, FailoverAccepted.ACCEPTED)
 
 
@@ -186,15 +177,13 @@ class AdditionalTests(SynchronousTestCase):
         return SIDRREP(status=reason, additionalInfoLength=len(raw), additionalInfo=room)
 
     def test_values(self) -> None:
-        """A value is read as it was written, and is as long as it should be."""
         for reason, value, length in self.VALUES:
             raw = informationFor(reason, value)
             self.assertEqual(len(raw), length, reason)
             self.assertEqual(informationOf(self.message(reason, raw)), value, reason)
             self.assertIsNone(informationOf(self.message(reason, raw[:-1])), reason)
 
-    def test_none(self) -> None:
-        """Reasons without information have none, whatever a peer sends; ours can't be given any."""
+    def test_reasonsWithoutInformation(self) -> None:
         for reason in (RejectReason.CONSUMER_REJECT, APStatus.REJECTED, SIDRStatus.NO_QP, RejectReason(99)):
             self.assertIsNone(informationOf(self.message(reason, bytes(16))))
             self.assertEqual(informationFor(reason, None), b"")
@@ -203,8 +192,7 @@ class AdditionalTests(SynchronousTestCase):
         self.assertRaises(ValueError, informationFor, RejectReason.INVALID_PRIMARY_SL, 256)
 
     @given(st.integers(0, 0xFFFF), st.integers(0, 127), st.binary(min_size=72, max_size=72))
-    def test_lies(self, reason: int, length: int, raw: bytes) -> None:
-        """A peer's information is never more than advice: nonsense is read without an error."""
+    def test_nonsenseInformationIsHarmless(self, reason: int, length: int, raw: bytes) -> None:
         informationOf(REJ(reason=RejectReason(reason), rejectInfoLength=length, additionalInfo=raw))
 
 
@@ -219,21 +207,18 @@ class IPTests(SynchronousTestCase):
         st.integers(0, 65535),
     )
     def test_roundTrip(self, addresses: tuple[object, object], port: int) -> None:
-        """Addresses are read as they were written, before the user's own data."""
         source, destination = (str(address) for address in addresses)
         given = IPAddresses(source, port, destination)
         raw = given.toPrivateData(b"mine")
         self.assertEqual((IPAddresses.fromPrivateData(raw), raw[36:]), (given, b"mine"))
 
-    def test_refused(self) -> None:
-        """Headers of other versions are refused, and so are addresses of two kinds."""
+    def test_otherHeadersAreRefused(self) -> None:
         for header in (IPCMHeader(majorVersion=1, ipVersion=4), IPCMHeader(), IPCMHeader(ipVersion=5)):
             self.assertRaises(WireError, IPAddresses.fromPrivateData, header.encode())
         self.assertRaises(WireError, IPAddresses.fromPrivateData, bytes(35))
         self.assertRaises(ValueError, IPAddresses("10.0.0.1", 1, "::1").toPrivateData)
 
-    def test_serviceIDs(self) -> None:
-        """Each port space has its own prefix; other service ids have no port."""
+    def test_portSpacePrefixes(self) -> None:
         self.assertEqual(serviceIDOf(PortSpace.TCP, 7174), 0x0000000001061C06)
         for space in PortSpace:
             self.assertEqual(portOf(serviceIDOf(space, 5)), (space, 5))
@@ -244,8 +229,7 @@ class IPTests(SynchronousTestCase):
 class PathTests(SynchronousTestCase):
     """Paths of messages."""
 
-    def test_lap(self) -> None:
-        """A path is the same behind a LAP, whose fields stand in another order."""
+    def test_pathInLAP(self) -> None:
         path = CMPath(
             localLID=LID(3), remoteLID=LID(4),
             localGID=GID.fromIP("fe80::1"), remoteGID=GID.fromIP("fe80::2"),
@@ -256,8 +240,7 @@ class PathTests(SynchronousTestCase):
         self.assertEqual(alternateOf(lap), path)
         self.assertEqual(reversedPath(reversedPath(path)), path)
 
-    def test_same(self) -> None:
-        """Paths are the same by GIDs, flow label, SL and traffic class, on InfiniBand by LIDs, too."""
+    def test_pathEquality(self) -> None:
         path = pathFor(IBPath(sgid=GID.fromIP("10.0.0.1"), dgid=GID.fromIP("10.0.0.2"), hopLimit=64))
         self.assertEqual((path.localLID, path.remoteLID), (PERMISSIVE_LID, PERMISSIVE_LID))
         self.assertTrue(areSame(path, path.replace(localACKTimeout=3, hopLimit=1, remoteLID=LID(0))))

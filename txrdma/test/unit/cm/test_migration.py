@@ -54,8 +54,7 @@ class MigrationTests(MessagingCase):
         self.served.append(Hashing(answer))
         return self.served[-1]
 
-    def test_cutTwice(self) -> None:
-        """Data flow on when the primary path is cut, and again, by a path loaded meanwhile: equal hashes."""
+    def test_twoCutsLoseNoData(self) -> None:
         client, server = self.connected(self.terms, self.terms)
         assert isinstance(server, Hashing)
         random, expected, sent = Random(7), sha256(), 0
@@ -89,8 +88,7 @@ class MigrationTests(MessagingCase):
         server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
-    def test_idle(self) -> None:
-        """A connection without data is ready to migrate, too; its manager's messages take the new path."""
+    def test_idleConnectionMigrates(self) -> None:
         client, server = self.connected()
         self.result(client.transport.loadAlternatePath(self.path(1)))
         self.pause(0.1)
@@ -102,8 +100,7 @@ class MigrationTests(MessagingCase):
         server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
-    def test_armed(self) -> None:
-        """A path that is loaded can be needed the moment after."""
+    def test_pathIsUsableAsSoonAsLoaded(self) -> None:
         client, server = self.connected()
         assert isinstance(server, Hashing)
         loading = client.transport.loadAlternatePath(self.path(1))
@@ -113,8 +110,7 @@ class MigrationTests(MessagingCase):
         self.wait(lambda: server.length and client.paths)
         self.assertEqual(client.lost, [])
 
-    def test_lostWhileArming(self) -> None:
-        """The end of the connection fails whoever waits for a path to be armed."""
+    def test_connectionEndFailsArming(self) -> None:
         client, _server = self.connected()
         loading = client.transport.loadAlternatePath(self.path(1))
         self.wait(lambda: client.transport.alternate is not None)
@@ -122,8 +118,7 @@ class MigrationTests(MessagingCase):
         client.transport.abortConnection()
         self.failureResultOf(loading, DeviceUnavailable)
 
-    def test_migratedBeforeLAP(self) -> None:
-        """A LAP that overtakes the device's event finds the migration reported."""
+    def test_LAPBeforeDeviceEvent(self) -> None:
         client, server = self.connected()
         assert isinstance(server, Hashing)
         self.result(client.transport.loadAlternatePath(self.path(1)))
@@ -137,16 +132,14 @@ class MigrationTests(MessagingCase):
         self.result(client.transport.loadAlternatePath(self.path(0)))
         self.assertEqual(len(server.paths), 1)
 
-    def test_notLoaded(self) -> None:
-        """Without an alternate path a cut is the end."""
+    def test_cutWithoutAlternatePathEnds(self) -> None:
         client, _server = self.connected()
         self.cut(0)
         client.transport.sendMessage(b"in vain")
         self.wait(lambda: client.lost)
         client.lost[0].trap(ConnectionLost)
 
-    def test_refused(self) -> None:
-        """Paths that either end does not have are refused, and the connection stays."""
+    def test_unavailablePathsAreRefused(self) -> None:
         client, _server = self.connected()
         ends = [GID.fromIP(each) for each in ("10.0.9.1", "10.0.9.2")]
         path = IBPath(sgid=ends[0], dgid=ends[1], hopLimit=64)
@@ -157,8 +150,7 @@ class MigrationTests(MessagingCase):
         self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.GID_REJECTED)
         self.result(client.transport.loadAlternatePath(self.path(1)))
 
-    def test_otherPartition(self) -> None:
-        """A path by a port that is not in the connection's partition is refused, at either end."""
+    def test_pathOfOtherPartitionIsRefused(self) -> None:
         client, _server = self.connected()
         tables = {1: [0xFFFF], 2: [0x8005]}
         self.patch(self.devices[1], "pkeys", tables.__getitem__)
@@ -168,13 +160,11 @@ class MigrationTests(MessagingCase):
         self.patch(self.devices[0], "pkeys", tables.__getitem__)
         self.assertRaises(InvalidRequest, client.transport.loadAlternatePath, self.path(1))
 
-    def test_passive(self) -> None:
-        """The passive end can't load paths: the specification has it so."""
+    def test_passiveEndCannotLoadPaths(self) -> None:
         _client, server = self.connected()
         self.assertRaises(InvalidRequest, server.transport.loadAlternatePath, self.path(1))
 
-    def test_cancelled(self) -> None:
-        """The Deferred of a LAP can be cancelled; the path is loaded all the same."""
+    def test_cancelledLAPStillLoads(self) -> None:
         client, _server = self.connected()
         loading = client.transport.loadAlternatePath(self.path(1))
         loading.cancel()
@@ -196,8 +186,7 @@ class RequestedTests(MessagingCase):
         port.stopListening()
         return client, self.served[-1]
 
-    def test_fromTheBeginning(self) -> None:
-        """A connection migrates to the path of its REQ without any LAP, and then to one that is loaded."""
+    def test_pathOfREQThenLoadedPath(self) -> None:
         client, server = self.connect(self.path(1))
         self.assertEqual(client.transport.alternate, pathFor(self.path(1)))
         self.assertEqual(server.transport.alternate, reversedPath(pathFor(self.path(1))))
@@ -219,8 +208,7 @@ class RequestedTests(MessagingCase):
         server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
-    def test_idle(self) -> None:
-        """The passive end, too, can be the first to send after a cut."""
+    def test_passiveEndSendsFirstAfterCut(self) -> None:
         client, server = self.connect(self.path(1))
         self.pause(0.1)
         self.network.partition(*(each[0] for each in self.addresses))
@@ -228,8 +216,7 @@ class RequestedTests(MessagingCase):
         self.wait(lambda: client.messages and client.paths and server.paths)
         self.assertEqual((client.lost, server.lost), ([], []))
 
-    def test_notThere(self) -> None:
-        """A path that the peer does not have is not accepted: the connection is made without."""
+    def test_unavailablePathIsNotAccepted(self) -> None:
         path = self.path(1)
         half = IBPath(sgid=path.sgid, dgid=GID.fromIP("10.0.9.2"), hopLimit=64)
         client, server = self.connect(half)
@@ -237,13 +224,11 @@ class RequestedTests(MessagingCase):
         client.transport.sendMessage(b"by the first")
         self.wait(lambda: server.messages)
 
-    def test_same(self) -> None:
-        """The primary path is no path to migrate to."""
+    def test_primaryPathIsNoAlternate(self) -> None:
         client, server = self.connect(self.path(0))
         self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
 
-    def test_notOurs(self) -> None:
-        """A path that does not begin here is refused before anything is sent."""
+    def test_foreignPathIsRefusedAtOnce(self) -> None:
         path = IBPath(sgid=GID.fromIP("10.0.9.1"), dgid=self.path(1).dgid, hopLimit=64)
         endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), self.devices[0], USUAL, b"", path)
         self.failureResultOf(endpoint.connect(MessageFactory(MessageRecorder)), InvalidRequest)

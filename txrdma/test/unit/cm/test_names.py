@@ -93,8 +93,7 @@ class NameTests(MessagingCase):
         endpoint = RDMAClientEndpoint(self.resolving, "there.example", port, self.devices[0])
         return endpoint.connect(MessageFactory(MessageRecorder))
 
-    def test_address(self) -> None:
-        """A name is asked for, and its address connected to; an address is not asked for."""
+    def test_namesAreResolvedAddressesAreNot(self) -> None:
         port = self.listening()
         asked = self.asking()
         (resolution,) = self.resolving.asked
@@ -109,8 +108,7 @@ class NameTests(MessagingCase):
         self.assertEqual(self.successResultOf(found), ["192.0.2.1"])
         self.assertEqual(len(self.resolving.asked), 1)
 
-    def test_several(self) -> None:
-        """Addresses are tried one after the other, until there is a connection."""
+    def test_addressesAreTriedInTurn(self) -> None:
         port = self.listening()
         asked = self.asking()
         self.resolving.asked[0].answer("fe80::1", "10.0.1.2")
@@ -120,8 +118,7 @@ class NameTests(MessagingCase):
         self.wait(lambda: client.lost)
         port.stopListening()
 
-    def test_last(self) -> None:
-        """The error of the last address is that of the attempt."""
+    def test_errorOfLastAddress(self) -> None:
         port = self.listening()
         asked = self.asking(9)
         self.resolving.asked[0].answer("10.0.1.2")
@@ -129,24 +126,21 @@ class NameTests(MessagingCase):
         self.failureResultOf(asked, Rejected)
         port.stopListening()
 
-    def test_unknown(self) -> None:
-        """A name without an address fails; so does any name where nobody resolves."""
+    def test_unresolvableName(self) -> None:
         asked = self.asking()
         self.resolving.asked[0].answer()
         error = self.failureResultOf(asked, HostUnknown).value
         self.assertIn("there.example", str(error))
         self.failureResultOf(addressesOf(ReactorClock(), "there.example"), HostUnknown)
 
-    def test_cancelled(self) -> None:
-        """To cancel an attempt cancels the question; what is answered later is ignored."""
+    def test_cancelledResolution(self) -> None:
         asked = self.asking()
         asked.cancel()
         self.failureResultOf(asked, CancelledError)
         self.assertTrue(self.resolving.asked[0].isCancelled)
         self.resolving.asked[0].answer("10.0.1.2")
 
-    def test_otherKinds(self) -> None:
-        """Addresses that are none of IP are passed over."""
+    def test_nonIPAddressesAreSkipped(self) -> None:
         found = addressesOf(self.resolving, "there.example")
         self.resolving.asked[0].receiver.addressResolved(HostnameAddress(b"there", 0))
         self.resolving.asked[0].answer("10.0.1.2")

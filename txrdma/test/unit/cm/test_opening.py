@@ -39,20 +39,17 @@ class SearchTests(SynchronousTestCase):
     most = 2500
 
     def test_activeAndPassive(self) -> None:
-        """Ends that are connected know each other, and each program hears of one beginning and one end."""
         found = search()
         self.assertIsNone(found.fault, found.story)
         self.assertEqual((found.worlds, found.steps, found.states), (2628, 22627, STATES))
 
     def test_peerToPeer(self) -> None:
-        """So it is where both may ask, at any time."""
         found = search(isPeerToPeer=True, most=self.most)
         self.assertIsNone(found.fault, found.story)
         self.assertEqual(found.worlds, min(self.most, 7948))
         self.assertEqual(found.states, STATES)
 
-    def test_mistakes(self) -> None:
-        """The search finds machines with a mistake."""
+    def test_searchFindsPlantedMistakes(self) -> None:
 
         def established(here: str, there: str) -> str:
             return "ESTABLISHED" if there == "REP_SENT" and here.endswith("REQ_RCVD") else there
@@ -82,8 +79,7 @@ class RequestTests(SynchronousTestCase):
         self.active = Opening(1, GUID.fromInt(9))
         self.passive = Opening(2, GUID.fromInt(8))
 
-    def test_wrongState(self) -> None:
-        """A request that makes no sense in a state is refused, and changes nothing."""
+    def test_requestInWrongStateIsRefused(self) -> None:
         for request in (
             lambda: self.active.accept(REP(), 0.0),
             lambda: self.active.ready(b"", 0.0),
@@ -95,8 +91,7 @@ class RequestTests(SynchronousTestCase):
         self.assertRaises(InvalidRequest, self.active.connect, REQUEST, 6, 0.0)
         self.assertEqual((self.active.state, len(self.active.outgoing())), ("REQ_SENT", 1))
 
-    def test_times(self) -> None:
-        """A REQ waits for the peer's time and the path's, a REP for that of the REQ's sender."""
+    def test_timeoutsIncludePeerAndPath(self) -> None:
         path = 2 * lifetimeSeconds(18)  # it does not say: as long as in most subnets
         self.active.connect(REQUEST, 5, 10.0)
         self.assertEqual(self.active.deadline(), 10.0 + (lifetimeSeconds(16) + path))
@@ -105,8 +100,7 @@ class RequestTests(SynchronousTestCase):
         self.passive.accept(REP(), 20.0)
         self.assertEqual(self.passive.deadline(), 20.0 + (lifetimeSeconds(17) + path))
 
-    def test_MRA(self) -> None:
-        """An MRA replaces the timer of the message that it is about, and of no other; retries are kept."""
+    def test_MRAReplacesOnlyItsTimer(self) -> None:
         self.active.connect(REQUEST, 5, 0.0)
         before = self.active.deadline()
         self.assertFalse(self.active.received(MRA(messageMRAed=MessageKind.REP, serviceTimeout=20), 5, 0.0))
@@ -122,13 +116,11 @@ class RequestTests(SynchronousTestCase):
         self.active.expired(inf)
         self.assertTrue(self.active.isOver)
 
-    def test_patience(self) -> None:
-        """No peer makes us wait for hours."""
+    def test_peerTimesAreBounded(self) -> None:
         self.assertLess(RetryPolicy(0, 18, 0).service(31), lifetimeSeconds(LONGEST_SERVICE) + 3)
         self.assertLess(RetryPolicy(31, 30, 15).seconds, 60)
 
-    def test_delays(self) -> None:
-        """A peer that answers each REQ by an MRA makes us wait for the longest delay once for each retry."""
+    def test_repeatedMRAsAreBounded(self) -> None:
         request = REQUEST.replace(maxCMRetries=7)
         self.active.connect(request, 5, 0.0)
         now = 0.0
@@ -143,8 +135,7 @@ class RequestTests(SynchronousTestCase):
         self.assertLess(now, 8 * (lifetimeSeconds(LONGEST_SERVICE) + 3))
         self.assertGreater(now, 7 * lifetimeSeconds(LONGEST_SERVICE))
 
-    def test_timeoutREJ(self) -> None:
-        """Who gives up says so by its CA GUID, without an id of the peer that it does not know."""
+    def test_timeoutREJNamesGUID(self) -> None:
         self.active.connect(REQUEST, 5, 0.0)
         self.active.cancel(0.0)
         _, sent = self.active.outgoing()
@@ -154,8 +145,7 @@ class RequestTests(SynchronousTestCase):
         self.assertEqual(sent.message.additionalInfo[:8], GUID.fromInt(9).raw)
         self.assertEqual((sent.message.rejectInfoLength, sent.transactionID), (8, 5))
 
-    def test_rejectBeforeID(self) -> None:
-        """A REJ of a REQ has no comm id, unless an MRA has told it."""
+    def test_REJOfREQHasNoCommID(self) -> None:
         for isTold in (False, True):
             passive = Opening(2, GUID.fromInt(8))
             passive.received(REQUEST, 5, 0.0)
@@ -170,8 +160,7 @@ class RequestTests(SynchronousTestCase):
             self.assertEqual(sent.message.rejectInfoLength, 4)
             self.assertEqual(sent.message.privateData[:8], b"private\0")
 
-    def test_RTU(self) -> None:
-        """A REP that comes again gets the same RTU, private data included, in the same transaction."""
+    def test_repeatedREPGetsSameRTU(self) -> None:
         self.active.connect(REQUEST, 5, 0.0)
         reply = REP(localCommID=2, remoteCommID=1)
         self.active.received(reply, 5, 0.0)
@@ -184,15 +173,13 @@ class RequestTests(SynchronousTestCase):
         self.assertFalse(self.active.received(reply, 5, 0.0))
         self.assertEqual(self.active.outgoing(), [first])
 
-    def test_rank(self) -> None:
-        """Between equal CA GUIDs the queue pair's number decides."""
+    def test_equalGUIDsCompareQueuePairs(self) -> None:
         low, high = REQUEST.replace(localQPN=QPN(4)), REQUEST
         self.assertGreater(opening._rank(high), opening._rank(low))
         guid = low.replace(localCAGUID=GUID.fromInt(1 << 60))
         self.assertGreater(opening._rank(guid), opening._rank(high))
 
-    def test_cancelledWhileEstablished(self) -> None:
-        """To disconnect is right in every state: before a connection is there, it ends the attempt."""
+    def test_disconnectInAnyState(self) -> None:
         connection = Connection(1, GUID.fromInt(9), 100)
         connection.opening.connect(REQUEST, 5, 0.0)
         self.assertTrue(connection.disconnect(0.0))

@@ -22,7 +22,7 @@ from txrdma.cm.core.events import (
     TimewaitOver,
 )
 from txrdma.cm.errors import PeerSilent
-from txrdma.cm.layouts.messages import APStatus, LAP, RejectReason, REP, REQ, SIDRREP, SIDRStatus
+from txrdma.cm.layouts.messages import APStatus, LAP, REP, REQ
 from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.manager import CMConnection, ConnectionManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
@@ -96,8 +96,7 @@ class PortCase(VerbsPortCase):
 class ConnectionTests(PortCase):
     """Connections, from the first message to the last."""
 
-    def test_conversation(self) -> None:
-        """A connection is made, ended, and forgotten, at both ends; counters tell how."""
+    def test_connectionIsMadeEndedAndForgotten(self) -> None:
         connection = self.opened()
         self.assertEqual(connection.state, "ESTABLISHED")
         connection.disconnect(b"farewell")
@@ -115,17 +114,7 @@ class ConnectionTests(PortCase):
         connection.disconnect()
         self.assertEqual(self.client.counters["sent DREQ"], 1)
 
-    def test_nobody(self) -> None:
-        """A host without a listener rejects by itself."""
-        self.connect()
-        self.wait(lambda: bool(self.heard[0]))
-        (event,) = self.heard[0]
-        assert isinstance(event, ConnectionRejected)
-        self.assertEqual(event.rejection.reason, RejectReason.INVALID_SERVICE_ID)
-        self.assertEqual(self.client._connections, {})
-
-    def test_endOfListening(self) -> None:
-        """A listener that ended rejects; connections that it brought stay."""
+    def test_endedListenerKeepsConnections(self) -> None:
         end = self.host.listen(SERVICE, self.hearHost)
         self.connect()
         self.wait(lambda: ConnectionEstablished in self.kinds(1))
@@ -134,8 +123,7 @@ class ConnectionTests(PortCase):
         self.wait(lambda: ConnectionRejected in self.kinds(0))
         self.assertEqual(self.made[0].state, "ESTABLISHED")
 
-    def test_failure(self) -> None:
-        """A program that fails loses its connection, and nothing else."""
+    def test_failingHandlerLosesItsConnection(self) -> None:
 
         def fail(connection: CMConnection, event: Event) -> None:
             raise RuntimeError("no")
@@ -146,18 +134,7 @@ class ConnectionTests(PortCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.assertEqual(self.host._connections, {})
 
-    def test_loss(self) -> None:
-        """Lost datagrams are sent again, by one timer."""
-        self.network.partition(*self.addresses)
-        self.host.listen(SERVICE, self.hearHost)
-        self.connect()
-        self.wait(lambda: self.client.counters["retried REQ"] == 1)
-        self.assertEqual(self.heard, [[], []])
-        self.network.heal()
-        self.wait(lambda: ConnectionEstablished in self.kinds(1))
-
-    def test_closed(self) -> None:
-        """Closing a manager leaves no timer, and fails what waits."""
+    def test_closeFailsPendingRequests(self) -> None:
         connection = self.opened()
         self.network.partition(*self.addresses)
         loading = connection.loadAlternatePath(self.other_(1))
@@ -175,7 +152,6 @@ class ConnectionTests(PortCase):
         return IBPath(sgid=ends[0], dgid=ends[1], hopLimit=64, packetLifeTime=12)
 
     def test_alternatePath(self) -> None:
-        """A path is loaded at both ends, and after the migration another one."""
         connection = self.opened()
         path = pathFor(self.other_(1))
         self.assertEqual(self.result(connection.loadAlternatePath(self.other_(1))), path)
@@ -185,8 +161,7 @@ class ConnectionTests(PortCase):
             each.migrated()
         self.assertEqual((connection.primary, connection.alternate), (path, None))
 
-    def test_refusedPath(self) -> None:
-        """A path that the peer rejects fails with the status; one without an answer, with a timeout."""
+    def test_rejectedAndUnansweredPaths(self) -> None:
         connection = self.opened(lambda _path, _pkey: (APStatus.GID_REJECTED, b""))
         loading = connection.loadAlternatePath(self.other_(1))
         self.wait(lambda: loading.called)
@@ -196,8 +171,7 @@ class ConnectionTests(PortCase):
         self.wait(lambda: loading.called)
         self.failureResultOf(loading, PeerSilent)
 
-    def test_cancelled(self) -> None:
-        """The Deferred of a LAP can be cancelled; its answer then tells nobody, but it counts."""
+    def test_cancelledLAPStillCounts(self) -> None:
         connection = self.opened()
         loading = connection.loadAlternatePath(self.other_(1))
         loading.cancel()
@@ -205,42 +179,12 @@ class ConnectionTests(PortCase):
         self.wait(lambda: connection.alternate is not None)
         self.assertEqual(self.client.counters["sent " + LAP.__name__], 1)
 
-    def test_disconnectedWhileLoading(self) -> None:
-        """A connection that ends fails the LAP that waits."""
+    def test_disconnectFailsPendingLAP(self) -> None:
         connection = self.opened()
         loading = connection.loadAlternatePath(self.other_(1))
         connection.disconnect()
         self.wait(lambda: loading.called)
         self.failureResultOf(loading, DeviceUnavailable)
-
-
-class ServiceTests(PortCase):
-    """Services of datagrams."""
-
-    def test_resolved(self) -> None:
-        """A service's queue pair and Q_Key are found, and another service is refused."""
-        end = self.host.serve(SERVICE, lambda question: SIDRREP(qpn=QPN(7), qkey=0x55))
-        response = self.result(self.client.resolve(SERVICE, self.way))
-        self.assertEqual((response.qpn, response.qkey), (7, 0x55))
-        end()
-        refused = self.client.resolve(SERVICE, self.way)
-        self.wait(lambda: refused.called)
-        error = self.failureResultOf(refused, Refused).value
-        self.assertEqual(error.status, SIDRStatus.SERVICE_ID_NOT_SUPPORTED)
-
-    def test_cancelled(self) -> None:
-        """Cancelling ends the question: no timer, no table has it."""
-        answer = self.client.resolve(SERVICE, self.way)
-        answer.cancel()
-        self.failureResultOf(answer, CancelledError)
-        self.assertEqual((self.client._resolving, self.client._core._questions), ({}, {}))
-
-    def test_silence(self) -> None:
-        """A host that does not answer is given up."""
-        self.network.partition(*self.addresses)
-        answer = self.client.resolve(SERVICE, self.way, responseTimeout=12)
-        self.wait(lambda: answer.called)
-        self.failureResultOf(answer, PeerSilent)
 
 
 class QueuePairTests(PortCase):
@@ -276,8 +220,7 @@ class QueuePairTests(PortCase):
             self.prepare(0, connection, event.reply)
             connection.ready()
 
-    def test_data(self) -> None:
-        """Queue pairs with the attributes that REQ and REP agree on carry data both ways."""
+    def test_agreedQueuePairsCarryData(self) -> None:
         self.host.listen(SERVICE, self.hearHost)
         request = REQ(serviceID=SERVICE, localQPN=self.ends[0].queuePair.number, startingPSN=0x123456,
                       pathMTU=PathMTU.MTU_1024, retryCount=7, rnrRetryCount=7, maxCMRetries=7,

@@ -90,8 +90,7 @@ class TranslationTests(SynchronousTestCase):
         )
         self.assertEqual(found, wanted)
 
-    def test_passive(self) -> None:
-        """A REQ that the kernel tells of makes a passive queue pair ready, as the kernel would."""
+    def test_REQOfKernelPreparesQueuePair(self) -> None:
         for _ in range(300):
             prepared = self.prepared()
             said = self.said(prepared)
@@ -103,8 +102,7 @@ class TranslationTests(SynchronousTestCase):
             self.assertEqual(addresses, IPAddresses(THERE, 40000, HERE))
             self.check(prepared, request, REP(startingPSN=prepared.rqPSN), False)
 
-    def test_active(self) -> None:
-        """A REP that the kernel tells of makes an active queue pair ready, as the kernel would."""
+    def test_REPOfKernelPreparesQueuePair(self) -> None:
         for _ in range(300):
             prepared = self.prepared()
             said = self.said(prepared)
@@ -114,8 +112,7 @@ class TranslationTests(SynchronousTestCase):
             self.assertEqual(reply.privateData[:56], said.privateData)
             self.check(prepared, request, reply, True)
 
-    def test_partition(self) -> None:
-        """The P_Key is the kernel's word on InfiniBand; over Ethernet that is part of some address."""
+    def test_PKeyOfKernel(self) -> None:
         ends = replace(ENDS, pkey=0x8007)
         for route, pkey in ((ROUTE, 0xFFFF), (replace(ROUTE, dlid=9), 0x8007)):
             prepared = replace(route, pathMTU=4)
@@ -123,8 +120,7 @@ class TranslationTests(SynchronousTestCase):
             self.assertEqual(request.pkey, pkey)
             self.assertEqual(requestSent(REQ(), ends, prepared).pkey, pkey)
 
-    def test_link(self) -> None:
-        """A path within an InfiniBand subnet has LIDs, and no route."""
+    def test_localInfiniBandPathHasLIDs(self) -> None:
         path = pathFrom(ENDS, replace(ROUTE, isGlobal=False, dlid=9))
         self.assertEqual((path.remoteLID, path.subnetLocal), (9, True))
 
@@ -132,8 +128,7 @@ class TranslationTests(SynchronousTestCase):
 class LibraryTests(SynchronousTestCase):
     """librdmacm's structures, and what becomes of devices that it does not know."""
 
-    def test_sizes(self) -> None:
-        """The structures have the sizes that C has on 64-bit machines, or what stands before their ends."""
+    def test_structureSizes(self) -> None:
         sizes = {
             library._Parameters: 24,
             library._Addresses: 296,
@@ -144,16 +139,14 @@ class LibraryTests(SynchronousTestCase):
         self.assertEqual(library._Event.parameters.offset, 24)
         self.assertEqual(library._Identifier.addresses.offset, 32)
 
-    def test_addresses(self) -> None:
-        """Socket addresses come back from their bytes."""
+    def test_socketAddressesRoundTrip(self) -> None:
         for host, port in ((HERE, 7471), ("2001:db8::7", 65535)):
             raw = library._address(host, port)
             self.assertEqual(len(raw), 16 if ":" not in host else 28)
             self.assertEqual(library._pair(raw), (host, port))
         self.assertEqual(library._pair(bytes(128)), ("", 0))
 
-    def test_strangers(self) -> None:
-        """A device that is none of the kernel's keeps to our own manager."""
+    def test_otherDevicesUseOwnManager(self) -> None:
         device = SimulatedNetwork(Clock()).device("192.0.2.1")
         self.addCleanup(device.close)
         self.assertFalse(isOfKernel(device))

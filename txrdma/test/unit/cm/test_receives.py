@@ -37,8 +37,7 @@ class ReceiveMemoryTests(SynchronousTestCase):
         """The memory of several connections."""
         return [self.memory.take(slots, slotBytes) for _ in range(count)]
 
-    def test_apart(self) -> None:
-        """No two connections have a byte in common, and all slots are as long as was asked for."""
+    def test_connectionsShareNoByte(self) -> None:
         begins: list[int] = []
         for part in self.take(2 * PARTS + 1):
             self.assertEqual([request.identifier for request in part.requests], [0, 1, 2])
@@ -51,22 +50,19 @@ class ReceiveMemoryTests(SynchronousTestCase):
         )
         self.assertEqual(self.regions, 3)
 
-    def test_local(self) -> None:
-        """A peer can neither read nor write the memory, by whatever key."""
+    def test_peersCannotAccessReceives(self) -> None:
         self.take(1)
         (region,) = self.device.keys.regionsOf(self.domain)  # type: ignore[arg-type]  # the device's own
         self.assertEqual(region.access, Access.LOCAL_WRITE)
 
-    def test_again(self) -> None:
-        """What is given back is taken next: no memory is registered for it."""
+    def test_returnedMemoryIsReused(self) -> None:
         (part,) = self.take(1)
         before = part.requests[0].segments
         part.giveBack()
         (again,) = self.take(1)
         self.assertEqual((again.requests[0].segments, self.regions), (before, 1))
 
-    def test_message(self) -> None:
-        """The message of a slot is what stands in the bytes of that slot's receive."""
+    def test_messageOfSlot(self) -> None:
         first, second = self.take(2)
         segment = second.requests[1].segments[0]
         (region,) = self.device.keys.regionsOf(self.domain)  # type: ignore[arg-type]  # the device's own
@@ -74,23 +70,20 @@ class ReceiveMemoryTests(SynchronousTestCase):
         region.view[at : at + 5] = b"hello"
         self.assertEqual((second.message(1, 5), first.message(1, 5)), (b"hello", bytes(5)))
 
-    def test_most(self) -> None:
-        """After a burst of connections a few regions are kept, and no more, in whatever order they end."""
+    def test_fewRegionsAreKeptAfterBurst(self) -> None:
         parts = self.take(20 * PARTS)
         self.assertEqual(self.regions, 20)
         for part in parts[::2] + parts[1::2]:
             part.giveBack()
         self.assertEqual(self.regions, SPARE_REGIONS)
 
-    def test_large(self) -> None:
-        """Memory that is as large as a region is deregistered with its connection."""
+    def test_largeRegionsAreDeregistered(self) -> None:
         (part,) = self.take(1, 2, LARGEST)
         self.assertEqual(self.regions, 1)
         part.giveBack()
         self.assertEqual(self.regions, 0)
 
-    def test_close(self) -> None:
-        """Nothing is left after the end."""
+    def test_nothingIsLeftAfterClose(self) -> None:
         parts = [*self.take(PARTS + 1), *self.take(2, 5, 10)]
         for part in parts:
             part.giveBack()
@@ -98,8 +91,7 @@ class ReceiveMemoryTests(SynchronousTestCase):
         self.assertEqual(self.regions, 0)
         self.domain.close()
 
-    def test_none(self) -> None:
-        """After a request that the device refuses what was taken stays, and more can be taken."""
+    def test_refusedRequestLeavesTheRest(self) -> None:
         (part,) = self.take(1)
         self.assertRaises(InvalidRequest, self.memory.take, 1, 1 << 62)
         part.giveBack()
@@ -109,8 +101,7 @@ class ReceiveMemoryTests(SynchronousTestCase):
 class ConnectionTests(MessagingCase):
     """Connections with their memory."""
 
-    def test_oneAfterAnother(self) -> None:
-        """A connection in the memory of one before hears its own messages, and those alone."""
+    def test_reusedMemoryHasOnlyOwnMessages(self) -> None:
         for each in (b"first", b"x"):
             client, server = self.connected()
             client.transport.sendMessage(each)
@@ -120,8 +111,7 @@ class ConnectionTests(MessagingCase):
             self.wait(lambda server=server: server.lost)  # type: ignore[misc]  # mypy can't infer it
         self.assertNothingLeft()
 
-    def test_sizes(self) -> None:
-        """Connections of different terms live beside each other."""
+    def test_differentTermsCoexist(self) -> None:
         small, _ = self.connected(Terms(messageBytes=16), Terms(messageBytes=64))
         large, server = self.connected(Terms(messageBytes=9000), Terms(messageBytes=9000))
         small.transport.sendMessage(b"s" * 16)
@@ -153,8 +143,7 @@ class GarbageTests(MessagingCase):
         self.served.clear()
         return found
 
-    def test_timewait(self) -> None:
-        """While ids rest nothing of their connection is held but themselves."""
+    def test_timewaitHoldsOnlyIDs(self) -> None:
         port = self.serve(serviceID=SERVICE + 1)
         here, there = (adapterOf(self.clock, device) for device in self.devices)
         release = here.hold()
@@ -164,8 +153,7 @@ class GarbageTests(MessagingCase):
         release()
         port.stopListening()
 
-    def test_closed(self) -> None:
-        """A manager that is closed before ids are free leaves nothing in circles, either."""
+    def test_closedManagerLeavesNoCycles(self) -> None:
         left = self.over()
         self.assertNothingLeft(0.1)
         self.assertEqual([each() for each in left], [None] * 4)

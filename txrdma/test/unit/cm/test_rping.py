@@ -28,8 +28,7 @@ from txrdma.testing.protocols import MessageRecorder
 class RecordedTests(SynchronousTestCase):
     """Two pings of librdmacm's."""
 
-    def test_adverts(self) -> None:
-        """The memory that adverts name is what is read and written; the server's answers are zeros."""
+    def test_advertisedMemoryIsUsed(self) -> None:
         adverts, places = [], []
         for captured in packets("rping"):
             packet = captured.packet
@@ -43,8 +42,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual([each for source, each in adverts if source == "10.77.0.1"], places)
         self.assertEqual([each for source, each in adverts if source == "10.77.0.2"], [Advert()] * 4)
 
-    def test_pings(self) -> None:
-        """The bytes that were read and written are those of our pings with their numbers."""
+    def test_recordedBytesAreNumberedPings(self) -> None:
         data = [
             captured.packet.payload
             for captured in packets("rping")
@@ -53,8 +51,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual(data, [pingFor(number, 64) for number in (0, 0, 1, 1)])
 
     @given(st.integers(0, 1 << 40), st.integers(1, LARGEST))
-    def test_length(self, number: int, size: int) -> None:
-        """Each ping has its length, and a text without control characters."""
+    def test_pingHasLengthAndPlainText(self, number: int, size: int) -> None:
         ping = pingFor(number, size)
         self.assertEqual((len(ping), ping[-1]), (size, 0))
         self.assertTrue(textOf(ping).isprintable())
@@ -83,8 +80,7 @@ class PingTests(MessagingCase):
         self.result(endpoint.connect(MessageFactory(lambda: client)))
         port.stopListening()
 
-    def test_pings(self) -> None:
-        """All pings come back; the server hears of a good end, and nothing is left."""
+    def test_allPingsReturn(self) -> None:
         heard: list[str] = []
         self.server = PingServer(heard.append)
         self.connect(self.client, self.server)
@@ -94,8 +90,7 @@ class PingTests(MessagingCase):
         self.assertEqual(heard, self.told)
         self.assertNothingLeft()
 
-    def test_cancelled(self) -> None:
-        """Pings without end last until they are cancelled; the server takes that for an end."""
+    def test_endlessPingsUntilCancelled(self) -> None:
         client = PingClient(0, 10, True, lambda ping: None)
         client.ended.addErrback(self.note)
         self.connect(client, self.server)
@@ -105,8 +100,7 @@ class PingTests(MessagingCase):
         self.wait(lambda: len(self.failed) >= 1)
         self.assertNothingLeft()
 
-    def test_serverLeaves(self) -> None:
-        """A server that leaves too early is told of, with the number of pings that were complete."""
+    def test_earlyServerEndIsReported(self) -> None:
         client = PingClient(0, 10, True, lambda ping: None)
         client.ended.addErrback(self.note)
         self.connect(client, self.server)
@@ -132,28 +126,22 @@ class PingTests(MessagingCase):
         (said,) = self.failed
         return said
 
-    def test_length(self) -> None:
-        """A message of another length is the end."""
+    def test_otherMessageLengthEnds(self) -> None:
         self.assertIn("sent 15 bytes", self.liar(bytes(15)))
 
-    def test_tooLarge(self) -> None:
-        """A ping that would take too much of the server's memory is the end, as one without bytes is."""
+    def test_tooLargePingEnds(self) -> None:
         self.assertIn("ping of 65537 bytes", self.liar(Advert(length=LARGEST + 1)))
 
-    def test_empty(self) -> None:
-        """A ping without bytes is the end."""
+    def test_emptyPingEnds(self) -> None:
         self.assertIn("ping of 0 bytes", self.liar(Advert()))
 
-    def test_otherSink(self) -> None:
-        """A sink of another length than the source is the end: nothing is written there."""
+    def test_sinkOfOtherLengthEnds(self) -> None:
         self.assertIn("a sink of 63", self.liar(Advert(length=64), Advert(length=63)))
 
-    def test_wrongMemory(self) -> None:
-        """Memory that is none of the client's is the end."""
+    def test_foreignMemoryEnds(self) -> None:
         self.assertIn("after 0 pings", self.liar(Advert(length=65)))
 
-    def test_impatient(self) -> None:
-        """A client that does not wait for its answer is cut off."""
+    def test_clientThatDoesNotWaitIsDisconnected(self) -> None:
         stranger = MessageRecorder()
         self.connect(stranger, self.server)
         region = stranger.transport.allocateMemory(64)
@@ -164,8 +152,7 @@ class PingTests(MessagingCase):
         self.wait(lambda: self.server.ended.called)
         self.assertIn("did not wait", self.failed[0])
 
-    def test_differs(self) -> None:
-        """A client that compares tells where a ping came back with another byte."""
+    def test_comparingClientReportsDifference(self) -> None:
 
         class Spoiling(MessageRecorder):
             def messageReceived(self, data: bytes, immediate: int | None) -> None:

@@ -151,15 +151,13 @@ class StreamTests(SynchronousTestCase):
             self.assertTrue(end.core.isDelivered)
 
     def test_seeds(self) -> None:
-        """Whatever the order of things, both ends hear all that was written, and of the end."""
         for seed in range(150):
             try:
                 self.play(seed)
             except BaseException as error:
                 raise AssertionError(f"seed {seed}") from error
 
-    def test_long(self) -> None:
-        """Sequence numbers go round: they have 16 bits."""
+    def test_sequenceNumbersWrap(self) -> None:
         one, other = pair(SMALL, SMALL)
         for number in range(70_000):
             one.core.write(b"%d" % (number % 10))
@@ -173,8 +171,7 @@ class StreamTests(SynchronousTestCase):
                 other.deliver(one)
             one.look()
 
-    def test_unread(self) -> None:
-        """Who does not read holds up the writer after the whole buffer, and not before."""
+    def test_unreadDataBlocksWriterAfterBuffer(self) -> None:
         one, other = pair(SMALL, SMALL)
         one.core.write(bytes(100_000))
         for _ in range(100):
@@ -187,8 +184,7 @@ class StreamTests(SynchronousTestCase):
         settle(one, other)
         self.assertEqual(other.heard, bytes(100_000))
 
-    def test_first(self) -> None:
-        """The first that each end says is where the second half of its buffer is, as librdmacm does."""
+    def test_firstMessageOffersSecondHalf(self) -> None:
         one, other = pair(SMALL, SMALL)
         (post,) = one.core.outgoing()
         self.assertEqual(post.address, ADDRESS + 16)
@@ -197,8 +193,7 @@ class StreamTests(SynchronousTestCase):
         said = kind.decode(bytes(one.local[post.begin : post.begin + post.length]))
         self.assertEqual(said, kind(address=ADDRESS + SMALL.table + 2048, rkey=KEY, length=2048))
 
-    def test_order(self) -> None:
-        """Targets are in the byte order of the end that has the table."""
+    def test_targetsUseOwnersByteOrder(self) -> None:
         one, other = End(SMALL), End(SMALL)
         peer = ConnectionData.decode(other.greeting.encode())
         for flags, kind in ((0, LittleTarget), (NETWORK_ORDER, Target)):
@@ -209,8 +204,7 @@ class StreamTests(SynchronousTestCase):
             target = kind.decode(bytes(one.local[post.begin : post.begin + 16]))
             self.assertEqual((target.address, target.length), (ADDRESS + SMALL.table + 2048, 2048))
 
-    def test_probe(self) -> None:
-        """A probe is a write of nothing that the peer does not hear of, only where nothing is under way."""
+    def test_probeIsEmptyWriteWhenIdle(self) -> None:
         one, other = pair(SMALL, SMALL)
         one.core.write(b"x")
         one.post()
@@ -260,7 +254,6 @@ class ToldTests(SynchronousTestCase):
             self.assertEqual(end.core.outgoing(), [])
 
     def test_seeds(self) -> None:
-        """All that was written arrives, and nothing that could be posted is left."""
         for seed in range(8):
             with self.subTest(seed=seed):
                 self.play(seed)
@@ -269,8 +262,7 @@ class ToldTests(SynchronousTestCase):
 class EndTests(SynchronousTestCase):
     """The end of a connection."""
 
-    def test_close(self) -> None:
-        """All that was written comes before the end; and the end is said by one message."""
+    def test_endFollowsAllBytes(self) -> None:
         one, other = pair(SMALL, SMALL)
         one.core.write(bytes(30_000))
         one.core.close()
@@ -281,8 +273,7 @@ class EndTests(SynchronousTestCase):
         other.core.write(b"late")
         self.assertTrue(other.core.wasCut)
 
-    def test_halves(self) -> None:
-        """After C{SHUTDOWN} of one end the other one can write on; its own end is C{DISCONNECT}."""
+    def test_halfCloseKeepsOtherDirection(self) -> None:
         one, other = pair(SMALL, SMALL)
         one.core.closeWriting()
         settle(one, other)
@@ -295,8 +286,7 @@ class EndTests(SynchronousTestCase):
         self.assertEqual(len(one.heard), 20_000)
         self.assertTrue(one.core.isOver and other.core.hasParted)
 
-    def test_crossed(self) -> None:
-        """Two C{SHUTDOWN} that cross are the end, too."""
+    def test_crossedShutdowns(self) -> None:
         one, other = pair(SMALL, SMALL)
         for each in (one, other):
             each.core.closeWriting()
@@ -304,8 +294,7 @@ class EndTests(SynchronousTestCase):
         settle(one, other)
         self.assertTrue(one.core.isOver and other.core.isOver)
 
-    def test_cut(self) -> None:
-        """Who has bytes left when the peer disconnects knows that they are lost."""
+    def test_lostBytesAreReported(self) -> None:
         one, other = pair(SMALL, SMALL)
         other.core.write(bytes(30_000))
         one.core.close()
@@ -327,16 +316,14 @@ class LyingTests(SynchronousTestCase):
         one.core.outgoing()
         return one.core
 
-    def test_operations(self) -> None:
-        """Operations that librdmacm passes over are passed over; those that it takes for data are none."""
+    def test_ignoredAndRefusedOperations(self) -> None:
         for operation in (1, 3, 5):
             self.assertRaises(PeerViolation, self.hears, operation << 29)
         for number in (2 << 29, immediate(Kind.MAPPING, 3), immediate(Kind.CONTROL, Control.KEEPALIVE)):
             self.assertTrue(self.hears(number).isReadable)
         self.assertTrue(self.hears(immediate(Kind.CONTROL, 99)).isReadable)
 
-    def test_tooMuch(self) -> None:
-        """Data beyond what was told, or without credits, or behind the end, are a violation."""
+    def test_excessDataIsViolation(self) -> None:
         self.assertRaises(PeerViolation, self.hears, 2049, 2049)
         self.assertRaises(PeerViolation, self.hears, (1 << 29) - 1)
         one, _ = pair(SMALL, SMALL)
@@ -347,8 +334,7 @@ class LyingTests(SynchronousTestCase):
         one.core.arrived(immediate(Kind.CONTROL, Control.SHUTDOWN), 0)
         self.assertRaises(PeerViolation, one.core.arrived, 1, 1)
 
-    def test_limits(self) -> None:
-        """A limit counts by its lower 16 bits alone, as librdmacm's may have more."""
+    def test_limitsCountLower16Bits(self) -> None:
         one, other = pair(SMALL, SMALL)
         one.core.outgoing()
         one.core.arrived(immediate(Kind.CREDITS, 0x10000), 0)
@@ -357,8 +343,7 @@ class LyingTests(SynchronousTestCase):
         one.core.arrived(immediate(Kind.CREDITS, 0x10001), 0)
         self.assertEqual(len(one.core.outgoing()), 1)
 
-    def test_any(self) -> None:
-        """Whatever comes, with whatever in the table: reading and writing go on, and memory is bounded."""
+    def test_arbitraryMessagesStayBounded(self) -> None:
         for seed in range(300):
             random = Random(seed)
             one, _ = pair(SMALL, SMALL)
@@ -382,8 +367,7 @@ class LyingTests(SynchronousTestCase):
             except PeerViolation:
                 pass
 
-    def test_connectionData(self) -> None:
-        """Connection data of any content can be begun with, or are refused with a reason."""
+    def test_arbitraryConnectionData(self) -> None:
         random = Random(5)
         good = End(SMALL).greeting.encode()
         self.assertRaises(WireError, understood, good[:39])
@@ -406,8 +390,7 @@ class LyingTests(SynchronousTestCase):
 class LayoutTests(SynchronousTestCase):
     """Bytes, as the specification has them."""
 
-    def test_connectionData(self) -> None:
-        """Each field stands where librdmacm has it."""
+    def test_connectionDataLayout(self) -> None:
         raw = bytes.fromhex(
             "01020180 00000000 00007f0011223344 aabbccdd 00000002 00007f0055667788 aabbccde 00010000"
         )
@@ -418,8 +401,7 @@ class LayoutTests(SynchronousTestCase):
         self.assertEqual(said.bufferLength, 65536)
         self.assertEqual(said.encode(), raw)
 
-    def test_target(self) -> None:
-        """A target of a little-endian host is all little-endian."""
+    def test_littleEndianTarget(self) -> None:
         raw = bytes.fromhex("88776655007f0000ddccbbaa00000100")
         target = LittleTarget(address=0x7F0055667788, rkey=RKey(0xAABBCCDD), length=65536)
         self.assertEqual(LittleTarget.decode(raw), target)

@@ -26,8 +26,7 @@ _UNPROBED = Options(keepalive=None)
 class ProducerTests(MessagingCase):
     """Connections that are closed while a producer is registered."""
 
-    def test_finishesWhenResumed(self) -> None:
-        """The connection ends at once when its producer unregisters as it is resumed, without any probe."""
+    def test_producerThatUnregistersWhenResumedEndsConnection(self) -> None:
         factory = Factory.forProtocol(Recorder)
         port: Any = self.successResultOf(
             RSocketServerEndpoint(self.clock, 7471, self.devices[1], options=_UNPROBED).listen(factory)
@@ -79,14 +78,12 @@ class FailureTests(MessagingCase):
         gc.collect()
         self.assertEqual([each() for each in self.streams], [None] * len(self.streamEnds))
 
-    def test_client(self) -> None:
-        """A client's end releases its memory when the attempt fails, while the end is still referenced."""
+    def test_failedClientReleasesMemory(self) -> None:
         self.assertFails()
         self.assertEqual(len(self.streamEnds), 1)
         self.assertReleased()
 
-    def test_server(self) -> None:
-        """A server's end releases its memory when the device refuses the queue pair's transition."""
+    def test_refusedTransitionReleasesServerMemory(self) -> None:
 
         def ready(*_: object) -> None:
             raise ResourceExhausted("no more queue pairs")

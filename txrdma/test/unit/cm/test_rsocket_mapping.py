@@ -50,8 +50,7 @@ def tell(end: End, index: int, entry: Mapped | LittleMapped, length: int = MAPPE
 class MappingTests(SynchronousTestCase):
     """Two ends that write into each other's memory."""
 
-    def test_write(self) -> None:
-        """Bytes at an offset come into the memory that is mapped there, with one event at either end."""
+    def test_writeReachesMappingWithOneEvent(self) -> None:
         one, other = pair(SMALL, SMALL)
         _, memory = mapped(other, 5000, 10_000)
         self.assertIs(one.core.writeMapped(5000, b"x"), None)
@@ -69,8 +68,7 @@ class MappingTests(SynchronousTestCase):
         self.assertEqual(one.core.events, [WriteCompleted(number)])
         self.assertEqual((one.core.backlog, one.core.isDelivered, other.core.unread), (0, True, 0))
 
-    def test_range(self) -> None:
-        """Bytes that are not all within one mapping are refused; neighbours are two mappings."""
+    def test_writeMustFitOneMapping(self) -> None:
         one, other = pair(SMALL, SMALL)
         mapped(other, 100, 50)
         mapped(other, 150, 50)
@@ -125,13 +123,11 @@ class MappingTests(SynchronousTestCase):
             self.assertEqual([each.number for each in completed], [*range(1, done[end] + 1)])
 
     def test_seeds(self) -> None:
-        """Writes to memory and to the stream are done in the order in which they were asked for."""
         for seed in range(30):
             with self.subTest(seed=seed):
                 self.play(seed)
 
-    def test_behindTheStream(self) -> None:
-        """A write to memory waits for the bytes before it, which wait for their reader, and then is done."""
+    def test_writeWaitsForEarlierStreamBytes(self) -> None:
         one, other = pair(SMALL, SMALL)
         _, memory = mapped(other, 0, 10)
         settle(one, other)
@@ -149,8 +145,7 @@ class MappingTests(SynchronousTestCase):
         settle(one, other)
         self.assertEqual((memory[:6], other.heard[-4:], len(other.heard)), (b"behind", b"last", 20_004))
 
-    def test_credits(self) -> None:
-        """Entries take no credit from the stream, however many: memory can be mapped for ever."""
+    def test_mappingsTakeNoStreamCredit(self) -> None:
         one, other = pair(SMALL, SMALL)
         for number in range(1000):
             index, _ = mapped(one, number, 1)
@@ -162,8 +157,7 @@ class MappingTests(SynchronousTestCase):
         self.assertEqual(len(other.heard), 3000)
         self.assertEqual(other.core.places, [])
 
-    def test_many(self) -> None:
-        """Entries beyond what may be under way wait, with all that was asked for behind them."""
+    def test_excessEntriesWaitInOrder(self) -> None:
         one, other = pair(SMALL, SMALL)
         for number in range(SMALL.mappings):
             mapped(one, number, 1)
@@ -173,8 +167,7 @@ class MappingTests(SynchronousTestCase):
         settle(one, other)
         self.assertEqual((len(other.core.places), other.heard), (SMALL.mappings, b"behind"))
 
-    def test_likeLibrdmacm(self) -> None:
-        """A peer that counts entries as messages, as librdmacm does, can go on as long as with its like."""
+    def test_peerCountingEntriesAsMessages(self) -> None:
         one, other = pair(SMALL, SMALL)
         tell(one, 0, OWN(offset=0, length=1))
         one.core.outgoing()
@@ -186,8 +179,7 @@ class MappingTests(SynchronousTestCase):
         self.assertEqual(post.immediate & 0xFFFF, SMALL.receives // 2 + SMALL.receives)
         self.assertEqual(other.core.places, [])
 
-    def test_ends(self) -> None:
-        """What is asked for before the end comes before the end; dropping it leaves nothing."""
+    def test_pendingRequestsPrecedeEnd(self) -> None:
         one, other = pair(SMALL, SMALL)
         _, memory = mapped(other, 0, 9000)
         settle(one, other)
@@ -209,8 +201,7 @@ class MappingTests(SynchronousTestCase):
         other.core.unmap(index)
         self.assertEqual(other.core.backlog, 0)
 
-    def test_empty(self) -> None:
-        """A write of no bytes is one, too: it completes in its turn, and the end waits for it."""
+    def test_emptyWriteCompletesInOrder(self) -> None:
         one, other = pair(SMALL, SMALL)
         mapped(other, 0, 10)
         settle(one, other)
@@ -234,8 +225,7 @@ class MappingTests(SynchronousTestCase):
 class UnmappingTests(SynchronousTestCase):
     """Memory that is mapped no more."""
 
-    def test_told(self) -> None:
-        """What is not posted when the peer unmaps its memory fails, and the stream behind it goes on."""
+    def test_unpostedWritesFailWhenUnmapped(self) -> None:
         one, other = pair(SMALL, SMALL)
         index, _ = mapped(other, 0, 10_000)
         mapped(other, 20_000, 10)
@@ -255,7 +245,6 @@ class UnmappingTests(SynchronousTestCase):
         self.assertEqual([each.offset for each in one.core.places], [20_000])
 
     def test_cancelled(self) -> None:
-        """A write that is cancelled goes no further than it has been posted."""
         one, other = pair(SMALL, SMALL)
         _, memory = mapped(other, 0, 10_000)
         settle(one, other)
@@ -274,8 +263,7 @@ class UnmappingTests(SynchronousTestCase):
         self.assertEqual(memory[2048:9002], bytes(9001 - 2048) + b"\3")
         self.assertEqual(one.core.events, [WriteCompleted(third or 0)])
 
-    def test_room(self) -> None:
-        """There are as many mappings as the peer offers; closed ones make room."""
+    def test_mappingLimitOfPeer(self) -> None:
         one, other = pair(SMALL, SMALL._replace(mappings=2))
         first, _ = mapped(one, 0, 10)
         mapped(one, 10, 10)
@@ -288,8 +276,7 @@ class UnmappingTests(SynchronousTestCase):
         self.assertRaises(ResourceExhausted, one.core.checkMapping, 0, 1)
         mapped(other, 0, 10)
 
-    def test_offsets(self) -> None:
-        """Offsets that a C program can't have, and those that are mapped already, are refused."""
+    def test_invalidOffsetsAreRefused(self) -> None:
         one, _ = pair(SMALL, SMALL)
         mapped(one, 100, 100)
         for offset, length in (
@@ -304,14 +291,12 @@ class UnmappingTests(SynchronousTestCase):
 class LyingTests(SynchronousTestCase):
     """Peers that say of their memory whatever they like."""
 
-    def test_beyond(self) -> None:
-        """An entry that the table does not have is a violation."""
+    def test_entryBeyondTableIsViolation(self) -> None:
         for index in (SMALL.mappings, 0xFFFF, (1 << 29) - 1):
             one, _ = pair(SMALL, SMALL)
             self.assertRaises(PeerViolation, one.core.arrived, immediate(Kind.MAPPING, index), MAPPED_BYTES)
 
-    def test_nonsense(self) -> None:
-        """Memory at the end of all addresses and offsets is written to as the peer says, and no further."""
+    def test_wrappingAddressesStayBounded(self) -> None:
         one, _ = pair(SMALL, SMALL)
         last = (1 << 64) - 1
         tell(one, 3, OWN(offset=last, address=last, rkey=KEY, length=(1 << 32) - 1))
@@ -321,8 +306,7 @@ class LyingTests(SynchronousTestCase):
         for post in one.core.outgoing():
             self.assertLess(post.address, 1 << 64)
 
-    def test_any(self) -> None:
-        """Whatever is told: requests go on or end with a violation, and each write has its event."""
+    def test_arbitraryEntries(self) -> None:
         for seed in range(100):
             with self.subTest(seed=seed):
                 self.play(Random(seed))
@@ -359,8 +343,7 @@ class LayoutTests(SynchronousTestCase):
 
     RAW = bytes.fromhex("0010000000000000 00f0776655440000 ddccbbaa 40420f00")
 
-    def test_entry(self) -> None:
-        """An entry is in the byte order of the host that has the table."""
+    def test_entryUsesOwnersByteOrder(self) -> None:
         entry: dict[str, Any] = {
             "offset": 4096,
             "address": 0x44556677F000,
@@ -382,8 +365,7 @@ class LayoutTests(SynchronousTestCase):
             )
             self.assertEqual(one.local[post.begin : post.begin + post.length], kind(**entry).encode())
 
-    def test_offer(self) -> None:
-        """An end tells how many entries it has; the peer's are counted as librdmacm scales them."""
+    def test_offerScalesAsLibrdmacm(self) -> None:
         greeting = End(SMALL).greeting
         self.assertEqual((greeting.flags & MAPPINGS, greeting.mappings, greeting.room), (MAPPINGS, 8, 8))
         for flags, said, room in (
@@ -393,8 +375,7 @@ class LayoutTests(SynchronousTestCase):
             data = ConnectionData(flags=flags, mappings=said)
             self.assertEqual(data.room, room)
 
-    def test_plain(self) -> None:
-        """An end that has nothing mapped sends what it would send to a peer that knows of no mappings."""
+    def test_withoutMappingsNothingChanges(self) -> None:
         posts = []
         for mappings in (0, 8):
             one, other = pair(SMALL, SMALL._replace(mappings=mappings))

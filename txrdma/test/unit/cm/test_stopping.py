@@ -27,8 +27,7 @@ class StoppingTests(SynchronousTestCase):
             self.clock, protocol, lambda: self.done.append("leave"), lambda: self.done.append("abort")
         )
 
-    def test_inTime(self) -> None:
-        """The reactor waits until the protocol has heard of the end, and nothing is left."""
+    def test_reactorWaitsForOrderlyEnd(self) -> None:
         stopping = self.make()
         stopped = self.clock.stop()
         self.assertEqual(self.done, ["leave"])
@@ -37,8 +36,7 @@ class StoppingTests(SynchronousTestCase):
         self.successResultOf(stopped)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_late(self) -> None:
-        """A peer that takes nothing is left behind after a while."""
+    def test_unresponsivePeerIsAbandoned(self) -> None:
         stopping = self.make()
         stopped = self.clock.stop()
         self.clock.advance(LEAVING_SECONDS)
@@ -46,8 +44,7 @@ class StoppingTests(SynchronousTestCase):
         stopping.ended()
         self.successResultOf(stopped)
 
-    def test_several(self) -> None:
-        """The reactor waits for all; one that fails keeps nobody from leaving."""
+    def test_reactorWaitsForAll(self) -> None:
 
         def fail() -> None:
             raise ValueError("no")
@@ -61,8 +58,7 @@ class StoppingTests(SynchronousTestCase):
             connection.ended()
         self.successResultOf(stopped)
 
-    def test_endedMeanwhile(self) -> None:
-        """A connection that another one's end takes along, as a proxy's does, is not waited for."""
+    def test_connectionEndedByAnotherIsNotWaitedFor(self) -> None:
         others: list[Stopping] = []
         first = Stopping(self.clock, None, lambda: others[0].ended(), lambda: None)
         others.append(self.make())
@@ -71,8 +67,7 @@ class StoppingTests(SynchronousTestCase):
         self.successResultOf(stopped)
         self.assertEqual((self.done, self.clock.getDelayedCalls()), ([], []))
 
-    def test_madeMeanwhile(self) -> None:
-        """A connection that is made while the reactor stops ends, too."""
+    def test_connectionMadeWhileStoppingEnds(self) -> None:
         made: list[Stopping] = []
         first = Stopping(self.clock, None, lambda: made.append(self.make()), lambda: None)
         stopped = self.clock.stop()
@@ -82,15 +77,13 @@ class StoppingTests(SynchronousTestCase):
         made[0].ended()
         self.successResultOf(stopped)
 
-    def test_endedBefore(self) -> None:
-        """A connection that ends before the reactor stops leaves no trigger."""
+    def test_endedConnectionLeavesNoTrigger(self) -> None:
         stopping = self.make()
         stopping.ended()
         stopping.ended()
         self.assertEqual((self.clock.triggers, self.done), ([], []))
 
-    def test_parting(self) -> None:
-        """A protocol that ends its connection by itself is left to do so."""
+    def test_protocolEndingItselfIsLeftAlone(self) -> None:
 
         @implementer(IClosesOnShutdown)
         class Stream:

@@ -78,8 +78,7 @@ class ReplayTests(StrangerCase):
         self.assertUndisturbed()
         self.wait(lambda: [len(device._queuePairs) for device in self.devices] == before, 200.0)
 
-    def test_everything(self) -> None:
-        """The connection that lives is not disturbed, and what old REQs have begun again ends."""
+    def test_replaysDoNotDisturb(self) -> None:
         for seed in range(4):
             with self.subTest(seed=seed):
                 self.play(Random(seed))
@@ -136,8 +135,7 @@ class PrivateDataTests(StrangerCase):
         self.wait(lambda: len(self.devices[1]._queuePairs) == before, 2000.0)
         self.assertUndisturbed()
 
-    def test_lies(self) -> None:
-        """Each REQ gets a REP or a REJ; no program and no code of ours fails."""
+    def test_arbitraryPrivateDataGetsREPOrREJ(self) -> None:
         counters = self.manager.counters
         for seed in range(4):
             with self.subTest(seed=seed):
@@ -157,8 +155,7 @@ class PrivateDataTests(StrangerCase):
 class StreamCancelTests(MessagingCase):
     """Attempts at an rsocket stream that are cancelled after each event leave nothing, at either end."""
 
-    def test_everywhere(self) -> None:
-        """After each step of time an attempt can be cancelled; ids, timers and queue pairs are free."""
+    def test_cancelledAfterEachStepLeavesNothing(self) -> None:
         cancelled = 0
         for steps in range(200):
             server = RSocketServerEndpoint(self.clock, STREAM_PORT, self.devices[1])

@@ -8,22 +8,18 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from zope.interface.verify import verifyObject
-
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 
 from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Completion, CompletionOpcode, Segment, Status
 from txrdma.mad.ports import verbsport
-from txrdma.messages.interfaces import IMessageProtocolFactory, IMessageTransport
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.soft import device as softdevice
@@ -34,15 +30,7 @@ from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorder
 class OpeningTests(MessagingCase):
     """Connections are made, or not."""
 
-    def test_interfaces(self) -> None:
-        """Protocols, factories and transports provide what they promise."""
-        client, _server = self.connected()
-        verifyObject(IRDMAProtocol, client)
-        verifyObject(IMessageTransport, client.transport)
-        verifyObject(IMessageProtocolFactory, MessageFactory(MessageRecorder))
-
-    def test_terms(self) -> None:
-        """Depths, MTU, retries and lengths are agreed on, and both ends see them."""
+    def test_negotiatedTerms(self) -> None:
         terms = Terms(messageBytes=1000, receives=5, reads=2, mtu=MTU.MTU_512, retryCount=5, rnrRetryCount=6)
         client, server = self.connected(terms, Terms(messageBytes=3000, receives=9, reads=3))
         here, there = client.transport.agreed, server.transport.agreed
@@ -58,8 +46,7 @@ class OpeningTests(MessagingCase):
         self.assertEqual((attributes.pathMTU, attributes.retryCount), (MTU.MTU_512, 5))
         self.assertEqual((attributes.maxRDAtomic, attributes.maxDestRDAtomic), (2, 2))
 
-    def test_privateData(self) -> None:
-        """Private data reach the other end as they are, both ways."""
+    def test_privateDataBothWays(self) -> None:
         factory = Recorders(lambda: self.made(b"welcome\0\0"))
         self.serve(factory)
         client = self.result(self.ask(privateData=b"\0hello\0"))
@@ -72,13 +59,11 @@ class OpeningTests(MessagingCase):
         self.assertEqual(self.served[0].transport.getPeer().address.gid, self.path().sgid)
 
     def test_tooMuchPrivateData(self) -> None:
-        """Private data that a REQ has no room for fail before anything is sent."""
         self.failureResultOf(self.ask(privateData=bytes(81)), ValueError)
         self.failureResultOf(self.ask(replace(USUAL, usesCredits=False), bytes(93)), ValueError)
         self.assertNothingLeft()
 
-    def test_rejected(self) -> None:
-        """A factory can reject, with a reason and private data; its protocol never existed."""
+    def test_factoryRejects(self) -> None:
 
         def reject() -> MessageRecorder:
             raise Rejection(RejectReason.CONSUMER_REJECT, b"not today")
@@ -92,8 +77,7 @@ class OpeningTests(MessagingCase):
         port.stopListening()
         self.assertNothingLeft()
 
-    def test_noProtocol(self) -> None:
-        """A factory without a protocol rejects; so does a host where nobody listens, for another reason."""
+    def test_factoryWithoutProtocolRejects(self) -> None:
         port = self.serve(MessageFactory(lambda: None))
         asked = self.ask()
         self.wait(lambda: asked.called)
@@ -108,22 +92,7 @@ class OpeningTests(MessagingCase):
         other.stopListening()
         self.assertNothingLeft()
 
-    def test_failingFactory(self) -> None:
-        """A factory that fails costs its connection, at either end, and nothing else."""
-
-        def fail() -> MessageRecorder:
-            raise RuntimeError("no")
-
-        port = self.serve(MessageFactory(fail))
-        asked = self.ask()
-        self.wait(lambda: asked.called)
-        self.failureResultOf(asked, Rejected)
-        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        port.stopListening()
-        self.assertNothingLeft()
-
-    def test_mtu(self) -> None:
-        """A path MTU that the passive end rejects is followed by the one that it wants, which both have."""
+    def test_rejectedMTUIsRetriedSmaller(self) -> None:
         port = self.serve(terms=Terms(mtu=MTU.MTU_512))
         client = self.result(self.ask())
         self.wait(lambda: self.served[-1].isMade)
@@ -134,8 +103,7 @@ class OpeningTests(MessagingCase):
         port.stopListening()
         self.assertNothingLeft()
 
-    def test_badMTU(self) -> None:
-        """A rejection for the path MTU that names no smaller one is the end, as is the smallest one."""
+    def test_unusableMTURejectionEnds(self) -> None:
         told: list[int] = []
 
         def refuse() -> RDMAProtocol:
@@ -154,8 +122,7 @@ class OpeningTests(MessagingCase):
         port.stopListening()
         self.assertNothingLeft()
 
-    def test_partition(self) -> None:
-        """Queue pairs are in the partition of the path, each by its own port's P_Key."""
+    def test_queuePairsUseThePartitionOfThePath(self) -> None:
         tables = [0xFFFF, 0x8005, 0x8007], [0x0007, 0xFFFF]
         for device, table in zip(self.devices, tables, strict=True):
             self.patch(device, "pkeys", lambda port, table=table: table)
@@ -175,8 +142,7 @@ class OpeningTests(MessagingCase):
         )
         port.stopListening()
 
-    def test_silence(self) -> None:
-        """A host that does not answer fails the attempt, and leaves nothing."""
+    def test_silentHostFailsAttempt(self) -> None:
         port = self.serve()
         self.network.partition(*(each[0] for each in self.addresses))
         asked = self.ask(Terms(responseTimeout=10, maxCMRetries=2))
@@ -185,8 +151,7 @@ class OpeningTests(MessagingCase):
         port.stopListening()
         self.assertNothingLeft()
 
-    def test_taken(self) -> None:
-        """A service that somebody listens to can't be listened to by another."""
+    def test_serviceHasOneListener(self) -> None:
         port = self.serve()
         again = self.ends().listen(MessageFactory(MessageRecorder))
         self.failureResultOf(again, InvalidRequest)
@@ -197,21 +162,7 @@ class OpeningTests(MessagingCase):
 class MessageTests(MessagingCase):
     """Data in both directions."""
 
-    def test_messages(self) -> None:
-        """Messages arrive in order, as long as they were, with their immediate data or without."""
-        client, server = self.connected()
-        client.transport.sendMessage(b"one")
-        client.transport.sendMessage(b"", 7)
-        client.transport.sendMessage(b"", None)
-        client.transport.sendMessage(bytes(4096), 0)
-        server.transport.sendMessage(b"two", 0xFFFFFFFF)
-        self.wait(lambda: len(server.messages) == 4 and client.messages)
-        self.assertEqual(server.messages, [(b"one", None), (b"", 7), (b"", None), (bytes(4096), 0)])
-        self.assertEqual(client.messages, [(b"two", 0xFFFFFFFF)])
-        self.assertRaises(InvalidRequest, client.transport.sendMessage, bytes(4097))
-
-    def test_write(self) -> None:
-        """A write is in the peer's memory when it completes; immediate data tell the peer."""
+    def test_writeCompletesInPeersMemory(self) -> None:
         client, server = self.connected()
         theirs, ours = server.transport.allocateMemory(100), client.transport.allocateMemory(100)
         ours.view[:5] = b"hello"
@@ -228,7 +179,6 @@ class MessageTests(MessagingCase):
         self.assertEqual(server.messages, [])
 
     def test_read(self) -> None:
-        """A read brings the peer's bytes; one that is cancelled tells nobody."""
         client, server = self.connected()
         theirs, ours = server.transport.allocateMemory(100), client.transport.allocateMemory(100)
         theirs.view[:5] = b"there"
@@ -239,15 +189,18 @@ class MessageTests(MessagingCase):
         self.result(client.transport.read(segment, theirs.address, theirs.rkey))
         self.assertEqual(bytes(ours.view[:5]), b"there")
 
-    def test_noReads(self) -> None:
-        """An end that takes no reads is not asked for any."""
+    def test_readsRefusedByPeer(self) -> None:
         client, _server = self.connected(serverTerms=Terms(reads=0))
         ours = client.transport.allocateMemory(8)
         segment = Segment(ours.address, 8, ours.lkey)
         self.assertRaises(InvalidRequest, client.transport.read, segment, 0, ours.rkey)
 
-    def test_wrongKey(self) -> None:
-        """A write by a key that is none ends the connection at both ends, and fails what waits."""
+    def test_invalidRequestsAreRefused(self) -> None:
+        client, _server = self.connected()
+        self.assertRaises(InvalidRequest, client.transport.sendMessage, bytes(4097))
+        self.assertRaises(InvalidRequest, client.transport.registerProducer, ProducerRecorder(), False)
+
+    def test_wrongKeyEndsBothEnds(self) -> None:
         client, server = self.connected()
         ours = client.transport.allocateMemory(8)
         segment = Segment(ours.address, 8, ours.lkey)
@@ -259,8 +212,7 @@ class MessageTests(MessagingCase):
         self.failureResultOf(client.transport.read(segment, 0, ours.rkey), ConnectionLost)
         self.assertNothingLeft()
 
-    def test_many(self) -> None:
-        """Hundreds of messages both ways arrive by few receives, though no sender would try again."""
+    def test_manyMessagesWithFewReceives(self) -> None:
         for seed in range(3):
             random = Random(seed)
             terms = [Terms(64, random.randrange(1, 9), random.randrange(1, 9)) for _ in range(2)]
@@ -278,8 +230,7 @@ class MessageTests(MessagingCase):
             server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
-    def test_faults(self) -> None:
-        """Messages arrive once and in order on a network that loses, doubles and reorders."""
+    def test_faultyNetworkDeliversOnceInOrder(self) -> None:
         for seed in range(4):
             self.network.reseed(seed)
             client, server = self.connected(Terms(2000, 4, 4), Terms(2000, 3, 5))
@@ -295,45 +246,7 @@ class MessageTests(MessagingCase):
                 each.lost[0].trap(ConnectionDone)
         self.assertNothingLeft(200)
 
-    def test_paused(self) -> None:
-        """A paused protocol gets no more than it has, its peer waits, and nothing is lost."""
-        client, server = self.connected(Terms(64, 4, 2), Terms(64, 4, 2))
-        server.transport.pauseProducing()
-        for index in range(20):
-            client.transport.sendMessage(bytes([index]))
-        server.transport.sendMessage(b"still sending")
-        self.wait(lambda: client.messages)
-        self.pause(1.0)
-        self.assertEqual(server.messages, [])
-        server.transport.resumeProducing()
-        self.wait(lambda: len(server.messages) == 20)
-        self.assertEqual(b"".join(data for data, _ in server.messages), bytes(range(20)))
-
-    def test_producer(self) -> None:
-        """A producer is paused while messages wait, and resumed when none does."""
-        client, server = self.connected(Terms(64, 4, 2), Terms(64, 4, 2))
-        left = 50
-
-        def produce() -> None:
-            nonlocal left
-            while left and producer.calls[-1] == "resume":
-                left -= 1
-                client.transport.sendMessage(b"more")
-            if not left:
-                client.transport.unregisterProducer()
-
-        producer = ProducerRecorder(produce)
-        self.assertRaises(InvalidRequest, client.transport.registerProducer, producer, False)
-        client.transport.registerProducer(producer, True)
-        producer.resumeProducing()
-        self.wait(lambda: len(server.messages) == 50)
-        self.assertEqual(producer.calls[:3], ["resume", "pause", "resume"])
-        client.transport.registerProducer(producer, True)
-        client.transport.abortConnection()
-        self.assertEqual(producer.calls[-1], "stop")
-
-    def test_notCounted(self) -> None:
-        """A peer that does not count is sent to as it goes: its device says when there is no receive."""
+    def test_peerWithoutCredits(self) -> None:
         client, server = self.connected(Terms(64, 2, 8, usesCredits=False), Terms(64, 2, 8))
         self.assertIsNone(client.transport.agreed.receives)
         self.assertIsNone(server.transport.agreed.receives)
@@ -347,8 +260,7 @@ class MessageTests(MessagingCase):
 class EndTests(MessagingCase):
     """The end of connections, by either end."""
 
-    def test_done(self) -> None:
-        """Who loses a connection has first sent all; both ends are done, and nothing is left."""
+    def test_loseConnectionSendsAllFirst(self) -> None:
         client, server = self.connected(Terms(64, 2, 2), Terms(64, 2, 2))
         for index in range(9):
             client.transport.sendMessage(bytes([index]))
@@ -363,8 +275,7 @@ class EndTests(MessagingCase):
         client.transport.abortConnection()
         self.assertNothingLeft()
 
-    def test_flushed(self) -> None:
-        """A peer's queue pair that goes before its DREP comes, as over shared memory, is no loss."""
+    def test_flushBeforeDREPIsNoLoss(self) -> None:
         client, server = self.connected()
         pair: Any = client.transport._pair
         flushed = Completion(0, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, pair.number)
@@ -378,24 +289,21 @@ class EndTests(MessagingCase):
             end.lost[0].trap(expected)
         self.assertNothingLeft()
 
-    def test_answered(self) -> None:
-        """The last one at the passive end answers before it is gone: nobody has to ask twice."""
+    def test_passiveEndAnswersBeforeItIsGone(self) -> None:
         client, server = self.connected()
         client.transport.sendMessage(b"last")
         client.transport.loseConnection(b"farewell")
         self.wait(lambda: client.lost and server.lost, 0.1)
         self.assertNothingLeft(0.1)
 
-    def test_crossed(self) -> None:
-        """Both ends may end at once."""
+    def test_crossedEnds(self) -> None:
         client, server = self.connected()
         for each in (client, server):
             each.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)
         self.assertNothingLeft()
 
-    def test_paused(self) -> None:
-        """A paused protocol gets the last messages, then the end, when it goes on."""
+    def test_pausedProtocolGetsMessagesThenEnd(self) -> None:
         client, server = self.connected()
         server.transport.pauseProducing()
         client.transport.sendMessage(b"last")
@@ -408,8 +316,7 @@ class EndTests(MessagingCase):
         server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
-    def test_pausedForever(self) -> None:
-        """A paused protocol may lose the connection after its peer did: it ends at once."""
+    def test_pausedProtocolMayCloseAfterPeer(self) -> None:
         client, server = self.connected()
         server.transport.pauseProducing()
         client.transport.loseConnection()
@@ -419,8 +326,7 @@ class EndTests(MessagingCase):
         server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
-    def test_pausedBetween(self) -> None:
-        """A protocol that pauses after each message gets all messages of a peer that closed in order."""
+    def test_pausingAfterEachMessageGetsAll(self) -> None:
         for terms in (USUAL, replace(USUAL, usesCredits=False), replace(USUAL, keepalive=0.5)):
             client, server = self.connected(terms, terms)
             take = server.messageReceived
@@ -445,8 +351,7 @@ class EndTests(MessagingCase):
                 each.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
-    def test_unsentAtTheEnd(self) -> None:
-        """A receiver that drains is told that its own message did not arrive, after all of the peer's."""
+    def test_drainingReceiverLearnsOfUnsent(self) -> None:
         client, server = self.connected(Terms(64, 4, 4), Terms(64, 4, 4))
         client.transport.pauseProducing()
         for _ in range(9):
@@ -463,8 +368,7 @@ class EndTests(MessagingCase):
         server.lost[0].trap(ConnectionLost)
         self.assertNothingLeft()
 
-    def test_aborted(self) -> None:
-        """Who aborts is told so at once; the peer hears of an end, and knows what it has not sent."""
+    def test_abortIsReportedAtOnce(self) -> None:
         client, server = self.connected(Terms(64, 2, 2), Terms(64, 2, 2))
         client.transport.pauseProducing()
         for _ in range(9):
@@ -476,8 +380,7 @@ class EndTests(MessagingCase):
         server.lost[0].trap(ConnectionLost)
         self.assertNothingLeft()
 
-    def test_silence(self) -> None:
-        """A peer that is cut off loses the connection for who sends to it, and leaves nothing there."""
+    def test_unreachablePeerEndsSender(self) -> None:
         client, server = self.connected()
         self.network.partition(*(each[0] for each in self.addresses))
         client.transport.sendMessage(b"in vain")
@@ -486,8 +389,7 @@ class EndTests(MessagingCase):
         server.transport.abortConnection()
         self.assertNothingLeft()
 
-    def test_keepalive(self) -> None:
-        """A peer that vanishes while neither end sends is detected by an end that probes, and by no other."""
+    def test_keepaliveDetectsVanishedPeer(self) -> None:
         client, server = self.connected(Terms(keepalive=2.0), Terms(keepalive=None))
         self.pause(30.0)
         self.assertEqual((client.lost, server.lost, server.writes), ([], [], []))
@@ -500,7 +402,6 @@ class EndTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_keepaliveDefault(self) -> None:
-        """Both ends of an idle connection detect within a minute that the other one vanished."""
         client, server = self.connected()
         self.network.partition(*(each[0] for each in self.addresses))
         self.pause(60.0)
@@ -508,29 +409,14 @@ class EndTests(MessagingCase):
             end.lost[0].trap(ConnectionLost)
         self.assertNothingLeft()
 
-    def test_keepaliveOver(self) -> None:
-        """The end of a connection is the end of its probes."""
+    def test_endStopsProbes(self) -> None:
         client, server = self.connected(Terms(keepalive=2.0), Terms(keepalive=3.0))
         client.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)
         self.assertNothingLeft()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_failure(self) -> None:
-        """A protocol that fails loses its connection, and nothing else."""
-        client, server = self.connected()
-        other = self.result(self.again())
-        server.messageReceived = lambda data, immediate: 1 / 0  # type: ignore[assignment]
-        client.transport.sendMessage(b"crash")
-        self.wait(lambda: client.lost and server.lost)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        server.lost[0].trap(ConnectionLost)
-        self.assertEqual(other.lost, [])
-        other.transport.sendMessage(b"fine")
-        self.wait(lambda: self.served[-1].messages)
-
-    def test_lostRTU(self) -> None:
-        """Data stand in for an RTU that is lost: the passive protocol begins with them."""
+    def test_dataReplacesLostRTU(self) -> None:
         self.serve()
         asked = self.ask()
         self.network.drop(lambda packet: b"\x00\x14" in bytes(packet.payload)[16:18], times=1)

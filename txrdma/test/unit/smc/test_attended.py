@@ -46,29 +46,25 @@ class AttendantTests(SynchronousTestCase):
     def ready(self) -> None:
         self.calls += 1
 
-    def test_readable(self) -> None:
-        """The reactor is called once when a descriptor is readable."""
+    def test_readableDescriptorCallsOnce(self) -> None:
         self.attendant.watch([self.reading], None)
         os.write(self.writing, b"!")
         self.assertTrue(self.reactor.called.wait(PATIENCE))
         self.attendant.stop()
         self.assertEqual(self.calls, 1)
 
-    def test_late(self) -> None:
-        """The reactor is called when the time is over."""
+    def test_timeoutCallsReactor(self) -> None:
         self.attendant.watch([self.reading], 0.0)
         self.assertTrue(self.reactor.called.wait(PATIENCE))
 
-    def test_stopped(self) -> None:
-        """What is watched no more calls nobody, and its thread is gone."""
+    def test_stopEndsThread(self) -> None:
         self.attendant.watch([self.reading], None)
         self.attendant.stop()
         self.attendant.stop()
         os.write(self.writing, b"!")
         self.assertEqual(self.calls, 0)
 
-    def test_watchesAgain(self) -> None:
-        """A second watch takes the place of the first."""
+    def test_secondWatchReplacesFirst(self) -> None:
         self.attendant.watch([self.reading], None)
         self.attendant.watch([], 0.0)
         self.assertTrue(self.reactor.called.wait(PATIENCE))

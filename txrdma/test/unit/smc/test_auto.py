@@ -44,8 +44,7 @@ class RealPortsTests(SynchronousTestCase):
         self.patch(Networks, "looks", 0)
         self.ports = RealPorts()
 
-    def test_noDevices(self) -> None:
-        """Where there is no device nothing is looked at, until the next look is due."""
+    def test_missingDevicesAreCachedAsMissing(self) -> None:
         self.assertIsNone(self.ports.portFor("10.0.0.1", "10.0.0.2"))
         (self.folder / "mlx5_0").mkdir(parents=True)
         self.assertFalse(self.ports.isAny())
@@ -54,13 +53,11 @@ class RealPortsTests(SynchronousTestCase):
         self.assertEqual(Networks.looks, 0)
 
     def test_withoutPyverbs(self) -> None:
-        """Without pyverbs a device is of no use."""
         (self.folder / "mlx5_0").mkdir(parents=True)
         self.patch(realports, "hasPyverbs", lambda: False)
         self.assertIsNone(self.ports.portFor("10.0.0.1", "10.0.0.2"))
 
-    def test_kept(self) -> None:
-        """A thousand connections cost one look, until what was seen is too old."""
+    def test_thousandConnectionsScanOnce(self) -> None:
         (self.folder / "mlx5_0").mkdir(parents=True)
         for number in range(1000):
             found = self.ports.portFor("10.0.0.1", f"10.0.1.{number % 250}")
@@ -71,8 +68,7 @@ class RealPortsTests(SynchronousTestCase):
         self.assertIsNone(self.ports.portFor("10.0.0.1", "10.0.1.1"))
         self.assertEqual(Networks.looks, 2)
 
-    def test_failed(self) -> None:
-        """A device that could not be opened is tried again later."""
+    def test_failedDeviceIsRetriedLater(self) -> None:
         (self.folder / "mlx5_0").mkdir(parents=True)
         self.ports.fail("pyverbs:mlx5_0")
         self.assertIsNone(self.ports.portFor("10.0.0.1", "10.0.0.2"))

@@ -43,18 +43,15 @@ class ScarceTests(SynchronousTestCase):
         domain: Any = self.domain
         return self.pool.grow(size, domain, isPinned=isPinned).count
 
-    def test_pinned(self) -> None:
-        """The first buffer has one ring; others have more as connections come, up to sixteen."""
+    def test_pinnedBuffersGrowWithConnections(self) -> None:
         self.domain.left = 1 << 30
         self.assertEqual([self.grow() for _ in range(6)], [1, 1, 2, 3, 4, 5])
         self.assertEqual([self.grow() for _ in range(16)][-1], 16)
 
-    def test_unpinned(self) -> None:
-        """Where memory comes with use, a buffer has sixteen rings from the beginning."""
+    def test_unpinnedBufferHasSixteenRings(self) -> None:
         self.assertEqual(self.grow(isPinned=False), 16)
 
-    def test_halved(self) -> None:
-        """When the device has not enough memory for a buffer, it gets half of it, down to one ring."""
+    def test_halvedWhenMemoryIsScarce(self) -> None:
         self.domain.left = 1 << 20
         self.assertEqual(self.grow(isPinned=False), 4)
         self.assertRaises(ResourceExhausted, self.grow)

@@ -22,7 +22,6 @@ class InterfaceTests(SynchronousTestCase):
     """Carriers and their parts."""
 
     def test_provided(self) -> None:
-        """Each of them provides its interface, whatever the options choose."""
         verifyClass(IDialing, DialedClient)
         for options in (Options(), Options(agreed=True)):
             carrier = carrierFor(reactor, options)

@@ -157,22 +157,19 @@ class RecordedTests(SynchronousTestCase):
     """What the Linux kernel sent."""
 
     def test_roundTrip(self) -> None:
-        """Every message is read, and made again byte for byte."""
         messages = recorded()
         self.assertGreater(len(messages), 20)
         for name, raw in messages:
             self.assertEqual(decode(raw).encode(), raw, name)
 
     def test_kinds(self) -> None:
-        """Proposals, both answers of both kinds of contact, and a Decline are among them."""
         kinds: set[tuple[type, bool | None]] = {(type(message), getattr(message, "firstContact", None))
                  for message in (decode(raw) for _, raw in recorded())}  # fmt: skip
         expected: set[tuple[type, bool | None]] = {(Proposal, None), (Decline, None)}
         expected |= {(kind, first) for kind in (Accept, Confirm) for first in (True, False)}
         self.assertEqual(kinds, expected)
 
-    def test_proposal(self) -> None:
-        """A kernel with RoCE v2 only offers version 2.1, and its EID."""
+    def test_proposalOfVersion21(self) -> None:
         proposal = decode(next(raw for name, raw in recorded() if name == "smc-first"))
         assert isinstance(proposal, Proposal) and proposal.v2 is not None
         self.assertEqual((proposal.version, proposal.typeV1, proposal.typeV2), (2, Path.NONE, Path.SMC_R))
@@ -181,8 +178,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual((proposal.v2.release, proposal.v2.maxLinks), (1, 2))
         self.assertEqual(proposal.v2.gid, GID.fromIP("10.77.0.1"))
 
-    def test_confirm(self) -> None:
-        """A first contact's Confirm lists the client's GIDs."""
+    def test_firstContactConfirmListsGIDs(self) -> None:
         confirms = [decode(raw) for name, raw in recorded() if name == "smc-two-links"]
         first = next(each for each in confirms if isinstance(each, Confirm) and each.firstContact)
         assert first.v2 is not None and first.v2.firstContact is not None
@@ -191,7 +187,6 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual((first.index, first.size, first.mtu), (1, 65536, 3))
 
     def test_decline(self) -> None:
-        """The server of 10.78.0.0/24 has no device."""
         decline = next(decode(raw) for name, raw in recorded() if name == "smc-decline" and raw[4] == 4)
         assert isinstance(decline, Decline)
         self.assertEqual((decline.diagnosis, decline.osType), (Diagnosis.NOSMCRDEV, OSType.LINUX))
@@ -201,12 +196,10 @@ class SmcGoTests(SynchronousTestCase):
     """Messages of version 1 from the tests of smc-go."""
 
     def test_roundTrip(self) -> None:
-        """They are made again byte for byte."""
         for name in ("proposal", "accept", "decline"):
             self.assertEqual(decode(SMC_GO[name]).encode(), SMC_GO[name])
 
     def test_proposal(self) -> None:
-        """The client is in 127.0.0.0/8."""
         proposal = decode(SMC_GO["proposal"])
         assert isinstance(proposal, Proposal)
         self.assertEqual((proposal.subnet, proposal.prefixLength), (0x7F000000, 8))
@@ -214,7 +207,6 @@ class SmcGoTests(SynchronousTestCase):
         self.assertTrue(proposal.offersV1)
 
     def test_accept(self) -> None:
-        """The fields are where facts say that they are."""
         accept = decode(SMC_GO["accept"])
         assert isinstance(accept, Accept)
         self.assertEqual((accept.qpn, accept.rkey, accept.index, accept.token), (228, 5501, 1, 5))
@@ -222,7 +214,6 @@ class SmcGoTests(SynchronousTestCase):
         self.assertEqual((accept.address, accept.firstContact), (0xF0A60000, True))
 
     def test_decline(self) -> None:
-        """No device."""
         decline = decode(SMC_GO["decline"])
         assert isinstance(decline, Decline)
         self.assertEqual(decline.diagnosis, Diagnosis.NOSMCDEV)
@@ -231,16 +222,14 @@ class SmcGoTests(SynchronousTestCase):
 class DiagnosisTests(SynchronousTestCase):
     """Codes."""
 
-    def test_every(self) -> None:
-        """Every code goes through a Decline."""
+    def test_everyCodeRoundTrips(self) -> None:
         self.assertEqual(len(Diagnosis), 36)
         for diagnosis in Diagnosis:
             decline = decode(Decline(b"12345678", diagnosis).encode())
             assert isinstance(decline, Decline)
             self.assertIs(decline.diagnosis, diagnosis)
 
-    def test_unknown(self) -> None:
-        """One that we don't know keeps its number, and is written in hex."""
+    def test_unknownCodeIsHexadecimal(self) -> None:
         raw = bytearray(SMC_GO["decline"])
         raw[16:20] = bytes.fromhex("02040000")
         decline = decode(raw)
@@ -248,16 +237,14 @@ class DiagnosisTests(SynchronousTestCase):
         self.assertEqual(decline.diagnosis.name, "UNKNOWN_0x2040000")
         self.assertEqual(decline.encode(), raw)
 
-    def test_bothLengths(self) -> None:
-        """A Decline has 28 or 44 bytes, in either version."""
+    def test_declineOfBothLengths(self) -> None:
         for version in (1, 2):
             for words in (b"", bytes(16)):
                 decline = Decline(b"12345678", Diagnosis.SYNCERR, True, version, OSType.AIX, words)
                 self.assertEqual(len(decline.encode()), 28 + len(words))
                 self.assertEqual(decode(decline.encode()), decline)
 
-    def test_inVersion(self) -> None:
-        """The Decline of each version has the length that kernels insist on, and its flag in its place."""
+    def test_declineOfEachVersion(self) -> None:
         for version, length in ((1, 28), (2, 44)):
             raw = Decline.inVersion(version, b"12345678", Diagnosis.SYNCERR).encode()
             self.assertEqual((len(raw), raw[7]), (length, version << 4 | 8))
@@ -268,20 +255,17 @@ class DiagnosisTests(SynchronousTestCase):
 class EnterpriseTests(SynchronousTestCase):
     """User-defined enterprise IDs."""
 
-    def test_valid(self) -> None:
-        """Up to 32 of A-Z, 0-9, dot and hyphen, padded with blanks; the name comes out again."""
+    def test_validEIDs(self) -> None:
         for name in ("A", "0", "EXAMPLE-1.COM", "Z" * 32, "9..--"):
             eid = enterpriseID(name)
             self.assertEqual(eid, name.encode() + b" " * (32 - len(name)))
             self.assertEqual(enterpriseName(eid), name)
 
-    def test_invalid(self) -> None:
-        """Everything else is refused."""
+    def test_invalidEIDsAreRefused(self) -> None:
         for name in ("", "a", "-A", ".A", " A", "A ", "A B", "A_B", "\xc4", "A\n", "A" * 33):
             self.assertRaises(ValueError, enterpriseID, name)
 
-    def test_strange(self) -> None:
-        """A peer's may hold anything."""
+    def test_peersEIDMayBeAnything(self) -> None:
         self.assertEqual(enterpriseName(b"A\xff".ljust(32)), "A\\xff")
 
 
@@ -289,15 +273,15 @@ class FramingTests(SynchronousTestCase):
     """Where a message ends."""
 
     @given(everything, st.binary(max_size=40), st.data())
-    def test_neverMore(self, message: Message, rest: bytes, data: st.DataObject) -> None:
-        """However much is there, the length is the message's own; and 8 while it is not known."""
+    def test_lengthIsNeverMoreThanTheMessage(
+        self, message: Message, rest: bytes, data: st.DataObject
+    ) -> None:
         raw = message.encode()
         stream = raw + rest
         seen = stream[: data.draw(st.integers(0, len(stream)))]
         self.assertEqual(decodeFirst(seen)[0], len(raw) if len(seen) >= 8 else 8)
 
-    def test_notCLC(self) -> None:
-        """The first byte that does not fit is enough."""
+    def test_firstWrongByteIsEnough(self) -> None:
         for raw in (b"G", b"\xe2\xd4\xc3D", b"\xe2\xd4\xc3\xd9\x05\0\x34\x10", b"\xe2\xd4\xc3\xd9\1\0\x34\0"):
             self.assertRaises(WireError, decodeFirst, raw)
 
@@ -307,15 +291,13 @@ class FramingTests(SynchronousTestCase):
             raw = SMCR + b"\1" + length.to_bytes(2, "big") + b"\x10"
             self.assertRaises(WireError, decodeFirst, raw)
 
-    def test_trailer(self) -> None:
-        """The eyecatcher at the end must be the one at the beginning."""
+    def test_trailingEyecatcherMustMatch(self) -> None:
         for name in ("proposal", "accept", "decline"):
             raw = SMC_GO[name][:-1] + b"\xc4"
             error = self.assertRaises(WireError, decode, raw)
             self.assertEqual(error.offset, len(raw) - 4)
 
-    def test_notWhole(self) -> None:
-        """Too few and too many bytes are errors."""
+    def test_incompleteOrExcessBytes(self) -> None:
         for raw in (SMC_GO["accept"][:-1], SMC_GO["accept"] + b"\0", b""):
             self.assertRaises(WireError, decode, raw)
 
@@ -325,7 +307,6 @@ class DistrustTests(SynchronousTestCase):
 
     @given(everything)
     def test_roundTrip(self, message: Message) -> None:
-        """What is made is read again as the same; where version 2 begins is found out when it is made."""
         again = decode(message.encode())
         if isinstance(message, Proposal) and isinstance(again, Proposal) and message.v2 is not None:
             message = replace(message, smcd=again.smcd)
@@ -334,8 +315,7 @@ class DistrustTests(SynchronousTestCase):
     @given(
         st.sampled_from([raw for _, raw in recorded()] + [SMC_GO["proposal"], SMC_GO["accept"]]), st.data()
     )
-    def test_damaged(self, raw: bytes, data: st.DataObject) -> None:
-        """A damaged message is an error, or a message."""
+    def test_damagedMessages(self, raw: bytes, data: st.DataObject) -> None:
         damaged = bytearray(raw)
         for _ in range(data.draw(st.integers(1, 4))):
             damaged[data.draw(st.integers(4, len(raw) - 1))] = data.draw(octets)
@@ -346,8 +326,7 @@ class DistrustTests(SynchronousTestCase):
         self.assertEqual(decode(message.encode()), message)
 
     @given(st.binary(max_size=300))
-    def test_anything(self, body: bytes) -> None:
-        """Any bytes in a good frame are an error, or a message."""
+    def test_arbitraryFramedBytes(self, body: bytes) -> None:
         for kind in range(1, 5):
             for last in (0x10, 0x18, 0x11, 0x12, 0x20, 0x22, 0x28, 0x29):
                 head = SMCR + bytes((kind, *(len(body) + 12).to_bytes(2, "big"), last))
@@ -356,37 +335,32 @@ class DistrustTests(SynchronousTestCase):
                 except WireError:
                     pass
 
-    def test_noExtension(self) -> None:
-        """A Proposal that offers version 2 and lacks its extension is read, so that it can be declined."""
+    def test_proposalWithoutExtensionIsRead(self) -> None:
         proposal = Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2, typeV1=Path.NONE,
                             smcd=SMCDArea())  # fmt: skip
         raw = proposal.encode()
         self.assertEqual((len(raw), decode(raw)), (84, proposal))
 
     def test_tooManyPrefixes(self) -> None:
-        """A Proposal has 8 IPv6 prefixes at most."""
         prefixes = tuple(IPv6Prefix(prefix=bytes(16), length=64) for _ in range(9))
         proposal = Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), ipv6Prefixes=prefixes)
         error = self.assertRaises(WireError, decode, proposal.encode())
         self.assertIn("9 prefixes", str(error))
 
     def test_tooManyEIDs(self) -> None:
-        """A Proposal has 8 EIDs at most."""
         v2 = ProposalV2(GID(bytes(16)), (b"x" * 32,) * 9)
         proposal = Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2, v2=v2,
                             smcd=SMCDArea())  # fmt: skip
         self.assertRaises(WireError, decode, proposal.encode())
 
-    def test_count(self) -> None:
-        """A count that the length does not bear out is an error."""
+    def test_contradictoryCount(self) -> None:
         raw = bytearray(SMC_GO["proposal"])
         raw[47] = 1
         self.assertRaises(WireError, decode, raw)
         raw[47] = 255
         self.assertRaises(WireError, decode, raw)
 
-    def test_firstContact(self) -> None:
-        """The flag without the extension, and the extension without the flag, are errors."""
+    def test_firstContactFlagNeedsExtension(self) -> None:
         end: dict[str, Any] = {name: getattr(decode(SMC_GO["accept"]), name) for name in ends}
         with_ = AnswerV2(b"e" * 32, FirstContact())
         without = AnswerV2(b"e" * 32)
@@ -395,12 +369,10 @@ class DistrustTests(SynchronousTestCase):
                 raw = kind(**end, firstContact=first, version=2, v2=v2).encode()
                 self.assertRaises(WireError, decode, raw)
 
-    def test_tooWide(self) -> None:
-        """What does not fit is our mistake, told before anything is sent."""
+    def test_tooWideValuesAreRefused(self) -> None:
         self.assertRaises(WireError, Decline(b"short", Diagnosis.MEM).encode)
 
     def test_sizeCode(self) -> None:
-        """Codes are for 16 KiB times a power of two."""
         self.assertEqual([sizeCode(16384 << n) for n in range(16)], list(range(16)))
         for size in (0, 8192, 16385, 3 * 16384, 16384 << 16):
             self.assertRaises(ValueError, sizeCode, size)

@@ -116,7 +116,6 @@ class TableTests(SynchronousTestCase):
     """The table of section 6.1."""
 
     def test_rows(self) -> None:
-        """Every row is so."""
         for before, steps, event, then, sent in TABLE:
             closing = after(*steps)
             self.assertEqual(closing.state, before, steps)
@@ -124,8 +123,7 @@ class TableTests(SynchronousTestCase):
             self.assertEqual(closing.state, then, (steps, event))
             self.assertEqual(flagsIn(closing.events()), sent, (steps, event))
 
-    def test_groupDies(self) -> None:
-        """Whatever the state, the loss of the link ends all, without a word to the peer."""
+    def test_lostLinkEndsEveryState(self) -> None:
         for _, steps, _, _, _ in TABLE:
             if "peer closed" in steps:
                 continue
@@ -136,8 +134,7 @@ class TableTests(SynchronousTestCase):
             self.assertEqual(closing.events(), [*expected, Released(True)], steps)
             self.assertEqual(closing.state, State.CLOSED)
 
-    def test_groupDiesBehindTheEnd(self) -> None:
-        """When the peer has closed, the link is not needed: the application closes when it likes."""
+    def test_linkLossAfterPeersClose(self) -> None:
         for steps in (("peer closed",), ("peer closed", "doneWriting"), ("doneWriting", "peer closed")):
             closing = after(*steps)
             closing.groupDied(0)
@@ -146,8 +143,7 @@ class TableTests(SynchronousTestCase):
             ends = [each for each in closing.events() if not isinstance(each, Send)]
             self.assertEqual(ends, [Ended(Ending.DONE), Released(True)])
 
-    def test_numbers(self) -> None:
-        """States have the numbers that Linux's tools show."""
+    def test_numbersShownByLinux(self) -> None:
         self.assertEqual([int(state) for state in State], [1, 2, 7, *range(20, 28)])
 
 
@@ -155,7 +151,6 @@ class NotificationTests(SynchronousTestCase):
     """What the application is told."""
 
     def test_endOfFileAfterAllBytes(self) -> None:
-        """The flag may come with data: the end is told when that is read."""
         closing = after()
         closing.received(DONE, 500)
         self.assertEqual(closing.events(), [])
@@ -166,14 +161,12 @@ class NotificationTests(SynchronousTestCase):
         self.assertEqual(closing.events(), [])
 
     def test_endOfFileOnce(self) -> None:
-        """Done writing, then closed, is one end of file; repeated flags are none."""
         closing = after()
         for flags in (DONE, DONE, DONE | CLOSED, DONE | CLOSED):
             closing.received(flags, 0)
         self.assertEqual(closing.events(), [ReadEnded()])
 
-    def test_flagsStay(self) -> None:
-        """A peer that takes a flag back has still said it."""
+    def test_withdrawnFlagsStillCount(self) -> None:
         closing = after()
         closing.received(DONE, 0)
         closing.received(0, 0)
@@ -182,8 +175,7 @@ class NotificationTests(SynchronousTestCase):
         closing.close()
         self.assertIs(closing.state, State.CLOSED)
 
-    def test_close(self) -> None:
-        """Who closes is told so when the peer has all; what comes later is for nobody."""
+    def test_closeCompletesWhenPeerHasAll(self) -> None:
         closing = after()
         closing.close()
         self.assertEqual(closing.events(), [Send(StateFlags.CLOSED)])
@@ -195,22 +187,19 @@ class NotificationTests(SynchronousTestCase):
         self.assertFalse(closing.readEnding)
         self.assertEqual(closing.events(), [Released(True)])
 
-    def test_abort(self) -> None:
-        """Who aborts is told so; the buffer is free when the peer has answered."""
+    def test_abortFreesBufferAfterAnswer(self) -> None:
         closing = after()
         closing.abort()
         self.assertEqual(closing.events(), [Send(StateFlags.ABNORMAL_CLOSE), Ended(Ending.ABORTED)])
         closing.received(ABORT, 0)
         self.assertEqual(closing.events(), [Released(True)])
 
-    def test_lostBeforeDelivery(self) -> None:
-        """Who closes, and loses the link before the peer has all, is told that the connection is lost."""
+    def test_linkLossBeforeDelivery(self) -> None:
         closing = after("close")
         closing.groupDied(0)
         self.assertEqual(closing.events(), [Ended(Ending.LOST), Released(True)])
 
-    def test_peerAborts(self) -> None:
-        """Bytes that have arrived are read before the reset is told, as with TCP."""
+    def test_bytesPrecedePeersReset(self) -> None:
         closing = after()
         closing.received(ABORT, 100)
         self.assertEqual(closing.events(), [Send(StateFlags.ABNORMAL_CLOSE)])
@@ -218,8 +207,7 @@ class NotificationTests(SynchronousTestCase):
         closing.drained()
         self.assertEqual(closing.events(), [Ended(Ending.RESET), Released(True)])
 
-    def test_linkLostBehindData(self) -> None:
-        """Bytes that have arrived are read before the loss of the link is told."""
+    def test_bytesPrecedeLinkLoss(self) -> None:
         closing = after()
         closing.groupDied(100)
         self.assertEqual(closing.events(), [])
@@ -227,8 +215,7 @@ class NotificationTests(SynchronousTestCase):
         closing.drained()
         self.assertEqual(closing.events(), [Ended(Ending.LOST), Released(True)])
 
-    def test_endOfFileThenLoss(self) -> None:
-        """An end of file that waits behind bytes is told before what happened after it."""
+    def test_endOfFilePrecedesLoss(self) -> None:
         for what in ("groupDied", "peer abort"):
             closing = after()
             closing.received(DONE, 100)
@@ -242,37 +229,32 @@ class NotificationTests(SynchronousTestCase):
             closing.drained()
             self.assertIsInstance(closing.events()[0], Ended)
 
-    def test_closeBehindEndOfFile(self) -> None:
-        """Who closes on an end of file has not lost anything, whatever happened after it."""
+    def test_closeAfterEndOfFileLosesNothing(self) -> None:
         closing = after("peer done")
         closing.groupDied(100)
         closing.close()
         self.assertEqual(closing.events(), [Ended(Ending.DONE), Released(True)])
 
-    def test_stopped(self) -> None:
-        """An application that can't go on hears of a loss; the peer of a close, as by TCP."""
+    def test_stoppedApplicationHearsOfLoss(self) -> None:
         closing = after()
         closing.stopped()
         self.assertEqual(closing.events(), [Ended(Ending.LOST), Send(StateFlags.CLOSED)])
 
-    def test_peerBreaksRules(self) -> None:
-        """It is told, and the application, too; its buffer is not trusted until it answers."""
+    def test_violationIsReportedAndBufferDistrusted(self) -> None:
         closing = after()
         closing.fail()
         self.assertEqual(closing.events(), [Send(StateFlags.ABNORMAL_CLOSE), Ended(Ending.BROKEN)])
         closing.expired()
         self.assertEqual(closing.events(), [Released(False)])
 
-    def test_peerNeverCloses(self) -> None:
-        """After its time, the connection is given up, but its buffer can't be trusted."""
+    def test_unresponsivePeerTimesOut(self) -> None:
         for steps in (("close",), ("peer done", "close"), ("doneWriting", "peer done", "close"), ("abort",)):
             closing = after(*steps, "delivered")
             closing.expired()
             self.assertEqual(closing.events(), [Released(False)], steps)
             self.assertEqual(closing.state, State.CLOSED)
 
-    def test_patience(self) -> None:
-        """As long as the application is there, it may take what time it likes."""
+    def test_openApplicationHasNoTimeout(self) -> None:
         for steps in ((), ("doneWriting",), ("peer done",), ("peer closed",), ("doneWriting", "peer closed")):
             closing = after(*steps)
             before = closing.state
@@ -283,8 +265,7 @@ class NotificationTests(SynchronousTestCase):
 class EarlyTests(SynchronousTestCase):
     """Messages that overtake the end of the handshake."""
 
-    def test_close(self) -> None:
-        """The peer has closed before we are ready: the end is told then."""
+    def test_peerClosesBeforeStart(self) -> None:
         for flags in (DONE, CLOSED, DONE | CLOSED):
             closing = Closing()
             self.assertEqual(closing.state, State.INIT)
@@ -294,8 +275,7 @@ class EarlyTests(SynchronousTestCase):
             closing.drained()
             self.assertEqual(closing.events(), [ReadEnded()])
 
-    def test_abort(self) -> None:
-        """The peer gave up before we are ready."""
+    def test_peerAbortsBeforeStart(self) -> None:
         closing = Closing()
         closing.received(ABORT, 0)
         closing.established()
@@ -307,8 +287,7 @@ class AnyOrderTests(SynchronousTestCase):
 
     @settings(max_examples=500)
     @given(st.lists(st.sampled_from(sorted(local)), max_size=12))
-    def test_promises(self, steps: list[str]) -> None:
-        """No event is without an answer; the end is told once, and nothing is told after it."""
+    def test_everyEventIsAnsweredAndEndReportedOnce(self, steps: list[str]) -> None:
         closing = Closing()
         closing.established()
         told: list[Event] = []
@@ -328,8 +307,7 @@ class AnyOrderTests(SynchronousTestCase):
 
     @settings(max_examples=300)
     @given(st.integers(0, 1 << 32))
-    def test_together(self, seed: int) -> None:
-        """Two ends that end as they like both get to the end, and hear of each other what happened."""
+    def test_twoEndsAlwaysEnd(self, seed: int) -> None:
         random = Random(seed)
         ends = (Closing(), Closing())
         wires: tuple[deque[int], deque[int]] = (deque(), deque())
@@ -373,8 +351,7 @@ class AnyOrderTests(SynchronousTestCase):
 class DiagramTests(SynchronousTestCase):
     """The picture for the documentation."""
 
-    def test_dot(self) -> None:
-        """It is a graph in which every state can be reached, and left."""
+    def test_everyStateCanBeReachedAndLeft(self) -> None:
         text = diagram()
         edges = re.findall(r'^  "([^"]+)" -> "([^"]+)" \[label="([^"]+)"\];$', text, re.MULTILINE)
         nodes = re.findall(r'^  "([^"]+)";$', text, re.MULTILINE)

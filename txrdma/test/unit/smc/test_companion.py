@@ -76,22 +76,19 @@ class CompanionTests(SynchronousTestCase):
         self.tcp = TCP()
         self.monitor = TCPMonitor(self.stream, cast(Any, self.tcp), self.clock)
 
-    def test_silence(self) -> None:
-        """A FIN and no word from the link within the grace: the peer is lost."""
+    def test_FINWithoutLinkMessageIsLoss(self) -> None:
         self.monitor.readConnectionLost()
         self.assertEqual((self.stream.told, self.stream.isDoubted), ([], True))
         self.clock.advance(GRACE)
         self.assertEqual(self.stream.told, ["reset"])
 
-    def test_word(self) -> None:
-        """The peer's word comes within the grace: what becomes of TCP is no news."""
+    def test_linkMessageWithinGrace(self) -> None:
         self.monitor.readConnectionLost()
         self.stream.hasReceivedEnd = True
         self.clock.advance(GRACE)
         self.assertEqual(self.stream.told, [])
 
-    def test_nobodyAcknowledges(self) -> None:
-        """Who has closed, and has the peer's word, does not wait for a process that has gone with its TCP."""
+    def test_closeDoesNotWaitForGoneProcess(self) -> None:
         self.stream.hasReceivedEnd = self.stream.awaitsDelivery = True
         self.stream.hasArrived = False
         self.monitor.readConnectionLost()
@@ -99,8 +96,7 @@ class CompanionTests(SynchronousTestCase):
         self.clock.advance(GRACE)
         self.assertEqual(self.stream.told, ["reset"])
 
-    def test_acknowledgedAfterAll(self) -> None:
-        """The last acknowledgement comes within the grace."""
+    def test_lateAcknowledgementWithinGrace(self) -> None:
         self.stream.hasReceivedEnd = self.stream.awaitsDelivery = True
         self.stream.hasArrived = False
         self.monitor.readConnectionLost()
@@ -108,28 +104,24 @@ class CompanionTests(SynchronousTestCase):
         self.clock.advance(GRACE)
         self.assertEqual(self.stream.told, [])
 
-    def test_dead(self) -> None:
-        """TCP in order and no link: the peer's process has died."""
+    def test_TCPEndWithoutLinkIsLoss(self) -> None:
         self.monitor.linkLost(mayVanish=True)
         self.assertEqual(self.stream.told, [])
         self.monitor.readConnectionLost()
         self.assertEqual(self.stream.told, ["vanished"])
 
-    def test_noLink(self) -> None:
-        """A link that fails takes the connection with it, and TCP tells the peer by a reset."""
+    def test_linkFailureResetsTCP(self) -> None:
         self.monitor.linkLost(mayVanish=False)
         self.assertEqual((self.stream.told, self.tcp.ended), (["reset"], ["reset"]))
 
-    def test_reset(self) -> None:
-        """A reset of TCP loses the connection, unless the peer has said its end before."""
+    def test_TCPResetIsLossUnlessEnded(self) -> None:
         for isHeard, told in ((False, ["reset"]), (True, [])):
             self.setUp()
             self.stream.hasReceivedEnd = isHeard
             self.monitor.connectionLost(Failure(ConnectionLost()))
             self.assertEqual(self.stream.told, told)
 
-    def test_finish(self) -> None:
-        """TCP closes with the stream, in order at once, and leaves no call behind."""
+    def test_TCPClosesWithStream(self) -> None:
         ways = ((True, b"", ["closed"]), (True, b"unsent", ["closing", "closed"]), (False, b"", ["reset"]))
         for inOrder, unsent, ended in ways:
             self.setUp()
@@ -138,13 +130,11 @@ class CompanionTests(SynchronousTestCase):
             self.monitor.finish(inOrder)
             self.assertEqual((self.tcp.ended, self.clock.getDelayedCalls()), (ended, []))
 
-    def test_bytes(self) -> None:
-        """Bytes on a TCP connection beside SMC-R break the rules."""
+    def test_TCPBytesBreakTheRules(self) -> None:
         self.monitor.dataReceived(b"?")
         self.assertEqual((self.stream.told, self.tcp.ended), (["violated"], ["reset"]))
 
-    def test_fellBack(self) -> None:
-        """A peer that fell back to TCP hears a reset, not the FIN by which a stream closes that has ended."""
+    def test_fallenBackPeerIsReset(self) -> None:
         self.stream.violated = lambda what: self.monitor.finish(inOrder=True)  # type: ignore[method-assign]
         self.monitor.dataReceived(b"declined")
         self.assertEqual(self.tcp.ended, ["reset"])

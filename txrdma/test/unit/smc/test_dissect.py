@@ -24,8 +24,7 @@ from txrdma.test.support.smc.dissect import explained, packets, SMC, told
 class RecordedTests(SynchronousTestCase):
     """What kernels have said to each other."""
 
-    def test_first(self) -> None:
-        """A first contact is told from the option to the last key, with bytes and both ends' close."""
+    def test_firstContactFromOptionToLastKey(self) -> None:
         text = told("smc-first")
         for words in (
             "# connection 1: 10.77.0.1:15001 to 10.77.0.2:5001",
@@ -44,8 +43,7 @@ class RecordedTests(SynchronousTestCase):
         ):
             self.assertIn(words, text)
 
-    def test_twoLinks(self) -> None:
-        """Two links and two connections are kept apart, through a failover."""
+    def test_twoLinksThroughFailover(self) -> None:
         text = told("smc-two-links")
         for words in (
             "(link 1) the client accepts link 2: queue pair 0x11 of ::ffff:10.77.0.3",
@@ -61,8 +59,7 @@ class RecordedTests(SynchronousTestCase):
         ):
             self.assertIn(words, text)
 
-    def test_ours(self) -> None:
-        """What our stack and the kernel say is told in order, from the option to the end of the group."""
+    def test_ownStackWithKernel(self) -> None:
         ours, kernels = "ring of 4,194,304 bytes", "ring of 65,536 bytes"
         for name, client, server in (
             ("smc-ours-client", ours, kernels),
@@ -101,15 +98,13 @@ class RecordedTests(SynchronousTestCase):
                 self.assertTrue(found, f"{name} has not, where it should be: {words}")
                 place = found[0] + 1
 
-    def test_wrap(self) -> None:
-        """Rings that wrap are counted through, and a blocked writer is told as such."""
+    def test_wrappedRings(self) -> None:
         text = told("smc-wrap")
         self.assertIn("(62,000 in total)", text)
         self.assertIn("is blocked: the ring is full", text)
         self.assertIn("# connection 1: SMC-R; the client wrote 62,000 bytes", text)
 
-    def test_ends(self) -> None:
-        """Half-close, abort, urgent data and TEST LINK have their words."""
+    def test_endsAndUrgentData(self) -> None:
         for name, words in (
             ("smc-halfclose", ["the client has written", "has finished writing", "the client: done writing"]),
             ("smc-abort", ["aborts the connection", "abnormal close"]),
@@ -120,8 +115,7 @@ class RecordedTests(SynchronousTestCase):
             for each in words:
                 self.assertIn(each, text, name)
 
-    def test_fallback(self) -> None:
-        """A Decline tells why; a server without SMC is told from its SYN-ACK."""
+    def test_declineAndServerWithoutSMC(self) -> None:
         text = told("smc-decline")
         self.assertIn("the server declines: NOSMCRDEV (0x03030002): no device for SMC-R", text)
         self.assertIn("# connection 1: TCP, because the server declined: NOSMCRDEV", text)
@@ -130,27 +124,23 @@ class RecordedTests(SynchronousTestCase):
         )
         self.assertEqual(explained(packets("tcp-client")).events, [])
 
-    def test_levels(self) -> None:
-        """Level 1 leaves cursors out, but for ends; level 3 shows each RDMA write, and where it goes."""
+    def test_detailLevels(self) -> None:
         one, two, three = (told("smc-first", level) for level in (1, 2, 3))
         self.assertNotIn("has written", one)
         self.assertIn("has closed", one)
         self.assertNotIn("key 0x33c: ", two)
         self.assertIn("the client writes 3,000 bytes at 0xff153e77c4af0005, key 0x33c: 5 into the", three)
 
-    def test_strangers(self) -> None:
-        """RDMA of others, in captures of verbs, ping-pong and management, is not taken for SMC."""
+    def test_otherRDMAIsNotSMC(self) -> None:
         for name in ("rc-pingpong", "ud-pingpong", "rping", "verbs", "mad-rmpp", "mad-perf-get", "cm-reject"):
             self.assertEqual(explained(packets(name)).events, [], name)
 
-    def test_cut(self) -> None:
-        """A capture that begins in the middle tells what explains itself, by addresses."""
+    def test_captureBeginningInTheMiddle(self) -> None:
         text = "\n".join(explained(packets("smc-first")[12:]).lines(2))
         self.assertIn("::ffff:10.77.0.2 adds link 2", text)
         self.assertIn("::ffff:10.77.0.1 token 0x1: producer cursor 0:5, consumer cursor 0:0", text)
 
-    def test_repeated(self) -> None:
-        """Packets that were sent twice are told once."""
+    def test_retransmissionsAreShownOnce(self) -> None:
         many = packets("smc-two-links")
         twice = [each for packet in many for each in (packet, packet)]
         once, again = explained(many), explained(twice)
@@ -158,8 +148,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertGreater(counts.pop("repeated packets"), 0)
         self.assertEqual(counts, once.conversation.counts)
 
-    def test_anything(self) -> None:
-        """Captures with damaged packets are explained as far as they go, without an exception."""
+    def test_damagedCapturesRaiseNothing(self) -> None:
         random = Random(7)
         for name in (*SMC, "smc-decline"):
             for _ in range(20):
@@ -180,8 +169,7 @@ class DirectionTests(SynchronousTestCase):
     """TCP's segments, put together."""
 
     @given(st.binary(min_size=1, max_size=200), st.integers(0, 2**32 - 1), st.randoms(use_true_random=False))
-    def test_order(self, data: bytes, begin: int, random: Any) -> None:
-        """Segments that are late, doubled or overlap make the same bytes."""
+    def test_segmentsAreReassembled(self, data: bytes, begin: int, random: Any) -> None:
         direction = Reassembly(begin)
         cuts = sorted({0, len(data), *(random.randrange(len(data) + 1) for _ in range(8))})
         pieces = [(at, data[at:end]) for at, end in zip(cuts, cuts[1:], strict=False)]
@@ -196,7 +184,6 @@ class WordTests(SynchronousTestCase):
     """Messages that no capture has."""
 
     def test_versionOne(self) -> None:
-        """A Proposal of version 1 tells its subnet, a Decline that is out of sync says so."""
         proposal = clc.decode(
             bytes.fromhex(
                 "e2d4c3d901003410b1a098039babcdeffe800000000000009a039bfffeabcdef98039babcdef00007f00000008000000"
@@ -211,8 +198,7 @@ class WordTests(SynchronousTestCase):
         decline = clc.Decline(bytes(8), clc.Diagnosis.SYNCERR, outOfSync=True)
         self.assertIn("declines, out of sync: SYNCERR", describeCLC(decline))
 
-    def test_unknown(self) -> None:
-        """A diagnosis, a reason or a type that nobody knows is told by its number."""
+    def test_unknownCodesAreShownAsNumbers(self) -> None:
         self.assertIn("0x12345678", describeCLC(clc.Decline(bytes(8), clc.Diagnosis(0x12345678))))
         unknown = llc.decode(bytes((0x0F, 44)).ljust(44, b"\0"))
         self.assertIn("type 15", describeLLC(unknown))
@@ -220,8 +206,7 @@ class WordTests(SynchronousTestCase):
     @given(
         st.sampled_from(list(llc._BODIES.values())), st.binary(min_size=40, max_size=40), st.integers(0, 255)
     )
-    def test_everyMessage(self, kind: type[llc.Body], raw: bytes, flags: int) -> None:
-        """Whatever stands in an LLC message, there are words for it, or it contradicts itself."""
+    def test_everyLLCMessageIsDescribed(self, kind: type[llc.Body], raw: bytes, flags: int) -> None:
         body = kind.decode(raw)
         if isinstance(body, llc.DeleteRKey):
             body = body.replace(count=body.count % 9)
@@ -232,8 +217,7 @@ class WordTests(SynchronousTestCase):
 class CommandTests(CommandTestCase):
     """C{txrdma decode}."""
 
-    def test_capture(self) -> None:
-        """A capture with SMC is explained in words, and as JSON with the fields of messages."""
+    def test_captureAsTextAndJSON(self) -> None:
         path = str(VECTORS / "smc-first.pcap")
         self.assertIn("the client proposes SMC-R", self.said("decode", path).out)
         said = self.said("decode", path, "--json").json
@@ -245,8 +229,7 @@ class CommandTests(CommandTestCase):
         cdc = next(each for each in said["smc"]["events"] if each["message"] == "CDC")
         self.assertEqual((cdc["link"], cdc["fields"]["producerCount"]), (1, 5))
 
-    def test_message(self) -> None:
-        """A CLC message in hexadecimal is explained; half a one is refused."""
+    def test_hexadecimalMessage(self) -> None:
         digits = clc.Decline(bytes(8), clc.Diagnosis.NOUEID).encode().hex()
         self.assertIn("declines: NOUEID", self.said("decode", digits).out)
         self.assertIn("it has 28 bytes, and 27 are there", str(self.said("decode", digits[:-2]).status))

@@ -60,18 +60,15 @@ class SYNTests(SynchronousTestCase):
     """A packet is searched for SMC's option."""
 
     def test_recorded(self) -> None:
-        """A SYN of the kernel's AF_SMC has the option."""
         self.assertTrue(hasOption(RECORDED))
         self.assertIn(OPTION, list(optionsOf(segmentIn(RECORDED))))
 
-    def test_places(self) -> None:
-        """The option is found first, last, and beside others, over IPv4 with options and over IPv6."""
+    def test_optionAtAnyPosition(self) -> None:
         for options in (OPTION, MSS + OPTION, OPTION + MSS, b"\1\1" + OPTION, MSS + b"\1\1" + OPTION):
             for packet in (ipv4(tcp(options)), ipv4(tcp(options), bytes(8)), ipv6(tcp(options))):
                 self.assertTrue(hasOption(packet), packet.hex())
 
-    def test_extensions(self) -> None:
-        """Extension headers of IPv6 are stepped over by their lengths."""
+    def test_IPv6ExtensionHeaders(self) -> None:
         hop = bytes([43, 0]) + bytes(6)
         routing = bytes([60, 1]) + bytes(14)
         destination = bytes([6, 0]) + bytes(6)
@@ -79,8 +76,7 @@ class SYNTests(SynchronousTestCase):
         self.assertFalse(hasOption(ipv6(tcp(OPTION), 44, bytes([6, 0]) + bytes(6))), "a fragment")
         self.assertFalse(hasOption(ipv6(b"", 0, bytes([0, 255]) + bytes(6))))
 
-    def test_none(self) -> None:
-        """Other options, other experiments and the option's bytes at other places do not count."""
+    def test_otherOptionsDoNotCount(self) -> None:
         others = [
             b"",
             MSS,
@@ -96,34 +92,29 @@ class SYNTests(SynchronousTestCase):
         self.assertFalse(hasOption(ipv4(tcp(b"", words=5) + OPTION)), "in the data")
         self.assertFalse(hasOption(ipv4(tcp(OPTION), protocol=17)), "not TCP")
 
-    def test_malformed(self) -> None:
-        """A list that contradicts itself ends there: what came before counts, as it does for the kernel."""
+    def test_malformedListEnds(self) -> None:
         for broken in (b"\2\0\0\0", b"\2\1\0\0", b"\2\x09\0\0", b"\1\1\1\2"):
             self.assertFalse(hasOption(ipv4(tcp(broken + OPTION[:2], words=6))), broken.hex())
             self.assertTrue(hasOption(ipv4(tcp(OPTION + b"\1\1" + broken))), broken.hex())
         self.assertFalse(hasOption(ipv4(tcp(b"\2\0\0\0" + OPTION))))
 
-    def test_header(self) -> None:
-        """A header that is shorter than itself, or longer than the packet, is an error that names it."""
+    def test_wrongHeaderLengthIsNamed(self) -> None:
         for words in (0, 4, 15):
             error = self.assertRaises(WireError, lambda words=words: list(optionsOf(tcp(OPTION, words))))
             self.assertEqual(error.layout, "TCPHeader")
             self.assertFalse(hasOption(ipv4(tcp(OPTION, words))))
 
-    def test_short(self) -> None:
-        """However short a packet is cut, there is an answer."""
+    def test_truncatedPackets(self) -> None:
         for packet in (RECORDED, ipv6(tcp(OPTION), 0, bytes([6, 0]) + bytes(6))):
             for length in range(len(packet)):
                 self.assertFalse(hasOption(packet[:length]), length)
 
     @given(st.binary(max_size=120))
-    def test_anything(self, packet: bytes) -> None:
-        """Whatever bytes come, there is an answer."""
+    def test_arbitraryBytes(self, packet: bytes) -> None:
         hasOption(packet)
 
     @given(st.lists(st.builds(lambda kind, body: bytes([kind, 2 + len(body)]) + body,
                               st.integers(2, 253), st.binary(max_size=8)), max_size=3))  # fmt: skip
-    def test_well(self, others: list[bytes]) -> None:
-        """Every option of a list that is well-formed is found, each once, in its order."""
+    def test_wellFormedListIsComplete(self, others: list[bytes]) -> None:
         listed = [*others, OPTION]
         self.assertEqual(list(optionsOf(tcp(b"".join(listed)))), listed)

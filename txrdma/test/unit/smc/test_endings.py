@@ -41,16 +41,14 @@ class EndingsTests(SynchronousTestCase):
         self.reactor.callLater(0, self.told.append, "delayed")
         self.closeNotifier.add(lambda: self.told.append("ended"))
 
-    def test_read(self) -> None:
-        """The end was found by reading."""
+    def test_endFoundByReading(self) -> None:
         self.turn(self.happen)
         self.assertEqual(self.told, [])
         self.turn()
         self.assertEqual(self.told, ["delayed", "ended"])
         self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
 
-    def test_delayed(self) -> None:
-        """The end was found by a delayed call, as when a device tells of its queue pair's."""
+    def test_endFoundByDelayedCall(self) -> None:
         self.reactor.callLater(0, self.happen)
         self.turn()
         self.assertEqual(self.told, [])
@@ -58,16 +56,14 @@ class EndingsTests(SynchronousTestCase):
         self.assertEqual(self.told, ["delayed", "ended"])
         self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
 
-    def test_prompt(self) -> None:
-        """Where the process ends, ends are told at once, those that wait first."""
+    def test_processEndReportsAllAtOnce(self) -> None:
         self.closeNotifier.add(lambda: self.told.append("first"))
         self.closeNotifier.isPrompt = True
         self.closeNotifier.add(lambda: self.told.append("second"))
         self.assertEqual(self.told, ["first", "second"])
         self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
 
-    def test_cleared(self) -> None:
-        """Somebody has removed all calls and readers, as tests do: the next end is told with those before."""
+    def test_clearedReactorReportsWithNextEnd(self) -> None:
         for _ in range(2):
             self.closeNotifier.add(lambda: self.told.append("ended"))
             for call in list(self.reactor.getDelayedCalls()):

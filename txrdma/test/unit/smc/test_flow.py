@@ -77,8 +77,7 @@ class ReceivedTests(SynchronousTestCase):
     @example(
         [(1, more, 0, 0, 0, what, 0) for more, what in ((25, ""), (1, "tell"), (9, "pause"), (1, "resume"))]
     )
-    def test_same(self, steps: list[tuple[int, int, int, int, int, str, int]]) -> None:
-        """Messages of any kind, true ones and others, leave a flow as its way of all messages leaves it."""
+    def test_fastPathEqualsGeneralPath(self, steps: list[tuple[int, int, int, int, int, str, int]]) -> None:
         (one, here), (other, there) = begun(), begun()
         sequence = written = read = 0
         for number, more, taken, flags, state, what, beside in steps:
@@ -152,8 +151,7 @@ class SentTests(SynchronousTestCase):
         self.assertEqual([(each.identifier, each.inline[0][2:4]) for each in requests], [(2, b"\0\2")])
         self.assertEqual((flow.backlog, flow.pending, flow.last, flow.written), (0, [], 2, 2))
 
-    def test_fullWindow(self) -> None:
-        """Without room for a message nothing goes the short way."""
+    def test_fullWindowAvoidsFastPath(self) -> None:
         flow, _ = begun()
         lane: Any = FullLane()
         flow.queue.openLane(lane)
@@ -166,8 +164,7 @@ class SentTests(SynchronousTestCase):
 
     @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=30), st.booleans())
     @example([(20, 0), (5, 20), (11, 5), (9, 10)], False)
-    def test_same(self, steps: list[tuple[int, int]], isSignaling: bool) -> None:
-        """Bytes and messages are those of the way of all, also at the end of the ring and when it is full."""
+    def test_fastPathEqualsGeneralPath(self, steps: list[tuple[int, int]], isSignaling: bool) -> None:
         lanes: list[Any] = [OpenLane(), OpenLane()]
         flows = [begun()[0] for _ in lanes]
         for flow, lane in zip(flows, lanes, strict=True):
@@ -215,16 +212,14 @@ class KeptTests(SynchronousTestCase):
             (each.remoteAddress, b"".join(each.inline)) for each in requests if each.remoteAddress is not None
         ]
 
-    def test_wrapped(self) -> None:
-        """Of what goes to the end of the ring and to its beginning all is kept."""
+    def test_wrappedBytesAreRetained(self) -> None:
         data = bytes(range(1, 21))
         requests = self.write(data)
         self.assertEqual(self.places(requests)[:2], [(20, data[:12]), (0, data[12:])])
         assert self.flow.queue.unacknowledged is not None
         self.assertEqual(b"".join(self.flow.queue.unacknowledged[-1][4]), data)
 
-    def test_again(self) -> None:
-        """On another link the same bytes go to the same places of the ring, behind a message that asks."""
+    def test_retainedBytesAreRepeatedOnOtherLink(self) -> None:
         data = bytes(range(1, 21))
         self.write(data)
         assert self.flow.queue.unacknowledged is not None

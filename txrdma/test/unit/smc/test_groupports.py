@@ -29,24 +29,20 @@ class SubnetTests(SynchronousTestCase):
         found = tuple(InterfaceAddress(*each) for each in addresses)
         return NetworkInterface(2, "eth0", 1500, True, True, False, b"\2" * 6, found)
 
-    def test_ipv4(self) -> None:
-        """The subnet of the port's own address counts, of several."""
+    def test_subnetOfPortsAddress(self) -> None:
         interface = self.interface(("192.0.2.1", 24), ("198.51.100.129", 25))
         for address, network, length in (("192.0.2.1", 0xC0000200, 24), ("198.51.100.129", 0xC6336480, 25)):
             self.assertEqual(subnetsOf(interface, GID.fromIP(address)), Subnets((network, length)))
 
-    def test_ipv6(self) -> None:
-        """Prefixes of IPv6 count, except for the one that every interface has."""
+    def test_IPv6PrefixesExceptLinkLocal(self) -> None:
         interface = self.interface(("fe80::1", 64), ("2001:db8::1", 48))
         prefix = GID.fromIP("2001:db8::").raw
         self.assertEqual(subnetsOf(interface, GID.fromIP("2001:db8::1")), Subnets(None, ((prefix, 48),)))
 
-    def test_none(self) -> None:
-        """An interface without addresses is in no subnet that anybody knows."""
+    def test_interfaceWithoutAddresses(self) -> None:
         self.assertIsNone(subnetsOf(self.interface(("fe80::1", 64)), GID.fromIP("fe80::1")))
 
-    def test_gateways(self) -> None:
-        """Interfaces with a route through a router lead out of their subnets."""
+    def test_routedInterfaces(self) -> None:
         path = Path(self.mktemp())
         self.assertEqual(gateways(path), frozenset())
         path.write_text(ROUTES)

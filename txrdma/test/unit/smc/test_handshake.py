@@ -121,8 +121,7 @@ def clientAt(step: str) -> ClientHandshake:
 class AgreementTests(SynchronousTestCase):
     """Both want SMC."""
 
-    def test_agreement(self) -> None:
-        """Three messages, and the connection is SMC's, in either version."""
+    def test_threeMessagesAgree(self) -> None:
         self._agree(offer, accept, VERSION_1, confirm)
         self._agree(offer2, accept2, _settled, confirm2)
 
@@ -143,8 +142,7 @@ class AgreementTests(SynchronousTestCase):
             self.assertTrue(end.done)
             self.assertEqual((end.events(), end.outgoing(), end.deadline()), ([], b"", None))
 
-    def test_bytewise(self) -> None:
-        """TCP may cut messages anywhere."""
+    def test_messagesCutAnywhere(self) -> None:
         client, server = ClientHandshake(0.0, offer), newServer(False)
 
         def drip(source: Either, target: Either) -> list[Event]:
@@ -160,8 +158,7 @@ class AgreementTests(SynchronousTestCase):
         client.confirm(confirm, 0.0)
         self.assertEqual(drip(client, server), [Confirmed(confirm)])
 
-    def test_kernelsProposal(self) -> None:
-        """A kernel's proposal is handed on, and its server's answers keep to the kernel's offer."""
+    def test_kernelsProposalIsAnswered(self) -> None:
         found = {source: content for source, _, content in streams("smc-first")}
         raw = [found[source] for source in sorted(found)]
         server = newServer()
@@ -192,8 +189,7 @@ class VersionTests(SynchronousTestCase):
         assert isinstance(sent, Decline)
         self.assertEqual((len(raw), raw[7] >> 4), {1: (28, 1), 2: (44, 2)}[version])
 
-    def test_client(self) -> None:
-        """The client's Proposal says it, until the Accept does."""
+    def test_clientVersionFollowsAccept(self) -> None:
         both = replace(offer2, proposal=replace(proposal2, typeV1=Path.SMC_R), v1=_own)
         for one, answer, version in (
             (offer, None, 1),
@@ -208,8 +204,7 @@ class VersionTests(SynchronousTestCase):
             client.decline(Diagnosis.MEM, 0.0)
             self._declined(client, version)
 
-    def test_server(self) -> None:
-        """The client's Proposal says it, as far as the server goes along, until the Accept does."""
+    def test_serverVersionFollowsProposal(self) -> None:
         both = replace(proposal2, typeV1=Path.SMC_R)
         cases = ((proposal, 2, None, 1), (both, 2, None, 2), (both, 1, None, 1), (both, 2, accept, 1),
                  (proposal2, 2, accept2, 2), (replace(both, version=3), 2, None, 2))  # fmt: skip
@@ -222,24 +217,21 @@ class VersionTests(SynchronousTestCase):
             server.decline(Diagnosis.MEM, 0.0)
             self._declined(server, version)
 
-    def test_silence(self) -> None:
-        """A client that proposes version 2 gives up in version 2; a server that has heard nothing, in 1."""
+    def test_versionOfDeclineAfterSilence(self) -> None:
         client, server = ClientHandshake(0.0, offer2), newServer()
         client.outgoing()
         for end, version in ((client, 2), (server, 1)):
             end.expired(CLC_TIMEOUT)
             self._declined(end, version)
 
-    def test_recorded(self) -> None:
-        """A Decline of version 2 is as Linux sends it."""
+    def test_declineOfVersion2IsAsLinux(self) -> None:
         server = newServer()
         server.received(proposal2.encode(), 0.0)
         server.decline(Diagnosis.NOSMCRDEV, 0.0)
         recorded = next(raw for _, _, raw in streams("smc-decline") if raw[4] == 4)[:44]
         self.assertEqual(server.outgoing(), recorded.replace(recorded[8:16], SERVER))
 
-    def test_wrongAnswers(self) -> None:
-        """An answer of a version that was not offered is declined, in the version that was."""
+    def test_answerOfOtherVersionIsDeclined(self) -> None:
         client = ClientHandshake(0.0, offer)
         client.outgoing()
         client.received(accept2.encode(), 0.0)
@@ -259,8 +251,9 @@ class StrangerTests(SynchronousTestCase):
     """Clients that do not speak SMC, at a server that would."""
 
     @given(st.binary(min_size=1, max_size=100), st.booleans(), st.data())
-    def test_plain(self, data: bytes, announced: bool, draw: st.DataObject) -> None:
-        """Every byte of a plain TCP client comes out again, in order, none earlier than it must."""
+    def test_plainClientBytesAreReleasedInOrder(
+        self, data: bytes, announced: bool, draw: st.DataObject
+    ) -> None:
         assume(not announced or data[:1] != b"\xe2")  # who was announced, and begins so, has to go on
         server = newServer(announced)
         got = b""
@@ -282,8 +275,7 @@ class StrangerTests(SynchronousTestCase):
         self.assertEqual(server.outgoing(), b"")
         self.assertTrue(server.done)
 
-    def test_almostAnEyecatcher(self) -> None:
-        """Bytes are held only as long as they can still become a Proposal."""
+    def test_bytesAreHeldOnlyWhileProposalIsPossible(self) -> None:
         for begin in (b"\xe2", b"\xe2\xd4\xc3", proposal.encode()[:8], proposal.encode()[:-1]):
             server = newServer(False)
             server.received(begin, 1.0)
@@ -291,8 +283,7 @@ class StrangerTests(SynchronousTestCase):
             server.received(b"GET " * 12, 2.0)
             self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, begin + b"GET " * 12)])
 
-    def test_almostAnEyecatcherThenSilence(self) -> None:
-        """They are given out when nothing follows."""
+    def test_heldBytesAreReleasedAfterSilence(self) -> None:
         server = newServer(False)
         self.assertIsNone(server.deadline())
         server.received(b"\xe2\xd4", 1.0)
@@ -301,8 +292,7 @@ class StrangerTests(SynchronousTestCase):
         server.expired(1.0 + CLC_TIMEOUT)
         self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, b"\xe2\xd4")])
 
-    def test_damagedProposal(self) -> None:
-        """It is an application's data, unless the client was announced."""
+    def test_damagedProposalIsDataUnlessAnnounced(self) -> None:
         raw = proposal.encode()[:-1] + b"?"
         server = newServer(False)
         server.received(raw, 0.0)
@@ -313,8 +303,7 @@ class StrangerTests(SynchronousTestCase):
         assert isinstance(event, Failed)
         self.assertIsInstance(event.error, WireError)
 
-    def test_middle(self) -> None:
-        """Who begins with an Accept or a Confirm is no client."""
+    def test_acceptOrConfirmFirstIsNoClient(self) -> None:
         for message in (accept, confirm):
             server = newServer(False)
             server.received(message.encode(), 0.0)
@@ -324,16 +313,14 @@ class StrangerTests(SynchronousTestCase):
             [event] = server.events()
             self.assertIsInstance(event, Failed)
 
-    def test_declineFirst(self) -> None:
-        """A client that can't, after all, begins with a Decline, and then speaks plain TCP."""
+    def test_declineFirstThenPlainTCP(self) -> None:
         server = newServer(False)
         server.received(Decline(CLIENT, Diagnosis.NOSMCDEV).encode() + b"GET", 0.0)
         self.assertEqual(server.events(), [FellBack(Diagnosis.PEERDECL, Diagnosis.NOSMCDEV, b"GET")])
         server.received(b" /", 0.0)
         self.assertEqual(server.events(), [ApplicationData(b" /")])
 
-    def test_plainServer(self) -> None:
-        """A server that answers a Proposal with data took it for data, too: nothing can be saved."""
+    def test_plainServerAnsweringProposalFails(self) -> None:
         client = ClientHandshake(0.0, offer)
         client.received(b"220 hello", 0.0)
         [event] = client.events()
@@ -350,8 +337,7 @@ class DeclineTests(SynchronousTestCase):
         (clientAt, ("waiting", "deciding", "linking")),
     )
 
-    def test_everyCode(self) -> None:
-        """Every code of the peer is told as it came, unknown ones, too."""
+    def test_everyCodeIsReported(self) -> None:
         for diagnosis in (*Diagnosis, Diagnosis(0x06000000)):
             for version, words in ((1, b""), (2, bytes(16)), (2, b"")):
                 client = ClientHandshake(0.0, offer)
@@ -359,8 +345,7 @@ class DeclineTests(SynchronousTestCase):
                 client.received(raw + b"data", 0.0)
                 self.assertEqual(client.events(), [FellBack(Diagnosis.PEERDECL, diagnosis, b"data")])
 
-    def test_peerDeclines(self) -> None:
-        """At every point before the link carries the connection, and no byte after it is lost."""
+    def test_peersDeclineLosesNoByte(self) -> None:
         for at, steps in self.STEPS:
             for step in steps:
                 if step == "deciding":
@@ -374,8 +359,7 @@ class DeclineTests(SynchronousTestCase):
                 end.decline(Diagnosis.INTERR, 0.0)
                 self.assertEqual((end.events(), end.outgoing()), ([], b""))
 
-    def test_peerDeclinesWhileWeThink(self) -> None:
-        """A Decline is heeded at once, however it is cut, and whatever our end decides then is not sent."""
+    def test_declineWhileDecidingCancelsDecision(self) -> None:
         raw = Decline(CLIENT, Diagnosis.MEM).encode()
         for cut in (0, 1, 27, 28):
             for end in (serverAt("deciding"), clientAt("deciding")):
@@ -393,7 +377,6 @@ class DeclineTests(SynchronousTestCase):
                 self.assertEqual((end.events(), end.outgoing()), ([], b""))
 
     def test_outOfSync(self) -> None:
-        """The peer does not know the group that we meant."""
         server = serverAt("waiting")
         server.received(Decline(CLIENT, Diagnosis.SYNCERR, True).encode(), 0.0)
         self.assertEqual(server.events(), [FellBack(Diagnosis.PEERDECL, Diagnosis.SYNCERR, b"", True)])
@@ -401,8 +384,7 @@ class DeclineTests(SynchronousTestCase):
         client.decline(Diagnosis.SYNCERR, 0.0)
         self.assertEqual(decode(client.outgoing()), Decline(CLIENT, Diagnosis.SYNCERR, True))
 
-    def test_weDecline(self) -> None:
-        """At every point; the reason is sent once, and what follows is the application's."""
+    def test_declineIsSentOnceAndRestIsData(self) -> None:
         for at, steps in self.STEPS:
             for step in steps:
                 end = at(step)
@@ -416,16 +398,14 @@ class DeclineTests(SynchronousTestCase):
                 self.assertEqual(end.events(), [ApplicationData(b"hello")], step)
                 self.assertTrue(end.done)
 
-    def test_unasked(self) -> None:
-        """A client of which nobody knows what it speaks is not sent a Decline."""
+    def test_noDeclineToUnknownClient(self) -> None:
         server = newServer(False)
         server.received(b"\xe2", 0.0)
         server.decline(Diagnosis.MEM, 0.0)
         self.assertEqual(server.outgoing(), b"")
         self.assertEqual(server.events(), [FellBack(Diagnosis.MEM, None, b"\xe2")])
 
-    def test_crossing(self) -> None:
-        """What the peer sent before it read our Decline is no application's data."""
+    def test_crossingMessagesAreNoData(self) -> None:
         late = Decline(b"somebody", Diagnosis.TIMEOUT_CL).encode()
         cases: list[tuple[Either, bytes]] = [
             (serverAt("sniffing"), proposal.encode()),
@@ -446,7 +426,6 @@ class DeclineTests(SynchronousTestCase):
             self.assertEqual(end.events(), [ApplicationData(b"hello")])
 
     def test_crossingAndData(self) -> None:
-        """They may come together."""
         late = Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode()
         server = serverAt("waiting")
         server.decline(Diagnosis.MEM, 0.0)
@@ -454,8 +433,7 @@ class DeclineTests(SynchronousTestCase):
         server.received(confirm.encode() + late + late, 0.0)
         self.assertEqual(server.events(), [ApplicationData(late)])  # the second is no CLC any more
 
-    def test_nothingCrosses(self) -> None:
-        """After a second there is nothing to wait for."""
+    def test_crossingEndsAfterOneSecond(self) -> None:
         server = serverAt("linking")
         server.decline(Diagnosis.MEM, 5.0)
         server.events()
@@ -465,8 +443,7 @@ class DeclineTests(SynchronousTestCase):
         server.expired(6.0)
         self.assertEqual((server.done, server.events()), (True, [ApplicationData(b"\xe2\xd4")]))
 
-    def test_crossesLater(self) -> None:
-        """What was under way for longer can be told from data."""
+    def test_lateCrossingIsRecognized(self) -> None:
         server = serverAt("linking")
         self.assertFalse(server.mayCross)
         server.decline(Diagnosis.MEM, 5.0)
@@ -485,8 +462,7 @@ class DeclineTests(SynchronousTestCase):
         self.assertEqual(LateCLCFilter()(confirm.encode()), (one, False))
         self.assertEqual(LateCLCFilter()(confirm.encode() + b"hello"), (one, True))
 
-    def test_joinedMeanwhile(self) -> None:
-        """A client that joins a group is on SMC-R when it confirms: TCP can't serve it any more."""
+    def test_joinedClientCannotFallBack(self) -> None:
         for isLate in (False, True):
             server = serverAt("sniffing")
             server.received(proposal.encode(), 0.0)
@@ -504,8 +480,7 @@ class DeclineTests(SynchronousTestCase):
                 self.assertEqual([type(each) for each in server.events()], [Failed])
         self.assertFalse(serverAt("waiting").isJoining)
 
-    def test_joinedBefore(self) -> None:
-        """A client that has confirmed a group that there was is not declined any more: an error ends that."""
+    def test_confirmedClientIsNotDeclined(self) -> None:
         for isFirst in (True, False):
             server = serverAt("deciding")
             server.accept(replace(accept, firstContact=isFirst), 0.0)
@@ -518,8 +493,7 @@ class DeclineTests(SynchronousTestCase):
                 (told, server.outgoing() == b""), ([FellBack], False) if isFirst else ([Failed], True)
             )
 
-    def test_crossesInPieces(self) -> None:
-        """It can be told apart piece by piece, without looking twice at what is known to be CLC."""
+    def test_crossingInPiecesIsScannedOnce(self) -> None:
         late = Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode()
         for rest in (b"hello", late):
             filter_, held, skipped = LateCLCFilter(), b"", 0
@@ -532,13 +506,11 @@ class DeclineTests(SynchronousTestCase):
                     break
             self.assertEqual(skipped, len(confirm.encode() + late))
 
-    def test_endlessCrossing(self) -> None:
-        """No more is taken for CLC than can have crossed: a peer can't have us look at CLC for ever."""
+    def test_crossingIsBounded(self) -> None:
         filter_ = LateCLCFilter()
         self.assertEqual(filter_(confirm.encode() * 1000), (2 * len(confirm.encode()), True))
 
-    def test_endsWhileCrossing(self) -> None:
-        """When nothing comes any more, what was kept back is data."""
+    def test_endReleasesHeldBytes(self) -> None:
         server = serverAt("linking")
         server.decline(Diagnosis.MEM, 5.0)
         server.received(b"\xe2\xd4", 5.5)
@@ -547,8 +519,7 @@ class DeclineTests(SynchronousTestCase):
         self.assertEqual((server.done, server.events()), (True, [ApplicationData(b"\xe2\xd4")]))
         self.assertFalse(server.mayCross)
 
-    def test_endsBefore(self) -> None:
-        """A connection that ends in the handshake is of use where it has brought nothing of CLC yet."""
+    def test_endBeforeCLCIsUsable(self) -> None:
         for announced, events in ((False, [FellBack(Diagnosis.PEERNOSMC, None, b"\xe2")]), (True, [])):
             server = newServer(announced)
             server.received(b"\xe2", 0.0)
@@ -564,8 +535,7 @@ class DeclineTests(SynchronousTestCase):
             end.ended()
             self.assertEqual(end.events(), [])
 
-    def test_endsWhileDeciding(self) -> None:
-        """A peer that ends its side while we decide is answered all the same."""
+    def test_halfCloseWhileDecidingIsAnswered(self) -> None:
         for rest in (b"", b"\xe2\xd4", b"hello", proposal.encode()):
             server = serverAt("deciding")
             server.events()
@@ -573,8 +543,7 @@ class DeclineTests(SynchronousTestCase):
             server.ended()
             self.assertEqual((server.done, server.events()), (False, []))
 
-    def test_nothingCanCross(self) -> None:
-        """Who declines an Accept or a Proposal is done at once: the peer waits for that."""
+    def test_declineOfAcceptOrProposalIsImmediate(self) -> None:
         for end in (serverAt("deciding"), clientAt("deciding")):
             end.decline(Diagnosis.MEM, 0.0)
             self.assertTrue(end.done)
@@ -583,8 +552,7 @@ class DeclineTests(SynchronousTestCase):
 class TimeTests(SynchronousTestCase):
     """Silence."""
 
-    def test_noMessage(self) -> None:
-        """Who waits six seconds for an answer declines: a peer that was only busy goes on by TCP, too."""
+    def test_silenceDeclinesAfterSixSeconds(self) -> None:
         cases: tuple[tuple[Either, bytes], ...] = (
             (serverAt("sniffing"), proposal.encode()),
             (serverAt("waiting"), confirm.encode()),
@@ -603,8 +571,7 @@ class TimeTests(SynchronousTestCase):
             end.received(late + b"hello", 6.5)
             self.assertEqual((end.done, end.events()), (True, [ApplicationData(b"hello")]))
 
-    def test_busyPeer(self) -> None:
-        """A server that wakes up when its client has given up hears of that, and both go on by TCP."""
+    def test_busyServerLearnsOfFallback(self) -> None:
         client, server = ClientHandshake(0.0, offer), newServer()
         sent = client.outgoing()
         client.expired(6.0)
@@ -614,8 +581,7 @@ class TimeTests(SynchronousTestCase):
         fallback = FellBack(Diagnosis.PEERDECL, Diagnosis.TIMEOUT_CL, b"hello")
         self.assertEqual((server.done, server.events(), server.outgoing()), (True, [fallback], b""))
 
-    def test_busyClient(self) -> None:
-        """A client that finds an Accept which the server may have given up by now does not go to SMC-R."""
+    def test_lateAcceptIsNotUsed(self) -> None:
         for isFirst in (True, False):
             client = ClientHandshake(0.0, offer)
             client.outgoing()
@@ -633,8 +599,7 @@ class TimeTests(SynchronousTestCase):
             late = Decline(SERVER, Diagnosis.TIMEOUT_CL).encode()
             self.assertEqual(LateCLCFilter(client.isJoining)(late + b"hello"), (len(late), True))
 
-    def test_withdrawn(self) -> None:
-        """A client that was announced, and goes on without SMC, is a plain one, at once and to the byte."""
+    def test_withdrawnClientIsPlain(self) -> None:
         for early in (b"", b"\xe2\xd4"):
             server = newServer()
             server.received(early, 1.0)
@@ -648,8 +613,7 @@ class TimeTests(SynchronousTestCase):
             server.withdrawn()
             self.assertEqual((server.done, server.events()), (False, []))
 
-    def test_isFull(self) -> None:
-        """While nothing is read but a decision is waited for, TCP is told to wait, too."""
+    def test_undecidedHandshakePausesTCP(self) -> None:
         for end in (serverAt("deciding"), clientAt("deciding")):
             self.assertFalse(end.isFull)
             end.received(bytes(MAX_LENGTH - 1), 0.0)
@@ -661,8 +625,7 @@ class TimeTests(SynchronousTestCase):
             self.assertEqual(end.events(), [FellBack(Diagnosis.MEM, None, b""),
                                             ApplicationData(bytes(MAX_LENGTH - 1) + b"x")])  # fmt: skip
 
-    def test_ourTime(self) -> None:
-        """Nothing runs while we decide, or while the link comes up."""
+    def test_ownDecisionHasNoTimeout(self) -> None:
         unannounced = newServer(False)
         unannounced.received(proposal.encode(), 0.0)
         unannounced.accept(accept, 0.0)
@@ -679,15 +642,13 @@ class TimeTests(SynchronousTestCase):
 class LieTests(SynchronousTestCase):
     """Messages that say what can't be."""
 
-    def test_accept(self) -> None:
-        """A client declines an Accept with a lie."""
+    def test_falseAcceptIsDeclined(self) -> None:
         client = clientAt("waiting")
         client.received(replace(accept, index=0).encode() + b"x", 0.0)
         self.assertEqual(client.events(), [FellBack(Diagnosis.CNFERR, None, b""), ApplicationData(b"x")])
         self.assertEqual(decode(client.outgoing()), Decline(CLIENT, Diagnosis.CNFERR))
 
-    def test_confirm(self) -> None:
-        """A server declines a Confirm with a lie, and asks for another group where the client means none."""
+    def test_falseConfirmIsDeclined(self) -> None:
         for lie, diagnosis in (({"peerID": b"somebody"}, Diagnosis.CNFERR),
                                ({"firstContact": False}, Diagnosis.SYNCERR)):  # fmt: skip
             server = serverAt("waiting")
@@ -696,8 +657,7 @@ class LieTests(SynchronousTestCase):
             expected = Decline(SERVER, diagnosis, outOfSync=diagnosis is Diagnosis.SYNCERR)
             self.assertEqual(decode(server.outgoing()), expected)
 
-    def test_outOfTurn(self) -> None:
-        """A message that has no place is the end: nobody knows what the peer means."""
+    def test_messageOutOfTurnEnds(self) -> None:
         cases: tuple[tuple[Either, bytes], ...] = (
             (serverAt("waiting"), proposal.encode()),
             (serverAt("waiting"), accept.encode()),
@@ -718,8 +678,7 @@ class LieTests(SynchronousTestCase):
             self.assertIsInstance(event.error, WireError)
             self.assertEqual((end.done, end.outgoing(), end.deadline()), (True, b"", None))
 
-    def test_halfAMessageAtTheEnd(self) -> None:
-        """Bytes that stand before the link carries the connection are nobody's."""
+    def test_incompleteMessageBeforeLinkIsDropped(self) -> None:
         for end in (serverAt("linking"), clientAt("linking")):
             end.received(b"\xe2", 0.0)
             end.established()
@@ -729,8 +688,7 @@ class LieTests(SynchronousTestCase):
     @given(st.lists(st.sampled_from([proposal.encode(), accept.encode(), confirm.encode(), b"data", b"\xe2",
                                      Decline(CLIENT, Diagnosis.MEM).encode()])),
            st.lists(st.integers(1, 60)))  # fmt: skip
-    def test_anyOrder(self, messages: list[bytes], cuts: list[int]) -> None:
-        """Whatever comes in whatever pieces, there is an answer, and only one end."""
+    def test_anyInputIsAnsweredAndEndsOnce(self, messages: list[bytes], cuts: list[int]) -> None:
         for at, steps in DeclineTests.STEPS:
             for step in steps:
                 end = at(step)

@@ -14,18 +14,15 @@ from txrdma.smc.status.statistics import BOUNDS, statistics
 class ArithmeticTests(SynchronousTestCase):
     """Statistics of many processes, and of two times."""
 
-    def test_added(self) -> None:
-        """Numbers are added name by name, at every depth; a name that one lacks counts as 0."""
+    def test_nestedSums(self) -> None:
         one, two = {"a": 1, "b": {"c": 2}}, {"a": 10, "b": {"d": 5}}
         self.assertEqual(added([one, two]), {"a": 11, "b": {"c": 2, "d": 5}})
         self.assertEqual(one, {"a": 1, "b": {"c": 2}})
 
-    def test_differences(self) -> None:
-        """What was counted in a second is the difference by the seconds between."""
+    def test_differencesPerSecond(self) -> None:
         self.assertEqual(differences({"a": 9, "b": {"c": 4}}, {"a": 1, "b": {}}, 2), {"a": 4, "b": {"c": 2}})
 
-    def test_classes(self) -> None:
-        """A size belongs to the class with the least bound that is not below it."""
+    def test_sizeClasses(self) -> None:
         before = statistics()["counters"]["sent"]["sizes"]
         for bound in BOUNDS[1:]:
             for size in (bound, bound + 1):

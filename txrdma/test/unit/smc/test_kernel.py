@@ -34,8 +34,7 @@ def message(kind: int, payload: bytes) -> bytes:
 class DiagnosisTests(SynchronousTestCase):
     """What Linux 6.12 has said of SMC sockets."""
 
-    def test_connection(self) -> None:
-        """Both ends of an SMC-R connection, on which the client has sent five bytes."""
+    def test_bothEndsOfConnection(self) -> None:
         client, server = (KernelSocket.decode(RECORDED[name]) for name in ("client", "server"))
         for each in (client, server):
             self.assertEqual((each.mode, each.state), ("SMC-R", "ACTIVE"))
@@ -55,14 +54,12 @@ class DiagnosisTests(SynchronousTestCase):
         self.assertEqual((server.group.device, server.group.gid), ("rxe1", there))
         self.assertEqual((client.group.role, server.group.role), ("client", "server"))
 
-    def test_listener(self) -> None:
-        """A socket that listens has neither buffers nor a link."""
+    def test_listenerHasNoBuffers(self) -> None:
         told = KernelSocket.decode(RECORDED["listener"])
         self.assertEqual((told.state, told.inode, told.buffers, told.group), ("LISTEN", 1182, None, None))
         self.assertIsNone(told.fallbackReason)
 
-    def test_fallback(self) -> None:
-        """A socket on TCP has the reason, and the peer's."""
+    def test_fallbackHasReasons(self) -> None:
         for name, reason, peer in (
             ("toPlain", Diagnosis.PEERNOSMC, None),
             ("declining", Diagnosis.NOSMCDEV, None),
@@ -71,8 +68,7 @@ class DiagnosisTests(SynchronousTestCase):
             told = KernelSocket.decode(RECORDED[name])
             self.assertEqual((told.mode, told.fallbackReason, told.peerDiagnosis), ("TCP", reason, peer))
 
-    def test_answer(self) -> None:
-        """An answer ends with DONE, or with an error."""
+    def test_answerEndsWithDoneOrError(self) -> None:
         datagram = message(20, RECORDED["client"]) + message(20, RECORDED["listener"])
         found, isOver = decodeReply(datagram)
         self.assertEqual(([each.inode for each in found], isOver), ([1184, 1182], False))
@@ -83,8 +79,7 @@ class DiagnosisTests(SynchronousTestCase):
         self.assertEqual(error.errno, errno.ENOENT)
 
     @given(strategies.sampled_from(sorted(RECORDED)), strategies.integers(0, 315))
-    def test_cut(self, name: str, length: int) -> None:
-        """A message that is cut off somewhere is none, or tells less; nothing else goes wrong."""
+    def test_truncatedMessages(self, name: str, length: int) -> None:
         whole = RECORDED[name]
         try:
             told = KernelSocket.decode(whole[:length])
@@ -93,8 +88,7 @@ class DiagnosisTests(SynchronousTestCase):
         else:
             self.assertEqual(told.inode, KernelSocket.decode(whole).inode)
 
-    def test_request(self) -> None:
-        """The question is a dump of family 43, for connections, groups and fallbacks."""
+    def test_dumpRequest(self) -> None:
         asked = dumpRequest()
         self.assertEqual(asked[16:20], bytes([43, 0, 0, 0b10011]))
         self.assertEqual(len(asked), 16 + 52)
@@ -104,7 +98,6 @@ class InterfaceTests(SynchronousTestCase):
     """What the backends provide."""
 
     def test_provided(self) -> None:
-        """Backends, transports and ports provide what they should."""
         for backend in (UserspaceBackend, KernelBackend):
             verifyClass(ISMCBackend, backend)
         for transport in (KernelClient, KernelServer):

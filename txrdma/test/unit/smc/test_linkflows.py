@@ -82,8 +82,7 @@ class RecordedTests(SynchronousTestCase):
         assert link is not None
         return link
 
-    def test_client(self) -> None:
-        """A client answers the kernel server as the kernel client did."""
+    def test_clientAnswersAsKernel(self) -> None:
         core, server, client = self.core, self.server, self.client
         self.begin(Role.CLIENT, client, server)
         core = self.core
@@ -118,8 +117,7 @@ class RecordedTests(SynchronousTestCase):
         rejected = [raw for raw in client if decode(raw).type is LLCType.ADD_LINK][1]
         self.assertEqual(core.outgoing(), [(link, rejected)])
 
-    def test_server(self) -> None:
-        """A server asks the kernel client as the kernel server did."""
+    def test_serverAsksAsKernel(self) -> None:
         server, client = self.server, self.client
         self.begin(Role.SERVER, server, client)
         core = self.core
@@ -262,8 +260,7 @@ class SeedTests(SynchronousTestCase):
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}: {error}") from error
 
-    def test_continuations(self) -> None:
-        """Version 1 tells of many buffers by continuations, both ends of theirs, until none is left."""
+    def test_buffersInContinuations(self) -> None:
         ends = [End(role, 2, 2, 1) for role in Role]
         for end, count in zip(ends, (1, 5), strict=True):
             for _ in range(count):
@@ -289,8 +286,7 @@ class SeedTests(SynchronousTestCase):
                 {first.theirs[name][second].address for name in other.buffers}, set(map(int, other.buffers))
             )
 
-    def test_endlessContinuations(self) -> None:
-        """A peer that always has more buffers to tell of breaks the rules: the group ends."""
+    def test_endlessContinuationsEndGroup(self) -> None:
         ends = [End(role, 2, 2, 1) for role in Role]
         for end, other in (ends, ends[::-1]):
             end.keys += 1
@@ -320,8 +316,7 @@ class SeedTests(SynchronousTestCase):
         self.assertEqual(count, 2)
         self.assertEqual(server.core.state, "ended")
 
-    def test_asymmetric(self) -> None:
-        """A link that shares a port with another goes when two have none in common."""
+    def test_asymmetricLinkIsReplaced(self) -> None:
         ends = [End(role, 3, 3, 2) for role in Role]
         ends[1].ports[1] = LinkEnd(*ends[1].ports[0][:2], QPN(77))
         for end, other in (ends, ends[::-1]):
@@ -375,8 +370,7 @@ class SilenceTests(SynchronousTestCase):
                 each.core.expired(self.now)
             self.turns()
 
-    def test_one(self) -> None:
-        """A link that is silent beside another one is given up 2 seconds after the peer was asked."""
+    def test_silentLinkBesideAnotherIsAbandoned(self) -> None:
         self.silent = {2}
         self.until(6.9)
         self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
@@ -385,8 +379,7 @@ class SilenceTests(SynchronousTestCase):
             [lost] = [event for event in end.events if isinstance(event, LinkLost)]
             self.assertEqual(lost.link.number, 2)
 
-    def test_both(self) -> None:
-        """A peer that answers by no link is busy: both links stay, and work when it is back."""
+    def test_silentPeerKeepsBothLinks(self) -> None:
         self.silent = {1, 2}
         self.until(100.0)
         self.silent = set()
@@ -394,8 +387,7 @@ class SilenceTests(SynchronousTestCase):
         for end in self.ends:
             self.assertFalse([event for event in end.events if isinstance(event, (LinkLost, GroupEnded))])
 
-    def test_tries(self) -> None:
-        """The server tries ten times to have the link again, ever later; and anew when a port returns."""
+    def test_serverRetriesWithBackoff(self) -> None:
         self.silent = set(range(2, 250))
         self.tried.clear()
         self.until(550.0)  # the group is idle, and would end
@@ -407,8 +399,7 @@ class SilenceTests(SynchronousTestCase):
         self.turns()
         self.assertEqual(len(self.tried), tries + 1)
 
-    def test_lateAnswer(self) -> None:
-        """A client whose answer comes when the server has given up is told at once: it may go on."""
+    def test_lateAnswerIsReportedAtOnce(self) -> None:
         server, client = self.ends
         for end, other in ((server, client), (client, server)):
             end.core.linkDown(0.0, "by the test", end.made[1])
@@ -430,8 +421,7 @@ class SilenceTests(SynchronousTestCase):
         self.until(self.now + 4.1)
         self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
 
-    def test_askedAnew(self) -> None:
-        """A client whose new link is never confirmed takes the server's next one at once."""
+    def test_unconfirmedLinkIsReplacedAtOnce(self) -> None:
         server, client = self.ends
         for end in self.ends:
             end.core.linkDown(0.0, "by the test", end.made[1])
@@ -452,16 +442,14 @@ class SilenceTests(SynchronousTestCase):
             places = {link.number: link.place for link in client.made[-2:]}
             self.assertEqual(places, {number - 1: "gone", number: "confirming"})
 
-    def test_returnsAtOnce(self) -> None:
-        """A port that returns while the peer is still told of its link's end is used all the same."""
+    def test_portReturningDuringDeletionIsUsed(self) -> None:
         server = self.ends[0]
         server.core.linkDown(0.0, "its port is down", server.made[1])
         server.core.grow(server.ports[1], self.now)
         self.until(5.0)
         self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
 
-    def test_askedAgain(self) -> None:
-        """A client whose port returns while a link is added in vain asks for one by that port afterwards."""
+    def test_portReturningDuringFailedAddIsRequested(self) -> None:
         server, client = self.ends
         for end in self.ends:
             end.core.linkDown(0.0, "by the test", end.made[1])
@@ -478,8 +466,7 @@ class SilenceTests(SynchronousTestCase):
         self.until(20.0)
         self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
 
-    def test_askedInVain(self) -> None:
-        """A client asks ever later while its group lives, and not any more when its port is down again."""
+    def test_clientRequestsBackOff(self) -> None:
         server, client = self.ends
         for end in self.ends:
             end.core.linkDown(0.0, "by the test", end.made[1])
@@ -501,8 +488,7 @@ class SilenceTests(SynchronousTestCase):
         client.core.grow(None, 300.0)
         self.assertEqual(asked(300.0, 550.0), [])
 
-    def test_client(self) -> None:
-        """A client asks for a link when a port of its own is up, in the words of its version."""
+    def test_clientRequestsLinkWhenPortIsUp(self) -> None:
         for version, type in ((1, LLCType.ADD_LINK), (2, LLCType.REQUEST_ADD_LINK)):
             ends = [End(role, 1 + (role is Role.CLIENT), 2, version) for role in Role]
             for end, other in (ends, ends[::-1]):

@@ -125,8 +125,7 @@ def alone(role: Role = Role.CLIENT) -> LinkGroup:
 class ConfirmLinkTests(SynchronousTestCase):
     """First contact."""
 
-    def test_confirm(self) -> None:
-        """The server asks, the client answers, the link is both's."""
+    def test_serverRequestsAndClientConfirms(self) -> None:
         pair = Pair()
         self.assertEqual(pair.server.state, "fresh")
         self.assertEqual(pair.confirm(), ([LinkConfirmed()], [LinkConfirmed()]))
@@ -140,8 +139,7 @@ class ConfirmLinkTests(SynchronousTestCase):
         self.assertEqual((pair.server.usable, pair.client.usable), (True, True))
         self.assertEqual((pair.server.linkNumber, pair.client.linkNumber), (1, 1))
 
-    def test_serverWaits(self) -> None:
-        """No answer in two seconds."""
+    def test_serverTimesOut(self) -> None:
         pair = Pair()
         pair.server.confirm(10.0, CLIENT)
         self.assertEqual(pair.server.deadline(), 12.0)
@@ -151,16 +149,14 @@ class ConfirmLinkTests(SynchronousTestCase):
         self.assertEqual(pair.server.events(), [LinkRefused(Diagnosis.TIMEOUT_CL)])
         self.assertEqual((pair.server.state, pair.server.deadline()), ("ended", None))
 
-    def test_clientWaits(self) -> None:
-        """No CONFIRM LINK in four seconds."""
+    def test_clientTimesOut(self) -> None:
         pair = Pair()
         pair.client.confirm(10.0, SERVER)
         self.assertEqual(pair.client.deadline(), 14.0)
         pair.client.expired(14.0)
         self.assertEqual(pair.client.events(), [LinkRefused(Diagnosis.TIMEOUT_CL)])
 
-    def test_lies(self) -> None:
-        """Who wants eyecatchers, or is somebody else, is refused, and the client does not answer."""
+    def test_falseRequestIsRefused(self) -> None:
         right = ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1)
         for body, flags, diagnosis in (
             (right, 0, Diagnosis.RMBE_EC),
@@ -175,8 +171,7 @@ class ConfirmLinkTests(SynchronousTestCase):
             self.assertEqual((client.events(), client.outgoing()), ([LinkRefused(diagnosis)], []))
             self.assertFalse(client.usable)
 
-    def test_lyingResponse(self) -> None:
-        """The client must name itself, and the server's link number."""
+    def test_falseResponseIsRefused(self) -> None:
         right = ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1)
         for body in (right.replace(link=2), right.replace(qpn=QPN(7))):
             server = LinkGroup(Role.SERVER, SERVER)
@@ -184,38 +179,33 @@ class ConfirmLinkTests(SynchronousTestCase):
             server.received(ask(body, 0x83), 0.0)
             self.assertEqual(server.events(), [LinkRefused(Diagnosis.NOSRVLINK)])
 
-    def test_doubled(self) -> None:
-        """A doubled request is answered again, a doubled response changes nothing."""
+    def test_duplicatesAreHarmless(self) -> None:
         pair = active()
         request = ask(ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1), 3)
         pair.client.received(request, 0.0)
         self.assertEqual(pair.run(), ([], []))
         self.assertEqual(pair.names(), [("client", "CONFIRM_LINK", True)])
 
-    def test_queuePairFails(self) -> None:
-        """While the link comes up, that is a reason to decline."""
+    def test_failedQueuePairDeclines(self) -> None:
         pair = Pair()
         pair.client.confirm(0.0, SERVER)
         pair.client.linkDown(0.0, "retries exceeded")
         self.assertEqual(pair.client.events(), [LinkRefused(Diagnosis.NOACTLINK)])
 
-    def test_serverIsAsked(self) -> None:
-        """Only servers ask for that."""
+    def test_serverRefusesRequest(self) -> None:
         server = alone(Role.SERVER)
         server.received(ask(ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1), 3), 0.0)
         [_, event] = server.events()
         assert isinstance(event, GroupEnded)
         self.assertEqual(event.reason, DeleteReason.PROTOCOL_VIOLATION)
 
-    def test_deletedEarly(self) -> None:
-        """A peer that takes the link back before it is up."""
+    def test_linkDeletedBeforeItIsUp(self) -> None:
         server = LinkGroup(Role.SERVER, SERVER)
         server.confirm(0.0, CLIENT)
         server.received(ask(DeleteLink(), LLCFlags.ALL_LINKS), 0.0)
         self.assertEqual(server.events(), [LinkRefused(Diagnosis.NOACTLINK)])
 
-    def test_secondLink(self) -> None:
-        """A server that offers a link with MTU 0 is rejected at once, which Linux's clients wait for."""
+    def test_offerWithMTUZeroIsRejected(self) -> None:
         pair = Pair(offersLink=True)
         pair.confirm()
         self.assertEqual(pair.names()[2:], [("server", "ADD_LINK", False), ("client", "ADD_LINK", True)])
@@ -225,8 +215,7 @@ class ConfirmLinkTests(SynchronousTestCase):
 class RecordedTests(SynchronousTestCase):
     """A client's group in the place of the recorded kernel's."""
 
-    def test_first(self) -> None:
-        """The kernel server's requests are answered as the kernel client did, but for link and user id."""
+    def test_kernelsRequestsAreAnswered(self) -> None:
         said = [(captured.source, raw) for captured, raw in messages("smc-first") if raw[0] != 0xFE]
         confirmed = decode(said[1][1]).body
         assert isinstance(confirmed, ConfirmLink)
@@ -247,8 +236,7 @@ class RecordedTests(SynchronousTestCase):
         rejected = [one for one in found if one.type is LLCType.ADD_LINK]
         self.assertEqual([one.encode() for one in rejected], [one.encode() for one in answered[1:2]])
 
-    def test_groupOfKernel(self) -> None:
-        """The kernel's TEST LINK is answered byte for byte."""
+    def test_kernelsTestLinkIsAnswered(self) -> None:
         client = alone()
         asked = [raw for captured, raw in messages("smc-test-link") if raw[0] == 0x27]
         requests = [raw for raw in asked if not raw[3] & 0x80]
@@ -261,8 +249,7 @@ class RecordedTests(SynchronousTestCase):
 class RKeyTests(SynchronousTestCase):
     """The keys of buffers."""
 
-    def test_confirm(self) -> None:
-        """Both ends may tell of buffers at once; what was told can be written to."""
+    def test_bothEndsConfirmAtOnce(self) -> None:
         pair = active()
         pair.server.confirmRKey(RKey(1), 0x1000, 0.0)
         pair.client.confirmRKey(RKey(1), 0x2000, 0.0)
@@ -274,39 +261,34 @@ class RKeyTests(SynchronousTestCase):
         self.assertEqual(pair.client.target(RKey(1), 0x1000, 16384, 1), 0x1000)
         self.assertEqual(pair.server.target(RKey(2), 0x3000, 16384, 3), 0x3000 + 2 * 16384)
 
-    def test_oneAtATime(self) -> None:
-        """Linux drops a second request while one is under way; a wider window is for others."""
+    def test_oneRequestAtATime(self) -> None:
         for window, expected in ((1, 1), (3, 3)):
             server = active(window=window).server
             for number in range(5):
                 server.confirmRKey(RKey(number), 0, 0.0)
             self.assertEqual(len(server.outgoing()), expected)
 
-    def test_notBeforeTheLink(self) -> None:
-        """What is asked for while the link comes up waits for that."""
+    def test_requestsWaitForLink(self) -> None:
         pair = Pair()
         pair.server.confirmRKey(RKey(1), 0x1000, 0.0)
         self.assertEqual(pair.server.outgoing(), [])
         self.assertEqual(pair.confirm()[0], [LinkConfirmed(), RKeyConfirmed(RKey(1))])
 
-    def test_firstContact(self) -> None:
-        """Buffers named by Accept and Confirm need no CONFIRM RKEY."""
+    def test_firstContactNeedsNoConfirmRKey(self) -> None:
         group = LinkGroup(Role.CLIENT, CLIENT)
         group.agreed(RKey(5))
         group.learn(RKey(6), 0x6000)
         self.assertTrue(group.knows(RKey(5)))
         self.assertEqual(group.target(RKey(6), 0x6000, 16384, 1), 0x6000)
 
-    def test_unknownTarget(self) -> None:
-        """Nothing is written where the peer never told of a buffer."""
+    def test_unconfirmedBufferIsNotWritten(self) -> None:
         client = alone()
         client.learn(RKey(6), 0x6000)
         for rkey, address, index in ((7, 0x6000, 1), (6, 0x6001, 1), (6, 0x6000, 0)):
             error = self.assertRaises(Refused, client.target, RKey(rkey), address, 16384, index)
             self.assertEqual(error.status, Diagnosis.ERR_RTOK)
 
-    def test_refused(self) -> None:
-        """The peer may say no."""
+    def test_peerRefuses(self) -> None:
         for flags in (0xA0, 0xB0):
             server = alone(Role.SERVER)
             server.confirmRKey(RKey(1), 0x1000, 0.0)
@@ -314,8 +296,7 @@ class RKeyTests(SynchronousTestCase):
             self.assertEqual(server.events(), [RKeyRefused(RKey(1))])
             self.assertFalse(server.knows(RKey(1)))
 
-    def test_silence(self) -> None:
-        """After five seconds a request has failed, and the next has its turn; a late answer is nothing."""
+    def test_unansweredRequestFails(self) -> None:
         server = alone(Role.SERVER)
         server.confirmRKey(RKey(1), 0x1000, 5.0)
         server.deleteRKeys([RKey(2)], 5.0)
@@ -327,8 +308,7 @@ class RKeyTests(SynchronousTestCase):
         self.assertEqual(server.events(), [])
         self.assertEqual([one.type for one in answers(server)], [LLCType.CONFIRM_RKEY, LLCType.DELETE_RKEY])
 
-    def test_patience(self) -> None:
-        """A peer that has not answered CONFIRM RKEY has two seconds for the next, until one is answered."""
+    def test_silentPeerGetsLessTime(self) -> None:
         server = alone(Role.SERVER)
         for number, seconds in enumerate((5.0, 2.0, 2.0), 1):
             server.confirmRKey(RKey(number), 0x1000, 5.0)
@@ -352,11 +332,7 @@ class RKeyTests(SynchronousTestCase):
         server.received(ask(DeleteRKey(count=len(keys), rkeys=rkeys), 0x80), 100.0)
         return server.events()
 
-    def test_lateDeletion(self) -> None:
-        """
-        A buffer stays until the peer has said that it forgot it: its last bytes may be under way, and arrive
-        before that answer. The answer to one deletion is not taken for that to another.
-        """
+    def test_bufferStaysUntilDeletionIsAnswered(self) -> None:
         server = self._deletions(2)
         self.assertEqual(server.events(), [])
         self.assertEqual(len(answers(server)), 2)
@@ -364,27 +340,23 @@ class RKeyTests(SynchronousTestCase):
         self.assertEqual(self._answer(server, 2), [RKeysDeleted((RKey(2),))])
         self.assertEqual(self._answer(server, 2), [])
 
-    def test_lostDeletion(self) -> None:
-        """The answer to a later deletion is one to those before it, by the order of the link."""
+    def test_laterAnswerCoversEarlierDeletions(self) -> None:
         server = self._deletions(2)
         self.assertEqual(self._answer(server, 2), [RKeysDeleted((RKey(1),)), RKeysDeleted((RKey(2),))])
 
-    def test_namelessDeletion(self) -> None:
-        """An answer without keys, as Linux gives it by version 2, is to the oldest."""
+    def test_answerWithoutKeysIsForOldest(self) -> None:
         server = self._deletions(2)
         self.assertEqual(self._answer(server), [RKeysDeleted((RKey(1),))])
         self.assertEqual(self._answer(server), [RKeysDeleted((RKey(2),))])
 
-    def test_neverDeleted(self) -> None:
-        """A peer that never answers keeps no more than 32 buffers that were taken back, those to the end."""
+    def test_unansweredDeletionsAreBounded(self) -> None:
         server = self._deletions(34)
         self.assertEqual(server.events(), [RKeysDeleted((RKey(1),)), RKeysDeleted((RKey(2),))])
         server.linkDown(100.0, "flushed")
         gone = [event for event in server.events() if isinstance(event, RKeysDeleted)]
         self.assertEqual(gone, [RKeysDeleted((RKey(number),)) for number in range(3, 35)])
 
-    def test_delete(self) -> None:
-        """What is taken back can't be written to; eight keys go in one message."""
+    def test_eightKeysInOneMessage(self) -> None:
         pair = active()
         for number in range(11):
             pair.server.confirmRKey(RKey(number), number << 20, 0.0)
@@ -400,8 +372,7 @@ class RKeyTests(SynchronousTestCase):
         self.assertRaises(Refused, pair.client.target, RKey(0), 0, 16384, 1)
         pair.client.target(RKey(10), 10 << 20, 16384, 1)
 
-    def test_deleteUnknown(self) -> None:
-        """The answer says by bits which keys were unknown."""
+    def test_answerNamesUnknownKeys(self) -> None:
         client = alone()
         client.learn(RKey(2), 0)
         keys = (RKey(1), RKey(2), RKey(3), *[RKey(0)] * 5)
@@ -422,8 +393,7 @@ class RKeyTests(SynchronousTestCase):
         self.assertEqual(client.target(RKey(1), 77, 16384, 1), 77)
         self.assertTrue(client.usable)
 
-    def test_tooManyBehindAKnownOne(self) -> None:
-        """The bound holds for each link, also for keys of a buffer that another link has."""
+    def test_boundHoldsForEachLink(self) -> None:
         client = alone()
         further = LinkLife(CLIENT, 2)
         for number in range(1, MAX_RKEYS + 1):
@@ -432,8 +402,7 @@ class RKeyTests(SynchronousTestCase):
         tokens = {client.first: Token(RKey(1000), 1), further: Token(RKey(1001), 1)}
         self.assertRaises(Refused, client._learn, tokens)
 
-    def test_groupEnds(self) -> None:
-        """Requests that were under way, or had to wait, end with the group, before it."""
+    def test_pendingRequestsEndWithGroup(self) -> None:
         server = alone(Role.SERVER)
         server.confirmRKey(RKey(1), 0x1000, 0.0)
         server.deleteRKeys([RKey(2)], 0.0)
@@ -447,8 +416,7 @@ class RKeyTests(SynchronousTestCase):
 class ConnectionTests(SynchronousTestCase):
     """Connections and their tokens."""
 
-    def test_tokens(self) -> None:
-        """Tokens are not zero, and one's own."""
+    def test_tokensAreUniqueAndNonzero(self) -> None:
         client = alone()
         client._token = 0xFFFFFFFE
         tokens = [client.add(object(), 0.0) for _ in range(4)]
@@ -461,8 +429,7 @@ class ConnectionTests(SynchronousTestCase):
         mine = object()
         self.assertIs(client.connections[client.add(mine, 0.0)], mine)
 
-    def test_full(self) -> None:
-        """There is an end to it."""
+    def test_groupIsFull(self) -> None:
         server = alone(Role.SERVER)
         tokens = [server.add(object(), 0.0) for _ in range(MAX_CONNECTIONS)]
         self.assertFalse(server.usable)
@@ -470,15 +437,13 @@ class ConnectionTests(SynchronousTestCase):
         server.remove(tokens[0], 0.0)
         self.assertTrue(server.usable)
 
-    def test_fullClient(self) -> None:
-        """A client's connections may linger longer than the server's: it takes what the server gives."""
+    def test_clientAcceptsMoreThanServersLimit(self) -> None:
         client = alone()
         for _ in range(MAX_CONNECTIONS + 1):
             client.add(object(), 0.0)
         self.assertTrue(client.usable)
 
-    def test_retired(self) -> None:
-        """A group that the peer does not know takes no connections, and ends with the last that it has."""
+    def test_retiredGroupTakesNoConnections(self) -> None:
         server = alone(Role.SERVER)
         token = server.add(object(), 0.0)
         server.retire(0.0)
@@ -489,8 +454,7 @@ class ConnectionTests(SynchronousTestCase):
         server.retire(0.0)
         self.assertEqual(server.state, "ending")
 
-    def test_keys(self) -> None:
-        """The server looks for a group by the Proposal, the client by the Accept, whose QPN counts, too."""
+    def test_groupsAreFoundByProposalAndAccept(self) -> None:
         proposal, accept = decodeCLC(SMC_GO["proposal"]), decodeCLC(SMC_GO["accept"])
         assert isinstance(proposal, Proposal) and isinstance(accept, Accept)
         own = Candidate(b"ourselfs", SERVER.gid, GIDType.ROCE_V2, SERVER.mac, MTU.MTU_1024)
@@ -512,8 +476,7 @@ class ConnectionTests(SynchronousTestCase):
         self.assertNotEqual(byAccept, GroupKey.ofAccept(replace(accept, version=2), own.gid, "host"))
         self.assertNotEqual(byAccept, GroupKey.ofAccept(accept, CLIENT.gid, "host"))
 
-    def test_fewerConnections(self) -> None:
-        """A group of version 2.1 takes as many connections as its ends have settled on, and says so."""
+    def test_agreedConnectionLimit(self) -> None:
         server = LinkGroup(Role.SERVER, SERVER, version=2, maxConnections=16)
         server.confirm(0.0, CLIENT)
         body = answers(server)[0].body
@@ -540,8 +503,7 @@ class IdleTests(SynchronousTestCase):
         group.events()
         return group
 
-    def test_lifetime(self) -> None:
-        """A server ends an unused group after 600 seconds, a client after 610."""
+    def test_unusedGroupEnds(self) -> None:
         for role, seconds in ((Role.SERVER, 600.0), (Role.CLIENT, 610.0)):
             group = self._quiet(role)
             self.assertEqual(group.deadline(), seconds)
@@ -556,8 +518,7 @@ class IdleTests(SynchronousTestCase):
             [request] = answers(group)
             self.assertEqual(request.header.flags, LLCFlags.ALL_LINKS | LLCFlags.ORDERLY)
 
-    def test_testLink(self) -> None:
-        """After 30 seconds without a word, the peer is asked whether it is there; it is."""
+    def test_testLinkAfterIdleTime(self) -> None:
         pair = active()
         pair.server.first.heard = 10.0
         self.assertEqual(pair.server.deadline(), 40.0)
@@ -569,15 +530,13 @@ class IdleTests(SynchronousTestCase):
         self.assertEqual(pair.names(), [("server", "TEST_LINK", False), ("client", "TEST_LINK", True)])
         self.assertEqual(pair.server.deadline(), 71.0)
 
-    def test_testLinkAtOnce(self) -> None:
-        """The answer may come in the same instant."""
+    def test_testLinkAnsweredImmediately(self) -> None:
         pair = active()
         pair.server.expired(30.0)
         pair.run(30.0)
         self.assertEqual(pair.server.deadline(), 60.0)
 
-    def test_silence(self) -> None:
-        """A peer is asked again and again before it is taken for dead: as long as TCP's keepalive would."""
+    def test_silentPeerIsProbedAsLongAsTCPWould(self) -> None:
         server = alone(Role.SERVER)
         server.add(object(), 0.0)
         asked = []
@@ -591,8 +550,7 @@ class IdleTests(SynchronousTestCase):
         text = "the peer has answered no TEST LINK for too long"
         self.assertEqual(events, [GroupEnded(DeleteReason.LOST_PATH, text)])
 
-    def test_sharedMemory(self) -> None:
-        """A peer by shared memory is told of several buffers at once, which Linux would drop."""
+    def test_sharedMemoryConfirmsSeveralBuffers(self) -> None:
         for shares, told in ((False, 1), (True, 3)):
             pair = Pair()
             if shares:
@@ -602,23 +560,20 @@ class IdleTests(SynchronousTestCase):
                 pair.client.confirmRKey(RKey(number + 1), 0x1000, 0.0)
             self.assertEqual(len(answers(pair.client)), told)
 
-    def test_watched(self) -> None:
-        """Where somebody else tells of the peer's death, nobody asks."""
+    def test_watchedPeerIsNotProbed(self) -> None:
         server = alone(Role.SERVER)
         server.isWatched = True
         server.add(object(), 0.0)
         self.assertIs(server.deadline(), None)
 
-    def test_otherTraffic(self) -> None:
-        """Anything that comes instead of the answer shows that somebody is there."""
+    def test_otherTrafficReplacesAnswer(self) -> None:
         server = alone(Role.SERVER)
         server.expired(30.0)
         server.first.heard = 31.0
         server.expired(32.0)
         self.assertEqual((server.state, server.deadline()), ("active", 61.0))
 
-    def test_foreignAnswer(self) -> None:
-        """An answer with other data answers nothing, but it shows life."""
+    def test_answerWithOtherDataShowsLife(self) -> None:
         server = alone(Role.SERVER)
         server.expired(30.0)
         server.received(ask(TestLink(userData=b"?" * 16), 0x80), 30.0)
@@ -629,7 +584,6 @@ class EndTests(SynchronousTestCase):
     """How groups end."""
 
     def test_serverEnds(self) -> None:
-        """The server deletes all links, the client agrees."""
         pair = active()
         pair.server.shutdown(0.0, DeleteReason.OPERATOR_COMMAND)
         self.assertFalse(pair.server.usable)
@@ -639,7 +593,6 @@ class EndTests(SynchronousTestCase):
         self.assertEqual(pair.names(), [("server", "DELETE_LINK", False), ("client", "DELETE_LINK", True)])
 
     def test_clientEnds(self) -> None:
-        """The client asks, the server deletes, the client agrees."""
         pair = active()
         pair.client.shutdown(0.0)
         found = pair.run()
@@ -654,8 +607,7 @@ class EndTests(SynchronousTestCase):
             ],
         )
 
-    def test_both(self) -> None:
-        """When both begin at once, each ends once."""
+    def test_bothEndAtOnce(self) -> None:
         pair = active()
         pair.server.shutdown(0.0)
         pair.client.shutdown(0.0)
@@ -663,8 +615,7 @@ class EndTests(SynchronousTestCase):
             self.assertEqual(len(events), 1)
         self.assertEqual((pair.server.state, pair.client.state), ("ended", "ended"))
 
-    def test_noAnswer(self) -> None:
-        """After two seconds it is over all the same."""
+    def test_unansweredEnd(self) -> None:
         server = alone(Role.SERVER)
         server.shutdown(5.0)
         self.assertEqual(server.deadline(), 7.0)
@@ -672,14 +623,12 @@ class EndTests(SynchronousTestCase):
         self.assertEqual(server.events(), [GroupEnded(DeleteReason.PROGRAM_ENDING, "ended by us")])
         self.assertEqual(server.state, "ended")
 
-    def test_notYetUp(self) -> None:
-        """A group that never was ends without a word."""
+    def test_groupNeverUpEndsSilently(self) -> None:
         for group in (LinkGroup(Role.SERVER, SERVER), LinkGroup(Role.CLIENT, CLIENT)):
             group.shutdown(0.0)
             self.assertEqual((group.state, group.outgoing(), len(group.events())), ("ended", [], 1))
 
-    def test_otherLink(self) -> None:
-        """Another link than ours is not known; ours by its number is all that there is."""
+    def test_deletionOfOtherLinks(self) -> None:
         client = alone()
         client.received(ask(DeleteLink(link=9, reason=DeleteReason.LOST_PATH)), 0.0)
         [answer] = answers(client)
@@ -689,8 +638,7 @@ class EndTests(SynchronousTestCase):
         self.assertEqual(client.events(), [GroupEnded(DeleteReason.LOST_PATH, "ended by the peer", True)])
         self.assertTrue(answers(client)[0].isResponse)
 
-    def test_deletedTwice(self) -> None:
-        """A client agrees to the end of its group once: Linux's server says DELETE LINK twice."""
+    def test_secondDeletionIsNotAnswered(self) -> None:
         client = alone()
         for flags in (LLCFlags.ALL_LINKS | LLCFlags.ORDERLY, LLCFlags.ALL_LINKS):
             client.received(ask(DeleteLink(reason=DeleteReason.PROGRAM_ENDING), flags), 0.0)
@@ -711,8 +659,7 @@ class EndTests(SynchronousTestCase):
             self.assertEqual((told.type, told.header.flags), (LLCType.DELETE_LINK, LLCFlags.ALL_LINKS))
             self.assertEqual(client.state, "ended")
 
-    def test_afterTheEnd(self) -> None:
-        """Nobody is there any more."""
+    def test_endedGroupIgnoresMessages(self) -> None:
         client = alone()
         client.linkDown(0.0, "gone")
         client.events()
@@ -726,8 +673,7 @@ class EndTests(SynchronousTestCase):
 class RequestTests(SynchronousTestCase):
     """Everything that a peer may ask for."""
 
-    def test_addLink(self) -> None:
-        """A second link is refused, with the reason, and the rest as it came."""
+    def test_secondLinkIsRefusedWithReason(self) -> None:
         for role in Role:
             group = alone(role)
             asked = AddLink(mac=SERVER.mac, gid=SERVER.gid, qpn=QPN(9), link=2, mtu=3, psn=4)
@@ -738,22 +684,19 @@ class RequestTests(SynchronousTestCase):
             self.assertEqual(answer.header.rejectReason, RejectReason.NO_ALTERNATE_PATH)
             self.assertTrue(group.usable)
 
-    def test_requestAddLink(self) -> None:
-        """Version 2's clients are refused, too."""
+    def test_requestAddLinkIsRefused(self) -> None:
         group = alone(Role.SERVER)
         group.received(message(RequestAddLink(), Header(version=2)).encode(), 0.0)
         [answer] = answers(group)
         self.assertEqual(answer.header, Header(LLCFlags.RESPONSE | LLCFlags.REJECT, version=2))
 
-    def test_continuations(self) -> None:
-        """What is about other links is heard, and that is all."""
+    def test_continuationsAreIgnored(self) -> None:
         group = alone()
         for body in (AddLinkContinuation(), ConfirmRKeyContinuation()):
             group.received(ask(body), 0.0)
         self.assertEqual((group.outgoing(), group.events(), group.state), ([], [], "active"))
 
-    def test_testLink(self) -> None:
-        """It is answered in the same call, with the same data, in any state of the link."""
+    def test_testLinkIsAnsweredInAnyState(self) -> None:
         fresh = LinkGroup(Role.CLIENT, CLIENT)
         ending = alone()
         ending.shutdown(0.0)
@@ -764,8 +707,7 @@ class RequestTests(SynchronousTestCase):
                 [raw for _, raw in group.outgoing()], [ask(TestLink(userData=b"0123456789abcdef"), 0x80)]
             )
 
-    def test_byteOrder(self) -> None:
-        """Version 2 is answered in the peer's byte order, and asked in it from then on."""
+    def test_peersByteOrderIsUsed(self) -> None:
         group = LinkGroup(Role.CLIENT, CLIENT, version=2)
         group.confirm(0.0, SERVER)
         body = ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1)
@@ -773,8 +715,7 @@ class RequestTests(SynchronousTestCase):
         group.confirmRKey(RKey(1), 2, 0.0)
         self.assertEqual([raw[:4].hex() for _, raw in group.outgoing()], ["21002c83", "26002c00"])
 
-    def test_unaskedAnswers(self) -> None:
-        """Answers to what was never asked are nothing."""
+    def test_unsolicitedAnswersAreIgnored(self) -> None:
         bodies = (ConfirmLink(), AddLink(), DeleteLink(), ConfirmRKey(), TestLink(), DeleteRKey())
         for role in Role:
             group = alone(role)
@@ -783,8 +724,7 @@ class RequestTests(SynchronousTestCase):
             self.assertEqual((group.outgoing(), group.events(), group.state), ([], [], "active"))
 
     @given(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 255), st.binary(max_size=40)), max_size=8))
-    def test_anything(self, found: list[tuple[int, int, bytes]]) -> None:
-        """Whatever comes in whatever state, a group goes on, or ends once."""
+    def test_arbitraryMessagesEndAtMostOnce(self, found: list[tuple[int, int, bytes]]) -> None:
         for group in self._everywhere():
             ends = 0
             for kind, flags, body in found:

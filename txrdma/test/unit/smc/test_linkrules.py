@@ -190,15 +190,13 @@ class MatrixTests(SynchronousTestCase):
                             what = f"{role}, version {version}, {state}: {body.TYPE.name}, {isResponse}"
                             yield Group(role, state, version), body, isResponse, what
 
-    def test_outcomes(self) -> None:
-        """What ends the group, and says so, what is answered and what is nothing."""
+    def test_outcomeOfEachMessageInEachState(self) -> None:
         for group, body, isResponse, what in self.everyMessage(9):
             role, state = group.end.role, group.state
             found = group.hears(body, isResponse)
             self.assertEqual(found, expected(role, state, body.TYPE, isResponse), what)
 
-    def test_harmless(self) -> None:
-        """A message that is answered, rejected or nothing does not disturb the flow that is under way."""
+    def test_harmlessMessagesDoNotDisturbFlow(self) -> None:
         count = 0
         for group, body, isResponse, what in self.everyMessage(9):
             if group.state in STATES[3:9] and group.hears(body, isResponse) not in ("ended", "heeded"):
@@ -206,8 +204,7 @@ class MatrixTests(SynchronousTestCase):
                 count += 1
         self.assertGreater(count, 200)
 
-    def test_numberOfAnother(self) -> None:
-        """A server that gives a link the number of another one ends the group."""
+    def test_reusedLinkNumberEndsGroup(self) -> None:
         for version in (1, 2):
             for state in ("active", "wanted", "keys", "linking")[: 4 if version == 1 else 2]:
                 group = Group(Role.CLIENT, state, version)

@@ -74,21 +74,18 @@ class RecordedTests(SynchronousTestCase):
     """What the Linux kernel sent."""
 
     def test_roundTrip(self) -> None:
-        """Every LLC message is read, and made again byte for byte."""
         found = recorded(cdc=False)
         self.assertGreater(len(found), 50)
         for name, raw in found:
             self.assertEqual(decode(raw).encode(), raw, name)
 
     def test_kinds(self) -> None:
-        """All types that the kernel uses are among them, and none is unknown."""
         found = {decode(raw).type for _, raw in recorded(cdc=False)}
         expected = {LLCType.CONFIRM_LINK, LLCType.ADD_LINK, LLCType.DELETE_LINK, LLCType.CONFIRM_RKEY,
                     LLCType.TEST_LINK, LLCType.DELETE_RKEY}  # fmt: skip
         self.assertEqual(found, expected)
 
-    def test_addLink(self) -> None:
-        """The kernel offers a second link, and rejects it: version 2 has no room for a reason."""
+    def test_kernelsAddLinkAndRejection(self) -> None:
         request, response = (
             each
             for each in (decode(raw) for name, raw in recorded(cdc=False) if name == "smc-first")
@@ -99,14 +96,12 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual(response.header.flags, LLCFlags.RESPONSE | LLCFlags.REJECT)
         self.assertEqual((response.body, response.extension), (request.body, None))
 
-    def test_deleteLink(self) -> None:
-        """A lost path is given as the reason, and a link that is gone already is unknown."""
+    def test_reasonsOfDeleteLink(self) -> None:
         found = [decode(raw).body for name, raw in recorded(cdc=False) if name == "smc-two-links"]
         reasons = [body.reason for body in found if isinstance(body, DeleteLink)]
         self.assertEqual(reasons, [DeleteReason.LOST_PATH] * 2 + [DeleteReason.LINK_UNKNOWN])
 
-    def test_lastWords(self) -> None:
-        """A group with the kernel ends in order; as a server the kernel deletes all links once more."""
+    def test_groupWithKernelEnds(self) -> None:
         ours, kernels = "10.77.0.1", "10.77.0.2"
         order = LLCFlags.ALL_LINKS | LLCFlags.ORDERLY
         expected = {
@@ -125,8 +120,7 @@ class RecordedTests(SynchronousTestCase):
             reasons = {each.body.reason for _, each in said if isinstance(each.body, DeleteLink)}
             self.assertEqual(reasons, {DeleteReason.PROGRAM_ENDING})
 
-    def test_confirmRKey(self) -> None:
-        """With two links a buffer has two keys."""
+    def test_twoLinksTwoKeys(self) -> None:
         found = [decode(raw) for name, raw in recorded(cdc=False) if name == "smc-two-links"]
         first = next(each.body for each in found if isinstance(each.body, ConfirmRKey))
         self.assertEqual(first.others, 1)
@@ -137,7 +131,6 @@ class SmcGoTests(SynchronousTestCase):
     """Messages of version 1 from the tests of smc-go."""
 
     def test_confirmLink(self) -> None:
-        """CONFIRM LINK as facts give it."""
         raw = bytes.fromhex("012c000398039babcdeffe800000000000009a039bfffeabcdef000107000001000002").ljust(
             44, b"\0"
         )
@@ -149,7 +142,6 @@ class SmcGoTests(SynchronousTestCase):
         self.assertEqual(found.encode(), raw)
 
     def test_cdc(self) -> None:
-        """The first CDC after a write of 13 bytes."""
         found = CDC.decode(SMC_GO["cdc"])
         self.assertEqual((found.sequence, found.token, found.producerCount), (1, 3, 13))
         self.assertEqual(found.encode(), SMC_GO["cdc"])
@@ -160,28 +152,23 @@ class LLCTests(SynchronousTestCase):
 
     @given(everything)
     def test_roundTrip(self, one: LLC) -> None:
-        """What is made is read again as the same, in either byte order."""
         self.assertEqual(decode(one.encode()), one)
 
     @given(everything, st.binary(max_size=20))
-    def test_more(self, one: LLC, rest: bytes) -> None:
-        """A receive buffer may hold more than the message."""
+    def test_bufferLongerThanMessage(self, one: LLC, rest: bytes) -> None:
         self.assertEqual(decode(one.encode() + rest), one)
 
     @given(messagesV1)
-    def test_length(self, one: LLC) -> None:
-        """Every message of version 1 has 44 bytes."""
+    def test_versionOneLength(self, one: LLC) -> None:
         self.assertEqual(len(one.encode()), 44)
 
     @given(everything, st.data())
-    def test_short(self, one: LLC, data: st.DataObject) -> None:
-        """A message that is cut off is an error."""
+    def test_truncatedMessage(self, one: LLC, data: st.DataObject) -> None:
         raw = one.encode()
         self.assertRaises(WireError, decode, raw[: data.draw(st.integers(0, len(raw) - 1))])
 
     @given(st.binary(min_size=40, max_size=200))
-    def test_anything(self, rest: bytes) -> None:
-        """Any bytes are an error, or a message."""
+    def test_arbitraryBytes(self, rest: bytes) -> None:
         for head in (*range(1, 16), *range(0x20, 0x30), 0x30, 0xFF):
             for length in (44, len(rest) + 4):
                 for order in ("<", ">"):
@@ -193,22 +180,19 @@ class LLCTests(SynchronousTestCase):
                     self.assertEqual(decode(found.encode()), found)
 
     def test_lengthInEitherOrder(self) -> None:
-        """Linux on x86 writes 2c00, on s390 002c: the answer can be in the same order."""
         for bigEndian, raw in ((False, "272c0000"), (True, "27002c00")):
             found = decode(bytes.fromhex(raw).ljust(44, b"\0"))
             self.assertEqual((found.type, found.header.bigEndian), (LLCType.TEST_LINK, bigEndian))
             self.assertEqual(found.encode()[:4].hex(), raw)
 
-    def test_lengthThatCouldBeBoth(self) -> None:
-        """264 in one order is 2049 in the other: what is there decides."""
+    def test_ambiguousLengthIsResolvedBySize(self) -> None:
         for bigEndian in (False, True):
             for length in (264, 2049):
                 body = bytes(length - 44)
                 one = LLC(LLCType.TEST_LINK, Header(version=2, bigEndian=bigEndian), TestLink(), None, body)
                 self.assertEqual(decode(one.encode()), one)
 
-    def test_lengthThatIsBoth(self) -> None:
-        """2056 is the same in both orders: the count of keys is not."""
+    def test_palindromicLengthIsResolvedByKeyCount(self) -> None:
         for bigEndian in (False, True):
             extension = AddLinkExtension(GID(bytes(16)), True, (RKeyPair(),) * 124)
             one = LLC(LLCType.ADD_LINK, Header(version=2, bigEndian=bigEndian), AddLink(), extension)
@@ -216,36 +200,30 @@ class LLCTests(SynchronousTestCase):
             self.assertEqual(decode(one.encode()), one)
 
     def test_wrongLengths(self) -> None:
-        """Version 1 has one length, and version 2 has its limits."""
         for raw in ("072d0000", "07000000", "270b0000", "27000000", "27ffff00", "37002c00"):
             self.assertRaises(WireError, decode, bytes.fromhex(raw).ljust(44, b"\0"))
 
-    def test_unknown(self) -> None:
-        """A type that we don't know is no error here: it has no body."""
+    def test_unknownTypeHasNoBody(self) -> None:
         for first in (10, 15, 0, 0x2A):
             found = decode(bytes((first, 44)).ljust(44, b"\0"))
             self.assertIsNone(found.body)
             self.assertFalse(found.type.known)
 
-    def test_extensionThatLies(self) -> None:
-        """More keys than there are bytes for are an error."""
+    def test_falseKeyCount(self) -> None:
         header = Header(version=2)
         raw = bytearray(LLC(LLCType.ADD_LINK, header, AddLink(), AddLinkExtension(GID(bytes(16)))).encode())
         raw[70] = 1
         self.assertRaises(WireError, decode, raw)
 
-    def test_rejectReason(self) -> None:
-        """It is in the third byte of version 1."""
+    def test_rejectReasonOfVersionOne(self) -> None:
         header = Header(LLCFlags.RESPONSE | LLCFlags.REJECT, rejectReason=RejectReason.NO_ALTERNATE_PATH)
         self.assertEqual(message(AddLink(), header).encode()[:4].hex(), "022c01c0")
 
-    def test_responses(self) -> None:
-        """The highest flag tells."""
+    def test_responseFlag(self) -> None:
         self.assertTrue(message(AddLink(), Header(LLCFlags.RESPONSE)).isResponse)
         self.assertFalse(message(AddLink()).isResponse)
 
     def test_deletedRKeys(self) -> None:
-        """Version 1 has up to 8 keys, version 2 more."""
         keys = tuple(RKey(n) for n in range(1, 9))
         self.assertEqual(message(DeleteRKey(count=3, rkeys=keys)).deletedRKeys, keys[:3])
         self.assertRaises(WireError, lambda: message(DeleteRKey(count=9, rkeys=keys)).deletedRKeys)
@@ -255,8 +233,7 @@ class LLCTests(SynchronousTestCase):
         shorter = LLC(LLCType.DELETE_RKEY, Header(version=2), body)
         self.assertRaises(WireError, lambda: decode(shorter.encode()).deletedRKeys)
 
-    def test_tooWide(self) -> None:
-        """What does not fit is our mistake, told before anything is sent."""
+    def test_tooWideValuesAreRefused(self) -> None:
         body: Body = AddLink(qpn=QPN(1 << 24))
         self.assertRaises(WireError, message(body).encode)
 
@@ -265,14 +242,12 @@ class CDCTests(SynchronousTestCase):
     """The message of every write."""
 
     def test_recorded(self) -> None:
-        """Every recorded message is read, and made again byte for byte."""
         found = recorded(cdc=True)
         self.assertGreater(len(found), 40)
         for name, raw in found:
             self.assertEqual(CDC.decode(raw).encode(), raw, name)
 
-    def test_flags(self) -> None:
-        """All that a kernel says by flags is among them."""
+    def test_recordedFlags(self) -> None:
         found = [CDC.decode(raw) for _, raw in recorded(cdc=True)]
         said = ProducerFlags(0)
         state = StateFlags(0)
@@ -289,8 +264,7 @@ class CDCTests(SynchronousTestCase):
         self.assertEqual(state, StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
 
     @given(layouts(CDC))
-    def test_sameLayout(self, one: CDC) -> None:
-        """The fast functions read and write what the declaration says."""
+    def test_fastFunctionsMatchDeclaration(self, one: CDC) -> None:
         fields = (one.type << 8 | one.length, one.sequence, one.token, one.producerWrap, one.producerCount,
                   one.consumerWrap, one.consumerCount, int(one.flags) << 8 | int(one.state))  # fmt: skip
         self.assertEqual(unpackFrom(b"?" + one.encode(), 1), fields)

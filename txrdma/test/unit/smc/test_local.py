@@ -13,8 +13,7 @@ from txrdma.smc.signalling.owners import Place
 class NameTests(SynchronousTestCase):
     """Under which names listeners answer."""
 
-    def test_names(self) -> None:
-        """A listener is looked for by the exact address, then by those that mean every interface."""
+    def test_listenerNamesInOrder(self) -> None:
         self.assertEqual(listenerName(Place("127.0.0.1", 80)), "\0txrdma/smc/127.0.0.1:80")
         self.assertEqual(listenerName(Place("0.0.0.0", 80)), "\0txrdma/smc/*:80")
         self.assertEqual(

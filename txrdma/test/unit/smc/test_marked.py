@@ -28,7 +28,6 @@ class InterfaceTests(SynchronousTestCase):
     """The parts of the carrier."""
 
     def test_provided(self) -> None:
-        """Each provides its interface; C{device=auto} and C{option=no} choose another carrier."""
         verifyClass(IClientSignal, MarkedApproach)
         verifyClass(IServerSignal, MarkedArrival)
         verifyClass(IListenerSignal, MarkedReception)
@@ -43,7 +42,6 @@ class SharedTests(SynchronousTestCase):
     """The carrier that the sockets of a reactor share."""
 
     def test_closedWithTheLastUse(self) -> None:
-        """The carrier is opened once, by the first socket, closed when SMC rests, and opened anew later."""
         presence = ReactorUse(Clock())
         opened: list[ModelCarrier] = []
 
@@ -68,8 +66,7 @@ class SharedTests(SynchronousTestCase):
         use.release()
         self.assertFalse(opened[1].isOpen)
 
-    def test_unavailable(self) -> None:
-        """An option that can't be had marks nothing, and its reason is logged once."""
+    def test_unavailableOptionIsLoggedOnce(self) -> None:
         self.patch(shared, "_logged", set())
         with capturedLogs() as entries:
             for _ in range(2):

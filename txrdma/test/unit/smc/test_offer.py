@@ -95,15 +95,13 @@ def chosen(abilities: Abilities = BOTH, offer: Offer | None = None, one: Candida
 class ProposingTests(SynchronousTestCase):
     """What a client says."""
 
-    def test_version1(self) -> None:
-        """An end without version 2 sends the 52 bytes that version 1 always had."""
+    def test_versionOneHas52Bytes(self) -> None:
         for abilities in (OLD, Abilities()):
             raw = offered(abilities).proposal.encode()
             self.assertEqual((len(raw), raw[7], raw[38:40]), (52, 0x10, b"\0\0"))
             self.assertEqual(raw[40:45], bytes((10, 77, 0, 1, 32)))
 
-    def test_both(self) -> None:
-        """An end that can do both offers both, each by what it needs."""
+    def test_bothVersionsAreOffered(self) -> None:
         raw = offered().proposal.encode()
         self.assertEqual((len(raw), raw[7]), (40 + 40 + 8 + 40 + 32 + 4, 0x20))
         proposal = decode(raw)
@@ -114,28 +112,24 @@ class ProposingTests(SynchronousTestCase):
         self.assertEqual((proposal.v2.gid, proposal.v2.eids), (CLIENT.gid, (UEID,)))
         self.assertEqual((proposal.v2.release, proposal.v2.maxConnections, proposal.v2.maxLinks), (1, 255, 1))
 
-    def test_likeTheKernel(self) -> None:
-        """Version 2 alone is proposed as Linux does it, but for the peer ID, which Linux leaves empty."""
+    def test_version2AsLinux(self) -> None:
         proposal = offered(replace(NEW, features=1, maxLinks=2)).proposal
         self.assertEqual(proposal.peerID, CLIENT.peerID)
         proposal = replace(proposal, peerID=bytes(8))
         content = next(content for _, _, content in streams("smc-first"))
         self.assertEqual(proposal.encode(), content[:156])
 
-    def test_release0(self) -> None:
-        """Version 2.0 has no limits to offer."""
+    def test_release0HasNoLimits(self) -> None:
         proposal = offered(replace(NEW, release=0)).proposal
         assert proposal.v2 is not None
         self.assertEqual((proposal.v2.release, proposal.v2.maxConnections, proposal.v2.maxLinks), (0, 0, 0))
 
-    def test_ipv6(self) -> None:
-        """A client with an IPv6 address names that, and no device without an IPv4 address does version 2."""
+    def test_IPv6ClientNamesIPv6(self) -> None:
         offer = offered(BOTH, candidate("2001:db8::1"), "2001:db8::1")
         expected = (IPv6Prefix(prefix=GID.fromIP("2001:db8::1").raw, length=128),)
         self.assertEqual((offer.proposal.version, offer.proposal.ipv6Prefixes), (1, expected))
 
-    def test_subnets(self) -> None:
-        """Where the interface's subnets are known, version 1 names these."""
+    def test_subnetsOfInterface(self) -> None:
         shared = bytes.fromhex("20010db8") + bytes(12)
         one = candidate(subnets=Subnets((0x0A4D0000, 24), ((shared, 64),)))
         proposal = offered(OLD, one).proposal
@@ -143,8 +137,7 @@ class ProposingTests(SynchronousTestCase):
         proposal = offered(OLD, one, "2001:db8::1%eth0").proposal
         self.assertEqual(proposal.ipv6Prefixes, (IPv6Prefix(prefix=shared, length=64),))
 
-    def test_nearest(self) -> None:
-        """Of several ports the one is named that has the address of the TCP connection."""
+    def test_portOfConnectionsAddress(self) -> None:
         offer = propose((SERVER, CLIENT), BOTH, "10.77.0.1")
         assert isinstance(offer, Offer)
         self.assertEqual((offer.v1, offer.v2), (CLIENT, CLIENT))
@@ -152,8 +145,7 @@ class ProposingTests(SynchronousTestCase):
         assert isinstance(offer, Offer)
         self.assertIs(offer.v2, SERVER)
 
-    def test_oneForEach(self) -> None:
-        """Each version may have its own candidate: RoCE v1 is nothing for version 2."""
+    def test_candidatePerVersion(self) -> None:
         old = candidate("10.77.0.3", type=GIDType.ROCE_V1)
         offer = propose((old, CLIENT), BOTH, "10.77.0.9")
         assert isinstance(offer, Offer)
@@ -162,8 +154,7 @@ class ProposingTests(SynchronousTestCase):
             (offer.proposal.gid, offer.proposal.v2 and offer.proposal.v2.gid), (old.gid, CLIENT.gid)
         )
 
-    def test_nothing(self) -> None:
-        """A client that can propose nothing knows why."""
+    def test_nothingToProposeHasReason(self) -> None:
         cases: tuple[tuple[tuple[Candidate, ...], Abilities, Diagnosis], ...] = (
             ((), BOTH, Diagnosis.NOSMCRDEV),
             ((CLIENT,), replace(NEW, ueids=()), Diagnosis.NOUEID),
@@ -179,26 +170,22 @@ class ChoosingTests(SynchronousTestCase):
     """What a server makes of it."""
 
     def test_version2First(self) -> None:
-        """Of both versions a server takes the second."""
         choice = chosen()
         self.assertEqual((choice.candidate, choice.gid), (SERVER, CLIENT.gid))
         self.assertEqual(choice.agreement, Agreement(2, UEID, True, 1, 255, 1, 0))
 
-    def test_downwards(self) -> None:
-        """With a peer that has version 1 only, both speak that, whichever end it is."""
+    def test_peerWithVersionOneOnly(self) -> None:
         for asking, serving in ((OLD, BOTH), (BOTH, OLD), (OLD, OLD), (BOTH, Abilities())):
             offer = offered(asking)
             choice = chosen(serving, offer)
             self.assertEqual((choice.agreement, choice.gid), (VERSION_1, CLIENT.gid))
             self.assertEqual(check(answer(Accept, SERVER, choice.agreement), offer), VERSION_1)
 
-    def test_downwardsWithoutUEID(self) -> None:
-        """Where the two have no UEID in common version 1 is left."""
+    def test_withoutCommonUEIDVersionOne(self) -> None:
         choice = chosen(replace(BOTH, ueids=(OTHER,)))
         self.assertEqual(choice.agreement, VERSION_1)
 
     def test_kernelsProposal(self) -> None:
-        """A kernel's proposal of version 2.1 is taken as it is meant."""
         for name in names():
             if name.startswith("smc-"):
                 content = next(content for _, _, content in streams(name))
@@ -209,8 +196,7 @@ class ChoosingTests(SynchronousTestCase):
                 self.assertEqual(choice.gid, proposal.v2.gid)
                 self.assertEqual(choice.agreement, Agreement(2, UEID, True, 1, 255, 2, 0))
 
-    def test_release(self) -> None:
-        """The lesser release counts, and 2.0 has no limits."""
+    def test_lesserRelease(self) -> None:
         offer = offered(replace(NEW, release=0))
         self.assertEqual(chosen(BOTH, offer).agreement, Agreement(2, UEID))
         self.assertEqual(chosen(replace(BOTH, release=0)).agreement, Agreement(2, UEID))
@@ -221,28 +207,24 @@ class ChoosingTests(SynchronousTestCase):
         assert isinstance(choice, Choice)
         self.assertEqual((choice.agreement.version, choice.agreement.release), (2, 1))
 
-    def test_limits(self) -> None:
-        """The lesser limits, and the features that both have."""
+    def test_lesserLimitsAndCommonFeatures(self) -> None:
         offer = offered(replace(BOTH, maxConnections=100, maxLinks=2, features=0b110))
         choice = chosen(replace(BOTH, maxConnections=200, maxLinks=1, features=0b011), offer)
         self.assertEqual(choice.agreement, Agreement(2, UEID, True, 1, 100, 1, 0b010))
 
-    def test_eid(self) -> None:
-        """The client's first UEID that the server has."""
+    def test_firstCommonUEID(self) -> None:
         third = enterpriseID("A-3")
         offer = offered(replace(BOTH, ueids=(OTHER, third, UEID)))
         self.assertEqual(chosen(replace(BOTH, ueids=(UEID, third)), offer).agreement.eid, third)
 
-    def test_nearest(self) -> None:
-        """Of several ports the one that has the address of the TCP connection."""
+    def test_portOfConnectionsAddress(self) -> None:
         near = candidate("10.77.0.3")
         for abilities in (BOTH, OLD):
             choice = choose(offered().proposal, (SERVER, near), abilities, "10.77.0.3")
             assert isinstance(choice, Choice)
             self.assertIs(choice.candidate, near)
 
-    def test_direct(self) -> None:
-        """A client in the server's subnet is reached directly, others by a router; direct ways are better."""
+    def test_directPathIsPreferredToRouter(self) -> None:
         near = candidate("10.77.0.3", subnets=Subnets((0x0A4D0000, 24)))
         far = candidate("10.9.0.3", subnets=Subnets((0x0A090000, 24)))
         self.assertTrue(chosen(one=near).agreement.isDirect)
@@ -282,14 +264,12 @@ class ChoosingTests(SynchronousTestCase):
             assert isinstance(again, Proposal)
             self.assertIs(choose(again, candidates, abilities), reason)
 
-    def test_whyNotTheSecond(self) -> None:
-        """Where both versions were offered, and neither can be, the reason is the second's."""
+    def test_reasonIsOfVersion2(self) -> None:
         elsewhere = candidate(subnets=Subnets((0x0A090000, 24)))
         reason = choose(offered().proposal, (elsewhere,), replace(BOTH, ueids=(OTHER,)))
         self.assertIs(reason, Diagnosis.NOUEID)
 
-    def test_typeBoth(self) -> None:
-        """Who offers SMC-D besides offers SMC-R."""
+    def test_offerOfSMCDAsWell(self) -> None:
         one = replace(offered().proposal, typeV1=Path.BOTH, typeV2=Path.BOTH)
         for abilities, version in ((OLD, 1), (BOTH, 2)):
             choice = choose(one, (SERVER,), abilities)
@@ -305,8 +285,7 @@ class SubnetTests(SynchronousTestCase):
     def _answer(self, subnets: Subnets | None, one: Proposal = proposal) -> Choice | Diagnosis:
         return choose(one, (candidate(subnets=subnets),), BOTH)
 
-    def test_ipv4(self) -> None:
-        """The same network and the same length of its prefix."""
+    def test_sameIPv4Network(self) -> None:
         self.assertIsInstance(self._answer(Subnets((0x0A0000FF, 24))), Choice)
         self.assertIsInstance(self._answer(None), Choice)
         for network in ((0x0A000100, 24), (0x0A000000, 23), (0x0A000000, 16), (0x0A000000, 33), None):
@@ -314,12 +293,10 @@ class SubnetTests(SynchronousTestCase):
         tooLong = replace(self.proposal, prefixLength=33)
         self.assertIs(self._answer(Subnets((0x0A000001, 33)), tooLong), Diagnosis.DIFFPREFIX)
 
-    def test_everywhere(self) -> None:
-        """A prefix of length 0 is everywhere."""
+    def test_prefixZeroMatchesAll(self) -> None:
         self.assertIsInstance(self._answer(Subnets((0, 0)), replace(self.proposal, prefixLength=0)), Choice)
 
-    def test_ipv6(self) -> None:
-        """Any prefix that both have, but not the link-local one."""
+    def test_commonIPv6Prefix(self) -> None:
         shared = bytes.fromhex("20010db8") + bytes(12)
         local = bytes.fromhex("fe80") + bytes(14)
         other = bytes.fromhex("20010db9") + bytes(12)
@@ -346,7 +323,6 @@ class AcceptTests(SynchronousTestCase):
     """What a client thinks of an Accept."""
 
     def test_kernelsAnswers(self) -> None:
-        """What kernels answered each other is agreed on, and their Confirms repeat it."""
         asking = replace(NEW, features=1, maxLinks=2)
         found = 0
         for name in names():
@@ -373,7 +349,6 @@ class AcceptTests(SynchronousTestCase):
         self.assertGreater(found, 5)
 
     def test_reasons(self) -> None:
-        """Every reason that an Accept can be declined for."""
         agreement = chosen().agreement
         near = candidate(subnets=Subnets((0x0A4D0000, 24)))
         lonely = candidate(subnets=Subnets((0x0A090000, 24)), isRouted=False)
@@ -398,15 +373,13 @@ class AcceptTests(SynchronousTestCase):
         noIPv4 = answer(Accept, SERVER, agreement, gid=GID.fromIP("2001:db8::1"))
         self.assertIs(check(noIPv4, offered()), Diagnosis.NOROUTE)
 
-    def test_routed(self) -> None:
-        """A way by a router is taken where there is one, and believed where nobody knows."""
+    def test_routedPathWithRouter(self) -> None:
         agreement = replace(chosen().agreement, isDirect=False)
         far = candidate(subnets=Subnets((0x0A090000, 24)))
         for one in (far, CLIENT):
             self.assertEqual(check(answer(Accept, SERVER, agreement), offered(one=one)), agreement)
 
-    def test_shortExtension(self) -> None:
-        """The first contact extension of older kernels, 36 bytes, is one of release 0."""
+    def test_shortExtensionIsRelease0(self) -> None:
         accept = answer(Accept, SERVER, Agreement(2, UEID))
         contact = replace(accept.v2.firstContact, v21=None)
         short = decode(replace(accept, v2=replace(accept.v2, firstContact=contact)).encode())
@@ -419,13 +392,11 @@ class AcceptTests(SynchronousTestCase):
             Diagnosis.RELEASEERR,
         )
 
-    def test_atTheEnd(self) -> None:
-        """The last element may end with the address space."""
+    def test_lastElementAtEndOfAddresses(self) -> None:
         last = answer(Accept, SERVER, VERSION_1, address=(1 << 64) - 65536)
         self.assertEqual(check(last, offered()), VERSION_1)
 
-    def test_features(self) -> None:
-        """Features that were not offered are not taken."""
+    def test_unofferedFeaturesAreNotUsed(self) -> None:
         agreement = replace(chosen().agreement, features=0b111)
         offer = offered(replace(BOTH, features=0b010))
         self.assertEqual(check(answer(Accept, SERVER, agreement), offer), replace(agreement, features=0b010))
@@ -444,8 +415,7 @@ def _messages(content: bytes) -> list[Any]:
 class ConfirmTests(SynchronousTestCase):
     """What a server thinks of a Confirm."""
 
-    def test_repeats(self) -> None:
-        """A Confirm that says the same is right, in both versions and both kinds of contact."""
+    def test_confirmRepeatsAccept(self) -> None:
         for agreement in (VERSION_1, chosen().agreement, Agreement(2, UEID)):
             for first in (True, False):
                 accept = answer(Accept, SERVER, agreement, first)
@@ -453,7 +423,6 @@ class ConfirmTests(SynchronousTestCase):
                 self.assertIsNone(checkConfirm(confirm, accept, offered().proposal))
 
     def test_reasons(self) -> None:
-        """Every reason that a Confirm can be declined for."""
         agreement, proposal = chosen().agreement, offered().proposal
         cases: tuple[tuple[Any, Agreement, Diagnosis], ...] = (
             (answer(Confirm, CLIENT, VERSION_1), agreement, Diagnosis.VERSMISMAT),
@@ -470,15 +439,13 @@ class ConfirmTests(SynchronousTestCase):
         for confirm, right, reason in cases:
             self.assertIs(checkConfirm(confirm, answer(Accept, SERVER, right), proposal), reason, confirm)
 
-    def test_whoIsIt(self) -> None:
-        """A Proposal without a peer ID, as Linux makes it for version 2, leaves that to the Confirm."""
+    def test_peerIDFromConfirm(self) -> None:
         proposal = replace(offered(NEW).proposal, peerID=bytes(8))
         agreement = chosen().agreement
         accept, confirm = answer(Accept, SERVER, agreement), answer(Confirm, CLIENT, agreement)
         self.assertIsNone(checkConfirm(confirm, accept, proposal))
 
     def test_shortExtension(self) -> None:
-        """An extension of 36 bytes and 16 reserved ones, as older kernels confirm, repeats release 0."""
         agreement = Agreement(2, UEID)
         accept, confirm = answer(Accept, SERVER, agreement), answer(Confirm, CLIENT, agreement)
         self.assertEqual(len(confirm.encode()), 108 + 36 + 16 + 4 + 16)
@@ -521,7 +488,7 @@ class TwoEndsTests(SynchronousTestCase):
     """Any two ends."""
 
     @given(abilities, abilities, candidates(True), candidates(False), st.booleans())
-    def test_agree(
+    def test_twoEndsAgreeOrNameReason(
         self,
         asking: Abilities,
         serving: Abilities,
@@ -529,7 +496,6 @@ class TwoEndsTests(SynchronousTestCase):
         theirs: tuple[Candidate, ...],
         first: bool,
     ) -> None:
-        """They agree on the same terms, which both allow, or somebody names a reason."""
         offer = propose(ours, asking, "10.77.0.2")
         if isinstance(offer, Diagnosis):
             self.assertIn(offer, (Diagnosis.NOSMCRDEV, Diagnosis.NOUEID))
@@ -568,8 +534,7 @@ class TwoEndsTests(SynchronousTestCase):
         self.assertIsNone(checkConfirm(confirm, accept, proposal))
 
     @given(st.binary(max_size=200), st.sampled_from((0x20, 0x22, 0x28, 0x10, 0x2C, 0x23)))
-    def test_anything(self, junk: bytes, last: int) -> None:
-        """Whatever a client proposes there is a choice or a reason."""
+    def test_arbitraryProposals(self, junk: bytes, last: int) -> None:
         eids = tuple(junk[at : at + 32].ljust(32) for at in range(0, len(junk), 32))
         gid = GID(junk[:16].ljust(16, b"\0"))
         v2 = ProposalV2(gid, eids, len(junk) & 3, maxConnections=len(junk)) if len(junk) < 100 else None
@@ -582,7 +547,6 @@ class VectorTests(SynchronousTestCase):
     """Messages of others."""
 
     def test_smcGo(self) -> None:
-        """Version 1's Proposal of smc-go is chosen, in its subnet, and its Accept agreed on."""
         proposal, accept = decode(SMC_GO["proposal"]), decode(SMC_GO["accept"])
         assert isinstance(proposal, Proposal) and isinstance(accept, Accept)
         choice = choose(proposal, (candidate(subnets=Subnets((0x7F000001, 8))),), BOTH)
@@ -591,7 +555,6 @@ class VectorTests(SynchronousTestCase):
         self.assertEqual(check(accept, offered()), VERSION_1)
 
     def test_kernelsExtensions(self) -> None:
-        """The extensions of a kernel's Accept and Confirm are made again byte for byte."""
         for _, _, content in streams("smc-first"):
             for message in _messages(content):
                 if isinstance(message, (Accept, Confirm)):

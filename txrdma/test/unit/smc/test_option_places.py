@@ -32,8 +32,7 @@ BPF, NETWORK, SYSTEM = 1 << 39, 1 << 12, 1 << 21
 class MountTests(SynchronousTestCase):
     """C{/proc/self/mountinfo} is read."""
 
-    def test_parsed(self) -> None:
-        """Mounts with and without optional fields are read, escaped names too, and broken lines left out."""
+    def test_mountsAreParsed(self) -> None:
         self.assertEqual(
             list(parseMounts(MOUNTS)),
             [
@@ -44,24 +43,21 @@ class MountTests(SynchronousTestCase):
             ],
         )
 
-    def test_cgroup(self) -> None:
-        """A cgroup is found by the first mount that has it."""
+    def test_firstMountOfCgroup(self) -> None:
         mounts = list(parseMounts(MOUNTS))
         self.assertEqual(findCgroup("/", mounts), Path("/sys/fs/cgroup"))
         self.assertEqual(findCgroup("/user.slice/a", mounts), Path("/sys/fs/cgroup/user.slice/a"))
         self.assertEqual(findCgroup("/user.slice/a", mounts[3:]), Path("/mnt/part/a"))
         self.assertEqual(findCgroup("/user.slice", mounts[3:]), Path("/mnt/part"))
 
-    def test_hidden(self) -> None:
-        """A cgroup that no mount has, and cgroups that aren't mounted at all, are errors of their own."""
+    def test_unmountedCgroups(self) -> None:
         mounts = list(parseMounts(MOUNTS))
         error = self.assertRaises(OptionUnavailable, findCgroup, "/user.slicer", mounts[3:])
         self.assertEqual(str(error), "the cgroup /user.slicer of this process is not mounted here")
         error = self.assertRaises(OptionUnavailable, findCgroup, "/", mounts[:1])
         self.assertIn("mount -t cgroup2 none /sys/fs/cgroup", str(error))
 
-    def test_noCgroup(self) -> None:
-        """What is no cgroup is refused before anything is loaded."""
+    def test_otherDirectoriesAreRefused(self) -> None:
         folder = Path(self.mktemp())
         error = self.assertRaises(OptionUnavailable, requireCgroup, folder)
         self.assertEqual(str(error), f"there is no cgroup {folder}")
@@ -76,8 +72,7 @@ class ReasonTests(SynchronousTestCase):
     def told(self, code: int, release: str = "6.1.0-18-amd64", effective: int = ALL) -> str:
         return str(explained(OSError(code, os.strerror(code)), "do it", release, effective))
 
-    def test_capabilities(self) -> None:
-        """The capabilities that lack are named; CAP_SYS_ADMIN has both."""
+    def test_missingCapabilitiesAreNamed(self) -> None:
         self.assertEqual(missingCapabilities(0), ["CAP_BPF", "CAP_NET_ADMIN"])
         self.assertEqual(missingCapabilities(BPF), ["CAP_NET_ADMIN"])
         self.assertEqual(missingCapabilities(NETWORK), ["CAP_BPF"])
@@ -86,24 +81,20 @@ class ReasonTests(SynchronousTestCase):
         told = self.told(errno.EPERM, effective=NETWORK)
         self.assertEqual(told, "can't do it: this process lacks CAP_BPF")
 
-    def test_forbidden(self) -> None:
-        """With all capabilities the message names what else forbids it."""
+    def test_otherProhibitionsAreNamed(self) -> None:
         self.assertIn("lockdown", self.told(errno.EPERM))
 
-    def test_kernel(self) -> None:
-        """A kernel without bpf(2), and one that is too old, are named."""
+    def test_unsupportedKernelsAreNamed(self) -> None:
         self.assertIn("CONFIG_BPF_SYSCALL", self.told(errno.ENOSYS))
         told = self.told(errno.EINVAL, "5.4.0-150-generic")
         self.assertEqual(
             told, "can't do it: this requires Linux 5.10 or newer, and the kernel is 5.4.0-150-generic"
         )
 
-    def test_other(self) -> None:
-        """Other errors stay the kernel's."""
+    def test_otherErrorsAreUnchanged(self) -> None:
         self.assertEqual(self.told(errno.ENOMEM), f"can't do it: {os.strerror(errno.ENOMEM)}")
 
-    def test_releases(self) -> None:
-        """Releases are compared as numbers, whatever stands behind these."""
+    def test_releasesCompareAsNumbers(self) -> None:
         self.assertEqual(
             [
                 isOlder(release)
@@ -112,8 +103,7 @@ class ReasonTests(SynchronousTestCase):
             [True, True, False, False, False, False, False],
         )
 
-    def test_pinned(self) -> None:
-        """Why an installed map can't be opened depends on who forbids it."""
+    def test_reasonOfUnreadableMap(self) -> None:
         told = [
             pinnedError(OSError(code, ""), Path("/x"))
             for code in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO)
@@ -123,8 +113,7 @@ class ReasonTests(SynchronousTestCase):
         ):
             self.assertIn(word, text)
 
-    def test_machines(self) -> None:
-        """The call's number is the machine's, and that of 32 bits for a process of 32 bits."""
+    def test_systemCallNumberByMachine(self) -> None:
         known = [("x86_64", 8, 321), ("x86_64", 4, 357), ("aarch64", 8, 280), ("aarch64", 4, 386)]
         known += [("s390x", 8, 351), ("ppc64le", 8, 361), ("riscv64", 8, 280)]
         for machine, pointer, number in known:
@@ -139,8 +128,7 @@ class UnavailableTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.pins = Path(self.mktemp())
 
-    def test_carrier(self) -> None:
-        """The carrier isn't available, says why, and refuses to mark with the same words."""
+    def test_unavailableCarrierSaysWhy(self) -> None:
         carrier = openCarrier(self.pins, mayLoad=False)
         self.assertFalse(carrier.isAvailable)
         self.assertIn(f"nothing is installed at {self.pins}", carrier.why)
@@ -151,8 +139,7 @@ class UnavailableTests(SynchronousTestCase):
         carrier.close()
         carrier.close()
 
-    def test_closed(self) -> None:
-        """A carrier that is closed says so."""
+    def test_closedCarrierSaysSo(self) -> None:
         reading, writing = os.pipe()
         self.addCleanup(os.close, writing)
         carrier = OptionCarrier(BPFMap(reading))
@@ -161,19 +148,16 @@ class UnavailableTests(SynchronousTestCase):
         self.assertRaises(OSError, os.fstat, reading)
 
     def test_status(self) -> None:
-        """Looking finds nothing."""
         found = inspect(self.pins)
         self.assertEqual((found.isInstalled, found.isUsable, found.counters), (False, False, None))
 
-    def test_remove(self) -> None:
-        """There is nothing to be removed, and a directory of others is left alone."""
+    def test_nothingToRemove(self) -> None:
         error = self.assertRaises(OptionUnavailable, remove, self.pins)
         self.assertEqual(str(error), f"nothing is installed at {self.pins}")
         self.pins.mkdir()
         self.assertRaises(OptionUnavailable, remove, self.pins)
         self.assertTrue(self.pins.is_dir())
 
-    def test_modes(self) -> None:
-        """The users' rights are those of root alone, a group, or everyone."""
+    def test_modesOfMap(self) -> None:
         modes = [users.mode(6) for users in (Users(), Users(7), Users(isEveryone=True))]
         self.assertEqual(modes, [0, 0o060, 0o066])

@@ -15,12 +15,10 @@ class ToolTests(SynchronousTestCase):
 
     skip = NO_TOOL
 
-    def test_same(self) -> None:
-        """The bytes in the package are those of the source."""
+    def test_packagedBytesMatchSource(self) -> None:
         self.assertEqual(tool()["assemble"](), CODE)
 
-    def test_bytes(self) -> None:
-        """Instructions are encoded as in the tables of the specification."""
+    def test_instructionEncoding(self) -> None:
         source = """
             start:
             r0 = -1
@@ -43,8 +41,7 @@ class ToolTests(SynchronousTestCase):
         """
         self.assertEqual(tool()["assemble"](source), bytes.fromhex(expected))
 
-    def test_refused(self) -> None:
-        """A line that is no instruction is refused."""
+    def test_invalidLineIsRefused(self) -> None:
         error = self.assertRaises(ValueError, tool()["assemble"], "r1 = r2 + r3")
         self.assertEqual(str(error), "no instruction: r1 = r2 + r3")
 
@@ -54,12 +51,10 @@ class RelocationTests(SynchronousTestCase):
 
     CODE = bytes.fromhex("1812 0000 01000000 0000000000000000 6b1a fcff 02000000")
 
-    def test_little(self) -> None:
-        """The index of a map is replaced by its descriptor."""
+    def test_littleEndianRelocation(self) -> None:
         expected = bytes.fromhex("1812 0000 09000000 0000000000000000 6b1a fcff 02000000")
         self.assertEqual(relocate(self.CODE, [7, 9], "little"), expected)
 
-    def test_big(self) -> None:
-        """On a big-endian machine the registers are swapped, and numbers are big-endian."""
+    def test_bigEndianRelocation(self) -> None:
         expected = bytes.fromhex("1821 0000 00000009 0000000000000000 6ba1 fffc 00000002")
         self.assertEqual(relocate(self.CODE, [7, 9], "big"), expected)

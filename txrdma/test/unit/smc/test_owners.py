@@ -38,15 +38,13 @@ TCP6 = """\
 class PlaceTests(SynchronousTestCase):
     """Places."""
 
-    def test_oneForm(self) -> None:
-        """One address has one form, however it is written."""
+    def test_addressHasOneForm(self) -> None:
         self.assertEqual(Place.of("::ffff:127.0.0.1", 5), Place("127.0.0.1", 5))
         self.assertEqual(Place.of("0:0:0:0:0:0:0:1", 5), Place("::1", 5))
         self.assertEqual(Place.of("FE80::1%eth0", 5), Place("fe80::1%eth0", 5))
         self.assertEqual((Place.of("FE80::1%eth0", 5).zone, Place("::1", 5).zone), ("eth0", ""))
 
-    def test_ofTransport(self) -> None:
-        """Only IP addresses are places."""
+    def test_onlyIPAddresses(self) -> None:
         self.assertEqual(placeOf(IPv4Address("TCP", "127.0.0.1", 5)), Place("127.0.0.1", 5))
         self.assertEqual(placeOf(IPv6Address("TCP", "::ffff:1.2.3.4", 5)), Place("1.2.3.4", 5))
         self.assertIsNone(placeOf(HostnameAddress(b"example.com", 5)))
@@ -70,8 +68,7 @@ class TableTests(SynchronousTestCase):
 
         self.patch(owners, "_ask", refuse)
 
-    def test_accepting(self) -> None:
-        """The owners of those sockets count that accept: at the very address, then at every one."""
+    def test_ownersOfAcceptingSockets(self) -> None:
         for place, users in (
             (Place("127.0.0.1", 8080), {1000}),
             (Place("127.0.0.2", 8080), set()),
@@ -86,8 +83,7 @@ class TableTests(SynchronousTestCase):
         ):
             self.assertEqual(acceptingUsers(place), users, place)
 
-    def test_socket(self) -> None:
-        """The owner of one end of a connection is told, and not the other's."""
+    def test_ownerOfOneEnd(self) -> None:
         for client, server, user in (
             (Place("127.0.0.1", 0xC000), Place("127.0.0.1", 8080), 1001),
             (Place("127.0.0.1", 8080), Place("127.0.0.1", 0xC000), 1000),
@@ -97,7 +93,6 @@ class TableTests(SynchronousTestCase):
             self.assertEqual(socketUser(client, server), user)
 
     def test_noTable(self) -> None:
-        """Without the tables nobody owns anything."""
         self.patch(owners, "TABLES", ("/nowhere/at/all",))
         self.assertEqual(acceptingUsers(Place("127.0.0.1", 80)), set())
         self.assertIsNone(socketUser(Place("127.0.0.1", 1), Place("127.0.0.1", 80)))
@@ -112,8 +107,7 @@ class PrecedenceTests(SynchronousTestCase):
         )
         return acceptingUsers(target)
 
-    def test_stranger(self) -> None:
-        """A stranger's socket for every address, or for IPv6 only, has no say beside that of an address."""
+    def test_otherUsersWildcardSocketDoesNotCount(self) -> None:
         here = Place("127.0.0.1", 80)
         ours, every, any_ = ("127.0.0.1", 1000, False), ("0.0.0.0", 1000, False), ("::", 1001, False)
         self.assertEqual(self.accepting(here, any_, ours), {1000})
@@ -122,8 +116,7 @@ class PrecedenceTests(SynchronousTestCase):
         self.assertEqual(self.accepting(here, ("::", 1001, True)), set())
         self.assertEqual(self.accepting(Place("::1", 80), ("::", 1001, True), every), {1001})
 
-    def test_several(self) -> None:
-        """Only who is alone at the first address that counts owns a place; root speaks for everybody."""
+    def test_soleOwnerAtFirstAddress(self) -> None:
         here = Place("127.0.0.1", 80)
         self.accepting(here, ("127.0.0.1", 1000, False), ("127.0.0.1", 1001, False))
         self.assertFalse(isOwned(1000, here))

@@ -40,8 +40,7 @@ class PresenceTests(SynchronousTestCase):
         self.swept: list[str] = []
         self.patch(reactoruse, "_CHECK_SECONDS", -1.0)  # each use looks, though no time passes
 
-    def test_leaves(self) -> None:
-        """One reader of ours is there as long as anybody uses SMC, and no longer."""
+    def test_readerIsPresentOnlyWhileUsed(self) -> None:
         one, other = self.reactorUse.hold(), self.reactorUse.hold()
         self.assertEqual(len(self.reactor.getReaders()), 1)
         one.release()
@@ -51,8 +50,7 @@ class PresenceTests(SynchronousTestCase):
         self.assertEqual(self.reactor.getReaders(), [])
         self.assertTrue(self.reactorUse.isIdle)
 
-    def test_rests(self) -> None:
-        """Sleepers rest when the last use has ended, and wake with the next."""
+    def test_sleepersRestAfterLastUse(self) -> None:
         sleeper = Rester()
         self.reactorUse.add(sleeper)
         self.reactorUse.hold().release()
@@ -60,8 +58,7 @@ class PresenceTests(SynchronousTestCase):
         self.reactorUse.hold()
         self.assertEqual((sleeper.woken, sleeper.rested), (2, 1))
 
-    def test_otherReaders(self) -> None:
-        """A connection that is read no more, as its peer has closed, is no sign of a sweep."""
+    def test_lostReaderIsNoSweep(self) -> None:
         connection = object()
         self.reactor.addReader(connection)
         self.reactorUse.hold(lambda: self.swept.append("one"))
@@ -69,8 +66,7 @@ class PresenceTests(SynchronousTestCase):
         self.reactorUse.hold()
         self.assertEqual(self.swept, [])
 
-    def test_swept(self) -> None:
-        """Who has everything removed ends all uses that there were, which the next one finds out."""
+    def test_removalOfAllReadersEndsUses(self) -> None:
         self.reactorUse.hold(lambda: self.swept.append("one"))
         self.reactorUse.hold(lambda: self.swept.append("other"))
         self.reactor.removeAll()
@@ -78,8 +74,7 @@ class PresenceTests(SynchronousTestCase):
         self.assertEqual(self.swept, ["one", "other"])
         self.assertEqual(len(self.reactor.getReaders()), 1)
 
-    def test_ending(self) -> None:
-        """A reactor that ends removes everything itself: connections hear of it from there."""
+    def test_reactorEndReportsFromReactor(self) -> None:
         self.reactorUse.hold(lambda: self.swept.append("one"))
         self.reactorUse.isEnding = True
         readers = self.reactor.getReaders()  # removeAll of older reactors for tests returns nothing
@@ -89,14 +84,12 @@ class PresenceTests(SynchronousTestCase):
         self.reactorUse.hold()
         self.assertEqual(self.swept, [])
 
-    def test_noDescriptor(self) -> None:
-        """Where there are no descriptors left, SMC does without, and the log says so once."""
+    def test_missingDescriptorsAreLoggedOnce(self) -> None:
         with mock.patch.object(os, "eventfd", side_effect=OSError(24, "Too many open files")):
             self.reactorUse.hold(lambda: self.swept.append("one"))
         self.reactorUse.hold()
         self.assertEqual((self.swept, len(self.reactor.getReaders())), ([], 1))
 
     def test_oneForEachReactor(self) -> None:
-        """A reactor has one presence."""
         self.assertIs(reactorUse(self.reactor), reactorUse(self.reactor))
         self.assertIsNot(reactorUse(self.reactor), reactorUse(MemoryReactorClock()))

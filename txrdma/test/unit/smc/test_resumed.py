@@ -26,13 +26,11 @@ class ResumedTests(SynchronousTestCase):
         finally:
             self.ended.append("ended")
 
-    def test_abandoned(self) -> None:
-        """The end of who waits is that of the steps."""
+    def test_abandonedWaiterEndsSteps(self) -> None:
         self.rest.close()
         self.assertEqual(self.ended, ["ended"])
 
-    def test_collected(self) -> None:
-        """Steps that were collected before who waits are no error."""
+    def test_collectedStepsAreNoError(self) -> None:
         self.steps.close()
         self.rest.close()
         self.assertEqual(self.ended, ["ended"])

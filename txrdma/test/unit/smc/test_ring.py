@@ -117,7 +117,6 @@ class SimulationTests(SynchronousTestCase):
     @settings(max_examples=300)
     @given(st.integers(0, 1 << 32), st.integers(0, 3), st.integers(0, 3))
     def test_everyByteOnce(self, seed: int, code: int, peerCode: int) -> None:
-        """Whatever the order of writes, reads and deliveries, the bytes arrive as they were written."""
         random = Random(seed)
         one, other = pair(SIZE << code, SIZE << peerCode)
         sent = {one: bytearray(), other: bytearray()}
@@ -148,8 +147,7 @@ class SimulationTests(SynchronousTestCase):
             self.assertEqual((end.ring.readable, end.ring.space), (0, end.ring.peerSize))
 
     @given(st.integers(1, 20000), st.integers(0, 4))
-    def test_neverChatters(self, step: int, code: int) -> None:
-        """However small the steps of the reader are, an update tells of more than a tenth of the buffer."""
+    def test_updatesCoverATenthOfTheBuffer(self, step: int, code: int) -> None:
         one, other = pair(SIZE, SIZE << code)
         total = 6 * (SIZE << code)
         one.write(bytes(total))
@@ -160,7 +158,6 @@ class SimulationTests(SynchronousTestCase):
         self.assertEqual(one.pureUpdates, 0)
 
     def test_smallMessagesNeedNoUpdates(self) -> None:
-        """While the peer has plenty of room, it is not told what was read."""
         one, other = pair(SIZE, SIZE)
         for _ in range(100):
             one.write(b"x" * 64)
@@ -169,7 +166,6 @@ class SimulationTests(SynchronousTestCase):
         self.assertEqual((one.messages, other.messages), (100, 0))
 
     def test_wrapCountWraps(self) -> None:
-        """After 65536 rounds everything goes on."""
         one, other = pair(SIZE, 2 * SIZE)
         for _ in range(65537):
             for end in (one, other):
@@ -213,8 +209,7 @@ class RecordedTests(SynchronousTestCase):
             due = receiver.consume(receiver.readable)
         self.assertEqual((backlog, server.consumed, list(writes)), (0, 62000, []))
 
-    def test_urgent(self) -> None:
-        """The kernel waits until its urgent byte has been read, and is told of that at once."""
+    def test_urgentByteIsAcknowledgedAtOnce(self) -> None:
         server = Ring(65536, 65536, 14)
         due = []
         for raw in (raw for _, raw in messages("smc-urgent") if raw[0] == CDC_TYPE):
@@ -229,8 +224,7 @@ class RecordedTests(SynchronousTestCase):
 class CursorTests(SynchronousTestCase):
     """The numbers in messages."""
 
-    def test_full(self) -> None:
-        """A full ring is wrap 1, count 0, and says that it is blocked."""
+    def test_fullRingCursorIsWrapOne(self) -> None:
         ring = Ring(SIZE, SIZE, 7)
         self.assertEqual(ring.take(SIZE + 1, SIZE + 1), (0, SIZE, 0))
         first = message(ring)
@@ -239,14 +233,12 @@ class CursorTests(SynchronousTestCase):
         self.assertEqual(ring.space, 0)
         self.assertEqual(ring.take(1, 1)[1:], (0, 0))
 
-    def test_fullIsAlwaysTold(self) -> None:
-        """Who fills the ring without having more is blocked as well, so that the peer tells of room."""
+    def test_fullRingIsAlwaysBlocked(self) -> None:
         ring = Ring(SIZE, SIZE, 7)
         ring.take(SIZE, SIZE)
         self.assertEqual(message(ring).flags, ProducerFlags.WRITE_BLOCKED)
 
-    def test_twoWrites(self) -> None:
-        """What crosses the end of the ring takes two writes."""
+    def test_wrappingWriteTakesTwo(self) -> None:
         ring = Ring(SIZE, SIZE, 7)
         ring.take(10000, 10000)
         ring.received(fields(consumerCount=10000))
@@ -254,37 +246,32 @@ class CursorTests(SynchronousTestCase):
         sent = message(ring)
         self.assertEqual((sent.producerWrap, sent.producerCount), (1, 5616))
 
-    def test_roomEndsBlocking(self) -> None:
-        """Once there is room, messages do not say that we are blocked."""
+    def test_spaceEndsBlocking(self) -> None:
         ring = Ring(SIZE, SIZE, 7)
         ring.take(SIZE, SIZE)
         self.assertEqual(ring.received(fields(consumerCount=5)), SPACE)
         self.assertEqual(message(ring).flags, 0)
 
-    def test_sequence(self) -> None:
-        """The first message has number 1, and numbers go round."""
+    def test_sequenceNumbersWrap(self) -> None:
         ring = Ring(SIZE, SIZE, 7)
         self.assertEqual(message(ring).sequence, 1)
         ring.sequence = 0xFFFF
         self.assertEqual(message(ring).sequence, 0)
 
     @given(st.integers(0, 1 << 60), st.sampled_from([SIZE << n for n in range(16)]))
-    def test_cursor(self, total: int, size: int) -> None:
-        """Wrap and count say the total, modulo 65536 rounds."""
+    def test_cursorIsTotalModuloWraps(self, total: int, size: int) -> None:
         wrap, count = cursor(total, size)
         self.assertTrue(0 <= count < size)
         self.assertEqual((wrap * size + count - total) % (size << 16), 0)
 
     @given(st.integers(0, 1 << 60), st.integers(0, SIZE))
-    def test_spans(self, total: int, length: int) -> None:
-        """Spans are inside the ring, and add up."""
+    def test_spansAreInsideTheRing(self, total: int, length: int) -> None:
         offset, first, second = spans(total, length, SIZE)
         self.assertEqual((first + second, offset), (length, total % SIZE))
         self.assertLessEqual(offset + first, SIZE)
         self.assertLessEqual(second, offset)
 
-    def test_sizes(self) -> None:
-        """A ring that is no power of two is a mistake of ours."""
+    def test_sizeMustBePowerOfTwo(self) -> None:
         for size in (0, -16384, 16383, 3 * SIZE):
             self.assertRaises(ValueError, Ring, size, SIZE, 1)
             self.assertRaises(ValueError, Ring, SIZE, size, 1)
@@ -310,30 +297,25 @@ class DistrustTests(SynchronousTestCase):
             before, (self.ring.arrived, self.ring.peerConsumed, self.ring.space, self.ring.readable)
         )
 
-    def test_backwards(self) -> None:
-        """A cursor goes back."""
+    def test_backwardsCursorIsError(self) -> None:
         self._refused("producer cursor 1 bytes backwards", producerCount=99)
         self._refused("consumer cursor 50 bytes backwards", consumerCount=0)
         self._refused("backwards", producerWrap=0xFFFF, producerCount=0)
 
     def test_outOfRange(self) -> None:
-        """A cursor is beyond the end of its buffer, whose size differs between the two."""
         self._refused("producer cursor 16384 in a buffer of 16384", producerCount=SIZE)
         self._refused("consumer cursor 32768 in a buffer of 32768", consumerCount=2 * SIZE)
         self._refused("producer cursor 4294967295", producerCount=0xFFFFFFFF)
 
-    def test_aheadOfRoom(self) -> None:
-        """The producer overtakes the consumer: bytes that were not read are gone."""
+    def test_producerOvertakesConsumer(self) -> None:
         self._refused("beyond the free space", producerWrap=1, producerCount=101)
         self._refused("beyond the free space", producerWrap=2, producerCount=0)
 
-    def test_aheadOfWhatWasWritten(self) -> None:
-        """The consumer has read what we did not write."""
+    def test_consumerAheadOfProducer(self) -> None:
         self._refused("ahead of what was written", consumerCount=1001)
         self._refused("ahead of what was written", consumerWrap=1, consumerCount=0)
 
-    def test_roomThatWasNotTold(self) -> None:
-        """The peer may not use room before it has been told of it."""
+    def test_unannouncedSpaceMustNotBeUsed(self) -> None:
         ring = Ring(SIZE, SIZE, 7)
         ring.received(fields(producerWrap=1))
         ring.consume(500)
@@ -341,31 +323,26 @@ class DistrustTests(SynchronousTestCase):
         message(ring)
         self.assertEqual(ring.received(fields(sequence=2, producerWrap=1, producerCount=500)), DATA)
 
-    def test_exactly(self) -> None:
-        """All that is free, and all that was written, is right."""
+    def test_exactLimitsAreAllowed(self) -> None:
         what = self.ring.received(fields(sequence=6, producerWrap=1, producerCount=100, consumerCount=1000))
         self.assertEqual(what, DATA | SPACE)
         self.assertEqual((self.ring.readable, self.ring.space), (SIZE, 2 * SIZE))
 
-    def test_stale(self) -> None:
-        """A message older than the last says nothing, whatever is in it."""
+    def test_staleMessageIsIgnored(self) -> None:
         for sequence in (4, 0, 0xFFFF, 5 + 0x8000):
             self.assertEqual(self.ring.received(fields(sequence=sequence, producerCount=4000000)), 0)
         self.assertEqual(self.ring.receivedSequence, 5)
 
-    def test_repeated(self) -> None:
-        """The last message again changes nothing."""
+    def test_repeatedMessageIsIgnored(self) -> None:
         self.assertEqual(self.ring.received(fields(sequence=5, producerCount=100, consumerCount=50)), 0)
 
-    def test_sequenceGoesRound(self) -> None:
-        """Number 0 comes after 65535."""
+    def test_sequenceWraps(self) -> None:
         self.ring.receivedSequence = 0xFFFF
         self.ring.received(fields(sequence=0, producerCount=101, consumerCount=50))
         self.assertEqual(self.ring.readable, 1)
 
     @given(st.tuples(*[st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF)] * 2), st.integers(0, 255))
-    def test_anything(self, cursors: tuple[int, ...], flags: int) -> None:
-        """After any message the cursors are where they can be, or it was an error."""
+    def test_arbitraryMessages(self, cursors: tuple[int, ...], flags: int) -> None:
         ring = Ring(SIZE, 2 * SIZE, 7)
         ring.take(1000, 1000)
         wrap, count, peerWrap, peerCount = cursors
@@ -384,8 +361,7 @@ class UpdateTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.ring = Ring(SIZE, SIZE, 7)
 
-    def test_littleIsNotWorthIt(self) -> None:
-        """Under the limit nothing is told, even to one who is blocked."""
+    def test_noUpdateBelowLimit(self) -> None:
         self.ring.received(fields(producerWrap=1, flags=ProducerFlags.WRITE_BLOCKED))
         self.assertFalse(self.ring.consume(2304))
         self.assertFalse(self.ring.updateDue)
@@ -393,19 +369,16 @@ class UpdateTests(SynchronousTestCase):
         message(self.ring)
         self.assertFalse(self.ring.consume(1))
 
-    def test_roomIsPlenty(self) -> None:
-        """Who sees more than half of the buffer free needs nothing."""
+    def test_noUpdateWithPlentyOfSpace(self) -> None:
         self.ring.received(fields(producerCount=SIZE // 2 - 1))
         self.assertFalse(self.ring.consume(SIZE // 2 - 1))
         self.assertEqual(self.ring.received(fields(sequence=2, producerCount=SIZE // 2)), DATA | UPDATE)
 
-    def test_blocked(self) -> None:
-        """Who says that it is blocked is told, however much is free."""
+    def test_blockedPeerIsUpdated(self) -> None:
         self.ring.received(fields(producerCount=5000, flags=ProducerFlags.WRITE_BLOCKED))
         self.assertTrue(self.ring.consume(3000))
 
-    def test_asked(self) -> None:
-        """Who asks is told of the next byte, once."""
+    def test_requestedUpdateIsSentOnce(self) -> None:
         asked = ProducerFlags.CONSUMER_UPDATE_REQUESTED
         self.assertEqual(self.ring.received(fields(producerCount=10, flags=asked)), DATA)
         self.assertTrue(self.ring.consume(1))
@@ -414,24 +387,21 @@ class UpdateTests(SynchronousTestCase):
         self.assertFalse(self.ring.consume(1))
         self.assertEqual(self.ring.received(fields(sequence=2, producerCount=10, flags=asked)), UPDATE)
 
-    def test_askedAndBlocked(self) -> None:
-        """Who has been answered is blocked still."""
+    def test_answeredPeerStaysBlocked(self) -> None:
         flags = ProducerFlags.CONSUMER_UPDATE_REQUESTED | ProducerFlags.WRITE_BLOCKED
         self.ring.received(fields(producerCount=8000, flags=flags))
         self.assertTrue(self.ring.consume(1))
         message(self.ring)
         self.assertTrue(self.ring.consume(3000))
 
-    def test_dataCarriesIt(self) -> None:
-        """A message with data tells of all that was read."""
+    def test_dataCarriesUpdate(self) -> None:
         self.ring.received(fields(producerWrap=1, flags=ProducerFlags.WRITE_BLOCKED))
         self.assertTrue(self.ring.consume(5000))
         sent = message(self.ring)
         self.assertEqual((sent.consumerWrap, sent.consumerCount), (0, 5000))
         self.assertFalse(self.ring.updateDue)
 
-    def test_urgent(self) -> None:
-        """The urgent byte stays in line; when it has been read the peer hears of that at once."""
+    def test_urgentByteStaysInOrder(self) -> None:
         urgent = ProducerFlags.URGENT_PENDING | ProducerFlags.URGENT_PRESENT
         self.ring.received(fields(producerCount=3))
         self.assertFalse(self.ring.consume(3))
@@ -443,8 +413,7 @@ class UpdateTests(SynchronousTestCase):
         self.assertIsNone(self.ring.urgentAt)
         self.assertFalse(self.ring.updateDue)
 
-    def test_urgentPending(self) -> None:
-        """That an urgent byte will come changes nothing yet."""
+    def test_pendingUrgentChangesNothing(self) -> None:
         self.ring.received(fields(producerCount=3, flags=ProducerFlags.URGENT_PENDING))
         self.assertFalse(self.ring.consume(3))
 
@@ -456,24 +425,21 @@ class FailoverTests(SynchronousTestCase):
         self.ring = Ring(SIZE, SIZE, 7)
         self.ring.received(fields(sequence=2, producerCount=12))
 
-    def test_validation(self) -> None:
-        """The first message on another link is the recorded kernel's."""
+    def test_validationMessageIsAsRecorded(self) -> None:
         recorded = [raw for _, raw in messages("smc-two-links") if raw[0] == CDC_TYPE and raw[24] & 8]
         self.assertEqual(len(recorded), 2)
         for raw in recorded:
             kernel = CDC.decode(raw)
             self.assertEqual(Ring(SIZE, SIZE, kernel.token).validation(kernel.sequence), raw)
 
-    def test_nothingLost(self) -> None:
-        """We have all that the peer knows to be done; places before that are no news, and no error."""
+    def test_staleCursorsAreNoError(self) -> None:
         moved = fields(sequence=1, flags=ProducerFlags.FAILOVER_VALIDATION)
         self.assertEqual(self.ring.received(moved), 0)
         self.assertEqual(self.ring.received(fields(sequence=3, producerCount=6)), 0)
         self.assertEqual(self.ring.received(fields(sequence=4, producerCount=17)), DATA)
         self.assertEqual(self.ring.readable, 17)
 
-    def test_lost(self) -> None:
-        """A message that we never saw was done for the peer: bytes are missing."""
+    def test_missingMessageMeansLoss(self) -> None:
         error = self.assertRaises(
             WireError, self.ring.received, fields(sequence=3, flags=ProducerFlags.FAILOVER_VALIDATION)
         )

@@ -16,8 +16,7 @@ class SilenceTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.silent = SilentPeers()
 
-    def test_once(self) -> None:
-        """A peer that did not answer is not asked for a while; others are."""
+    def test_silentPeerIsNotAskedAgain(self) -> None:
         self.assertFalse(self.silent.isSilent("a", 0.0))
         self.assertTrue(self.silent.timedOut("a", 5.0))
         self.assertTrue(self.silent.isSilent("a", 5.0))
@@ -25,29 +24,25 @@ class SilenceTests(SynchronousTestCase):
         self.assertFalse(self.silent.isSilent("b", 5.0))
         self.assertFalse(self.silent.isSilent("a", 5.0 + SPAN))
 
-    def test_oneTries(self) -> None:
-        """Then one connection asks, and the others wait for what comes of it."""
+    def test_oneConnectionRetries(self) -> None:
         self.silent.timedOut("a", 0.0)
         self.silent.ask("a", SPAN)
         self.assertTrue(self.silent.isSilent("a", SPAN))
         self.assertFalse(self.silent.timedOut("a", SPAN + 2.0))
         self.assertTrue(self.silent.isSilent("a", 2 * SPAN))
 
-    def test_triedWell(self) -> None:
-        """When it is answered, all ask again."""
+    def test_answerEndsSilence(self) -> None:
         self.silent.timedOut("a", 0.0)
         self.silent.ask("a", SPAN)
         self.silent.answered("a")
         self.assertFalse(self.silent.isSilent("a", SPAN))
 
-    def test_triedAndForgot(self) -> None:
-        """When it was given up, another one tries after a while."""
+    def test_abandonedRetryIsRepeated(self) -> None:
         self.silent.timedOut("a", 0.0)
         self.silent.ask("a", SPAN)
         self.assertFalse(self.silent.isSilent("a", SPAN + TRIAL))
 
-    def test_told(self) -> None:
-        """Who is silent is told, and for how long."""
+    def test_silentPeersAreReported(self) -> None:
         self.silent.ask("a", 0.0)
         self.silent.timedOut("b", 0.0)
         self.silent.timedOut("c", 10.0)
@@ -61,8 +56,7 @@ class SilenceTests(SynchronousTestCase):
         remembered = [peer for peer, _ in self.silent.remaining(1.0)]
         self.assertEqual(remembered, list(range(10, MOST + 10)))
 
-    def test_ofReactor(self) -> None:
-        """Each reactor has its own."""
+    def test_silencePerReactor(self) -> None:
         one, other = Clock(), Clock()
         silentPeers(one).timedOut("a", 0.0)
         self.assertTrue(silentPeers(one).isSilent("a", 1.0))

@@ -26,12 +26,10 @@ class ClientStringTests(SynchronousTestCase):
         return {name.lstrip("_"): value for name, value in vars(endpoint).items()}
 
     def test_positional(self) -> None:
-        """A host and a port are enough."""
         said = self.parse("smc:example.com:80")
         self.assertEqual((said["host"], said["port"], said["options"]), ("example.com", 80, Options()))
 
     def test_keywords(self) -> None:
-        """All that can be said by position can be said by name."""
         said = self.parse(
             r"smc:host=\:\:1:port=80:device=soft\:127.0.0.2:peer=smc:timeout=2.5:fallback=no:backend=own"
             r":bindAddress=\:\:1"
@@ -41,8 +39,7 @@ class ClientStringTests(SynchronousTestCase):
         )
         self.assertEqual((said["host"], said["port"], said["options"]), ("::1", 80, options))
 
-    def test_versions(self) -> None:
-        """Either version can be left out, and version 2 has enterprise IDs."""
+    def test_versionsAndEnterpriseIDs(self) -> None:
         for text, options in (
             ("version=auto", Options()),
             ("version=1", Options(versions=(1,))),
@@ -65,16 +62,14 @@ class ClientStringTests(SynchronousTestCase):
         ):
             self.assertRaises(ValueError, Options, **wrong)
 
-    def test_option(self) -> None:
-        """The TCP option can be turned off at either end."""
+    def test_optionCanBeDisabled(self) -> None:
         for text, isOn in (("option=auto", True), ("option=no", False)):
             self.assertEqual(self.parse(f"smc:host:80:{text}")["options"], Options(option=isOn))
             server = serverFromString(MemoryReactorClock(), f"smc:80:{text}")
             assert isinstance(server, SMCServerEndpoint)
             self.assertEqual(server._options, Options(option=isOn))
 
-    def test_nonsense(self) -> None:
-        """What has no meaning is refused, by key and value."""
+    def test_invalidKeysAndValuesAreNamed(self) -> None:
         for text, key, value in (
             ("smc:host:http", "port", "http"),
             ("smc:host:65536", "port", "65536"),
@@ -120,8 +115,7 @@ class ClientStringTests(SynchronousTestCase):
             self.assertIn(key, str(error), text)
             self.assertIn(value, str(error), text)
 
-    def test_sizes(self) -> None:
-        """Sizes, limits and times that people know from sysctl and setsockopt have keys of their own."""
+    def test_sizesLimitsAndTimes(self) -> None:
         text = "autocork=no:sndbuf=128K:rcvbuf=1M:keepalive=5:maxgroups=4:maxmemory=1G"
         options = Options(
             autocork=False,
@@ -136,8 +130,7 @@ class ClientStringTests(SynchronousTestCase):
         assert isinstance(server, SMCServerEndpoint)
         self.assertEqual(server._options, replace(options, handshakes=7))
 
-    def test_rings(self) -> None:
-        """The size of a ring is the next one that the protocol has."""
+    def test_ringSizeIsRoundedUp(self) -> None:
         largest = 512 << 20
         for size, ring in ((1, 16384), (16384, 16384), (16385, 32768), (10**6, 1 << 20), (largest, largest)):
             self.assertEqual(Options(rcvbuf=size).ring, ring)
@@ -145,8 +138,7 @@ class ClientStringTests(SynchronousTestCase):
         for wrong in (0, (512 << 20) + 1):
             self.assertRaises(ValueError, Options, rcvbuf=wrong)
 
-    def test_wrongSizes(self) -> None:
-        """What is no size, or not for this side or stack, is refused, by key and value."""
+    def test_invalidSizesAreNamed(self) -> None:
         for text, key, value in (
             ("host:80:rcvbuf=0", "rcvbuf", "0"),
             ("host:80:rcvbuf=1G", "rcvbuf", "1G"),
@@ -161,16 +153,14 @@ class ClientStringTests(SynchronousTestCase):
             self.assertIn(key, str(error), text)
             self.assertIn(value, str(error), text)
 
-    def test_kernel(self) -> None:
-        """The kernel's stack is asked for by name only."""
+    def test_kernelStackByNameOnly(self) -> None:
         self.assertEqual(self.parse("smc:host:80")["options"].backend, "auto")
         self.assertEqual(
             self.parse("smc:host:80:backend=kernel:fallback=no:timeout=3")["options"],
             Options(backend="kernel", fallback=False, timeout=3.0),
         )
 
-    def test_runtime(self) -> None:
-        """The directory is the key's, or the environment's when there is no key; an empty one is none."""
+    def test_runtimeDirectory(self) -> None:
         environment = {key: value for key, value in os.environ.items() if key != "TXRDMA_RUNTIME"}
         self.patch(os, "environ", environment)
         strings = ("smc:host:80", "smc:host:80:runtime=/srv/x", "smc:host:80:runtime=")
@@ -180,7 +170,6 @@ class ClientStringTests(SynchronousTestCase):
         self.assertEqual([each.meetingDirectory for each in options], ["/run/txrdma", "/srv/x", ""])
 
     def test_tls(self) -> None:
-        """Twisted's C{tls:} wraps our endpoint."""
         if find_spec("OpenSSL") is None:
             raise SkipTest("pyOpenSSL is not installed: the extra tls brings it")
         endpoint = clientFromString(MemoryReactorClock(), r"tls:example.com:443:endpoint=smc\:host\:443")
@@ -196,27 +185,23 @@ class ServerStringTests(SynchronousTestCase):
         assert isinstance(endpoint, SMCServerEndpoint)
         return endpoint._interface, endpoint._port, endpoint._backlog, endpoint._options
 
-    def test_port(self) -> None:
-        """A port alone means every interface."""
+    def test_portMeansEveryInterface(self) -> None:
         self.assertEqual(self.parse("smc:8080"), ("", 8080, 50, Options()))
         self.assertEqual(self.parse("smc:port=8080"), ("", 8080, 50, Options()))
 
     def test_interface(self) -> None:
-        """An interface is said by name, as Twisted does, or before the port."""
         expected = ("127.0.0.1", 8080, 50, Options())
         self.assertEqual(self.parse("smc:8080:interface=127.0.0.1"), expected)
         self.assertEqual(self.parse("smc:127.0.0.1:8080"), expected)
         self.assertEqual(self.parse(r"smc:\:\:1:8080"), ("::1", 8080, 50, Options()))
 
     def test_keywords(self) -> None:
-        """The keys of the client, and a backlog."""
         self.assertEqual(
             self.parse("smc:8080:backlog=5:peer=smc:fallback=no:timeout=3:device=soft"),
             ("", 8080, 5, Options(device="soft", agreed=True, timeout=3.0, fallback=False)),
         )
 
-    def test_nonsense(self) -> None:
-        """What has no meaning is refused, by key and value."""
+    def test_invalidKeysAndValuesAreNamed(self) -> None:
         for text, key, value in (
             ("smc:http", "port", "http"),
             ("smc:", "port", "missing"),
@@ -233,7 +218,6 @@ class ServerStringTests(SynchronousTestCase):
             self.assertIn(value, str(error), text)
 
     def test_haproxy(self) -> None:
-        """Twisted's C{haproxy:} wraps our endpoint."""
         endpoint = serverFromString(MemoryReactorClock(), "haproxy:smc:8080")
         wrapped = endpoint._wrappedEndpoint
         self.assertIsInstance(wrapped, SMCServerEndpoint)

@@ -65,8 +65,7 @@ class AlternateTests(SynchronousTestCase):
         assert self.host.route is not None
         return self.host.route.calls
 
-    def test_where(self) -> None:
-        """An alternate path comes with the transitions of tables 92 to 96, REARM not before RTS."""
+    def test_alternatePathAcceptedInItsTransitions(self) -> None:
         for before, after in ((INIT, RTR), (RTR, RTS), (RTS, RTS), (SQD, RTS), (SQD, SQD)):
             enough = required(RC, before, after)
             more: dict[str, Any] = {name: getattr(ALTERNATE, name) for name in ALTERNATE.given()}
@@ -83,15 +82,13 @@ class AlternateTests(SynchronousTestCase):
             wrong = replace(required(UD, before, after), alternateAddress=ELSEWHERE)
             self.assertRaises(InvalidRequest, transition, UD, before, wrong)
 
-    def test_together(self) -> None:
-        """What belongs to an alternate path is worth nothing without it."""
+    def test_alternateAttributesNeedEachOther(self) -> None:
         for alone in (QPAttributes(alternateTimeout=3), QPAttributes(alternatePKeyIndex=0)):
             self.assertRaises(InvalidRequest, transition, RC, RTS, alone)
         wrong = QPAttributes(alternateAddress=ELSEWHERE, alternateTimeout=32)
         self.assertRaises(InvalidRequest, transition, RC, RTS, wrong)
 
-    def test_loaded(self) -> None:
-        """It is there for who asks, and the route is told; the path is the first one still."""
+    def test_loadedAlternateIsReportedAndNotUsed(self) -> None:
         queuePair = self.make(INIT)
         self.assertIsNone(queuePair.query().migrationState)
         more: dict[str, Any] = {name: getattr(ALTERNATE, name) for name in ALTERNATE.given()}
@@ -101,16 +98,14 @@ class AlternateTests(SynchronousTestCase):
         self.assertEqual((known.alternatePKeyIndex, known.alternateTimeout), (0, 9))
         self.assertEqual((known.migrationState, self.calls()), (MIGRATED, ["attributesChanged"]))
 
-    def test_loadedAgain(self) -> None:
-        """A second one leaves nothing of the first."""
+    def test_secondAlternateReplacesFirst(self) -> None:
         queuePair = self.make()
         queuePair.modify(ALTERNATE)
         queuePair.modify(QPAttributes(alternateAddress=THERE))
         known = queuePair.query()
         self.assertEqual((known.alternateAddress, known.alternateTimeout), (THERE, None))
 
-    def test_armed(self) -> None:
-        """REARM is asked for and the route makes ARMED of it, which is no event."""
+    def test_rearmBecomesArmedWithoutEvent(self) -> None:
         queuePair = self.make()
         queuePair.modify(ALTERNATE)
         self.calls().clear()
@@ -120,16 +115,14 @@ class AlternateTests(SynchronousTestCase):
         self.assertEqual((queuePair.query().migrationState, self.host.events), (ARMED, []))
         self.assertEqual(queuePair.query().alternateAddress, ELSEWHERE)
 
-    def test_byCommand(self) -> None:
-        """MIGRATED is asked for, and is so when the route says so."""
+    def test_migratedWhenRouteReports(self) -> None:
         queuePair = self.armed()
         self.calls().clear()
         queuePair.modify(QPAttributes(migrationState=MIGRATED))
         self.assertEqual(self.calls(), ["attributesChanged", "migrate"])
         self.assertEqual((queuePair.query().migrationState, queuePair.query().address), (ARMED, THERE))
 
-    def test_migrated(self) -> None:
-        """The alternate path has become the path with all that belongs to it, and listeners hear of it."""
+    def test_migrationReplacesPathAndReports(self) -> None:
         queuePair = self.armed()
         queuePair.migrationChanged(MIGRATED)
         known = queuePair.query()
@@ -140,8 +133,7 @@ class AlternateTests(SynchronousTestCase):
         self.assertIs(self.host.events[0].queuePair, queuePair)
         self.assertEqual(known.state, RTS)
 
-    def test_fallsBackOnTheFirst(self) -> None:
-        """What was not said of the alternate path is as on the first."""
+    def test_unsetAlternateAttributesComeFromPrimary(self) -> None:
         queuePair = self.make()
         queuePair.modify(QPAttributes(alternateAddress=ELSEWHERE, migrationState=REARM))
         timeout = queuePair.query().timeout
@@ -150,8 +142,7 @@ class AlternateTests(SynchronousTestCase):
         known = queuePair.query()
         self.assertEqual((known.timeout, known.pkeyIndex, known.port), (timeout, 0, 2))
 
-    def test_order(self) -> None:
-        """REARM comes after MIGRATED and needs a path; ARMED comes by itself; MIGRATED comes after ARMED."""
+    def test_migrationStatesFollowTheirOrder(self) -> None:
 
         def refused(queuePair: SoftQueuePair, *asked: MigrationState) -> None:
             before = queuePair.query()
@@ -175,15 +166,13 @@ class AlternateTests(SynchronousTestCase):
         queuePair.modify(replace(ALTERNATE, alternateAddress=THERE, migrationState=REARM))
         self.assertNotIn("migrate", self.calls())
 
-    def test_refusedMigration(self) -> None:
-        """A route tells of a migration that was refused, and the queue pair goes on."""
+    def test_refusedMigrationIsReported(self) -> None:
         queuePair = self.armed()
         queuePair.raiseEvent(AsyncEventKind.PATH_MIGRATION_FAILED)
         self.assertEqual([e.kind for e in self.host.events], [AsyncEventKind.PATH_MIGRATION_FAILED])
         self.assertEqual(queuePair.state, RTS)
 
-    def test_tooLate(self) -> None:
-        """Late news of the route change nothing after the end."""
+    def test_lateReportsAfterCloseAreIgnored(self) -> None:
         queuePair = self.armed()
         queuePair.failed()
         queuePair.migrationChanged(MIGRATED)
@@ -192,8 +181,7 @@ class AlternateTests(SynchronousTestCase):
         queuePair.migrationChanged(ARMED)
         self.assertEqual(queuePair.query(), QPAttributes(state=RESET, currentState=RESET))
 
-    def test_sharedMemory(self) -> None:
-        """Shared memory has no other path, and a queue pair that goes by it is told so."""
+    def test_sharedMemoryHasNoAlternatePath(self) -> None:
         queuePair = self.make()
         queuePair._route = Route()
         queuePair._route.name = "shared-memory"
@@ -247,15 +235,13 @@ class RoutesTests(SynchronousTestCase):
         queuePair.modify(required(RC, RESET, INIT))
         return device, queuePair
 
-    def test_auto(self) -> None:
-        """Who wants an alternate path goes by RoCE v2, though shared memory would lead there, too."""
+    def test_alternatePathSelectsRoCE(self) -> None:
         for alternate, route in ((None, "shared-memory"), (ELSEWHERE, "rocev2")):
             _device, queuePair = self.ends("memory", "datagrams")
             queuePair.modify(replace(required(RC, INIT, RTR), alternateAddress=alternate))
             self.assertEqual(queuePair.route, route)
 
-    def test_memoryOnly(self) -> None:
-        """A device without RoCE v2 refuses, and says why."""
+    def test_deviceWithoutRoCERefusesAlternatePath(self) -> None:
         _device, queuePair = self.ends("memory")
         wrong = replace(required(RC, INIT, RTR), alternateAddress=ELSEWHERE)
         self.assertIn("alternate path", str(self.assertRaises(InvalidRequest, queuePair.modify, wrong)))

@@ -15,8 +15,6 @@ from txrdma.iba.types import LKey, QPN, RKey
 from txrdma.iba.verbs import (
     Access,
     AsyncEventKind,
-    Completion,
-    CompletionOpcode,
     Operation,
     SendRequest,
     Status,
@@ -49,8 +47,7 @@ class RequestTests(RequesterCase):
         extension = AETH.ack(1).encode() + AtomicAckETH(original=original).encode()
         return self.hear(incoming(Opcode.RC_ATOMIC_ACKNOWLEDGE, psn, extension=extension))
 
-    def test_packets(self) -> None:
-        """Each is one packet of its own opcode, with the number to add or to swap in before the other one."""
+    def test_onePacketWithItsOpcodeAndOperands(self) -> None:
         for operation, opcode in [
             (Operation.COMPARE_AND_SWAP, Opcode.RC_COMPARE_SWAP),
             (Operation.FETCH_AND_ADD, Opcode.RC_FETCH_ADD),
@@ -65,21 +62,7 @@ class RequestTests(RequesterCase):
                     AtomicETH(address=0x1000, rkey=RKey(0x77), swap=5, compare=7),
                 )
 
-    def test_answer(self) -> None:
-        """What was there before is written as this host writes numbers, and nothing beside it."""
-        request = self.atomic(3)
-        request.segments = [self.memory.segment(16, 8)]
-        before = self.memory.get(0, 64)
-        self.post(request)
-        self.answer(PSN, 0x0102030405060708)
-        self.assertEqual(
-            self.requester.events()[0],
-            Completion(3, Status.SUCCESS, CompletionOpcode.FETCH_AND_ADD, QPN(7), 8),
-        )
-        self.assertEqual(self.memory.get(0, 64), before[:16] + native(0x0102030405060708) + before[24:])
-
-    def test_longerSegment(self) -> None:
-        """Of a longer place the first eight bytes are written, of several pieces each its part."""
+    def test_resultIsScatteredOverSegments(self) -> None:
         request = self.atomic()
         request.segments = [self.memory.segment(0, 3), self.memory.segment(100, 30)]
         before = self.memory.get(0, 200)
@@ -90,8 +73,7 @@ class RequestTests(RequesterCase):
         [completion] = completions(self.requester.events())
         self.assertEqual(completion.length, 8)
 
-    def test_acknowledgementIsNoAnswer(self) -> None:
-        """An acknowledgement of it, or of what is behind it, says that the answer was lost."""
+    def test_acknowledgementWithoutAnswerRepeatsRequest(self) -> None:
         self.post(self.atomic(1), self.request(Operation.SEND, 1, 2))
         runs = self.hear(ack(PSN + 1))
         self.assertEqual((psns(runs), self.ended()), ([PSN, PSN + 1], []))
@@ -99,14 +81,12 @@ class RequestTests(RequesterCase):
         self.hear(ack(PSN + 1))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
-    def test_answerAcknowledges(self) -> None:
-        """The answer acknowledges what was sent before."""
+    def test_answerAcknowledgesEarlierRequests(self) -> None:
         self.post(self.request(Operation.SEND, 1, 1), self.atomic(2))
         self.answer(PSN + 1, 9)
         self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
-    def test_twice(self) -> None:
-        """A second answer, or one to nothing, writes nothing."""
+    def test_duplicateAnswerWritesNothing(self) -> None:
         self.post(self.atomic())
         self.answer(PSN, 1)
         self.answer(PSN, 2)
@@ -114,13 +94,11 @@ class RequestTests(RequesterCase):
         self.assertEqual(self.memory.get(0, 8), native(1))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
-    def test_again(self) -> None:
-        """Without an answer the same packet goes out again."""
+    def test_unansweredRequestIsResent(self) -> None:
         [first] = self.post(self.atomic(operand=3))
         self.assertEqual(self.expire(), [first])
 
-    def test_outstanding(self) -> None:
-        """They count with READs for what may be outstanding, whichever comes first."""
+    def test_atomicsAndReadsShareOutstandingLimit(self) -> None:
         self.requester = self.make(maxRDAtomic=3)
         requests = [
             self.atomic(1),
@@ -132,8 +110,7 @@ class RequestTests(RequesterCase):
         self.assertEqual(psns(self.post(*requests)), [PSN, PSN + 1, PSN + 3])
         self.assertEqual(psns(self.answer(PSN, 1)), [PSN + 4, PSN + 5])
 
-    def test_fence(self) -> None:
-        """A fenced request waits for their answers; one that is not fenced does not."""
+    def test_fencedRequestWaitsForAtomics(self) -> None:
         self.assertEqual(
             psns(self.post(self.atomic(1), self.request(Operation.SEND, 1, 2, fence=True))), [PSN]
         )
@@ -142,8 +119,7 @@ class RequestTests(RequesterCase):
             psns(self.post(self.atomic(3), self.request(Operation.SEND, 1, 4))), [PSN + 2, PSN + 3]
         )
 
-    def test_fencedAtomic(self) -> None:
-        """A fenced atomic waits for a READ before it, and goes at once behind a SEND."""
+    def test_fencedAtomicWaitsForReadsNotSends(self) -> None:
         self.assertEqual(
             psns(self.post(self.request(Operation.RDMA_READ, 1, 1), self.atomic(2, fence=True))), [PSN]
         )
@@ -152,29 +128,25 @@ class RequestTests(RequesterCase):
         runs = self.post(self.request(Operation.SEND, 1, 3), self.atomic(4, fence=True))
         self.assertEqual(psns(runs), [PSN + 2, PSN + 3])
 
-    def test_none(self) -> None:
-        """Where none may be outstanding it fails before anything is sent."""
+    def test_noneMayBeOutstanding(self) -> None:
         self.requester = self.make(maxRDAtomic=0)
         self.assertEqual(self.post(self.atomic()), [])
         self.assertEqual(self.ended(), [(1, Status.LOC_QP_OP_ERR)])
 
-    def test_shortSegment(self) -> None:
-        """So does one without room for what was there before."""
+    def test_segmentTooShortForResult(self) -> None:
         request = self.atomic()
         request.segments = [self.memory.segment(0, 7)]
         self.assertEqual(self.post(request), [])
         self.assertEqual(self.ended(), [(1, Status.LOC_LEN_ERR)])
 
-    def test_wrongKey(self) -> None:
-        """Room with a wrong key is found out when the answer is there."""
+    def test_wrongLocalKeyFailsWithAnswer(self) -> None:
         request = self.atomic()
         request.segments = [self.memory.segment(0, 8)._replace(lkey=LKey(1))]
         self.post(request)
         self.answer(PSN, 0)
         self.assertEqual(self.ended(), [(1, Status.LOC_PROT_ERR)])
 
-    def test_wrongAnswers(self) -> None:
-        """The answer of a READ to an atomic, of an atomic to a READ, or one that is cut off, ends it."""
+    def test_answerOfOtherKindEndsConnection(self) -> None:
         aeth = AETH.ack(1).encode()
         for request, run in [
             (self.atomic(), incoming(READ_ONLY, PSN, bytes(8), aeth)),
@@ -191,8 +163,7 @@ class RequestTests(RequesterCase):
                 self.assertEqual(self.ended(), [(1, Status.BAD_RESP_ERR)])
                 self.assertEqual(self.memory.get(0, 64), before)
 
-    def test_refused(self) -> None:
-        """A NAK ends it with the status of its code."""
+    def test_NAKCodeBecomesStatus(self) -> None:
         for code, status in [
             (NAKCode.INVALID_REQUEST, Status.REM_INV_REQ_ERR),
             (NAKCode.REMOTE_ACCESS_ERROR, Status.REM_ACCESS_ERR),
@@ -202,8 +173,7 @@ class RequestTests(RequesterCase):
             self.hear(nak(PSN, code))
             self.assertEqual(self.ended(), [(1, status)])
 
-    def test_wideNumbers(self) -> None:
-        """Numbers that are wider than their fields, or below zero, are cut to them."""
+    def test_wideNumbersAreTruncatedToFields(self) -> None:
         request = self.atomic(operand=-1, compare=1 << 64 | 5)
         request.remoteAddress, request.rkey = -8, RKey(1 << 32 | 3)
         [run] = self.post(request)
@@ -216,8 +186,7 @@ class RequestTests(RequesterCase):
             request.remoteAddress, request.rkey = -8, RKey(1 << 32 | 3)
             self.post(request)
 
-    def test_negativeLength(self) -> None:
-        """A segment of less than nothing fails its request, whatever that is."""
+    def test_negativeSegmentLengthFails(self) -> None:
         for operation in Operation:
             with self.subTest(operation=operation):
                 self.requester = self.make()
@@ -262,45 +231,19 @@ class ExecutionTests(ResponderCase):
             found.append((run.psn, AtomicAckETH.decode(run.extension, 4).original))
         return found
 
-    def test_add(self) -> None:
-        """FETCH_AND_ADD answers what was there, and adds, round the end of 64 bits."""
-        self.assertEqual(self.originals(self.add(THERE, 23)), [(THERE, 100)])
-        self.assertEqual(self.number(), 123)
-        self.assertEqual(self.originals(self.add(THERE + 1, MOST)), [(THERE + 1, 123)])
-        self.assertEqual(self.number(), 122)
-
-    def test_swap(self) -> None:
-        """COMPARE_AND_SWAP swaps when it finds what it was told; it always answers what was there."""
-        self.assertEqual(self.originals(self.swap(THERE, 7, 100)), [(THERE, 100)])
-        self.assertEqual(self.number(), 7)
-        self.assertEqual(self.originals(self.swap(THERE + 1, 8, 100)), [(THERE + 1, 7)])
-        self.assertEqual(self.number(), 7)
-
-    def test_neighbours(self) -> None:
-        """Eight bytes change, the first and the last of a region as well."""
-        last = self.memory.region.length - 8
-        self.put(last, 5)
-        before = bytearray(self.memory.bytes)
-        self.hear(self.add(THERE, 1), self.add(THERE + 1, 1, last))
-        before[64:72], before[64 + last : 72 + last] = native(101), native(6)
-        self.assertEqual(self.memory.bytes, before)
-
-    def test_counted(self) -> None:
-        """Each counts as a message."""
+    def test_eachCountsAsMessage(self) -> None:
         runs = self.hear(self.add(THERE, 1), self.write(THERE + 1, 50, b"x", acknowledge=True))
         self.assertEqual([AETH.decode(run.extension[:4]).msn for run in runs], [2, 2])
         self.assertEqual([run.opcode for run in runs], [Opcode.RC_ATOMIC_ACKNOWLEDGE, Opcode.RC_ACKNOWLEDGE])
 
-    def test_repeated(self) -> None:
-        """One that comes again is not executed again: its answer is what the first one was."""
+    def test_duplicateReturnsStoredResult(self) -> None:
         self.assertEqual(self.originals(self.add(THERE, 1)), [(THERE, 100)])
         for _ in range(3):
             self.assertEqual(self.originals(self.add(THERE, 1)), [(THERE, 100)])
         self.assertEqual(self.number(), 101)
         self.assertEqual(self.originals(self.add(THERE + 1, 1)), [(THERE + 1, 101)])
 
-    def test_repeatedTogether(self) -> None:
-        """A peer that goes back gets all its answers again, in order, as many as it may have outstanding."""
+    def test_allStoredResultsAreRepeatedInOrder(self) -> None:
         requests = [self.add(THERE, 1), self.swap(THERE + 1, 5, 101)]
         answers = [(THERE, 100), (THERE + 1, 101)]
         self.assertEqual(self.originals(*requests), answers)
@@ -308,29 +251,25 @@ class ExecutionTests(ResponderCase):
         self.assertEqual(self.originals(*requests), answers)
         self.assertEqual(self.number(), 77)
 
-    def test_repeatedBeforeItsAnswer(self) -> None:
-        """One that comes twice before it is answered is answered once."""
+    def test_duplicateBeforeAnswerIsAnsweredOnce(self) -> None:
         self.assertEqual(
             self.originals(self.add(THERE, 1), self.add(THERE + 1, 1), self.add(THERE, 1)),
             [(THERE, 100), (THERE + 1, 101)],
         )
         self.assertEqual(self.number(), 102)
 
-    def test_forgotten(self) -> None:
-        """One that is older than what a peer may have outstanding is dropped."""
+    def test_duplicateOlderThanStoredResultsIsDropped(self) -> None:
         for number in range(3):
             self.originals(self.add(THERE + number, 1))
         self.assertEqual(self.hear(self.add(THERE, 1)), [])
         self.assertEqual(self.number(), 103)
 
-    def test_otherRequest(self) -> None:
-        """Something else with the number of an old one is not taken for it."""
+    def test_duplicateOfOtherKindIsDropped(self) -> None:
         self.originals(self.add(THERE, 1))
         self.assertEqual(self.hear(self.add(THERE, 2), self.swap(THERE, 1, 0)), [])
         self.assertEqual(self.number(), 101)
 
-    def test_order(self) -> None:
-        """Answers of READs and atomics keep the order of their requests."""
+    def test_readAndAtomicAnswersKeepOrder(self) -> None:
         self.responder = self.make(access=ATOMIC, maxDestRDAtomic=4)
         runs = self.hear(
             self.read(THERE, 0, 3 * 256),
@@ -346,8 +285,7 @@ class ExecutionTests(ResponderCase):
         )  # fmt: skip
         self.assertEqual(bytes(runs[-2].payload), native(101))
 
-    def test_tooMany(self) -> None:
-        """More of them and of READs at once than agreed are refused, and not executed."""
+    def test_moreThanAgreedOutstandingIsRefused(self) -> None:
         runs = self.hear(self.read(THERE, 0, 8), self.add(THERE + 1, 1), self.add(THERE + 2, 1))
         self.assertEqual([run.opcode for run in runs], [0x10, 0x12, 0x11])
         aeth = AETH.decode(runs[-1].extension)
@@ -355,56 +293,23 @@ class ExecutionTests(ResponderCase):
         self.assertEqual(self.responder.events(), [Failed(AsyncEventKind.QP_REQUEST_ERROR)])
         self.assertEqual(self.number(), 101)
 
-    def test_noneAgreed(self) -> None:
-        """Where none was agreed the first one is refused."""
-        self.responder = self.make(access=ATOMIC, maxDestRDAtomic=0)
-        self.assertInvalid(self.add(THERE, 1))
-
-    def test_misaligned(self) -> None:
-        """An address that is not divisible by eight is an invalid request."""
-        for offset in (1, 4, 7):
-            self.responder = self.make(access=ATOMIC)
-            self.assertInvalid(self.add(THERE, 1, offset))
-
-    def test_rights(self) -> None:
-        """The queue pair has to allow it, else the request is invalid; the memory, else it is no access."""
-        self.responder = self.make()
-        self.assertInvalid(self.add(THERE, 1))
-        self.memory = Memory(access=Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ)
-        self.responder = self.make(access=ATOMIC)
-        self.assertForbidden(self.add(THERE, 1))
-
-    def test_bounds(self) -> None:
-        """Memory outside of the region, or a wrong key, is no access, aligned or not."""
-        region = self.memory.region
-        for offset in (-8, -4, region.length, region.length - 4):
-            self.responder = self.make(access=ATOMIC)
-            self.assertForbidden(self.add(THERE, 1, offset))
-        self.responder = self.make(access=ATOMIC)
-        header = atomicETH(region.address, region.rkey ^ 1, 1, 0)
-        self.assertForbidden(incoming(Opcode.RC_FETCH_ADD, THERE, extension=header))
-
-    def test_cutOff(self) -> None:
-        """A packet that is shorter or longer than its header is invalid."""
+    def test_wrongHeaderLengthIsInvalid(self) -> None:
         region = self.memory.region
         header = atomicETH(region.address, region.rkey, 1, 0)
         for wrong in (header[:-4], header + bytes(4), b""):
             self.responder = self.make(access=ATOMIC)
             self.assertInvalid(incoming(Opcode.RC_FETCH_ADD, THERE, extension=wrong))
 
-    def test_withinAMessage(self) -> None:
-        """It does not come before a message has ended."""
+    def test_atomicWithinMessageIsInvalid(self) -> None:
         self.receive(1, (100, 1000))
         self.hear(incoming(Opcode.RC_SEND_FIRST, THERE, b"x" * 256))
         self.assertInvalid(self.add(THERE + 1, 1), psn=THERE + 1)
 
-    def test_afterAGap(self) -> None:
-        """Behind a packet that is missing it is not executed."""
+    def test_atomicAfterGapIsNotExecuted(self) -> None:
         self.hear(self.add(THERE + 1, 1))
         self.assertEqual(self.number(), 100)
 
-    def test_fewerKept(self) -> None:
-        """C{modify} may change how many results are kept."""
+    def test_modifyChangesStoredResultCount(self) -> None:
         self.responder.retune(ATOMIC, 4, 12)
         requests = [self.add(THERE + number, 1) for number in range(4)]
         answers = self.originals(*requests)
@@ -441,8 +346,7 @@ class PairTests(SynchronousTestCase):
             **arguments,
         )
 
-    def test_lostAnswers(self) -> None:
-        """Whichever answers are lost, each is executed once, in order, and brings its own result."""
+    def test_lostAnswersExecuteOnceInOrder(self) -> None:
         for lost in range(16):
             with self.subTest(lost=f"{lost:04b}"):
                 self.setUp()

@@ -10,14 +10,12 @@ import sys
 from collections.abc import Sequence
 from select import select
 
-from zope.interface.verify import verifyObject
-
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, SendRequest, Status
-from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue
+from txrdma.interfaces import AsyncEvent
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 
 
@@ -98,33 +96,7 @@ class QueueTests(SynchronousTestCase):
     def rung(self) -> bool:
         return bool(select([self.channel.fileno()], [], [], 0)[0])
 
-    def test_interfaces(self) -> None:
-        """Both provide their interfaces."""
-        self.assertTrue(verifyObject(ICompletionQueue, self.queue))
-        self.assertTrue(verifyObject(ICompletionChannel, self.channel))
-
-    def test_poll(self) -> None:
-        """Completions are taken in their order, at most so many at once."""
-        for identifier in range(5):
-            self.queue.push(completion(identifier))
-        taken = [[c.identifier for c in self.queue.poll(2)] for _ in range(4)]
-        self.assertEqual(taken, [[0, 1], [2, 3], [4], []])
-
-    def test_armed(self) -> None:
-        """The next completion after C{arm} raises one event."""
-        self.queue.push(completion(1))
-        self.queue.arm()
-        self.assertFalse(self.rung())
-        self.queue.push(completion(2))
-        self.queue.push(completion(3))
-        self.assertTrue(self.rung())
-        self.assertEqual(self.channel.takeEvents(), [self.queue])
-        self.assertEqual((self.rung(), list(self.channel.takeEvents())), (False, []))
-        self.queue.push(completion(4))
-        self.assertFalse(self.rung())
-
-    def test_solicited(self) -> None:
-        """Armed for solicited completions it wakes for those and for failures; armed for any, for all."""
+    def test_solicitedArmIgnoresUnsolicited(self) -> None:
         for pushed, solicited, wakes in (
             (completion(1), False, False),
             (completion(1), True, True),
@@ -139,8 +111,7 @@ class QueueTests(SynchronousTestCase):
         self.queue.push(completion(1))
         self.assertTrue(self.rung())
 
-    def test_severalQueues(self) -> None:
-        """A channel tells which of its queues had something."""
+    def test_channelReportsQueuesWithEvents(self) -> None:
         others = [SoftCompletionQueue(8, self.channel, self.events.append) for _ in range(3)]
         for queue in others:
             queue.arm()
@@ -148,8 +119,7 @@ class QueueTests(SynchronousTestCase):
         others[0].push(completion(1))
         self.assertEqual(list(self.channel.takeEvents()), [others[2], others[0]])
 
-    def test_laneIsLookedAt(self) -> None:
-        """A poll finds what is in a lane; while somebody polls, it raises no event for that."""
+    def test_pollIncludesLaneWithoutEvent(self) -> None:
         lane = self.attached(self.queue)
         self.queue.arm()
         lane.isArmed = False
@@ -157,8 +127,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual([c.identifier for c in self.queue.poll(10)], [5])
         self.assertFalse(self.rung())
 
-    def test_enoughWaits(self) -> None:
-        """While a whole batch waits in the queue, nothing more is taken from a lane."""
+    def test_fullBatchDefersLanePoll(self) -> None:
         lane = self.attached(self.queue)
         for identifier in range(3):
             self.queue.push(completion(identifier))
@@ -167,8 +136,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual(lane.polls, 0)
         self.assertEqual([c.identifier for c in self.queue.poll(2)], [2, 3])
 
-    def test_doorbell(self) -> None:
-        """A peer that rings wakes the queue whose lane has something, and no other."""
+    def test_doorbellWakesOnlyItsQueue(self) -> None:
         silent = SoftCompletionQueue(8, self.channel, self.events.append)
         other, lane = self.attached(silent), self.attached(self.queue)
         self.queue.arm()
@@ -181,8 +149,7 @@ class QueueTests(SynchronousTestCase):
         other.arrive(2)
         self.assertEqual(list(self.channel.takeEvents()), [silent])
 
-    def test_rungThenPolled(self) -> None:
-        """Who polls between the ring and C{takeEvents} has it all, and is woken again next time."""
+    def test_pollBetweenDoorbellAndTakeEvents(self) -> None:
         lane = self.attached(self.queue)
         self.queue.arm()
         lane.arrive(1)
@@ -192,8 +159,7 @@ class QueueTests(SynchronousTestCase):
         self.assertTrue(self.rung())
         self.assertEqual(list(self.channel.takeEvents()), [self.queue])
 
-    def test_detached(self) -> None:
-        """A detached lane is not polled."""
+    def test_detachedLaneIsNotPolled(self) -> None:
         self.queue.arm()
         lane = self.attached(self.queue)
         self.queue.detach(lane)
@@ -201,8 +167,7 @@ class QueueTests(SynchronousTestCase):
         self.queue.poll(1)
         self.assertEqual(lane.polls, before)
 
-    def test_overrun(self) -> None:
-        """One completion too many: the queue is in error, its members fail; what was there can be taken."""
+    def test_overrunFailsMembersAndKeepsCompletions(self) -> None:
         member = Member()
         self.queue.join(member.failed, member.armRoute)
         for identifier in range(10):
@@ -214,15 +179,13 @@ class QueueTests(SynchronousTestCase):
         self.queue.push(completion(11))
         self.assertEqual(list(self.queue.poll(100)), [])
 
-    def test_purge(self) -> None:
-        """The completions of one queue pair can be forgotten."""
+    def test_purgeRemovesOneQueuePairsCompletions(self) -> None:
         for identifier in range(6):
             self.queue.push(completion(identifier, number=2 + identifier % 2))
         self.queue.purge(QPN(3))
         self.assertEqual([c.identifier for c in self.queue.poll(100)], [0, 2, 4])
 
-    def test_closed(self) -> None:
-        """When it is closed its members fail, and what they complete is nobody's."""
+    def test_closeFailsMembers(self) -> None:
         member = Member()
         self.queue.join(member.failed, member.armRoute)
         self.queue.arm()
@@ -232,8 +195,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual((member.failures, self.rung(), self.events), ([None], False, []))
         self.assertRaises(InvalidRequest, self.queue.join, member.failed, member.armRoute)
 
-    def test_closedChannel(self) -> None:
-        """A closed channel has no descriptor and takes no events, but its queues still complete."""
+    def test_closedChannelLeavesQueuesWorking(self) -> None:
         self.queue.arm()
         self.channel.close()
         self.channel.close()
@@ -241,8 +203,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual((self.channel.fileno(), len(self.queue.poll(5))), (-1, 1))
         self.assertRaises(InvalidRequest, self.channel.takeEvents)
 
-    def test_withoutEventfds(self) -> None:
-        """On systems without eventfds a pipe wakes as well."""
+    def test_pipeWithoutEventfds(self) -> None:
         self.patch(sys, "platform", "elsewhere")
         gc.collect()  # what tests before this one left open closes here, not meanwhile
         before = len(os.listdir("/dev/fd"))

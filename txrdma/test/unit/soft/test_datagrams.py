@@ -39,8 +39,7 @@ class LaneTests(SynchronousTestCase):
         self.other.taken()
         return found
 
-    def test_order(self) -> None:
-        """What is written comes, whole and in order, but for what found no room, which is counted."""
+    def test_orderKeptAndOverflowCounted(self) -> None:
         for seed in SEEDS:
             random = Random(f"lane {seed}")
             sent: list[bytes] = []
@@ -60,8 +59,7 @@ class LaneTests(SynchronousTestCase):
             self.assertEqual(found, sent, f"seed {seed}")
             self.assertEqual(self.one.lost - before, refused, f"seed {seed}")
 
-    def test_full(self) -> None:
-        """A full ring loses what comes, and when it is read there is room again."""
+    def test_fullRingDropsUntilRead(self) -> None:
         packet = bytes(1000)
         count = 0
         while self.put(packet):
@@ -71,16 +69,14 @@ class LaneTests(SynchronousTestCase):
         self.assertTrue(self.put(b"y" * 1000))
         self.assertEqual(self.take(), [b"y" * 1000])
 
-    def test_roomIsKept(self) -> None:
-        """There is no room where packets stand that are still looked at."""
+    def test_takenPacketsKeepTheirSpace(self) -> None:
         self.put(bytes(1000))
         looked = self.other.take()
         for _ in range(8):
             self.put(b"\xff" * 1000)
         self.assertEqual(bytes(looked[0]), bytes(1000))
 
-    def test_atOnce(self) -> None:
-        """Of many packets some are taken at once."""
+    def test_takesAtMostRequestedCount(self) -> None:
         sent = 0
         while self.put(b"abcd"):
             sent += 1
@@ -91,8 +87,7 @@ class LaneTests(SynchronousTestCase):
             found += taken
         self.assertEqual(found, sent)
 
-    def test_rings(self) -> None:
-        """Who sleeps is rung for once, and again only when it has asked again; who looks is not."""
+    def test_doorbellOnlyForSleepingReceiver(self) -> None:
         self.put(b"looked for")
         self.one.announce()
         self.assertEqual(self.rings, [])
@@ -105,16 +100,14 @@ class LaneTests(SynchronousTestCase):
         self.one.announce()
         self.assertEqual(self.rings, ["other"] * 2)
 
-    def test_halfWritten(self) -> None:
-        """What a process had not written wholly when it died is not there."""
+    def test_incompletePacketOfDeadProcessIsIgnored(self) -> None:
         self.put(b"whole")
         out = FIRST + (LINE >> 3)
         self.box[(out << 3) + 8 : (out << 3) + 40] = b"half" * 8
         self.assertEqual(self.take(), [b"whole"])
         self.assertEqual(self.take(), [])
 
-    def test_lies(self) -> None:
-        """Headers that can't be are told of."""
+    def test_impossibleHeadersAreReported(self) -> None:
         whole = RING - 8
         for header in (
             PLAIN << 24 | RING,
@@ -129,8 +122,7 @@ class LaneTests(SynchronousTestCase):
             self.box.cast("Q")[FIRST] = header
             self.assertRaises(ValueError, self.other.take)
 
-    def test_garbage(self) -> None:
-        """Whatever stands in a box, nothing outside is read, and looking ends."""
+    def test_arbitraryBytesStayInBounds(self) -> None:
         for seed in SEEDS:
             random = Random(f"garbage {seed}")
             self.setUp()
@@ -151,8 +143,7 @@ class LaneTests(SynchronousTestCase):
             self.other.put((b"mine",), 4)
             self.other.announce()
 
-    def test_closed(self) -> None:
-        """A lane that is closed sends nothing, and lets go of its memory; twice is fine."""
+    def test_closeReleasesMemoryAndIsIdempotent(self) -> None:
         for _ in range(2):
             self.one.close()
         self.assertEqual((self.one.isUp, self.one.isClosed), (False, True))

@@ -6,22 +6,18 @@ from __future__ import annotations
 
 import os
 
-from zope.interface.verify import verifyObject
-
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID, MACAddress, MTU
 from txrdma.iba.verbs import (
     AddressVector,
     AsyncEventKind,
     Capacity,
     PortState,
-    QPAttributes,
     QPKind,
 )
-from txrdma.interfaces import AsyncEvent, IVerbsDevice
+from txrdma.interfaces import AsyncEvent
 from txrdma.soft import device as devices
 from txrdma.soft.core.netdev import activeMTU, laneCount, pathMTU, softMAC, udpPort
 from txrdma.soft.device import SoftDevice
@@ -31,15 +27,13 @@ from txrdma.soft.ports import SoftPort
 class AddressTests(SynchronousTestCase):
     """How devices on one host are told apart."""
 
-    def test_mac(self) -> None:
-        """The MAC address is locally administered, for one station, and names the UDP port."""
+    def test_MACIsLocallyAdministeredAndNamesPort(self) -> None:
         mac = softMAC("192.0.2.1", 0x1234)
         self.assertEqual(str(mac), "02:00:02:01:12:34")
         self.assertEqual(softMAC("2001:db8::1", 0x1234).raw[4:], b"\x12\x34")
         self.assertNotEqual(softMAC("2001:db8::1", 1), softMAC("2001:db8::2", 1))
 
-    def test_port(self) -> None:
-        """Who has our MAC address finds our port; any other MAC address, or none, means RoCE's own."""
+    def test_portOfMAC(self) -> None:
         for address in ("127.0.0.1", "2001:db8::1"):
             gid = GID.fromIP(address)
             self.assertEqual(udpPort(AddressVector(gid, dmac=softMAC(address, 50_000))), 50_000)
@@ -48,8 +42,7 @@ class AddressTests(SynchronousTestCase):
             foreign = MACAddress.fromString("52:54:00:12:34:56")
             self.assertEqual(udpPort(AddressVector(gid, dmac=foreign)), 4791)
 
-    def test_mtu(self) -> None:
-        """The path MTU leaves room for all headers."""
+    def test_MTULeavesSpaceForHeaders(self) -> None:
         self.assertEqual(pathMTU(1500, False), MTU.MTU_1024)
         self.assertEqual(pathMTU(9000, True), MTU.MTU_4096)
         self.assertEqual(pathMTU(4096 + 64, False), MTU.MTU_4096)
@@ -60,8 +53,7 @@ class AddressTests(SynchronousTestCase):
         self.assertEqual(activeMTU(None, False, MTU.MTU_4096), MTU.MTU_4096)
         self.assertEqual(activeMTU(None, False, None), MTU.MTU_1024)
 
-    def test_lanes(self) -> None:
-        """Links have as many lanes as Linux says of RoCE at their rate."""
+    def test_laneCountByRate(self) -> None:
         gigabits = {0: 0, 1: 1, 10: 1, 20: 4, 25: 1, 40: 4, 100: 4}
         self.assertEqual({rate: laneCount(rate * 1_000_000_000) for rate in gigabits}, gigabits)
 
@@ -76,36 +68,13 @@ class DeviceTests(SynchronousTestCase):
         self.heard: list[AsyncEvent] = []
         self.device.subscribe(self.heard.append)
 
-    def test_interface(self) -> None:
-        """It provides the interface."""
-        self.assertTrue(verifyObject(IVerbsDevice, self.device))
-
-    def test_port(self) -> None:
-        """A port of no interface is up, with an MTU as it was asked for."""
+    def test_portWithoutInterfaceIsActive(self) -> None:
         port = self.device.portAttributes(1)
         self.assertEqual((port.activeMTU, port.mac), (MTU.MTU_2048, softMAC("127.0.0.1", 4791)))
         self.device.close()
         self.assertEqual(self.device.portAttributes(1).state, PortState.DOWN)
 
-    def test_admit(self) -> None:
-        """GIDs, P_Keys, ports and MTUs that there are not are refused."""
-        there = GID.fromIP("127.0.0.1")
-        none = QPAttributes()
-        self.device.admit(
-            QPAttributes(port=1, pkeyIndex=0, pathMTU=MTU.MTU_2048, address=AddressVector(there)), none
-        )
-        for wrong in (
-            QPAttributes(port=2),
-            QPAttributes(pkeyIndex=1),
-            QPAttributes(pathMTU=MTU.MTU_4096),
-            QPAttributes(address=AddressVector(there, sgidIndex=1)),
-            QPAttributes(address=AddressVector(there, port=2)),
-            QPAttributes(address=AddressVector(GID(bytes(16)))),
-        ):
-            self.assertRaises(InvalidRequest, self.device.admit, wrong, none)
-
-    def test_events(self) -> None:
-        """Events come in a turn of their own, in order; a listener that fails harms no other."""
+    def test_eventsArriveInOrderAndListenerErrorsAreIsolated(self) -> None:
         first, second = AsyncEvent(AsyncEventKind.GID_CHANGE, 1), AsyncEvent(AsyncEventKind.PORT_ERROR, 1)
 
         def fails(event: AsyncEvent) -> None:
@@ -121,14 +90,13 @@ class DeviceTests(SynchronousTestCase):
         self.assertEqual((self.heard, later), ([first, second], [first, second]))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
 
-    def test_closedTellsNothing(self) -> None:
-        """A closed device leaves nothing in the reactor."""
+    def test_closedDeviceLeavesNoDelayedCalls(self) -> None:
         self.device.notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
         self.device.close()
         self.device.notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_numbers(self) -> None:
+    def test_queuePairNumbersAreNotReusedSoon(self) -> None:
         """
         A queue pair has no number that another one has, or had lately.
 
@@ -144,8 +112,7 @@ class DeviceTests(SynchronousTestCase):
         third = domain.createQueuePair(QPKind.RC, queue, queue, Capacity())
         self.assertEqual((first.number, second.number, third.number), (77, 88, 99))
 
-    def test_closesChildren(self) -> None:
-        """What was not closed before is closed with the device, descriptors and all."""
+    def test_closeReleasesChildrenAndDescriptors(self) -> None:
         before = len(os.listdir("/dev/fd"))
         device = SoftDevice(self.clock, [SoftPort("127.0.0.1", 4792, [])])
         from txrdma.testing.verbs.ends import End

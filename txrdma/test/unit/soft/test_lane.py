@@ -34,8 +34,7 @@ class LaneTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.one, self.other = pair()
 
-    def test_goneWhenAsked(self) -> None:
-        """Of a peer that is found to be gone when asked for its memory, all that was posted is flushed."""
+    def test_peerGoneDuringRegionRequestFlushesAll(self) -> None:
         for event in (None, AsyncEventKind.QP_FATAL):
             one, other = pair()
             address, rkey = other.memory.address, other.memory.rkey
@@ -75,19 +74,7 @@ class LaneTests(SynchronousTestCase):
             **more,  # type: ignore[arg-type]  # of a test's making
         )
 
-    def test_send(self) -> None:
-        """A message goes into the oldest receive, and its send completes after that."""
-        self.other.receive(7, (0, 100))
-        self.one.post(send(1, b"hello"))
-        self.assertEqual(self.one.sent, [])
-        self.turn()
-        self.assertEqual(self.other.memory.view[:5], b"hello")
-        self.assertEqual([(c.identifier, c.length) for c in self.other.received], [(7, 5)])
-        self.assertEqual(ok(self.one.sent), [1])
-        self.assertEqual(self.one.retirements, 1)
-
-    def test_beforeAttached(self) -> None:
-        """What is posted before the peer has come goes out when it does."""
+    def test_requestsPostedBeforeAttachAreSent(self) -> None:
         one, other = Side(2, 4096), Side(3, 4096)
         one.post(send(1, b"early"))
         self.assertEqual(one.watched, 1)
@@ -97,8 +84,7 @@ class LaneTests(SynchronousTestCase):
         other.lane.poll()
         self.assertEqual(ok(other.received), [7])
 
-    def test_peerNeverComes(self) -> None:
-        """After the local ACK timeout, retries included, what waits for the peer ends with RETRY_EXC_ERR."""
+    def test_peerThatNeverAttachesTimesOut(self) -> None:
         one = Side(2, 4096)
         one.post(send(1, b"early"), send(2, b"too"))
         left = one.lane.expired(1.0)
@@ -107,26 +93,7 @@ class LaneTests(SynchronousTestCase):
         self.assertEqual([(c.identifier, c.status) for c in one.sent], [(1, Status.RETRY_EXC_ERR)])
         self.assertEqual(one.flushed, [(2, CompletionOpcode.SEND)])
 
-    def test_immediate(self) -> None:
-        """An immediate arrives, and so does the solicited event."""
-        self.other.receive(7, (0, 100))
-        self.one.post(send(1, b"now", immediate=0xFFFFFFFF, solicited=True))
-        self.turn()
-        self.assertEqual(self.other.received[0].immediate, 0xFFFFFFFF)
-        self.assertEqual(self.other.solicited, [True])
-
-    def test_severalSegments(self) -> None:
-        """A message is gathered from several pieces, and scattered over several."""
-        self.one.memory.view[:10] = b"0123456789"
-        self.other.receive(7, (100, 3), (200, 3), (300, 10))
-        segments = [self.one.memory.segment(5, 5), self.one.memory.segment(0, 5)]
-        self.one.post(SendRequest(1, Operation.SEND, segments=segments))
-        self.turn()
-        view = self.other.memory.view
-        self.assertEqual(bytes(view[100:103]) + view[200:203] + view[300:304], b"5678901234")
-
-    def test_larger(self) -> None:
-        """A message longer than the ring arrives, in parts."""
+    def test_messageLongerThanRing(self) -> None:
         data = random.Random(1).randbytes(20000)
         self.other.receive(7, (0, 6000), (6000, 20000))
         self.one.post(send(1, data), send(2, b"after"))
@@ -136,8 +103,7 @@ class LaneTests(SynchronousTestCase):
         self.assertEqual(self.other.memory.view[:20000], data)
         self.assertEqual(ok(self.one.sent), [1, 2])
 
-    def test_notPlainBytes(self) -> None:
-        """Inline buffers of other items than bytes are sent as the bytes they are."""
+    def test_inlineBufferOfOtherItems(self) -> None:
         self.other.receive(7, (0, 100))
         words = memoryview(bytearray(range(16))).cast("Q")
         self.one.post(SendRequest(1, Operation.SEND, inline=[words]))
@@ -145,47 +111,7 @@ class LaneTests(SynchronousTestCase):
         self.assertEqual(self.other.received[0].length, 16)
         self.assertEqual(self.other.memory.view[:16], bytes(range(16)))
 
-    def test_write(self) -> None:
-        """A write needs no receive, and what was posted before a message is there when the message is."""
-        self.one.post(self.write(1, b"w" * 500, 1000), send(2, b"there"))
-        self.other.receive(7, (0, 100))
-        self.turn()
-        self.assertEqual(self.other.memory.view[999:1501], b"\0" + b"w" * 500 + b"\0")
-        self.assertEqual(ok(self.one.sent), [1, 2])
-        self.assertEqual(ok(self.other.received), [7])
-
-    def test_writeWithImmediate(self) -> None:
-        """A write with immediate takes a receive, which tells how much was written."""
-        self.other.receive(7)
-        operation = Operation.RDMA_WRITE_WITH_IMMEDIATE
-        self.one.post(self.write(1, b"w" * 500, operation=operation, immediate=5))
-        self.turn()
-        completion = self.other.received[0]
-        self.assertEqual(
-            (completion.opcode, completion.length, completion.immediate),
-            (CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE, 500, 5),
-        )
-
-    def test_read(self) -> None:
-        """A read brings the other's memory, and completes in its turn."""
-        self.other.memory.view[100:105] = b"there"
-        request = SendRequest(
-            2,
-            Operation.RDMA_READ,
-            segments=[self.one.memory.segment(0, 5)],
-            remoteAddress=self.other.memory.address + 100,
-            rkey=self.other.memory.rkey,
-        )
-        self.one.post(send(1, b"first"), request)
-        self.turn()
-        self.assertEqual(self.one.sent, [])
-        self.other.receive(7, (0, 100))
-        self.turn()
-        self.assertEqual(ok(self.one.sent), [1, 2])
-        self.assertEqual(self.one.memory.view[:5], b"there")
-
-    def test_unmapped(self) -> None:
-        """Memory that can't be mapped is reached by messages, in order with the rest."""
+    def test_unmappableMemoryIsReachedByMessagesInOrder(self) -> None:
         self.other.mapped = False
         self.one.post(send(1, b"one"), self.write(2, b"w" * 50), send(3, b"three"))
         self.turn()
@@ -209,27 +135,11 @@ class LaneTests(SynchronousTestCase):
         self.assertEqual(ok(self.other.received), [7])
         self.assertEqual(self.other.events, [AsyncEventKind.QP_ACCESS_ERROR])
 
-    def test_wrongKey(self) -> None:
-        """A key that is none."""
-        request = self.write(2, b"x")
-        request.rkey = RKey(request.rkey ^ 1)
-        self.violates(request)
-
-    def test_outside(self) -> None:
-        """The last byte is behind the region, or the first before it."""
-        self.violates(self.write(2, b"xy", self.other.memory.length - 1))
-
-    def test_before(self) -> None:
-        """The first byte is before the region."""
-        self.violates(self.write(2, b"xy", -1))
-
     def test_outsideUnmapped(self) -> None:
-        """The same by messages."""
         self.other.mapped = False
         self.violates(self.write(2, b"xy", self.other.memory.length - 1))
 
-    def test_deregistered(self) -> None:
-        """A region that was closed after it had been mapped."""
+    def test_deregisteredAfterMapping(self) -> None:
         self.one.post(self.write(1, b"x"))
         self.turn()
         self.assertEqual(ok(self.one.sent), [1])
@@ -244,48 +154,7 @@ class LaneTests(SynchronousTestCase):
         self.other.close(memory)
         self.violates(request)
 
-    def test_tooLong(self) -> None:
-        """A message longer than its receive fails on both sides."""
-        self.other.receive(7, (0, 4))
-        self.one.post(send(1, b"hello"))
-        self.turn()
-        self.assertEqual([c.status for c in self.other.received], [Status.LOC_LEN_ERR])
-        self.assertEqual([c.status for c in self.one.sent], [Status.REM_INV_REQ_ERR])
-        self.assertEqual(self.other.memory.view[:5], bytes(5))
-
-    def test_badReceive(self) -> None:
-        """A receive into memory that is none of ours fails on both sides."""
-        self.other.receive(7, (0, 100))
-        self.other.memory.close()
-        self.one.post(send(1, b"hello"))
-        self.turn()
-        self.assertEqual([c.status for c in self.other.received], [Status.LOC_PROT_ERR])
-        self.assertEqual([c.status for c in self.one.sent], [Status.REM_OP_ERR])
-
-    def test_badSegment(self) -> None:
-        """A request from memory that is none of ours fails in its turn, and nothing after it happens."""
-        request = SendRequest(2, Operation.SEND, segments=[self.one.memory.segment(0, 1 << 17)])
-        self.one.post(send(1, b"fine"), request, send(3, b"late"))
-        self.assertEqual(self.one.sent, [])
-        self.other.receive(7, (0, 100))
-        self.other.receive(8, (0, 100))
-        self.turn()
-        self.assertEqual(
-            [(c.identifier, c.status) for c in self.one.sent],
-            [(1, Status.SUCCESS), (2, Status.LOC_PROT_ERR)],
-        )
-        self.assertEqual(ok(self.other.received), [7])
-
-    def test_notReady(self) -> None:
-        """A message that finds no receive waits for one."""
-        self.one.post(send(1, b"hello"))
-        self.turn()
-        self.assertEqual(self.one.sent, [])
-        self.other.receive(7, (0, 100))  # no poll: posting is enough
-        self.assertEqual(ok(self.other.received), [7])
-
-    def test_notReadyForTooLong(self) -> None:
-        """With a limited RNR retry count a message that finds no receive fails in the end, and not before."""
+    def test_RNRRetriesExhausted(self) -> None:
         self.one.attributes = replace(self.one.attributes, rnrRetry=3)
         self.one.lane.attributesChanged()
         self.one.post(send(1, b"hello"), send(2, b"again"))
@@ -302,8 +171,7 @@ class LaneTests(SynchronousTestCase):
         self.assertEqual([c.status for c in self.one.sent], [Status.RNR_RETRY_EXC_ERR])
         self.assertEqual(self.one.flushed, [(2, CompletionOpcode.SEND)])
 
-    def test_ringFull(self) -> None:
-        """What does not fit waits, and goes out when the other has consumed, which it is asked to tell."""
+    def test_fullRingResumesAfterConsumption(self) -> None:
         for identifier in range(200):
             self.one.post(send(identifier, bytes([identifier]) * 40))
         self.assertEqual(self.other.said, [])
@@ -316,8 +184,7 @@ class LaneTests(SynchronousTestCase):
         expected = b"".join(bytes([number]) * 40 for number in range(200))
         self.assertEqual(self.other.memory.view[:8000], expected)
 
-    def test_keptAsPosted(self) -> None:
-        """A request that waits is sent as it was when posted."""
+    def test_queuedRequestIsCopiedWhenPosted(self) -> None:
         data = bytearray(b"before")
         request = SendRequest(1, Operation.SEND, inline=[data])
         one, other = Side(2, 4096), Side(3, 4096)
@@ -330,8 +197,7 @@ class LaneTests(SynchronousTestCase):
         other.lane.poll()
         self.assertEqual(other.memory.view[:6], b"before")
 
-    def test_sleeper(self) -> None:
-        """Who sleeps is rung once; who is awake is not."""
+    def test_sleepingReceiverIsRungOnce(self) -> None:
         for identifier in range(4):
             self.other.receive(identifier, (0, 100))
         self.one.post(send(1, b"x"))
@@ -344,24 +210,21 @@ class LaneTests(SynchronousTestCase):
         self.one.post(send(4, b"x"))
         self.assertEqual(self.one.rung, ["receives"] * 2)
 
-    def test_solicitedSleeper(self) -> None:
-        """Who waits for solicited messages is rung for these only."""
+    def test_solicitedArmRingsOnlyForSolicited(self) -> None:
         self.other.lane.arm(False, True, True)
         self.one.post(send(1, b"x"))
         self.assertEqual(self.one.rung, [])
         self.one.post(send(2, b"x", solicited=True))
         self.assertEqual(self.one.rung, ["receives"])
 
-    def test_sleepingSender(self) -> None:
-        """A sender that waits for its completion is rung when there is one."""
+    def test_sleepingSenderIsRungForCompletion(self) -> None:
         self.one.post(send(1, b"x"))
         self.one.lane.arm(True, True, False)
         self.other.receive(1, (0, 100))
         self.other.lane.poll()
         self.assertEqual(self.other.rung, ["sends"])
 
-    def test_sleepingSenderToSolicited(self) -> None:
-        """A sender that waits has the receiver look, even when that waits for solicited messages only."""
+    def test_sleepingSenderWakesSolicitedReceiver(self) -> None:
         self.other.receive(1, (0, 100))
         self.other.lane.arm(False, True, True)
         self.one.post(send(1, b"x"))
@@ -370,8 +233,7 @@ class LaneTests(SynchronousTestCase):
         self.one.lane.poll()
         self.assertEqual(ok(self.one.sent), [1])
 
-    def test_peerGone(self) -> None:
-        """What arrived before the peer died is still received; what waits for it fails."""
+    def test_peerDeathDeliversReceivedAndFlushesRest(self) -> None:
         self.one.receive(7, (0, 100))
         self.other.post(send(9, b"last words"))
         self.one.post(send(1, b"x"), send(2, b"x"))
@@ -381,16 +243,14 @@ class LaneTests(SynchronousTestCase):
         self.assertEqual(self.one.flushed, [(2, CompletionOpcode.SEND)])
         self.assertEqual(self.one.events, [AsyncEventKind.QP_FATAL])
 
-    def test_peerClosed(self) -> None:
-        """When only the peer's queue pair is closed, the first send after that fails."""
+    def test_sendAfterPeerCloseFails(self) -> None:
         self.one.lane.peerGone(None)
         self.assertEqual(self.one.events, [])
         self.one.post(send(1, b"x"), send(2, b"x"))
         self.assertEqual([(c.identifier, c.status) for c in self.one.sent], [(1, Status.RETRY_EXC_ERR)])
         self.assertEqual(self.one.flushed, [(2, CompletionOpcode.SEND)])
 
-    def test_closed(self) -> None:
-        """Nothing happens to a lane that is closed, whoever calls."""
+    def test_closedLaneIgnoresAllCalls(self) -> None:
         self.one.receive(7, (0, 100))
         self.one.lane.close()
         self.one.lane.close()
@@ -404,8 +264,7 @@ class LaneTests(SynchronousTestCase):
         self.assertIsNone(self.one.lane.expired(100.0))
         self.assertEqual((self.one.sent, self.one.received, self.one.events), ([], [], []))
 
-    def test_noBox(self) -> None:
-        """Memory of a length that no box has is refused."""
+    def test_invalidMailboxLengthIsRefused(self) -> None:
         for length in (0, 4096, HEADER_BYTES + 4095, HEADER_BYTES + 12288, HEADER_BYTES + (1 << 30)):
             self.assertRaises(ValueError, ringBytes, length)
         self.assertRaises(ValueError, Side(2, 4096).lane.attach, memoryview(bytes(5000)))
@@ -438,32 +297,26 @@ class ScribbledTests(SynchronousTestCase):
         self.words[HEADER_BYTES // 8] = (kind | flags) << 24 | length
 
     def test_unknownKind(self) -> None:
-        """A record of no kind."""
         self.header(0, 5, 64)
         self.refused(AsyncEventKind.QP_REQUEST_ERROR)
 
-    def test_beyondTheRing(self) -> None:
-        """A record that ends behind the ring."""
+    def test_recordEndsBeyondRing(self) -> None:
         self.header(Kind.SEND, 4096)
         self.refused(AsyncEventKind.QP_REQUEST_ERROR)
 
     def test_onlyPadding(self) -> None:
-        """A ring of nothing but padding."""
         self.header(Kind.PADDING, 4088)
         self.refused(AsyncEventKind.QP_REQUEST_ERROR)
 
-    def test_endlessParts(self) -> None:
-        """Parts of a message without any bytes."""
+    def test_partsWithoutBytes(self) -> None:
         self.header(Kind.SEND, 0, 16)
         self.refused(AsyncEventKind.QP_REQUEST_ERROR)
 
-    def test_continuesNothing(self) -> None:
-        """The rest of a message that never began."""
+    def test_continuationWithoutBeginning(self) -> None:
         self.header(Kind.SEND, 5, 32)
         self.refused(AsyncEventKind.QP_REQUEST_ERROR)
 
-    def test_manyHeaders(self) -> None:
-        """What is remembered of short messages has a bound, whatever a peer writes into their headers."""
+    def test_shortMessageBookkeepingIsBounded(self) -> None:
         for immediate in range(2000):
             self.other.receive(immediate, (0, 100))
             at = self.one.lane._rings.writeIndex
@@ -474,8 +327,7 @@ class ScribbledTests(SynchronousTestCase):
         self.assertEqual([each.length for each in self.other.received], [n % 56 for n in range(2000)])
         self.assertLess(len(_incoming._SHORT), 2 * (_incoming._SHORT_BYTES + 1) + 1)
 
-    def test_consumedTooMuch(self) -> None:
-        """More is consumed than was sent."""
+    def test_moreConsumedThanSent(self) -> None:
         self.one.post(send(1, b"x"))
         self.other.box.cast("Q")[CONSUMED] = 1 << 20
         for _ in range(20):
@@ -483,16 +335,14 @@ class ScribbledTests(SynchronousTestCase):
         self.assertEqual([c.status for c in self.one.sent], [Status.BAD_RESP_ERR])
         self.assertEqual(self.one.events, [AsyncEventKind.QP_FATAL])
 
-    def test_unknownFault(self) -> None:
-        """A fault that is none."""
+    def test_unknownFaultCode(self) -> None:
         self.one.post(send(1, b"x"))
         self.other.box.cast("Q")[CONSUMED] = 0xFF << 56
         for _ in range(20):
             self.one.lane.poll()
         self.assertEqual([c.status for c in self.one.sent], [Status.BAD_RESP_ERR])
 
-    def test_anything(self) -> None:
-        """Whatever is scribbled over all shared memory, whenever: no exception, no loop, no foreign byte."""
+    def test_arbitraryBytesStayInBounds(self) -> None:
         for seed in range(400):
             self.scribble(seed)
 
@@ -633,7 +483,6 @@ class LaneMachineTests(SynchronousTestCase):
     """The machine under trial."""
 
     def test_anyOrder(self) -> None:
-        """Whatever is posted, received and looked at in whatever order, all promises hold."""
         quick = settings(
             max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
         )

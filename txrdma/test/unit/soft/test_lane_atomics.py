@@ -10,7 +10,6 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from txrdma.iba.types import RKey
 from txrdma.iba.verbs import (
     Access,
     AsyncEventKind,
@@ -22,7 +21,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft.shared import _atomics, _incoming, _lane, _outgoing, _rings
 from txrdma.soft.shared._layout import ATOMIC_BYTES, CONSUMED, FIRST, Kind, RESULT_COUNT, WAKE, Wake
-from txrdma.test.support.soft.lanes import ALL, ok, pair, send, spoil
+from txrdma.test.support.soft.lanes import ok, pair, send, spoil
 
 ADD, SWAP = Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP
 
@@ -76,42 +75,7 @@ class AtomicCase(SynchronousTestCase):
 class AtomicTests(AtomicCase):
     """What becomes of them."""
 
-    def test_fetchAndAdd(self) -> None:
-        """A number is added, as 64 bits; what was there before comes back; only the peer's look does it."""
-        self.put(1 << 64 - 1, 16)
-        self.put(7, 8)
-        self.one.post(self.atomic(1, operand=(1 << 64 - 1) + 5, offset=16, at=24))
-        self.assertEqual(self.word(self.other.memory.view, 16), 1 << 64 - 1)
-        self.turn()
-        self.assertEqual(self.word(self.other.memory.view, 16), 5)
-        self.assertEqual(self.word(self.other.memory.view, 8), 7)
-        self.assertEqual(self.word(self.one.memory.view, 24), 1 << 64 - 1)
-        self.assertEqual(
-            [c[:3] for c in self.one.sent], [(1, Status.SUCCESS, CompletionOpcode.FETCH_AND_ADD)]
-        )
-        self.assertEqual((self.one.retirements, self.other.received), (1, []))
-
-    def test_negative(self) -> None:
-        """A negative operand is what its 64 bits are."""
-        self.put(3)
-        self.one.post(self.atomic(1, operand=-1))
-        self.turn()
-        self.assertEqual(self.word(self.other.memory.view), 2)
-
-    def test_compareAndSwap(self) -> None:
-        """What is as expected is replaced, and only that."""
-        self.put(40)
-        self.one.post(
-            self.atomic(1, SWAP, operand=50, compare=40, at=0),
-            self.atomic(2, SWAP, operand=60, compare=40, at=8),
-        )
-        self.turn()
-        self.assertEqual(self.word(self.other.memory.view), 50)
-        self.assertEqual([self.word(self.one.memory.view, at) for at in (0, 8)], [40, 50])
-        self.assertEqual(ok(self.one.sent), [1, 2])
-
-    def test_severalPieces(self) -> None:
-        """The result is spread over several pieces of memory."""
+    def test_resultIsScattered(self) -> None:
         self.put(0x0807060504030201)
         request = self.atomic(1)
         request.segments = [self.one.memory.segment(0, 3), self.one.memory.segment(10, 9)]
@@ -121,8 +85,7 @@ class AtomicTests(AtomicCase):
         self.assertEqual(bytes(view[:3]) + view[10:15], bytes(self.other.memory.view[:8]))
         self.assertEqual(bytes(view[15:19]), bytes(4))
 
-    def test_inTurn(self) -> None:
-        """No more than agreed are on their way; the others follow, each with its own result, in order."""
+    def test_outstandingLimitAndOrder(self) -> None:
         count = 3 * RESULT_COUNT
         self.one.post(*(self.atomic(index, operand=1, at=index * 8) for index in range(count)))
         self.assertEqual(len(self.one.lane._outgoing._atomics), 4)
@@ -131,8 +94,7 @@ class AtomicTests(AtomicCase):
         self.assertEqual(ok(self.one.sent), list(range(count)))
         self.assertEqual([self.word(self.one.memory.view, i * 8) for i in range(count)], list(range(count)))
 
-    def test_behindMessage(self) -> None:
-        """An atomic waits for the messages before it to be received, and the messages after it for it."""
+    def test_atomicsAndMessagesKeepOrder(self) -> None:
         self.one.post(send(1, b"one"), self.atomic(2, operand=1), send(3, b"three"))
         self.turn()
         self.assertEqual((self.word(self.other.memory.view), self.one.sent), (0, []))
@@ -144,8 +106,7 @@ class AtomicTests(AtomicCase):
         self.turn()
         self.assertEqual(ok(self.one.sent), [1, 2, 3])
 
-    def test_memoryInOrder(self) -> None:
-        """A write or read that was posted after an atomic does not overtake it, nor the atomic a write."""
+    def test_readsAndWritesDoNotOvertakeAtomics(self) -> None:
         self.one.memory.view[:8] = (100).to_bytes(8, sys.byteorder)
         self.one.memory.view[8:16] = (500).to_bytes(8, sys.byteorder)
         self.one.post(self.rdma(1, Operation.RDMA_WRITE, 0))
@@ -166,8 +127,7 @@ class AtomicTests(AtomicCase):
         )
         self.assertEqual(ok(self.one.sent), [1, 2, 3, 4, 5, 6, 7])
 
-    def test_memoryLater(self) -> None:
-        """Neither does a write that is posted later, where others are done when posted."""
+    def test_laterWriteDoesNotOvertakeAtomic(self) -> None:
         self.one.post(self.rdma(1, Operation.RDMA_WRITE, 0))
         self.turn()
         self.one.memory.view[:8] = b"written "
@@ -183,34 +143,21 @@ class AtomicTests(AtomicCase):
             self.assertEqual(self.word(self.one.memory.view, 8 + 8 * count), count - 1)
             self.assertEqual(self.other.memory.view[:8], b"written ")
 
-    def test_quickAgain(self) -> None:
-        """When no atomic is on its way any more, writes are done when posted, as before."""
+    def test_immediateWritesResumeAfterAtomics(self) -> None:
         self.one.post(self.rdma(1, Operation.RDMA_WRITE, 0), self.atomic(2, operand=1))
         self.turn()
         self.one.memory.view[:8] = b"at once!"
         self.one.post(self.rdma(3, Operation.RDMA_WRITE, 0))
         self.assertEqual(self.other.memory.view[:8], b"at once!")
 
-    def test_fenced(self) -> None:
-        """A fenced message is made when the results of atomics before it are there."""
-        self.put(0x4142434445464748)
-        fenced = SendRequest(2, Operation.SEND, [self.one.memory.segment(0, 8)], fence=True)
-        self.other.receive(7, (100, 8))
-        self.one.post(self.atomic(1, operand=1), fenced)
-        self.turn()
-        self.assertEqual(self.word(self.other.memory.view, 100), 0x4142434445464748)
-        self.assertEqual(ok(self.one.sent), [1, 2])
-
-    def test_unmapped(self) -> None:
-        """Memory that can't be mapped takes atomics as all other."""
+    def test_unmappableMemory(self) -> None:
         self.other.mapped = False
         self.one.post(self.atomic(1, operand=3), self.rdma(2, Operation.RDMA_READ, 8))
         self.turn()
         self.assertEqual(self.word(self.one.memory.view, 8), 3)
         self.assertEqual(ok(self.one.sent), [1, 2])
 
-    def test_asleep(self) -> None:
-        """A peer that waits for messages is rung; one that waits for nothing, or less, is asked to look."""
+    def test_sleepingPeerIsRungOrAskedToPoll(self) -> None:
         self.other.lane.arm(False, True, False)
         self.one.post(self.atomic(1, operand=1))
         self.assertEqual((self.one.rung, self.one.said), (["receives"], []))
@@ -224,8 +171,7 @@ class AtomicTests(AtomicCase):
         self.assertEqual(ok(self.one.sent), [1, 2, 2])
         self.assertEqual(self.one.rung, ["receives"])
 
-    def test_askedOnce(self) -> None:
-        """A peer that has been asked to look is not asked again before it has looked, and then finds all."""
+    def test_pollIsRequestedOnce(self) -> None:
         for turn in range(3):
             for index in range(3):
                 self.one.post(self.atomic(index, operand=1))
@@ -234,8 +180,7 @@ class AtomicTests(AtomicCase):
             self.assertEqual(self.word(self.other.memory.view), 3 * turn + 3)
             self.one.lane.poll()
 
-    def test_askedWhileLooking(self) -> None:
-        """Nothing is lost that comes when the peer has just looked, and that can't be seen yet."""
+    def test_requestDuringPollIsNotLost(self) -> None:
         if not (_lane.__file__ or "").endswith(".py"):
             raise SkipTest("compiled functions can't be patched")
         words = self.other.box.cast("Q")
@@ -252,15 +197,13 @@ class AtomicTests(AtomicCase):
         look()
         self.assertEqual((self.word(self.other.memory.view), self.one.said), (2, []))
 
-    def test_waitingSender(self) -> None:
-        """Who waits for completions is rung when the atomic is done."""
+    def test_sleepingSenderIsRung(self) -> None:
         self.one.post(self.atomic(1, operand=1))
         self.one.lane.arm(True, False, False)
         self.one.deliver()
         self.assertEqual(self.other.rung, ["sends"])
 
-    def test_bothWays(self) -> None:
-        """Both do atomics at once, in any order of looking: no sum is lost."""
+    def test_bothDirectionsInAnyPollOrder(self) -> None:
         for seed in range(20):
             chance = random.Random(seed)
             self.one, self.other = sides = pair()
@@ -321,35 +264,7 @@ class RefusedTests(AtomicCase):
         self.assertEqual(self.other.events, [event[status]])
         self.assertEqual(bytes(self.other.memory.view), before)
 
-    def test_wrongKey(self) -> None:
-        """A key that is none."""
-        request = self.atomic(2, operand=1)
-        request.rkey = RKey(request.rkey ^ 1)
-        self.refused(request, Status.REM_ACCESS_ERR)
-
-    def test_outside(self) -> None:
-        """Bytes behind the region, or before it."""
-        self.refused(self.atomic(2, offset=self.other.memory.length - 4), Status.REM_ACCESS_ERR)
-        self.one, self.other = pair()
-        self.refused(self.atomic(2, offset=-8), Status.REM_ACCESS_ERR)
-
-    def test_misaligned(self) -> None:
-        """An address that is not divisible by 8."""
-        self.refused(self.atomic(2, offset=4, operand=1), Status.REM_INV_REQ_ERR)
-
-    def test_regionWithoutTheRight(self) -> None:
-        """A region that allows all but atomics."""
-        access = ALL & ~Access.REMOTE_ATOMIC
-        self.other.memory = self.other.keys.register(self.other.domain, memoryview(bytearray(1000)), access)
-        self.refused(self.atomic(2, operand=1), Status.REM_ACCESS_ERR)
-
-    def test_queuePairWithoutTheRight(self) -> None:
-        """A queue pair that allows all but atomics."""
-        self.say(self.other, access=ALL & ~Access.REMOTE_ATOMIC)
-        self.refused(self.atomic(2, operand=1), Status.REM_INV_REQ_ERR)
-
-    def test_noneHeld(self) -> None:
-        """A queue pair that holds no reads and atomics for its peer."""
+    def test_peerHoldsNoResults(self) -> None:
         self.say(self.other, maxDestRDAtomic=0)
         self.refused(self.atomic(2, operand=1), Status.REM_INV_REQ_ERR)
 
@@ -357,8 +272,7 @@ class RefusedTests(AtomicCase):
         attributes = {name: getattr(side.attributes, name) for name in side.attributes.given()}
         side.attributes = QPAttributes(**{**attributes, **changes})
 
-    def test_noneAllowed(self) -> None:
-        """A queue pair that may have no reads and atomics outstanding does none, of neither kind."""
+    def test_noneMayBeOutstanding(self) -> None:
         for request in (self.atomic(2), self.rdma(2, Operation.RDMA_READ, 0)):
             self.one, self.other = pair()
             request.rkey = self.other.memory.rkey
@@ -369,8 +283,7 @@ class RefusedTests(AtomicCase):
             self.assertEqual(self.one.flushed, [(3, CompletionOpcode.SEND)])
             self.assertEqual(self.other.events, [])
 
-    def test_noPlace(self) -> None:
-        """A result needs memory of ours that may be written, 8 bytes of it."""
+    def test_resultNeedsEightWritableLocalBytes(self) -> None:
         readOnly = self.one.keys.register(self.one.domain, memoryview(bytearray(8)), Access.NONE)
         for segment, status in (
             (self.one.memory.segment(0, 7), Status.LOC_LEN_ERR),
@@ -389,16 +302,14 @@ class RefusedTests(AtomicCase):
             self.assertEqual([c.status for c in one.sent], [Status.SUCCESS, status])
             self.assertEqual(self.word(self.other.memory.view), 1)
 
-    def test_peerDies(self) -> None:
-        """What is on its way when the peer dies ends; its result's place stays as it is."""
+    def test_peerDeathEndsPendingAtomics(self) -> None:
         self.one.post(self.atomic(1, operand=1), self.atomic(2, operand=1))
         self.one.lane.peerGone(AsyncEventKind.QP_FATAL)
         self.assertEqual([c.status for c in self.one.sent], [Status.RETRY_EXC_ERR])
         self.assertEqual(self.one.flushed, [(2, CompletionOpcode.FETCH_AND_ADD)])
         self.assertEqual(self.one.memory.view[:8], bytes(8))
 
-    def test_diesAfter(self) -> None:
-        """What it has done before it died is done."""
+    def test_resultBeforePeerDeathCounts(self) -> None:
         self.put(9)
         self.one.post(self.atomic(1, operand=1))
         self.other.lane.poll()
@@ -410,8 +321,7 @@ class RefusedTests(AtomicCase):
 class ScribbledTests(AtomicCase):
     """A peer that writes what it must not."""
 
-    def test_anything(self) -> None:
-        """Whatever is scribbled over all shared memory: no exception, no loop, no foreign byte."""
+    def test_arbitraryBytesStayInBounds(self) -> None:
         for seed in range(200):
             self.scribble(seed)
 
@@ -461,8 +371,7 @@ class ScribbledTests(AtomicCase):
         self.assertEqual(other.events, [AsyncEventKind.QP_REQUEST_ERROR])
         self.assertEqual(bytes(other.memory.view), bytes(other.memory.length))
 
-    def test_shapes(self) -> None:
-        """Atomics of another length, with flags of messages, or of no known operation."""
+    def test_invalidRecordsAreRefused(self) -> None:
         kind = Kind.ATOMIC << 24
         for length in (0, 31, 33, 500):
             self.record(int(ADD) << 32 | kind | length)
@@ -471,8 +380,7 @@ class ScribbledTests(AtomicCase):
         for operation in (0, 4, 7, 1 << 31):
             self.record(operation << 32 | kind | ATOMIC_BYTES)
 
-    def test_inTheMiddle(self) -> None:
-        """An atomic between two parts of a message."""
+    def test_atomicBetweenPartsOfMessage(self) -> None:
         self.other.receive(1, (0, 4000))
         words = self.one.box.cast("Q")
         words[FIRST] = Kind.SEND << 24 | 16 << 24 | 56
@@ -482,8 +390,7 @@ class ScribbledTests(AtomicCase):
         self.other.lane.poll()
         self.assertEqual(self.other.events, [AsyncEventKind.QP_REQUEST_ERROR])
 
-    def test_armedForAnything(self) -> None:
-        """Flags that the peer invents don't keep an atomic from being asked for."""
+    def test_inventedWakeFlagsStillRequestPoll(self) -> None:
         self.other.box.cast("Q")[WAKE] = 0xFF & ~Wake.RECEIVES
         self.one.post(self.atomic(1, operand=1))
         self.one.deliver()

@@ -8,13 +8,10 @@ import random
 import struct
 from dataclasses import replace
 
-from zope.interface.verify import verifyObject
-
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.verbs import Operation, QPState, SendRequest, Status
-from txrdma.interfaces import IDirectLane
-from txrdma.soft.shared._layout import LINE, WAKE
+from txrdma.soft.shared._layout import WAKE
 from txrdma.test.support.soft.lanes import ok, pair, send, Side
 
 _LENGTH = 44
@@ -53,20 +50,14 @@ class MessageTests(SynchronousTestCase):
     def take(self, limit: int = 64) -> list[int]:
         return [each[2] for each in self.other.lane.takeMessages(limit)]
 
-    def test_provides(self) -> None:
-        """The lane has what the interface says."""
-        verifyObject(IDirectLane, self.one.lane, tentative=True)
-
-    def test_order(self) -> None:
-        """Messages come in the order in which they were put, and no receive is used."""
+    def test_messagesUseNoReceivesAndKeepOrder(self) -> None:
         self.assertTrue(all(self.put(number) for number in range(1, 11)))
         self.assertEqual(self.take(4), [1, 2, 3, 4])
         self.assertEqual(self.take(), [5, 6, 7, 8, 9, 10])
         self.assertEqual(self.take(), [])
         self.assertEqual((self.other.received, len(self.other.receives)), ([], 32))
 
-    def test_completion(self) -> None:
-        """The signaled ones complete when the peer has taken them, and give their places back."""
+    def test_signaledMessagesCompleteWhenTaken(self) -> None:
         free = self.one.free
         for number in range(1, 9):
             self.put(number, signaled=number == 8)
@@ -79,15 +70,13 @@ class MessageTests(SynchronousTestCase):
         self.assertEqual(ok(self.one.sent), [8])
         self.assertEqual(self.one.retirements, 8)
 
-    def test_noPlace(self) -> None:
-        """With a full send queue nothing is put."""
+    def test_fullSendQueueRefuses(self) -> None:
         self.one.free = 1
         self.assertTrue(self.put(1))
         self.assertFalse(self.put(2))
         self.assertEqual(self.take(), [1])
 
-    def test_wholeRing(self) -> None:
-        """What does not fit is refused, and may be posted: nothing is lost, doubled or overtaken."""
+    def test_fullRingRefusesWithoutLoss(self) -> None:
         chance = random.Random(7)
         sent: list[int] = []
         got: list[int] = []
@@ -113,8 +102,7 @@ class MessageTests(SynchronousTestCase):
         self.other.received.clear()
         return found
 
-    def test_others(self) -> None:
-        """Other SENDs go into receives; messages behind them wait until these are read."""
+    def test_messagesWaitBehindOrdinarySends(self) -> None:
         self.put(1)
         self.one.post(send(2, b"\1" + bytes(43), solicited=True), send(3, b"short"))
         self.put(4)
@@ -129,8 +117,7 @@ class MessageTests(SynchronousTestCase):
         self.other.unread.clear()
         self.assertEqual(self.take(), [6])
 
-    def test_target(self) -> None:
-        """A target is the peer's memory, within what it gave, until it takes that back."""
+    def test_targetIsBoundedAndRevocable(self) -> None:
         memory = self.other.memory
         self.assertIsNone(self.one.lane.targetOf(memory.rkey, memory.address, 64))
         self.one.lane.prepare(memory.rkey, lambda: None)
@@ -146,15 +133,13 @@ class MessageTests(SynchronousTestCase):
         self.other.close(memory)
         self.assertEqual(valid[0], 0)
 
-    def test_notByMapping(self) -> None:
-        """Memory that can't be mapped has no target."""
+    def test_unmappableMemoryHasNoTarget(self) -> None:
         self.other.mapped = False
         self.one.lane.prepare(self.other.memory.rkey, lambda: None)
         self.one.deliver()
         self.assertIsNone(self.one.lane.targetOf(self.other.memory.rkey, self.other.memory.address, 1))
 
-    def test_waiting(self) -> None:
-        """Nothing is put past a request that waits."""
+    def test_messagesDoNotOvertakeQueuedRequests(self) -> None:
         memory = self.other.memory
         write = SendRequest(
             1, Operation.RDMA_WRITE, inline=[b"x"], remoteAddress=memory.address, rkey=memory.rkey
@@ -166,23 +151,20 @@ class MessageTests(SynchronousTestCase):
         self.assertEqual(self.take(), [2])
         self.assertEqual(memory.view[:1], b"x")
 
-    def test_notReadyToSend(self) -> None:
-        """Only in RTS."""
+    def test_refusedOutsideRTS(self) -> None:
         turn(self.one, QPState.SQD)
         self.assertFalse(self.put(1))
         turn(self.one, QPState.RTS)
         self.assertTrue(self.put(1))
 
-    def test_bell(self) -> None:
-        """A peer that sleeps is rung, once."""
+    def test_sleepingPeerIsRungOnce(self) -> None:
         self.other.lane.arm(False, True, False)
         self.assertNotEqual(self.other.box.cast("Q")[WAKE], 0)
         self.put(1)
         self.put(2)
         self.assertEqual(self.one.rung, ["receives"])
 
-    def test_gone(self) -> None:
-        """When the peer is gone, what it took has arrived, the rest is flushed; what it put is read."""
+    def test_peerDeathCompletesTakenAndFlushesRest(self) -> None:
         for number in range(1, 6):
             self.put(number)
         self.assertEqual(self.take(3), [1, 2, 3])
@@ -200,15 +182,9 @@ class MessageTests(SynchronousTestCase):
         self.assertFalse(self.put(6))
         self.assertEqual(self.one.lane.takeMessages(64), ())
 
-    def test_spoilt(self) -> None:
-        """A record of impossible length in the place of a message ends this queue pair, nothing else."""
+    def test_impossibleLengthEndsOnlyThisQueuePair(self) -> None:
         self.put(1)
         words = self.one.box.cast("Q")
         words[4096 // 8] = 1 << 24 | 1 << 23
         self.assertEqual(self.take(), [])
         self.assertEqual(len(self.other.events), 1)
-
-    def test_sizes(self) -> None:
-        """One cache line holds a message."""
-        self.put(1)
-        self.assertEqual(self.one.lane._rings.produced, LINE)

@@ -29,8 +29,7 @@ class BellTests(SynchronousTestCase):
         """Whether the reactor would read the bell."""
         return bool(select.select(self.reactor.readers, [], [], 0)[0])
 
-    def test_silentPeer(self) -> None:
-        """A peer that never answers an invitation does not keep the reactor busy."""
+    def test_unansweredInvitationDoesNotSpin(self) -> None:
         self.datagrams.arm()
         self.assertTrue(self.isRung())
         for reader in self.reactor.readers:

@@ -51,13 +51,11 @@ class StateTests(SynchronousTestCase):
         return found
 
     def test_all(self) -> None:
-        """Who has migrated is not moved; who is ready goes where the peer has gone."""
         self.assertEqual(self.lead(MIGRATED), {})
         self.assertEqual(self.lead(REARM), {(False, "path"): ARMED, (True, "alternate"): MIGRATED})
         self.assertEqual(self.lead(ARMED), {(True, "alternate"): MIGRATED})
 
-    def test_request(self) -> None:
-        """MigReq is set by who has migrated."""
+    def test_MigReqSetByMigratedState(self) -> None:
         migration = Migration()
         self.assertTrue(migration.request)
         for state in (REARM, ARMED):
@@ -139,8 +137,7 @@ class MigrationCase(SynchronousTestCase):
 class ArmingTests(MigrationCase):
     """Both ends make their alternate path ready."""
 
-    def test_bothSides(self) -> None:
-        """When both were asked both are armed, without any traffic of the application."""
+    def test_bothSidesArmWithoutTraffic(self) -> None:
         self.rearm(self.alice, self.bob)
         self.run_()
         self.assertEqual(self.states(), [REARM, MIGRATED])
@@ -149,8 +146,7 @@ class ArmingTests(MigrationCase):
         self.assertEqual(self.states(), [ARMED, ARMED])
         self.assertEqual(self.kinds(self.alice) + self.kinds(self.bob), [])
 
-    def test_bits(self) -> None:
-        """MigReq is set before, clear while armed, and set again by the one that has migrated."""
+    def test_MigReqFollowsState(self) -> None:
         seen = self.watch()
         self.write(10)
         self.assertEqual({packet.bth.migration for _, packet in seen}, {True})
@@ -165,8 +161,7 @@ class ArmingTests(MigrationCase):
             {(source, packet.bth.migration) for source, packet in seen}, {(A2, True), (B2, True)}
         )
 
-    def test_lostHandshake(self) -> None:
-        """Where the acknowledgements that tell it are lost, traffic tells it."""
+    def test_trafficReplacesLostHandshake(self) -> None:
         self.network.drop(lambda packet: True, times=3)
         self.rearm(self.alice, self.bob)
         self.rearm(self.bob, self.alice)
@@ -175,47 +170,25 @@ class ArmingTests(MigrationCase):
         self.write(10)
         self.assertEqual(self.states(), [ARMED, ARMED])
 
-    def test_kernelPeer(self) -> None:
-        """A peer whose packets never have the bit, like the Linux kernel's, counts as ready."""
+    def test_peerWithoutMigReqCountsAsReady(self) -> None:
         self.rearm(self.alice, self.bob)
         route = self.other.ports[0].routes[0]._routes[self.bob.qp.number]  # type: ignore[attr-defined]
         route._heading &= ~(1 << 54)
         self.write(10)
         self.assertEqual(self.states(), [ARMED, MIGRATED])
 
-    def test_wrongFamily(self) -> None:
-        """An alternate path that leads nowhere from its port is told to have failed."""
+    def test_alternatePathOfOtherAddressFamilyFails(self) -> None:
         way = AddressVector(GID.fromIP("2001:db8::1"), port=2)
         self.rearm(self.alice, self.bob, way=way)
         self.run_()
         self.assertEqual(self.kinds(self.alice), [FAILED])
         self.write(10)
 
-    def test_asConnected(self) -> None:
-        """It may be loaded on the way to RTR, and made ready on the way to RTS."""
-        alice, bob = End(self.one), End(self.other)
-        for end, peer in ((alice, bob), (bob, alice)):
-            end.join(peer, alternateAddress=self.way(peer.device, 2), migrationState=REARM)
-        self.run_()
-        self.ends = alice, bob
-        self.assertEqual(self.states(), [ARMED, ARMED])
-
 
 class CommandTests(MigrationCase):
     """Migration by C{modify}."""
 
-    def test_both(self) -> None:
-        """Both sides take the other path and say so, without traffic; what is sent then goes there."""
-        self.arm()
-        self.alice.qp.modify(QPAttributes(migrationState=MIGRATED))
-        self.run_()
-        self.assertEqual((self.states(), self.paths()), ([MIGRATED, MIGRATED], [2, 2]))
-        self.assertEqual((self.kinds(self.alice), self.kinds(self.bob)), ([DONE], [DONE]))
-        self.cut()
-        self.write()
-
-    def test_query(self) -> None:
-        """The alternate path with its timeout is the path afterwards, and none is loaded."""
+    def test_queryAfterMigration(self) -> None:
         way = self.way(self.other, 2)
         self.rearm(self.alice, self.bob, alternateTimeout=9)
         self.rearm(self.bob, self.alice)
@@ -225,8 +198,7 @@ class CommandTests(MigrationCase):
         self.assertEqual((found.address, found.port, found.timeout), (way, 2, 9))
         self.assertIsNone(found.alternateAddress)
 
-    def test_underWay(self) -> None:
-        """In the midst of a message nothing is lost and nothing comes twice: the numbers go on."""
+    def test_migrationWithinMessageLosesNothing(self) -> None:
         self.arm()
         data = os.urandom(1 << 20)
         self.alice.region.view[:] = data
@@ -244,8 +216,7 @@ class CommandTests(MigrationCase):
         self.assertTrue(sent[A1])
         self.assertEqual(sent[A2][0], sent[A1][-1] + 1 & 0xFFFFFF)
 
-    def test_thereAndBack(self) -> None:
-        """The first path may be loaded again as the alternate one, many times over."""
+    def test_repeatedMigrations(self) -> None:
         self.arm()
         for turn in range(4):
             self.alice.qp.modify(QPAttributes(migrationState=MIGRATED))
@@ -258,8 +229,7 @@ class CommandTests(MigrationCase):
             self.assertEqual(self.states(), [ARMED, ARMED])
         self.assertEqual(self.kinds(self.bob), [DONE] * 4)
 
-    def test_portDown(self) -> None:
-        """To a port that was taken down it is refused, and the connection stays where it is."""
+    def test_migrationToPortDownIsRefused(self) -> None:
         self.arm()
         self.one.setPortEnabled(2, False)
         self.alice.qp.modify(QPAttributes(migrationState=MIGRATED))
@@ -272,16 +242,7 @@ class CommandTests(MigrationCase):
 class FailureTests(MigrationCase):
     """Migration because nothing comes back."""
 
-    def test_retries(self) -> None:
-        """When all tries on the first path were for nothing the other one is taken, by both sides."""
-        self.arm()
-        self.cut()
-        self.write()
-        self.assertEqual((self.states(), self.paths()), ([MIGRATED, MIGRATED], [2, 2]))
-        self.assertEqual((self.kinds(self.alice), self.kinds(self.bob)), ([DONE], [DONE]))
-
-    def test_answersLost(self) -> None:
-        """The same when only the answers are lost; nothing is executed twice."""
+    def test_lostAnswersMigrateWithoutReexecution(self) -> None:
         self.arm()
         self.network.drop(
             lambda packet: packet.bth.opcode == Opcode.RC_ATOMIC_ACKNOWLEDGE and self.paths() == [1, 1],
@@ -301,8 +262,7 @@ class FailureTests(MigrationCase):
         self.assertEqual(self.paths(), [2, 2])
         self.assertEqual(sum(self.bob.region.view[:8]), 3)
 
-    def test_fromBothSides(self) -> None:
-        """Both may find out at the same time."""
+    def test_bothSidesMigrateAtOnce(self) -> None:
         self.arm()
         for end in self.ends:
             for number in range(5):
@@ -317,8 +277,7 @@ class FailureTests(MigrationCase):
             self.assertEqual(sorted(found), [(n, Status.SUCCESS) for n in (*range(5), *range(100, 105))])
             self.assertEqual(self.kinds(end), [DONE])
 
-    def test_freshTries(self) -> None:
-        """The other path has all tries, by its own timeout; then the connection has failed."""
+    def test_alternatePathHasFreshRetries(self) -> None:
         self.rearm(self.alice, self.bob, alternateTimeout=13)
         self.rearm(self.bob, self.alice)
         self.run_()
@@ -336,18 +295,7 @@ class FailureTests(MigrationCase):
         self.assertIs(self.alice.qp.state, QPState.ERR)
         self.assertFalse(self.clock.calls)
 
-    def test_notArmed(self) -> None:
-        """Before the peer is ready there is nowhere to go."""
-        self.rearm(self.alice, self.bob)
-        self.run_()
-        self.cut()
-        self.alice.write(self.bob, 1, 0, 10)
-        self.run_(3.0)
-        self.assertEqual([c.status for c in self.alice.poll()], [Status.RETRY_EXC_ERR])
-        self.assertEqual(self.paths(), [1, 1])
-
-    def test_peerNotYetArmed(self) -> None:
-        """A peer that has not heard that we are ready follows us, too, if it is ready itself."""
+    def test_peerFollowsBeforeItKnows(self) -> None:
         self.rearm(self.bob, self.alice)
         self.run_()
         self.network.drop(lambda packet: not packet.bth.migration, times=1)
@@ -360,7 +308,6 @@ class FailureTests(MigrationCase):
         self.assertEqual(self.paths(), [2, 2])
 
     def test_bothPortsDown(self) -> None:
-        """When the alternate port is down, too, it is told, and the connection fails."""
         self.arm()
         self.cut()
         self.one.setPortEnabled(2, False)
@@ -370,8 +317,7 @@ class FailureTests(MigrationCase):
         self.assertIn(FAILED, self.kinds(self.alice))
         self.assertNotIn(DONE, self.kinds(self.alice))
 
-    def test_otherAddress(self) -> None:
-        """The alternate path may begin at the same port, and lead to another address."""
+    def test_alternatePathFromSamePort(self) -> None:
         other = self.network.device(B1.replace("0.1.2", "0.1.7"), B3)
         self.addCleanup(other.close)
         self.alice, self.bob = self.ends = connected(self.one, other)
@@ -384,46 +330,17 @@ class FailureTests(MigrationCase):
         self.write()
         self.assertEqual(self.paths(), [1, 2])
 
-    def test_atomicsAndReads(self) -> None:
-        """Reads and atomics that were outstanding go on by the other path."""
-        self.arm()
-        self.bob.region.view[8:300_008] = data = os.urandom(300_000)
-        there: dict[str, Any] = {"rkey": self.bob.region.rkey}
-        address = self.bob.region.address
-        for number in range(4):
-            self.alice.post(
-                number,
-                Operation.FETCH_AND_ADD,
-                [self.alice.segment(8 * number, 8)],
-                remoteAddress=address,
-                operand=1,
-                **there,
-            )
-        self.alice.post(
-            4, Operation.RDMA_READ, [self.alice.segment(100, 300_000)], remoteAddress=address + 8, **there
-        )
-        self.clock.advance(1e-5)
-        self.cut()
-        self.run_(3.0)
-        self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS] * 5)
-        self.assertEqual([self.alice.region.view[8 * n : 8 * n + 8].tobytes().strip(b"\0") for n in range(4)],
-                         [b"", b"\1", b"\2", b"\3"])  # fmt: skip
-        self.assertEqual(bytes(self.alice.region.view[100:300_100]), data)
-        self.assertEqual(self.paths(), [2, 2])
-
 
 class StrangerTests(MigrationCase):
     """Packets from where they should not come from."""
 
-    def test_notBefore(self) -> None:
-        """The alternate path is closed until it is loaded."""
+    def test_alternatePathClosedUntilLoaded(self) -> None:
         self.arm()
         alice, _bob = connected(self.one, self.other)
         self.assertNotIn(alice.qp.number, self.one.ports[1].routes[0]._routes)  # type: ignore[attr-defined]
         self.assertIn(self.alice.qp.number, self.one.ports[1].routes[0]._routes)  # type: ignore[attr-defined]
 
-    def test_unknownPath(self) -> None:
-        """A peer that migrates to an address that we don't know is not followed; it is told once."""
+    def test_migrationToUnknownAddressIsReportedOnce(self) -> None:
         self.rearm(self.alice, self.bob)
         self.rearm(self.bob, self.alice, way=AddressVector(GID.fromIP("10.0.2.77"), port=2))
         self.run_()
@@ -435,8 +352,7 @@ class StrangerTests(MigrationCase):
         self.assertEqual(self.kinds(self.bob), [FAILED])
         self.assertEqual(self.paths(), [2, 1])
 
-    def test_garbage(self) -> None:
-        """Whatever comes by either path, with the bit or without, ends at most its own connection."""
+    def test_arbitraryPacketsEndAtMostTheirConnection(self) -> None:
         random = Random(7)
         self.arm()
         armed = 0
@@ -463,8 +379,7 @@ class StrangerTests(MigrationCase):
             self.assertEqual(bytes(self.bob.region.view), guard, number)
         self.assertGreater(armed, 20)
 
-    def test_closed(self) -> None:
-        """A closed queue pair is forgotten by all ports, with all timers."""
+    def test_closedQueuePairLeavesNoTimers(self) -> None:
         self.arm()
         self.cut()
         self.alice.write(self.bob, 1, 0, 10)
@@ -473,8 +388,7 @@ class StrangerTests(MigrationCase):
             route: Any = port.routes[0]
             self.assertEqual((dict(route._routes), route._deadlines), ({}, {}))
 
-    def test_overtaken(self) -> None:
-        """A packet from before the peer was ready, that comes late, changes nothing."""
+    def test_latePacketChangesNothing(self) -> None:
         self.arm()
         self.network.drop(lambda packet: packet.bth.opcode == Opcode.RC_ACKNOWLEDGE, times=1)
         self.alice.write(self.bob, 1, 0, 10)

@@ -163,27 +163,23 @@ class FaultTests(SynchronousTestCase):
         self.assertLessEqual(exchange.outstanding, 3)
         return exchange.sent
 
-    def test_none(self) -> None:
-        """Without a fault each packet is sent once."""
+    def test_noFaultSendsEachPacketOnce(self) -> None:
         self.assertEqual(self.play({}), 6 + 2 + 5 + 2)
 
-    def test_one(self) -> None:
-        """One packet is lost, doubled or overtaken."""
+    def test_oneFault(self) -> None:
         for number in range(self.play({})):
             for fault in (LOST, DOUBLED, OVERTAKEN):
                 with self.subTest(packet=number, fault=fault):
                     self.play({number: fault})
 
-    def test_two(self) -> None:
-        """Two packets are, of those that the first fault has made, too."""
+    def test_twoFaults(self) -> None:
         for first, second in combinations(range(16), 2):
             for one in (LOST, DOUBLED, OVERTAKEN):
                 for other in (LOST, DOUBLED, OVERTAKEN):
                     with self.subTest(packets=(first, second), faults=(one, other)):
                         self.play({first: one, second: other})
 
-    def test_row(self) -> None:
-        """Several packets in a row are lost, as many as there are tries."""
+    def test_consecutiveLosses(self) -> None:
         for first in range(24):
             for last in range(first + 3, first + 8):
                 with self.subTest(lost=(first, last)):
@@ -193,8 +189,7 @@ class FaultTests(SynchronousTestCase):
 class OutstandingTests(SynchronousTestCase):
     """How many are on their way."""
 
-    def test_asMany(self) -> None:
-        """As many as are allowed are, and not one more, whatever they are."""
+    def test_exactlyAsManyAsAllowed(self) -> None:
         for most in (1, 2, 4, 16):
             with self.subTest(most=most):
                 exchange = Exchange({}, most)
@@ -207,8 +202,7 @@ class OutstandingTests(SynchronousTestCase):
                 exchange.put(True, [])
                 self.assertEqual(len(exchange.requester._reads), most)
 
-    def test_longOnes(self) -> None:
-        """The requests of one long READ are outstanding together, and those of the next one with them."""
+    def test_requestsOfLongReadsAreOutstandingTogether(self) -> None:
         exchange = Exchange({}, 4)
         length = READ_CHUNK + 10
         exchange.there.put(0, data := bytes(range(256)) * (-(-2 * length // 256)))

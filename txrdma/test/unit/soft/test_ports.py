@@ -100,8 +100,7 @@ class PortTests(SynchronousTestCase):
         self.host.interface = replace(ETHERNET, **changes)  # type: ignore[arg-type]  # whatever they are
         self.device.look()
 
-    def test_attributes(self) -> None:
-        """State, link layer, MTU, name and rate are those of the interface."""
+    def test_attributesOfInterface(self) -> None:
         port = self.device.portAttributes(2)
         self.assertEqual((port.state, port.physicalState), (PortState.ACTIVE, PhysicalState.LINK_UP))
         self.assertEqual((port.linkLayer, port.netdev, port.lid), (LinkLayer.ETHERNET, "eth0", 0))
@@ -109,8 +108,7 @@ class PortTests(SynchronousTestCase):
         self.assertEqual((port.rate, port.width), (25_000_000_000, 1))
         self.assertEqual((port.mac, port.maxMessageLength), (softMAC("192.0.2.1", 4791), 1 << 31))
 
-    def test_tables(self) -> None:
-        """Each port has its own GID, and the default partition."""
+    def test_GIDAndPartitionTables(self) -> None:
         gid = GID.fromIP("192.0.2.1")
         self.assertEqual(self.device.gids(2), (gid,))
         self.assertEqual(self.device.gidTable(2), (GIDEntry(gid, GIDType.ROCE_V2, "eth0"),))
@@ -125,8 +123,7 @@ class PortTests(SynchronousTestCase):
             for number in (0, 3, -1):
                 self.assertRaises(InvalidRequest, ask, number)
 
-    def test_command(self) -> None:
-        """Taken down by command, a port is disabled, its routes know, and both are told once."""
+    def test_portDownByCommandIsReportedOnce(self) -> None:
         self.device.setPortEnabled(2, False)
         self.device.setPortEnabled(2, False)
         port = self.device.portAttributes(2)
@@ -140,8 +137,7 @@ class PortTests(SynchronousTestCase):
         self.device.close()
         self.assertRaises(DeviceUnavailable, self.device.setPortEnabled, 2, False)
 
-    def test_noCarrier(self) -> None:
-        """An interface that lost its link polls for it; its GID stays."""
+    def test_lostLinkKeepsGID(self) -> None:
         self.change(hasCarrier=False)
         port = self.device.portAttributes(2)
         self.assertEqual((port.state, port.physicalState), (PortState.DOWN, PhysicalState.POLLING))
@@ -150,14 +146,12 @@ class PortTests(SynchronousTestCase):
         self.assertEqual(self.told(), [ACTIVE])
 
     def test_interfaceDown(self) -> None:
-        """An interface that was taken down is disabled."""
         self.change(isUp=False, hasCarrier=False)
         port = self.device.portAttributes(2)
         self.assertEqual((port.state, port.physicalState), (PortState.DOWN, PhysicalState.DISABLED))
         self.assertEqual(self.told(), [ERROR])
 
-    def test_addressGone(self) -> None:
-        """Without its address a port has no GID and is down; with it, everything is as before."""
+    def test_lostAddressTakesPortDown(self) -> None:
         self.host.interface = None
         self.device.look()
         self.assertEqual(self.told(), [ERROR, GIDS])
@@ -172,15 +166,13 @@ class PortTests(SynchronousTestCase):
         self.assertEqual(self.device.gids(2)[0].ip, "192.0.2.1")
         self.device.admit(QPAttributes(address=way), QPAttributes())
 
-    def test_atOnce(self) -> None:
-        """Who asks sees a change before anybody was told, and then it is told once."""
+    def test_queryShowsChangeBeforeEvent(self) -> None:
         self.host.interface = None
         self.assertEqual(self.device.gids(2), (NO_GID,))
         self.device.look()
         self.assertEqual(self.told(), [ERROR, GIDS])
 
-    def test_downTwice(self) -> None:
-        """A port that is down already by command has no second event when its link goes, too."""
+    def test_secondDownIsNoEvent(self) -> None:
         self.device.setPortEnabled(2, False)
         self.change(hasCarrier=False)
         self.assertEqual(self.told(), [ERROR])
@@ -189,35 +181,30 @@ class PortTests(SynchronousTestCase):
         self.change()
         self.assertEqual(self.told(), [ACTIVE])
 
-    def test_otherMTU(self) -> None:
-        """A change of the MTU is seen, and is no event."""
+    def test_MTUChangeIsNoEvent(self) -> None:
         self.change(mtu=1500)
         self.assertEqual((self.device.portAttributes(2).activeMTU, self.told()), (MTU.MTU_1024, []))
         wrong = QPAttributes(pathMTU=MTU.MTU_2048)
         self.assertRaises(InvalidRequest, self.device.admit, wrong, QPAttributes(port=2))
 
-    def test_noAnswer(self) -> None:
-        """While the system does not answer, a port stays what it was."""
+    def test_unansweredQueryKeepsState(self) -> None:
         self.host.isSilent = True
         self.assertEqual((self.device.portAttributes(2).state, self.told()), (PortState.ACTIVE, []))
 
-    def test_ofNoHost(self) -> None:
-        """A port of no host, such as a simulated one, is up for ever, and nothing is ever told of it."""
+    def test_portWithoutHostIsAlwaysUp(self) -> None:
         self.device.look()
         port = self.device.portAttributes(1)
         self.assertEqual((port.state, port.netdev, port.rate), (PortState.ACTIVE, "", 0))
         self.assertEqual(port.activeMTU, MTU.MTU_1024)
         self.assertEqual(self.told(), [])
 
-    def test_closed(self) -> None:
-        """The ports of a closed device are down, and the host is asked no more."""
+    def test_closedDeviceHasPortsDown(self) -> None:
         self.device.close()
         self.host.interface = None
         self.assertEqual(self.device.portAttributes(2).state, PortState.DOWN)
         self.assertEqual((self.route.told, self.device.gids(2)[0].ip), (["closed"], "192.0.2.1"))
 
-    def test_samePort(self) -> None:
-        """The way of a queue pair begins at the queue pair's port."""
+    def test_pathBeginsAtQueuePairsPort(self) -> None:
         other = AddressVector(GID.fromIP("192.0.2.2"), port=1)
         own = replace(other, port=2)
         onSecond = QPAttributes(port=2)
@@ -227,8 +214,7 @@ class PortTests(SynchronousTestCase):
         self.assertRaises(InvalidRequest, self.device.admit, QPAttributes(port=1), connected)
         self.device.admit(QPAttributes(port=1, address=other), connected)
 
-    def test_alternateElsewhere(self) -> None:
-        """An alternate path may begin at another port, if there is one."""
+    def test_alternatePathAtOtherPort(self) -> None:
         current = QPAttributes(port=2, address=AddressVector(GID.fromIP("192.0.2.2"), port=2))
         for number in (1, 2):
             way = AddressVector(GID.fromIP("192.0.2.3"), port=number)

@@ -67,13 +67,11 @@ class RequesterTests(RequesterCase):
         self.assertEqual(list(theirs), [])
 
     def test_pingPong(self) -> None:
-        """SENDs of three packets."""
         self.memory.put(0, b"\x7b" * 3000)
         requests = [self.request(Operation.SEND, 3000, number) for number in range(2)]
         self.compare("rc-pingpong", "10.77.0.1", requests, {Opcode.RC_ACKNOWLEDGE})
 
-    def test_verbs(self) -> None:
-        """A WRITE, a SEND, a READ and a FETCH_AND_ADD, whose answers are in memory; a WRITE is refused."""
+    def test_writeSendReadAtomicAndRefusedWrite(self) -> None:
         sent = [c.packet for c in packets("verbs") if c.source == "10.77.0.1"]
         operations = {
             Opcode.RC_RDMA_WRITE_ONLY: Operation.RDMA_WRITE,
@@ -200,22 +198,18 @@ class ResponderTests(SynchronousTestCase):
         return len(ours)
 
     def test_pingPong(self) -> None:
-        """SENDs of three packets: one acknowledgement each."""
         self.assertEqual(self.play("rc-pingpong"), 4)
 
     def test_rdmaPing(self) -> None:
-        """SEND, READ and WRITE, both ways."""
         self.assertEqual(self.play("rping"), 12)
 
-    def test_verbs(self) -> None:
-        """WRITE, SEND, READ, FETCH_AND_ADD, and a key that is not known."""
+    def test_writeSendReadAtomicAndWrongKey(self) -> None:
         wrong = [c.packet.get(RETH) for c in packets("verbs") if c.source == "10.77.0.1"][-1]
         assert wrong is not None
         self.unknown = {wrong.rkey}
         self.assertEqual(self.play("verbs"), 5)
 
-    def test_sharedMemory(self) -> None:
-        """All that SMC-R of the kernel sends, in every recording."""
+    def test_kernelSMC(self) -> None:
         for name in ("smc-first", "smc-second", "smc-wrap", "smc-halfclose", "smc-urgent", "smc-test-link"):
             with self.subTest(name=name):
                 self.assertGreater(self.play(name, midway=True), 5)

@@ -95,8 +95,7 @@ class SegmentationTests(RequesterCase):
     def opcodes(self, runs: list[Outgoing]) -> list[tuple[Opcode, int]]:
         return [(Opcode(run.opcode), run.packets) for run in runs]
 
-    def test_only(self) -> None:
-        """A message of at most the path MTU is one packet that asks for an acknowledgement."""
+    def test_messageWithinMTUIsOnePacket(self) -> None:
         for length in (0, 1, MTU):
             with self.subTest(length=length):
                 self.requester = self.make()
@@ -104,8 +103,7 @@ class SegmentationTests(RequesterCase):
                 self.assertEqual((run.opcode, run.psn, run.acknowledge), (Opcode.RC_SEND_ONLY, PSN, True))
                 self.assertEqual(bytes(run.payload), self.memory.get(0, length))
 
-    def test_several(self) -> None:
-        """A longer one has a first, middle ones and a last packet, with all its bytes."""
+    def test_longMessageIsFirstMiddleLast(self) -> None:
         runs = self.send(4 * MTU + 1)
         self.assertEqual(
             self.opcodes(runs),
@@ -115,13 +113,11 @@ class SegmentationTests(RequesterCase):
         self.assertEqual(b"".join(bytes(run.payload) for run in runs), self.memory.get(0, 4 * MTU + 1))
         self.assertEqual([run.acknowledge for run in runs], [False, False, True])
 
-    def test_twoPackets(self) -> None:
-        """Two full packets have nothing between them."""
+    def test_twoPacketsHaveNoMiddle(self) -> None:
         runs = self.send(2 * MTU)
         self.assertEqual(self.opcodes(runs), [(Opcode.RC_SEND_FIRST, 1), (Opcode.RC_SEND_LAST, 1)])
 
-    def test_immediateAndSolicited(self) -> None:
-        """Immediate data and the solicited event bit are in the last packet."""
+    def test_immediateAndSolicitedInLastPacket(self) -> None:
         runs = self.post(
             self.request(Operation.SEND_WITH_IMMEDIATE, 2 * MTU, immediate=0x01020304, solicited=True)
         )
@@ -131,8 +127,7 @@ class SegmentationTests(RequesterCase):
         [run] = self.post(self.request(Operation.SEND_WITH_IMMEDIATE, 0, immediate=9))
         self.assertEqual(run.opcode, Opcode.RC_SEND_ONLY_WITH_IMMEDIATE)
 
-    def test_write(self) -> None:
-        """An RDMA WRITE says in its first packet where all of it goes."""
+    def test_writeHasRETHInFirstPacket(self) -> None:
         runs = self.post(self.request(Operation.RDMA_WRITE, 2 * MTU))
         self.assertEqual(runs[0].opcode, Opcode.RC_RDMA_WRITE_FIRST)
         self.assertEqual(
@@ -140,8 +135,7 @@ class SegmentationTests(RequesterCase):
         )
         self.assertEqual((runs[1].opcode, runs[1].extension), (Opcode.RC_RDMA_WRITE_LAST, b""))
 
-    def test_writeWithImmediate(self) -> None:
-        """In a single packet the immediate data stand behind the RETH."""
+    def test_singlePacketWriteWithImmediate(self) -> None:
         [run] = self.post(self.request(Operation.RDMA_WRITE_WITH_IMMEDIATE, 3, immediate=5))
         self.assertEqual(run.opcode, Opcode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE)
         self.assertEqual(run.extension[16:], b"\0\0\0\5")
@@ -149,7 +143,6 @@ class SegmentationTests(RequesterCase):
         self.assertEqual(runs[1].opcode, Opcode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE)
 
     def test_segmentsAreGathered(self) -> None:
-        """Segments follow each other without a seam, packets cross their ends."""
         request = self.request(Operation.SEND, 0)
         pieces = [(0, 100), (1000, 300), (5, 0), (2000, 200)]
         request.segments = [self.memory.segment(*piece) for piece in pieces]
@@ -159,8 +152,7 @@ class SegmentationTests(RequesterCase):
             b"".join(self.memory.get(*piece) for piece in pieces),
         )
 
-    def test_inlineIsTakenWhenPosted(self) -> None:
-        """Inline bytes may change as soon as they are posted, and are sent again as they were."""
+    def test_inlineIsCopiedWhenPosted(self) -> None:
         data = bytearray(b"x" * 300)
         request = SendRequest(1, Operation.SEND, inline=(data, b"y"))
         self.requester.post([request], 0.0)
@@ -172,7 +164,6 @@ class SegmentationTests(RequesterCase):
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
     def test_psnWraps(self) -> None:
-        """After 2^24 - 1 comes 0, for what is sent and for what is acknowledged."""
         self.requester = self.make(psn=PSN_MASK)
         runs = self.send(3 * MTU)
         self.assertEqual([psn & PSN_MASK for psn in psns(runs)], [PSN_MASK, 0, 1])
@@ -185,35 +176,22 @@ class SegmentationTests(RequesterCase):
 class CompletionTests(RequesterCase):
     """Requests end in the order in which they were posted."""
 
-    def test_coalesced(self) -> None:
-        """One acknowledgement ends everything before it."""
+    def test_acknowledgementCompletesAllBefore(self) -> None:
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(4)])
         self.hear(ack(PSN + 2))
         self.assertEqual(self.ended(), [(0, Status.SUCCESS), (1, Status.SUCCESS), (2, Status.SUCCESS)])
 
-    def test_unsignaled(self) -> None:
-        """An unsignaled request gives its place back, without a completion."""
+    def test_unsignaledRetiresWithoutCompletion(self) -> None:
         self.send(1, signaled=False)
         self.hear(ack(PSN))
         self.assertEqual(self.requester.events(), [Retired(1)])
 
-    def test_completion(self) -> None:
-        """It says what has ended, and for which queue pair."""
-        self.post(self.request(Operation.RDMA_WRITE, 5, 42))
-        self.hear(ack(PSN))
-        self.assertEqual(
-            self.requester.events(),
-            [Completion(42, Status.SUCCESS, CompletionOpcode.RDMA_WRITE, QPN(7), 5), Retired(1)],
-        )
-
-    def test_partOfAMessage(self) -> None:
-        """A message is not done before its last packet is."""
+    def test_messageCompletesWithLastPacket(self) -> None:
         self.send(3 * MTU)
         self.hear(ack(PSN + 1))
         self.assertEqual(self.requester.events(), [])
 
-    def test_ghosts(self) -> None:
-        """Acknowledgements of what was never sent, or long ago, change nothing (IBA 9.7.5.1.4)."""
+    def test_strayAcknowledgementsAreIgnored(self) -> None:
         self.send(1)
         for psn in (PSN + 1, PSN + 5000, PSN - 1, PSN - 5000):
             self.assertEqual(self.hear(ack(psn), nak(psn, NAKCode.REMOTE_ACCESS_ERROR), rnr(psn)), [])
@@ -221,8 +199,7 @@ class CompletionTests(RequesterCase):
         self.hear(ack(PSN))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
-    def test_flush(self) -> None:
-        """What is not done is handed back, oldest first, and nothing is sent any more."""
+    def test_flushReturnsUncompletedInOrder(self) -> None:
         self.send(1, 1)
         self.send(1, 2)
         self.post(self.request(Operation.RDMA_READ, 1, 3))
@@ -239,8 +216,7 @@ class CompletionTests(RequesterCase):
 class LossTests(RequesterCase):
     """What is lost is sent again (IBA 9.7.6.1.3, 9.9.2.1)."""
 
-    def test_deadline(self) -> None:
-        """Who waits for nothing has no deadline; an acknowledgement sets it anew."""
+    def test_deadlineFollowsAcknowledgements(self) -> None:
         self.assertIsNone(self.requester.deadline())
         self.send(1)
         self.assertAlmostEqual(self.requester.deadline() or 0, TIMEOUT)
@@ -252,8 +228,7 @@ class LossTests(RequesterCase):
         self.hear(ack(PSN + 1))
         self.assertIsNone(self.requester.deadline())
 
-    def test_timeoutZero(self) -> None:
-        """The timeout of code 0 never ends the connection; packets are sent again all the same."""
+    def test_timeoutZeroNeverGivesUp(self) -> None:
         self.requester = self.make(timeout=0, retryCount=1)
         self.send(1)
         for _ in range(1000):
@@ -263,8 +238,7 @@ class LossTests(RequesterCase):
         self.hear(ack(PSN))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
-    def test_lostPacket(self) -> None:
-        """Without an answer the oldest packet is sent again; when it has arrived, the others behind it."""
+    def test_lostPacketIsResentAlone(self) -> None:
         first = self.send(3 * MTU)
         again = self.expire()
         self.assertEqual((psns(again), again[0].acknowledge), ([PSN], True))
@@ -274,8 +248,7 @@ class LossTests(RequesterCase):
         self.hear(ack(PSN + 2))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
-    def test_lostAcknowledgement(self) -> None:
-        """Where only the acknowledgement was lost, the oldest packet alone is sent twice."""
+    def test_lostAcknowledgementResendsOnePacket(self) -> None:
         self.send(100 * MTU)
         size = self.requester.window.size
         self.expire()
@@ -283,8 +256,7 @@ class LossTests(RequesterCase):
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
         self.assertEqual((self.requester.resent, self.requester.window.size), (1, size))
 
-    def test_silence(self) -> None:
-        """While a peer is silent it gets one packet at a time, whatever is posted, and ever less often."""
+    def test_silentPeerGetsOnePacketAtGrowingIntervals(self) -> None:
         self.requester = self.make(timeout=25)
         self.send(100 * MTU)
         times = []
@@ -299,14 +271,12 @@ class LossTests(RequesterCase):
         self.assertEqual(psns(runs)[0], PSN + 10)
         self.assertGreater(len(psns(runs)), FEWEST_PACKETS)
 
-    def test_tooEarly(self) -> None:
-        """A call before the deadline does nothing."""
+    def test_earlyExpiryDoesNothing(self) -> None:
         self.send(1)
         self.requester.expired(TIMEOUT / 2)
         self.assertEqual(self.out(), [])
 
-    def test_retriesEnd(self) -> None:
-        """After so many timeouts the oldest request fails, signaled or not, and the connection with it."""
+    def test_exhaustedRetriesFailOldestRequest(self) -> None:
         for retryCount in (1, 2, 7):
             with self.subTest(retryCount=retryCount):
                 self.requester, self.now = self.make(retryCount=retryCount), 0.0
@@ -327,8 +297,7 @@ class LossTests(RequesterCase):
                 )
                 self.assertEqual(self.requester.flush(), [(2, CompletionOpcode.SEND)])
 
-    def test_noRetries(self) -> None:
-        """With a count of 0 nothing is sent again: the first timeout, or NAK of the sequence, is the end."""
+    def test_retryCountZeroFailsAtOnce(self) -> None:
         self.requester = self.make(retryCount=0)
         self.send(1)
         self.assertEqual(self.expire(), [])
@@ -340,7 +309,6 @@ class LossTests(RequesterCase):
         self.assertEqual(self.ended(), [(1, Status.RETRY_EXC_ERR)])
 
     def test_progressRenewsTries(self) -> None:
-        """Each acknowledgement of something new gives all the time back."""
         self.requester = self.make(retryCount=1)
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(5)])
         for number in range(5):
@@ -350,8 +318,7 @@ class LossTests(RequesterCase):
             self.hear(ack(PSN + number))
         self.assertEqual(self.ended(), [(number, Status.SUCCESS) for number in range(5)])
 
-    def test_idle(self) -> None:
-        """The time in which nothing was to be sent does not count."""
+    def test_idleTimeDoesNotCount(self) -> None:
         self.send(1)
         self.hear(ack(PSN))
         self.now = 1000.0
@@ -359,8 +326,7 @@ class LossTests(RequesterCase):
         self.expire()
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
-    def test_slept(self) -> None:
-        """A process that has slept through the end tries as often as it would have, before it gives up."""
+    def test_sleptProcessRetriesBeforeFailing(self) -> None:
         self.requester = self.make(retryCount=3)
         self.send(1)
         self.now = 100.0
@@ -373,8 +339,7 @@ class LossTests(RequesterCase):
         self.assertGreater(self.now, 100 + 3 * SHORTEST_TIMEOUT)
         self.assertEqual(self.ended(), [(1, Status.RETRY_EXC_ERR)])
 
-    def test_sooner(self) -> None:
-        """Once the round trip is known, a lost packet is sent again long before the timeout."""
+    def test_measuredRoundTripShortensResend(self) -> None:
         for number in range(20):
             self.send(1, number)
             self.now += 0.001
@@ -385,8 +350,7 @@ class LossTests(RequesterCase):
         self.assertEqual(psns(self.expire()), [PSN + 20])
         self.assertLess(self.now - sent, 0.01)
 
-    def test_sequenceError(self) -> None:
-        """A NAK of the sequence acknowledges what is before it and has the rest sent again, once."""
+    def test_sequenceErrorResendsOnce(self) -> None:
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(4)])
         self.assertEqual(
             psns(self.hear(nak(PSN + 1, NAKCode.PSN_SEQUENCE_ERROR))), [PSN + 1, PSN + 2, PSN + 3]
@@ -394,8 +358,7 @@ class LossTests(RequesterCase):
         self.assertEqual(self.ended(), [(0, Status.SUCCESS)])
         self.assertEqual(self.hear(nak(PSN + 1, NAKCode.PSN_SEQUENCE_ERROR)), [])
 
-    def test_resumesWithinAMessage(self) -> None:
-        """A long message goes on from the packet that was missed."""
+    def test_sequenceErrorWithinMessage(self) -> None:
         self.send(4 * MTU)
         runs = self.hear(nak(PSN + 2, NAKCode.PSN_SEQUENCE_ERROR))
         self.assertEqual(
@@ -404,15 +367,13 @@ class LossTests(RequesterCase):
         )
         self.assertEqual(bytes(runs[0].payload), self.memory.get(2 * MTU, MTU))
 
-    def test_lateAnswer(self) -> None:
-        """An acknowledgement that comes while things are about to be sent again saves that."""
+    def test_lateAcknowledgementCancelsResend(self) -> None:
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(3)])
         self.now = self.requester.deadline() or 0
         self.requester.expired(self.now)
         self.assertEqual(psns(self.hear(ack(PSN + 1))), [PSN + 2])
 
-    def test_deregistered(self) -> None:
-        """Memory that is deregistered before its request is done fails the request."""
+    def test_deregisteredMemoryFailsRequest(self) -> None:
         self.send(1)
         self.memory.region.close()
         self.expire()
@@ -422,8 +383,7 @@ class LossTests(RequesterCase):
 class NotReadyTests(RequesterCase):
     """A receiver without a receive is tried again after its pause (IBA 9.7.5.2.8)."""
 
-    def test_pause(self) -> None:
-        """Nothing is sent until the pause is over, then all from there on."""
+    def test_RNRPauseThenResend(self) -> None:
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(3)])
         self.assertEqual(self.hear(rnr(PSN + 1, timer=20)), [])
         self.assertEqual(self.ended(), [(0, Status.SUCCESS)])
@@ -431,16 +391,14 @@ class NotReadyTests(RequesterCase):
         self.assertEqual(self.send(1, 3), [])
         self.assertEqual(psns(self.expire()), [PSN + 1, PSN + 2, PSN + 3])
 
-    def test_forEver(self) -> None:
-        """The count 7 never ends."""
+    def test_RNRCountSevenNeverEnds(self) -> None:
         self.send(1)
         for _ in range(50):
             self.hear(rnr(PSN))
             self.assertEqual(psns(self.expire()), [PSN])
         self.assertEqual(self.ended(), [])
 
-    def test_countEnds(self) -> None:
-        """Any other count does."""
+    def test_RNRCountEnds(self) -> None:
         self.requester = self.make(rnrRetry=2)
         self.send(1)
         for _ in range(2):
@@ -449,8 +407,7 @@ class NotReadyTests(RequesterCase):
         self.hear(rnr(PSN))
         self.assertEqual(self.ended(), [(1, Status.RNR_RETRY_EXC_ERR)])
 
-    def test_doubled(self) -> None:
-        """One that comes twice counts once."""
+    def test_duplicateRNRCountsOnce(self) -> None:
         self.requester = self.make(rnrRetry=1)
         self.send(1)
         self.hear(rnr(PSN), rnr(PSN), rnr(PSN))
@@ -460,8 +417,7 @@ class NotReadyTests(RequesterCase):
 class RefusalTests(RequesterCase):
     """NAKs end the request with the status of their code (IBA 9.9.2.4.2)."""
 
-    def test_statuses(self) -> None:
-        """Each has its own; those before succeed, those behind are flushed."""
+    def test_NAKStatuses(self) -> None:
         for code, status in [
             (NAKCode.INVALID_REQUEST, Status.REM_INV_REQ_ERR),
             (NAKCode.REMOTE_ACCESS_ERROR, Status.REM_ACCESS_ERR),
@@ -474,8 +430,7 @@ class RefusalTests(RequesterCase):
                 self.assertEqual(self.ended(), [(0, Status.SUCCESS), (1, status)])
                 self.assertEqual(self.requester.flush(), [(2, CompletionOpcode.SEND)])
 
-    def test_localKey(self) -> None:
-        """A wrong local key fails its request when those before are done, and nothing of it is sent."""
+    def test_wrongLocalKeyFailsInTurn(self) -> None:
         bad = self.request(Operation.SEND, 1, 2)
         bad.segments = [self.memory.segment(0, 1)._replace(lkey=LKey(1))]
         self.assertEqual(psns(self.post(self.request(Operation.SEND, 1, 1), bad)), [PSN])
@@ -483,8 +438,7 @@ class RefusalTests(RequesterCase):
         self.hear(ack(PSN))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.LOC_PROT_ERR)])
 
-    def test_answerToNothing(self) -> None:
-        """The answer to a READ where no READ was is an error."""
+    def test_unexpectedReadResponseFails(self) -> None:
         self.send(1)
         self.hear(incoming(_READ_ONLY, PSN, b"x", AETH.ack(1).encode()))
         self.assertEqual(self.ended(), [(1, Status.BAD_RESP_ERR)])
@@ -493,21 +447,18 @@ class RefusalTests(RequesterCase):
 class WindowTests(RequesterCase):
     """What is in the air is bounded."""
 
-    def test_bounded(self) -> None:
-        """A long message stops at the window, asks for an acknowledgement, and goes on with it."""
+    def test_windowBoundsMessage(self) -> None:
         runs = self.send(200 * MTU)
         self.assertEqual(len(psns(runs)), FIRST_PACKETS)
         self.assertTrue(runs[-1].acknowledge)
         more = self.hear(ack(PSN + 9))
         self.assertEqual(psns(more), list(range(PSN + FIRST_PACKETS, PSN + FIRST_PACKETS + 10 + 2)))
 
-    def test_bytes(self) -> None:
-        """Large packets are bounded by their bytes."""
+    def test_windowBoundsBytes(self) -> None:
         self.requester = self.make(mtu=4096)
         self.assertEqual(len(psns(self.send(1 << 20))) * 4096, FIRST)
 
-    def test_shrinks(self) -> None:
-        """Each loss halves what is sent at once, down to a few packets."""
+    def test_lossHalvesWindow(self) -> None:
         self.send(200 * MTU)
         runs = self.hear(nak(PSN, NAKCode.PSN_SEQUENCE_ERROR))
         self.assertEqual(len(psns(runs)), FIRST_PACKETS // 2)
@@ -518,8 +469,7 @@ class WindowTests(RequesterCase):
             runs = self.hear(nak(PSN + number, NAKCode.PSN_SEQUENCE_ERROR))
         self.assertEqual(len(psns(runs)), FEWEST_PACKETS)
 
-    def test_widens(self) -> None:
-        """Acknowledgements open it, while there is more to send than it allows."""
+    def test_acknowledgementsWidenWindow(self) -> None:
         self.send(1000 * MTU)
         self.hear(*[ack(PSN + number) for number in range(100)])
         self.assertGreater(self.requester.window.size, FIRST_PACKETS)
@@ -529,8 +479,7 @@ class WindowTests(RequesterCase):
             self.hear(ack(PSN + number))
         self.assertEqual(self.requester.window.size, FIRST_PACKETS)
 
-    def test_asksOnTheWay(self) -> None:
-        """Within a long message some packets ask, so that the window moves on before it is used up."""
+    def test_acknowledgementRequestedWithinMessage(self) -> None:
         asking = [run for run in self.send(200 * MTU) if run.acknowledge]
         self.assertGreater(len(asking), 2)
 
@@ -550,15 +499,13 @@ class ReadTests(RequesterCase):
         extension = b"" if place == "MIDDLE" else AETH.ack(1).encode()
         return self.hear(incoming(opcode, psn, payload, extension, packets=packets))
 
-    def test_request(self) -> None:
-        """It has one packet, and takes the numbers of its answers."""
+    def test_readReservesAnswerPSNs(self) -> None:
         [run] = self.read(3 * MTU)
         self.assertEqual((run.opcode, run.psn), (Opcode.RC_RDMA_READ_REQUEST, PSN))
         self.assertEqual(RETH.decode(run.extension).length, 3 * MTU)
         self.assertEqual(psns(self.send(1)), [PSN + 3])
 
-    def test_answers(self) -> None:
-        """Their bytes end up in the segments, and the last one completes it."""
+    def test_answersFillSegments(self) -> None:
         request = self.request(Operation.RDMA_READ, 0)
         request.segments = [self.memory.segment(0, 100), self.memory.segment(500, 4 * MTU)]
         self.post(request)
@@ -573,14 +520,12 @@ class ReadTests(RequesterCase):
         )
         self.assertEqual(self.memory.get(0, 100) + self.memory.get(500, 4 * MTU), data)
 
-    def test_empty(self) -> None:
-        """A READ of nothing has one answer, too."""
+    def test_emptyReadHasOneAnswer(self) -> None:
         self.read(0)
         self.answer("ONLY", PSN, b"")
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
-    def test_lostAnswer(self) -> None:
-        """A gap between answers has the rest asked for again, from the gap, once."""
+    def test_gapInAnswersRepeatsFromGap(self) -> None:
         self.read(4 * MTU)
         self.answer("FIRST", PSN, b"a" * MTU)
         [run] = self.answer("MIDDLE", PSN + 2, b"c" * MTU)
@@ -595,8 +540,7 @@ class ReadTests(RequesterCase):
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
         self.assertEqual(self.memory.get(0, 4 * MTU), b"".join(c * MTU for c in (b"a", b"b", b"c", b"d")))
 
-    def test_answersInDisorder(self) -> None:
-        """Answers in disorder have the rest asked for again once in a round trip, however many these are."""
+    def test_disorderedAnswersRepeatOncePerRoundTrip(self) -> None:
         count = 64
         self.read(count * MTU)
         asked = 0
@@ -607,8 +551,7 @@ class ReadTests(RequesterCase):
         self.now += EXPECTED_AT_FIRST
         self.assertEqual(len(self.answer("LAST", PSN + count - 1, b"x" * MTU)), 1)
 
-    def test_acknowledgementBeyond(self) -> None:
-        """An acknowledgement of something behind a READ means that the answer was lost, not that it came."""
+    def test_laterAcknowledgementMeansLostAnswer(self) -> None:
         self.read(MTU)
         self.send(1, 2)
         self.assertEqual(psns(self.hear(ack(PSN + 1))), [PSN, PSN + 1])

@@ -97,8 +97,7 @@ class ResendingCase(SynchronousTestCase):
 class LossTests(ResendingCase):
     """What is lost is sent again soon."""
 
-    def test_tail(self) -> None:
-        """The last packet, its acknowledgement or the NAK before it: within three round trips and a turn."""
+    def test_tailLossRecoversQuickly(self) -> None:
         for delay in (0.00005, 0.001, 0.02):
             for lost in (isRequest, isAnswer):
                 with self.subTest(delay=delay, lost=lost):
@@ -109,21 +108,18 @@ class LossTests(ResendingCase):
                     self.assertEqual(self.network.dropped, 1)
                     self.assertLess(took, 3 * 2 * delay + 1.1 * SHORTEST_TIMEOUT)
 
-    def test_tailOfAMessage(self) -> None:
-        """A long message whose last packets are lost is whole within three round trips and a turn."""
+    def test_tailLossOfLongMessageRecoversQuickly(self) -> None:
         self.connect(0.001)
         self.transfer(40, 20_000, 1)
         self.network.drop(lambda packet: packet.bth.opcode == Opcode.RC_RDMA_WRITE_LAST)
         self.assertLess(self.transfer(1, 20_000), 3 * 0.002 + 1.1 * SHORTEST_TIMEOUT)
 
-    def test_first(self) -> None:
-        """The first packet of a connection is sent again after a tenth of a second."""
+    def test_firstPacketIsResentAfterTenthOfSecond(self) -> None:
         self.connect()
         self.network.drop(isRequest)
         self.assertLess(self.transfer(1, 100), 0.11)
 
-    def test_rates(self) -> None:
-        """However much is lost a MiB arrives, in at most twice the time that was measured."""
+    def test_throughputUnderLoss(self) -> None:
         # Means of ten seeds. When what was lost waited for a timeout of 134 ms they were 0.14 s, 2.3 s and,
         # for the eight of ten that arrived, 32 s.
         for loss, seconds, packets in ((0.01, 0.015, 1492), (0.05, 0.36, 1702), (0.25, 17, 3173)):
@@ -165,28 +161,24 @@ class SilenceTests(ResendingCase):
         self.assertEqual(bytes(self.bob.region.view[:length]), data)
         return sent
 
-    def test_busy(self) -> None:
-        """A peer that is busy for two minutes gets a packet a second, and then everything."""
+    def test_busyPeerGetsOnePacketPerSecond(self) -> None:
         self.connect()
         self.assertLess(self.sleeping(100, 1), 130)
 
-    def test_fullBuffer(self) -> None:
-        """So does one whose socket can't hold what was on its way."""
+    def test_fullSocketBufferRecovers(self) -> None:
         self.connect()
         before = self.network.dropped
         self.assertLess(self.sleeping(1 << 20, 5), 130 + 256)
         self.assertGreater(self.network.dropped, before)
 
-    def test_soonAfter(self) -> None:
-        """When it is back, and one more packet was acknowledged, the timeout is as short as before."""
+    def test_timeoutRecoversAfterSilence(self) -> None:
         self.connect()
         self.sleeping(100, 1)
         self.transfer(1, 100)
         self.network.drop(isRequest)
         self.assertLess(self.transfer(1, 100), 0.05)
 
-    def test_ownSleep(self) -> None:
-        """A process that was busy itself hears what has come meanwhile before it sends anything again."""
+    def test_sleptProcessReadsBeforeResending(self) -> None:
         self.network = SimulatedNetwork(self.clock)
         carriers = [self.network.carrier(address) for address in (ALICE, BOB)]
         own = Clock()
@@ -200,8 +192,7 @@ class SilenceTests(ResendingCase):
         self.assertEqual([c.status for c in alice.poll()], [Status.SUCCESS])
         self.assertEqual((self.network.sent, self.tries), (sent, 0))
 
-    def test_verdict(self) -> None:
-        """A peer that stays silent is given up when the attributes say so, after few packets."""
+    def test_silentPeerTimesOutByAttributes(self) -> None:
         for timeout, retryCount in ((14, 7), (18, 1), (20, 7), (25, 7)):
             with self.subTest(timeout=timeout, retryCount=retryCount):
                 self.connect(timeout=timeout, retryCount=retryCount)
@@ -219,8 +210,7 @@ class SilenceTests(ResendingCase):
                     retryCount < packets < 12 + limit / min(1, ackTimeoutSeconds(timeout)), packets
                 )
 
-    def test_asTCP(self) -> None:
-        """The attributes that SMC-R asks for give up no sooner than TCP: tcp_retries2 is 924 s."""
+    def test_patienceIsAtLeastTCPs(self) -> None:
         limit = ackTimeoutSeconds(PATIENT["timeout"]) * (PATIENT["retryCount"] + 1)
         self.assertTrue(924.6 < limit < 2 * 924.6)
 
@@ -228,8 +218,7 @@ class SilenceTests(ResendingCase):
 class LateTests(ResendingCase):
     """What is only late is hardly ever sent again."""
 
-    def test_stable(self) -> None:
-        """A way that always takes as long needs no timeout, however long it is."""
+    def test_stableRoundTripNeedsNoResend(self) -> None:
         for delay in (0.00001, 0.001, 0.03):
             for messages, length, atOnce in ((200, 100, 1), (100, 1 << 16, 16)):
                 with self.subTest(delay=delay, length=length):
@@ -237,14 +226,12 @@ class LateTests(ResendingCase):
                     self.transfer(messages, length, atOnce)
                     self.assertEqual(self.tries, 0)
 
-    def test_farAway(self) -> None:
-        """Where the first guess is too short for a way, few packets are sent twice before that is known."""
+    def test_longRoundTripIsLearned(self) -> None:
         self.connect(0.3)
         self.transfer(100, 1000, 1)
         self.assertLess(self.tries, 8)
 
-    def test_longerWay(self) -> None:
-        """A way that becomes much longer is measured again, though packets were sent twice at first."""
+    def test_longerRoundTripIsRelearned(self) -> None:
         for length, atOnce in ((1000, 1), (1000, 16), (1 << 16, 16)):
             with self.subTest(length=length, atOnce=atOnce):
                 self.connect(0.001)
@@ -256,8 +243,7 @@ class LateTests(ResendingCase):
                 self.transfer(200, length, atOnce)
                 self.assertLess(self.tries, 2)
 
-    def test_jitter(self) -> None:
-        """One message at a time, each as late as it likes: few of a hundred are sent twice."""
+    def test_jitterCausesFewResends(self) -> None:
         for jitter in (0.001, 0.01, 0.05):
             with self.subTest(jitter=jitter):
                 self.connect(0.001)
@@ -266,20 +252,14 @@ class LateTests(ResendingCase):
                 self.transfer(1000, 100, 1)
                 self.assertLess(self.tries, 30)
 
-    def test_reordering(self) -> None:
-        """
-        Packets that change places have others sent again for NAKs, and few for timeouts.
-
-        Those few are last ones, that a responder dropped behind a gap and misses without knowing.
-        """
+    def test_reorderingCausesFewTimeouts(self) -> None:
         self.connect(0.001)
         self.network.faults = Faults(delaySeconds=0.001, jitterSeconds=0.002, merging=0.0)
         took = self.transfer(500, 5000, 16)
         self.assertLess(self.tries, 80)
         self.assertLess(took, 10)
 
-    def test_hiccups(self) -> None:
-        """A peer that does something else for 30 ms, again and again, loses no time by that but its own."""
+    def test_pausingPeerLosesNoExtraTime(self) -> None:
         self.connect(0.0001)
         self.transfer(50, 1 << 14)
 
@@ -317,8 +297,7 @@ class EndTests(ResendingCase):
         self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS])
         self.assertEqual(self.tries, 0)
 
-    def test_noRoom(self) -> None:
-        """An acknowledgement that waits for room in the socket leaves, though its queue pair is closed."""
+    def test_pendingAcknowledgementIsSentAfterClose(self) -> None:
         for end in (self.bob.qp.close, lambda: self.bob.qp.modify(QPAttributes(state=QPState.ERR))):
             self.setUp()
             self.fill()
@@ -329,8 +308,7 @@ class EndTests(ResendingCase):
             self.carriers[1]._ready()
             self.isTold()
 
-    def test_inTheSameTurn(self) -> None:
-        """A queue pair that another one's completion has closed acknowledges what came in the same turn."""
+    def test_closedInSameBatchStillAcknowledges(self) -> None:
         carol, dave = End(self.alice.device), End(self.bob.device)
         carol.join(dave)
         dave.join(carol)
@@ -343,8 +321,7 @@ class EndTests(ResendingCase):
         self.network.wake(BOB)
         self.isTold()
 
-    def test_afterRead(self) -> None:
-        """A READ that will not be answered any more is not acknowledged, nor what is behind it."""
+    def test_unansweredReadIsNotAcknowledged(self) -> None:
         self.fill()
         self.alice.post(
             1,

@@ -108,18 +108,7 @@ ACK = AETHKind.ACK, 31
 class SendTests(ResponderCase):
     """SENDs fill receives."""
 
-    def test_only(self) -> None:
-        """A message of one packet is in the receive, its completion has the length."""
-        self.receive(1, (0, 100))
-        self.assertEqual(self.answers(incoming(SEND_ONLY, PSN, b"hello", acknowledge=True)), [(PSN, *ACK, 1)])
-        self.assertEqual(
-            self.responder.events(),
-            [Received(Completion(1, Status.SUCCESS, CompletionOpcode.RECEIVE, QPN(7), 5), False)],
-        )
-        self.assertEqual(self.memory.get(0, 6), b"hello\xee")
-
-    def test_several(self) -> None:
-        """A long message goes over the segments of its receive, and completes with its last packet."""
+    def test_longMessageFillsSegments(self) -> None:
         self.receive(1, (0, 100), (1000, 5000))
         data = bytes(range(256)) * 4 + b"end"
         self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, data[:MTU]))
@@ -135,20 +124,17 @@ class SendTests(ResponderCase):
         self.assertEqual((event.completion.length, event.completion.immediate), (len(data), 256))
         self.assertEqual(self.memory.get(0, 100) + self.memory.get(1000, len(data) - 100), data)
 
-    def test_oneAnswer(self) -> None:
-        """What arrives together is acknowledged together."""
+    def test_batchIsAcknowledgedOnce(self) -> None:
         for number in range(3):
             self.receive(number, (number * 10, 10))
         runs = [incoming(SEND_ONLY, PSN + number, b"x", acknowledge=True) for number in range(3)]
         self.assertEqual(self.answers(*runs), [(PSN + 2, *ACK, 3)])
 
-    def test_silence(self) -> None:
-        """Nobody asked: nobody is answered."""
+    def test_noAcknowledgementUnlessRequested(self) -> None:
         self.receive(1, (0, 10))
         self.assertEqual(self.hear(incoming(SEND_ONLY, PSN, b"x")), [])
 
     def test_psnWraps(self) -> None:
-        """After 2^24 - 1 comes 0."""
         self.responder = self.make(psn=PSN_MASK)
         for number in range(3):
             self.receive(number, (0, 10))
@@ -157,8 +143,7 @@ class SendTests(ResponderCase):
         self.assertEqual(answer[0] & PSN_MASK, 1)
         self.assertEqual(len(self.responder.events()), 3)
 
-    def test_notReady(self) -> None:
-        """Without a receive the sender is told to wait, once; later it is welcome."""
+    def test_RNRNakIsSentOnce(self) -> None:
         asks = incoming(SEND_ONLY, PSN, b"x", acknowledge=True)
         behind = incoming(SEND_ONLY, PSN + 1, b"y", acknowledge=True)
         self.assertEqual(self.answers(asks, behind), [(PSN, AETHKind.RNR_NAK, 12, 0)])
@@ -167,34 +152,14 @@ class SendTests(ResponderCase):
         self.receive(2, (10, 10))
         self.assertEqual(self.answers(asks, behind), [(PSN + 1, *ACK, 2)])
 
-    def test_tooLong(self) -> None:
-        """A message longer than its receive fails on both sides, and not a byte too much is written."""
-        self.receive(1, (0, 300))
-        self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
-        answers = self.answers(incoming(Opcode.RC_SEND_LAST, PSN + 1, b"b" * 45))
-        self.assertEqual(answers, [(PSN + 1, AETHKind.NAK, NAKCode.INVALID_REQUEST, 0)])
-        failed = Completion(1, Status.LOC_LEN_ERR, CompletionOpcode.RECEIVE, QPN(7))
-        self.assertEqual(self.responder.events(), [Received(failed, True), Failed(None)])
-        self.assertEqual(self.memory.get(MTU, 100), b"\xee" * 100)
-
-    def test_wrongLocalKey(self) -> None:
-        """A receive whose key is wrong fails, and the sender hears of an operational error."""
+    def test_wrongReceiveKeyFailsBothEnds(self) -> None:
         self.receives.append(ReceiveRequest(1, [Segment(self.memory.region.address, 10, LKey(3))]))
         answers = self.answers(incoming(SEND_ONLY, PSN, b"x", acknowledge=True))
         self.assertEqual(answers, [(PSN, AETHKind.NAK, NAKCode.REMOTE_OPERATIONAL_ERROR, 0)])
         failed = Completion(1, Status.LOC_PROT_ERR, CompletionOpcode.RECEIVE, QPN(7))
         self.assertEqual(self.responder.events(), [Received(failed, True), Failed(None)])
 
-    def test_readOnlyMemory(self) -> None:
-        """A receive needs the right of local writing."""
-        self.memory = Memory(access=Access.REMOTE_READ)
-        self.responder = self.make()
-        self.receive(1, (0, 10))
-        self.hear(incoming(SEND_ONLY, PSN, b"x"))
-        self.assertEqual(self.responder.events()[-1], Failed(None))
-
-    def test_flush(self) -> None:
-        """A receive that is half filled fails; the receive queue, which may be others', is left alone."""
+    def test_halfFilledReceiveIsFlushed(self) -> None:
         self.receive(1, (0, 1000))
         self.receive(2, (0, 1000))
         self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
@@ -202,8 +167,7 @@ class SendTests(ResponderCase):
         self.assertEqual(self.responder.events(), [Received(flushed(1), True)])
         self.assertEqual([receive.identifier for receive in self.receives], [2])
 
-    def test_refusedWithinAMessage(self) -> None:
-        """The same when the peer breaks off its message with something invalid."""
+    def test_refusalWithinMessageFlushesReceive(self) -> None:
         self.receive(1, (0, 1000))
         self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
         self.assertInvalid(self.read(PSN + 1, 0, 1), psn=PSN + 1)
@@ -214,8 +178,7 @@ class SendTests(ResponderCase):
 class OrderTests(ResponderCase):
     """Packets that are missing or come again (IBA 9.7.4.1.2, 9.7.5.1.2)."""
 
-    def test_gap(self) -> None:
-        """A gap is told once, what is behind it is dropped, until the missing packet comes."""
+    def test_gapIsReportedOnce(self) -> None:
         for number in range(3):
             self.receive(number, (0, 10))
         first, second, third = (
@@ -228,8 +191,7 @@ class OrderTests(ResponderCase):
         self.assertEqual(self.answers(second, third), [(PSN + 2, *ACK, 3)])
         self.assertEqual(len(self.responder.events()), 3)
 
-    def test_duplicate(self) -> None:
-        """A SEND or WRITE that comes again is acknowledged as far as we are, and not executed."""
+    def test_duplicateIsAcknowledgedNotExecuted(self) -> None:
         self.receive(1, (0, 10))
         self.receive(2, (10, 10))
         send = incoming(SEND_ONLY, PSN, b"x", acknowledge=True)
@@ -241,8 +203,7 @@ class OrderTests(ResponderCase):
         self.assertEqual(self.memory.get(100, 5), b"newer")
         self.assertEqual((len(self.receives), self.responder.duplicates), (1, 2))
 
-    def test_runWithAGap(self) -> None:
-        """Within a run only what follows without a gap is taken."""
+    def test_gapWithinRun(self) -> None:
         self.receive(1, (0, 4000))
         self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
         run = incoming(Opcode.RC_SEND_MIDDLE, PSN + 1, b"b" * MTU + b"c" * MTU + b"d" * MTU, packets=3)
@@ -252,8 +213,7 @@ class OrderTests(ResponderCase):
         self.assertEqual(answers, [(PSN + 2, AETHKind.NAK, NAKCode.PSN_SEQUENCE_ERROR, 0)])
         self.assertEqual(self.memory.get(MTU, 2 * MTU), b"b" * MTU + b"\xee" * MTU)
 
-    def test_duplicateRead(self) -> None:
-        """A READ that comes again is executed again, from where the peer wants it."""
+    def test_duplicateReadIsExecutedFromItsAddress(self) -> None:
         self.memory.put(0, b"a" * MTU + b"b" * MTU + b"c" * 10)
         self.hear(self.read(PSN, 0, 2 * MTU + 10))
         runs = self.hear(self.read(PSN + 1, MTU, MTU + 10))
@@ -265,39 +225,19 @@ class OrderTests(ResponderCase):
             ],
         )
 
-    def test_duplicateReadBeyond(self) -> None:
-        """One that would answer with numbers that were never asked for is not answered."""
+    def test_duplicateReadBeyondRequestIsDropped(self) -> None:
         self.hear(self.read(PSN, 0, 2 * MTU))
         self.assertEqual(self.hear(self.read(PSN + 1, 0, 2 * MTU)), [])
         self.assertEqual(self.responder.events(), [])
 
-    def test_beforeTheBeginning(self) -> None:
-        """A packet from before the first one is a duplicate of nothing: an acknowledgement does no harm."""
+    def test_packetBeforeFirstPSNIsAcknowledged(self) -> None:
         self.assertEqual(self.answers(incoming(SEND_ONLY, PSN - 1, b"x")), [(PSN - 1, *ACK, 0)])
 
 
 class WriteTests(ResponderCase):
     """RDMA WRITEs go where they may."""
 
-    def test_only(self) -> None:
-        """One packet is written where it says, and takes no receive."""
-        self.receive(1, (0, 10))
-        self.assertEqual(self.answers(self.write(PSN, 100, b"hello", acknowledge=True)), [(PSN, *ACK, 1)])
-        self.assertEqual(self.memory.get(99, 7), b"\xeehello\xee")
-        self.assertEqual((len(self.receives), self.responder.events()), (1, []))
-
-    def test_several(self) -> None:
-        """A long one is written without a seam."""
-        data = bytes(range(256)) * 3 + b"end!"
-        self.hear(
-            incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, data[:MTU], self.reth(10, len(data))),
-            incoming(Opcode.RC_RDMA_WRITE_MIDDLE, PSN + 1, data[MTU : 3 * MTU], packets=2),
-            incoming(Opcode.RC_RDMA_WRITE_LAST, PSN + 3, data[3 * MTU :]),
-        )
-        self.assertEqual(self.memory.get(9, len(data) + 2), b"\xee" + data + b"\xee")
-
-    def test_immediate(self) -> None:
-        """With immediate data it takes a receive, and the completion says how much was written."""
+    def test_writeWithImmediateTakesReceive(self) -> None:
         self.receive(4, (0, 0))
         self.hear(
             incoming(Opcode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, PSN, b"abc", self.reth(0, 3) + b"\0\0\0\x11")
@@ -308,8 +248,7 @@ class WriteTests(ResponderCase):
             [Received(Completion(4, Status.SUCCESS, kind, QPN(7), 3, 0x11), False)],
         )
 
-    def test_immediateNotReady(self) -> None:
-        """Without a receive only the packet with the immediate data has to wait."""
+    def test_onlyImmediatePacketNeedsReceive(self) -> None:
         data = b"a" * (MTU + 4)
         first = incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, data[:MTU], self.reth(0, len(data)))
         last = incoming(
@@ -319,56 +258,20 @@ class WriteTests(ResponderCase):
         self.receive(1)
         self.assertEqual(self.answers(last), [(PSN + 1, *ACK, 1)])
 
-    def test_empty(self) -> None:
-        """A WRITE of nothing needs no key (IBA 9.7.4.1.6)."""
+    def test_emptyWriteNeedsNoKey(self) -> None:
         run = incoming(WRITE_ONLY, PSN, b"", reth(0, 0, 0), acknowledge=True)
         self.assertEqual(self.answers(run), [(PSN, *ACK, 1)])
 
-    def test_wrongKey(self) -> None:
-        """A key that nobody gave is refused."""
-        region = self.memory.region
-        self.assertForbidden(incoming(WRITE_ONLY, PSN, b"x", reth(region.address, region.rkey ^ 1, 1)))
-
-    def test_outOfBounds(self) -> None:
-        """What begins before the region or ends behind it is refused, all of it."""
-        for offset, length in ((-1, 4), (65533, 4), (65536, 1), (0, 65537)):
-            with self.subTest(offset=offset):
-                self.responder = self.make()
-                opcode = WRITE_ONLY if length <= MTU else Opcode.RC_RDMA_WRITE_FIRST
-                data = b"x" * min(length, MTU)
-                self.assertForbidden(incoming(opcode, PSN, data, self.reth(offset, length)))
-
-    def test_withoutTheRight(self) -> None:
-        """Memory that peers may only read is not written."""
-        self.memory = Memory(access=Access.LOCAL_WRITE | Access.REMOTE_READ)
-        self.responder = self.make()
-        self.assertForbidden(self.write(PSN, 0, b"x"))
-
-    def test_anotherDomain(self) -> None:
-        """The key of another protection domain is worth nothing."""
-        other = Memory()
-        self.memory.domain = other.domain
-        self.responder = self.make()
-        self.assertForbidden(self.write(PSN, 0, b"x"))
-
-    def test_queuePairForbids(self) -> None:
-        """A queue pair that was not opened for WRITEs takes none (IBA 9.7.4.1.3)."""
-        self.responder = self.make(access=int(Access.REMOTE_READ))
-        self.assertInvalid(self.write(PSN, 0, b"x"))
-
-    def test_moreThanAnnounced(self) -> None:
-        """Packets beyond the length in the RETH are refused, though the region would hold them."""
+    def test_writeLongerThanRETH(self) -> None:
         first = incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, b"a" * MTU, self.reth(0, MTU + 4))
         self.hear(first)
         self.assertInvalid(incoming(Opcode.RC_RDMA_WRITE_MIDDLE, PSN + 1, b"b" * MTU), psn=PSN + 1)
 
-    def test_lessThanAnnounced(self) -> None:
-        """A message that ends too early is refused."""
+    def test_writeShorterThanRETH(self) -> None:
         self.hear(incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, b"a" * MTU, self.reth(0, 3 * MTU)))
         self.assertInvalid(incoming(Opcode.RC_RDMA_WRITE_LAST, PSN + 1, b"b" * 4), psn=PSN + 1)
 
-    def test_deregisteredMeanwhile(self) -> None:
-        """Memory that is deregistered within a message is not written any more."""
+    def test_deregisteredWithinMessage(self) -> None:
         self.hear(incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, b"a" * MTU, self.reth(0, 3 * MTU)))
         self.memory.region.close()
         self.assertForbidden(incoming(Opcode.RC_RDMA_WRITE_MIDDLE, PSN + 1, b"b" * MTU), psn=PSN + 1)
@@ -377,8 +280,7 @@ class WriteTests(ResponderCase):
 class ReadTests(ResponderCase):
     """RDMA READs are answered."""
 
-    def test_answers(self) -> None:
-        """The bytes come in packets; the numbers behind them are expected next."""
+    def test_longAnswerIsSplitIntoPackets(self) -> None:
         data = bytes(range(256)) * 20 + b"tail"
         self.memory.put(0, data)
         runs = self.hear(self.read(PSN, 0, len(data)))
@@ -394,15 +296,13 @@ class ReadTests(ResponderCase):
         self.assertEqual(b"".join(bytes(run.payload) for run in runs), data)
         self.assertEqual(self.answers(self.write(PSN + 21, 0, b"x", acknowledge=True)), [(PSN + 21, *ACK, 2)])
 
-    def test_shapes(self) -> None:
-        """One packet is an ONLY, two have no middle, and nothing is one, too."""
+    def test_opcodesOfShortAnswers(self) -> None:
         for length, opcodes in ((0, [0x10]), (MTU, [0x10]), (MTU + 1, [0x0D, 0x0F])):
             with self.subTest(length=length):
                 self.responder = self.make()
                 self.assertEqual([run.opcode for run in self.hear(self.read(PSN, 0, length))], opcodes)
 
-    def test_order(self) -> None:
-        """Answers come in the order of the requests; an answer acknowledges what was before it."""
+    def test_answersKeepRequestOrder(self) -> None:
         self.receive(1, (100, 10))
         runs = self.hear(
             incoming(SEND_ONLY, PSN, b"x", acknowledge=True),
@@ -414,8 +314,7 @@ class ReadTests(ResponderCase):
             [(run.psn, run.opcode) for run in runs], [(PSN + 1, 0x10), (PSN + 2, 0x10), (PSN + 3, 0x11)]
         )
 
-    def test_turns(self) -> None:
-        """A long answer is given in several turns; an acknowledgement behind it waits."""
+    def test_longAnswerTakesSeveralTurns(self) -> None:
         runs = self.hear(self.read(PSN, 0, 200 * MTU), self.write(PSN + 200, 0, b"w", acknowledge=True))
         packets = sum(run.packets for run in runs)
         self.assertEqual((packets, self.responder.pending), (MOST_AT_ONCE, True))
@@ -424,8 +323,7 @@ class ReadTests(ResponderCase):
         self.assertEqual(sum(run.packets for run in runs), 201)
         self.assertEqual(runs[-1].opcode, Opcode.RC_ACKNOWLEDGE)
 
-    def test_askedAgainMeanwhile(self) -> None:
-        """A READ that is repeated while it is being answered is answered once, from there."""
+    def test_repeatedReadRestartsAnswer(self) -> None:
         self.hear(self.read(PSN, 0, 200 * MTU))
         runs = self.hear(self.read(PSN + 30, 30 * MTU, 170 * MTU))
         while self.responder.pending:
@@ -435,21 +333,7 @@ class ReadTests(ResponderCase):
             list(range(PSN + 30, PSN + 200)),
         )
 
-    def test_refusals(self) -> None:
-        """A wrong key, a range outside, or memory that is not for reading."""
-        region = self.memory.region
-        request = Opcode.RC_RDMA_READ_REQUEST
-        self.assertForbidden(incoming(request, PSN, b"", reth(region.address, region.rkey ^ 1, 1)))
-        self.responder = self.make()
-        self.assertForbidden(self.read(PSN, 65530, 7))
-        self.memory = Memory(access=Access.LOCAL_WRITE | Access.REMOTE_WRITE)
-        self.responder = self.make()
-        self.assertForbidden(self.read(PSN, 0, 1))
-        self.responder = self.make(access=int(Access.REMOTE_WRITE))
-        self.assertInvalid(self.read(PSN, 0, 1))
-
-    def test_tooMany(self) -> None:
-        """More READs at once than agreed are refused (IBA 9.7.4.1.8)."""
+    def test_moreReadsThanAgreedAreRefused(self) -> None:
         reads = [self.read(PSN + number, 0, 1) for number in range(3)]
         for run in reads[:2]:
             self.responder.received(run, 0.0)
@@ -457,8 +341,7 @@ class ReadTests(ResponderCase):
         self.assertEqual([run.opcode for run in runs], [0x10, 0x10, 0x11])
         self.assertEqual(self.responder.events(), [Failed(AsyncEventKind.QP_REQUEST_ERROR)])
 
-    def test_deregisteredMeanwhile(self) -> None:
-        """Memory that goes away while it is being read is not sent: a NAK ends the answer."""
+    def test_deregisteredWhileAnswering(self) -> None:
         self.hear(self.read(PSN, 0, 200 * MTU))
         self.memory.region.close()
         [answer] = self.answers()
@@ -469,14 +352,12 @@ class InvalidTests(ResponderCase):
     """What a peer must not send (IBA 9.7.4.1.3, 9.7.4.1.4)."""
 
     def test_strangeOpcodes(self) -> None:
-        """Atomics, sends with invalidate and opcodes of nothing are refused."""
         for opcode in (0x13, 0x14, 0x15, 0x16, 0x17, 0x1F):
             with self.subTest(opcode=opcode):
                 self.responder = self.make()
                 self.assertInvalid(incoming(opcode, PSN, bytes(28)))
 
-    def test_middleOfNothing(self) -> None:
-        """A message begins with its first packet, and ends before another one begins."""
+    def test_messageSequenceIsEnforced(self) -> None:
         self.receive(1, (0, 4000))
         full = b"x" * MTU
         first = incoming(Opcode.RC_SEND_FIRST, PSN, full)
@@ -496,8 +377,7 @@ class InvalidTests(ResponderCase):
                 self.hear(*runs[:-1])
                 self.assertInvalid(runs[-1], psn=PSN + len(runs) - 1)
 
-    def test_lengths(self) -> None:
-        """First and middle packets are full, last ones not empty, none is longer than the path MTU."""
+    def test_packetLengthsAreEnforced(self) -> None:
         first = incoming(Opcode.RC_SEND_FIRST, PSN, b"x" * MTU)
         for runs in (
             [incoming(Opcode.RC_SEND_FIRST, PSN, b"x" * (MTU - 4))],
@@ -512,8 +392,7 @@ class InvalidTests(ResponderCase):
                 self.hear(*runs[:-1])
                 self.assertInvalid(runs[-1], psn=PSN + len(runs) - 1)
 
-    def test_cutOff(self) -> None:
-        """Packets too short for their headers are refused; nothing is read beyond them."""
+    def test_truncatedHeaders(self) -> None:
         for opcode in range(0x18):
             if 0x0D <= opcode <= 0x12:
                 continue  # answers are the requester's
@@ -527,8 +406,7 @@ class InvalidTests(ResponderCase):
                     self.responder.outgoing(0.0)
                     self.assertEqual(bytes(self.memory.bytes[:64]), b"\xee" * 64)
 
-    def test_padAlone(self) -> None:
-        """Padding that is more than there is payload is refused."""
+    def test_paddingBeyondPayload(self) -> None:
         run = incoming(SEND_ONLY, PSN, b"")
         self.receive(1, (0, 10))
         self.assertInvalid(run._replace(pad=3))

@@ -18,7 +18,6 @@ from txrdma.iba.pcap import Datagram, PcapReader, RoCECapture
 from txrdma.iba.roce import Flow, RoCEPacket
 from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
 from txrdma.iba.verbs import (
-    AsyncEventKind,
     Completion,
     CompletionOpcode,
     Operation,
@@ -76,39 +75,10 @@ class ConnectionTests(NetworkCase):
         super().setUp()
         self.alice, self.bob = connected(self.one, self.other)
 
-    def test_route(self) -> None:
-        """The queue pair says which way it takes."""
+    def test_routeIsReported(self) -> None:
         self.assertEqual(self.alice.qp.route, "rocev2")
 
-    def test_write(self) -> None:
-        """A long RDMA WRITE arrives, across the end of the sequence numbers."""
-        data = os.urandom(300_001)
-        self.alice.region.view[: len(data)] = data
-        self.alice.write(self.bob, 1, 0, len(data), there=11)
-        self.run_()
-        self.assertEqual(
-            self.alice.poll(),
-            [Completion(1, Status.SUCCESS, CompletionOpcode.RDMA_WRITE, self.alice.qp.number, len(data))],
-        )
-        self.assertEqual(bytes(self.bob.region.view[: len(data) + 12]), bytes(11) + data + bytes(1))
-
-    def test_read(self) -> None:
-        """A long RDMA READ fetches."""
-        data = os.urandom(300_001)
-        self.bob.region.view[: len(data)] = data
-        self.alice.post(
-            1,
-            Operation.RDMA_READ,
-            [self.alice.segment(0, len(data))],
-            remoteAddress=self.bob.region.address,
-            rkey=self.bob.region.rkey,
-        )
-        self.run_()
-        self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
-        self.assertEqual(bytes(self.alice.region.view[: len(data)]), data)
-
     def test_bothWaysAtOnce(self) -> None:
-        """Messages of both sides cross each other."""
         for number in range(20):
             self.alice.receive(100 + number, 1000 * number, 1000)
             self.bob.receive(100 + number, 1000 * number, 1000)
@@ -122,8 +92,7 @@ class ConnectionTests(NetworkCase):
                 numbers = [identifier for identifier, _status in found if identifier // 100 == first // 100]
                 self.assertEqual(numbers, list(range(first, first + 20)))
 
-    def test_lostAcknowledgement(self) -> None:
-        """A send whose acknowledgement is lost completes once, after one resend, and is received once."""
+    def test_lostAcknowledgementCompletesOnce(self) -> None:
         self.network.drop(lambda packet: packet.bth.opcode is Opcode.RC_ACKNOWLEDGE, times=1)
         self.bob.receive(9, 0, 10)
         self.alice.post(1, Operation.SEND, inline=[b"hello"])
@@ -131,8 +100,7 @@ class ConnectionTests(NetworkCase):
         self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
         self.assertEqual(self.statuses(self.bob), [(9, Status.SUCCESS)])
 
-    def test_partition(self) -> None:
-        """A peer that is not there any more ends the connection after all tries, and flushes."""
+    def test_partitionEndsConnectionAndFlushes(self) -> None:
         self.network.partition(ALICE, BOB)
         self.alice.receive(5, 0, 10)
         self.alice.post(1, Operation.SEND, inline=[b"hello"])
@@ -145,32 +113,7 @@ class ConnectionTests(NetworkCase):
         self.assertIs(self.alice.qp.state, QPState.ERR)
         self.assertFalse(self.clock.calls)
 
-    def test_accessError(self) -> None:
-        """A wrong key fails on both sides: a completion here, an event there, and the NAK was sent before."""
-        self.bob.receive(5, 0, 10)
-        self.alice.post(
-            1,
-            Operation.RDMA_WRITE,
-            [self.alice.segment(0, 8)],
-            remoteAddress=self.bob.region.address - 1,
-            rkey=self.bob.region.rkey,
-        )
-        self.run_()
-        self.assertEqual(self.statuses(self.alice), [(1, Status.REM_ACCESS_ERR)])
-        self.assertEqual(self.statuses(self.bob), [(5, Status.WR_FLUSH_ERR)])
-        self.assertEqual([event.kind for event in self.bob.events], [AsyncEventKind.QP_ACCESS_ERROR])
-        self.assertEqual((self.alice.qp.state, self.bob.qp.state), (QPState.ERR, QPState.ERR))
-
-    def test_placesComeBack(self) -> None:
-        """Unsignaled sends give their places back when they are acknowledged."""
-        for _ in range(4):
-            for number in range(256):
-                self.alice.write(self.bob, number, 0, 1, signaled=False)
-            self.run_()
-        self.assertEqual(self.alice.poll(), [])
-
-    def test_anotherHost(self) -> None:
-        """Packets for a connection from a host that is not its peer are dropped, whatever their ICRC."""
+    def test_packetsOfOtherHostsAreDropped(self) -> None:
         bth = BTH(
             opcode=Opcode.RC_ACKNOWLEDGE, pkey=DEFAULT_PKEY, destination=self.bob.qp.number, psn=0xFFFFF0
         )
@@ -182,24 +125,14 @@ class ConnectionTests(NetworkCase):
         self.assertEqual(portOf(self.other).counters.strays, 1)
         self.assertEqual(self.bob.events, [])
 
-    def test_closed(self) -> None:
-        """A closed queue pair hears nothing, and its peer runs out of tries."""
-        self.bob.qp.close()
-        self.alice.write(self.bob, 1, 0, 10)
-        self.run_(2.0)
-        self.assertEqual(self.statuses(self.alice), [(1, Status.RETRY_EXC_ERR)])
-        self.assertGreater(portOf(self.other).counters.strays, 5)
-
-    def test_nothingRemains(self) -> None:
-        """When a device is closed no timer of it is left."""
+    def test_closedDeviceLeavesNoTimers(self) -> None:
         self.network.partition(ALICE, BOB)
         self.alice.write(self.bob, 1, 0, 1 << 20)
         self.one.close()
         self.other.close()
         self.assertEqual(self.clock.calls, [])
 
-    def test_congestion(self) -> None:
-        """What the system has no room for is sent later, all of it, without a loss."""
+    def test_fullSocketIsRetriedWithoutLoss(self) -> None:
         self.network.faults = Faults(congestion=0.5)
         data = os.urandom(1 << 20)
         self.alice.region.view[:] = data
@@ -208,8 +141,7 @@ class ConnectionTests(NetworkCase):
         self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
         self.assertEqual(bytes(self.bob.region.view), data)
 
-    def test_longAnswer(self) -> None:
-        """The answer to a READ by a peer that asks for much at once is given in turns."""
+    def test_longReadIsAnsweredInTurns(self) -> None:
         self.bob.region.view[:] = data = os.urandom(1 << 20)
         self.alice.qp.modify(QPAttributes(state=QPState.RTS))
         self.alice.post(
@@ -224,7 +156,6 @@ class ConnectionTests(NetworkCase):
         self.assertEqual(bytes(self.alice.region.view), data)
 
     def test_ipv6(self) -> None:
-        """The same by IPv6, where there is no identification."""
         one, other = self.devices("2001:db8::1", "2001:db8::2")
         alice, bob = connected(one, other)
         alice.region.view[:] = data = os.urandom(1 << 20)
@@ -234,8 +165,7 @@ class ConnectionTests(NetworkCase):
         self.assertEqual(bytes(bob.region.view), data)
         self.assertEqual(portOf(other).counters.wrongICRC, 0)
 
-    def test_otherPort(self) -> None:
-        """A second device at one address has another port, and is reached by its MAC address."""
+    def test_otherPortIsReachedByMAC(self) -> None:
         [third] = self.devices(BOB)
         self.assertEqual((self.other.port, third.port), (4791, 4792))
         alice, carol = connected(self.one, third)
@@ -244,8 +174,7 @@ class ConnectionTests(NetworkCase):
         self.assertEqual(self.statuses(alice), [(1, Status.SUCCESS)])
         self.assertEqual(portOf(self.other).counters.packetsReceived, 0)
 
-    def test_families(self) -> None:
-        """An address of the other IP family leads nowhere."""
+    def test_otherAddressFamilyIsUnreachable(self) -> None:
         from txrdma.error import DeviceUnavailable
 
         [sixth] = self.devices("2001:db8::1")
@@ -256,8 +185,7 @@ class ConnectionTests(NetworkCase):
 class FrameTests(NetworkCase):
     """Many packets go out in one piece."""
 
-    def test_batches(self) -> None:
-        """A long message makes few system calls, a message behind it rides along."""
+    def test_longMessageMakesFewSystemCalls(self) -> None:
         alice, bob = connected(self.one, self.other)
         bob.receive(1, 0, 100)
         length = 64 * 1024
@@ -279,8 +207,7 @@ class FrameTests(NetworkCase):
         self.assertEqual(counters.writes, 1 + 4)
         self.assertEqual(self.statuses(alice), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
-    def test_single(self) -> None:
-        """Where the system takes one datagram at a time each goes alone."""
+    def test_withoutSegmentationEachPacketGoesAlone(self) -> None:
         one, other = self.devices("10.0.0.3", "10.0.0.4", segments=1)
         alice, bob = connected(one, other)
         alice.region.view[:] = data = os.urandom(1 << 20)
@@ -290,8 +217,7 @@ class FrameTests(NetworkCase):
         self.assertEqual(counters.writes, counters.packetsSent)
         self.assertEqual(bytes(bob.region.view), data)
 
-    def test_split(self) -> None:
-        """What was sent in one piece may arrive one by one: the identifications are found out."""
+    def test_segmentsReceivedSeparately(self) -> None:
         self.network.faults = Faults(merging=0.0)
         alice, bob = connected(self.one, self.other)
         alice.region.view[:] = data = os.urandom(1 << 20)
@@ -331,13 +257,11 @@ class SpoiltTests(NetworkCase):
         reth = region.address.to_bytes(8, "big") + region.rkey.to_bytes(4, "big") + (4).to_bytes(4, "big")
         return bth.encode() + reth + b"xxxx"
 
-    def test_right(self) -> None:
-        """What these tests send would be taken."""
+    def test_unspoiltPacketIsTaken(self) -> None:
         self.hear(self.sealed(self.write()))
         self.assertEqual(bytes(self.bob.region.view[:4]), b"xxxx")
 
     def test_wrongICRC(self) -> None:
-        """Any byte that is changed makes the packet disappear, but for the one that routers may change."""
         good = self.sealed(self.write())
         for place in range(len(good)):
             spoilt = bytearray(good)
@@ -351,8 +275,7 @@ class SpoiltTests(NetworkCase):
         self.assertEqual(self.bob.events, [])
         self.assertGreater(portOf(self.other).counters.wrongICRC, 30)
 
-    def test_malformed(self) -> None:
-        """Packets that are cut off, of another version or partition are dropped."""
+    def test_malformedPacketsAreDropped(self) -> None:
         for packet in (
             self.write(version=1),
             self.write(pkey=0x8001),
@@ -369,16 +292,14 @@ class SpoiltTests(NetworkCase):
         self.assertEqual(bytes(self.bob.region.view[:4]), bytes(4))
         self.assertIs(self.bob.qp.state, QPState.RTS)
 
-    def test_garbage(self) -> None:
-        """Whatever the bytes, nothing happens."""
+    def test_arbitraryBytesAreIgnored(self) -> None:
         self.alice.write(self.bob, 1, 0, 10)
         for seed in range(2000):
             self.hear(Random(seed).randbytes(seed % 90))
         self.run_()
         self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
 
-    def test_hostilePackets(self) -> None:
-        """Any opcode with any headers ends at most its own connection; memory stays whole."""
+    def test_hostilePacketsEndAtMostTheirConnection(self) -> None:
         random = Random(7)
         for number in range(1500):
             if self.bob.qp.state is not QPState.RTS:
@@ -401,8 +322,7 @@ class SpoiltTests(NetworkCase):
 class CaptureTests(NetworkCase):
     """C{pcap=} records what was sent and what came."""
 
-    def test_both(self) -> None:
-        """Every packet of both directions is there, once, with addresses and a right ICRC."""
+    def test_captureHasBothDirections(self) -> None:
         file = BytesIO()
         [one] = self.devices("10.0.0.3", capture=RoCECapture(file))
         alice, bob = connected(one, self.other)
@@ -446,8 +366,7 @@ class DatagramTests(NetworkCase):
         }
         self.alice.post(identifier, more.pop("operation", Operation.SEND), **arguments)
 
-    def test_waysInTurn(self) -> None:
-        """Datagrams of one queue pair reach each of several peers, whose ways are asked for in turn."""
+    def test_severalPeersAreResolvedInTurn(self) -> None:
         [third] = self.devices("10.0.0.3")
         carol = End(third, QPKind.UD)
         carol.open()
@@ -466,8 +385,7 @@ class DatagramTests(NetworkCase):
             found = {bytes(end.region.view[200 * each + 40 : 200 * each + 41]) for each in range(3)}
             self.assertEqual(found, {b"%d" % which})
 
-    def test_received(self) -> None:
-        """A datagram is behind 40 bytes, whose latter half is the IPv4 header."""
+    def test_datagramFollowsIPv4Header(self) -> None:
         self.bob.receive(1, 0, 200)
         self.send(2, b"hello")
         self.run_()
@@ -492,25 +410,7 @@ class DatagramTests(NetworkCase):
         self.assertEqual((raw[20], raw[29]), (0x45, 17))
         self.assertEqual(raw[32:40], bytes((10, 0, 0, 1, 10, 0, 0, 2)))
 
-    def test_immediate(self) -> None:
-        """Immediate data are in the completion."""
-        self.bob.receive(1, 0, 200)
-        handle = self.alice.domain.createAddressHandle(self.bob.way())
-        self.alice.post(
-            2,
-            Operation.SEND_WITH_IMMEDIATE,
-            [self.alice.segment(0, 100)],
-            immediate=77,
-            address=handle,
-            remoteQPN=self.bob.qp.number,
-            remoteQKey=QKEY,
-        )
-        self.run_()
-        [completion] = self.bob.poll()
-        self.assertEqual((completion.immediate, completion.length), (77, 140))
-
     def test_qkey(self) -> None:
-        """A wrong Q_Key is dropped; one with the highest bit stands for the sender's own."""
         self.bob.receive(1, 0, 200)
         self.send(2, b"wrong", remoteQKey=QKEY + 1)
         self.send(3, b"own", remoteQKey=0x80000000)
@@ -518,8 +418,7 @@ class DatagramTests(NetworkCase):
         self.assertEqual(self.statuses(self.alice), [(2, Status.SUCCESS), (3, Status.SUCCESS)])
         self.assertEqual([completion.length for completion in self.bob.poll()], [43])
 
-    def test_noReceive(self) -> None:
-        """A datagram without a receive is lost; so is one that does not fit, and its receive waits on."""
+    def test_datagramWithoutReceiveIsLost(self) -> None:
         self.send(1, b"lost")
         self.run_()
         self.bob.receive(1, 0, 44)
@@ -528,23 +427,7 @@ class DatagramTests(NetworkCase):
         self.run_()
         self.assertEqual([(c.identifier, c.length) for c in self.bob.poll()], [(1, 44)])
 
-    def test_limit(self) -> None:
-        """A datagram has at most the port's MTU; a longer one ends sending, not receiving."""
-        self.send(1, b"x" * 1024)
-        self.send(2, b"x" * 1025)
-        self.run_()
-        self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS), (2, Status.LOC_LEN_ERR)])
-        self.assertIs(self.alice.qp.state, QPState.SQE)
-
-    def test_wrongKey(self) -> None:
-        """So does a wrong local key."""
-        segment = self.alice.segment(0, 4)
-        self.send(1, b"", inline=(), segments=[segment._replace(address=segment.address - 1)])
-        self.assertEqual(self.statuses(self.alice), [(1, Status.LOC_PROT_ERR)])
-        self.assertIs(self.alice.qp.state, QPState.SQE)
-
-    def test_ipv6Header(self) -> None:
-        """By IPv6 the 40 bytes are its header."""
+    def test_datagramFollowsIPv6Header(self) -> None:
         self.one, self.other = self.devices("2001:db8::1", "2001:db8::2")
         self.alice, self.bob = (End(device, QPKind.UD) for device in (self.one, self.other))
         self.alice.open()
@@ -557,8 +440,7 @@ class DatagramTests(NetworkCase):
         self.assertEqual(raw[8:24], ipaddress.ip_address("2001:db8::1").packed)
         self.assertEqual(raw[40:], b"hello")
 
-    def test_connectionsIgnored(self) -> None:
-        """Packets of connections for a UD queue pair are dropped."""
+    def test_connectionPacketsForUDAreDropped(self) -> None:
         bth = BTH(opcode=Opcode.RC_SEND_ONLY, pkey=DEFAULT_PKEY, destination=self.bob.qp.number, psn=1)
         port = portOf(self.other)
         datagram = Flow(ALICE, 4791, BOB, 4791).seal(bth.encode())
@@ -576,8 +458,7 @@ class RecordedTests(SynchronousTestCase):
         self.addCleanup(device.close)
         return device, network.carrier("10.0.0.9")
 
-    def test_datagrams(self) -> None:
-        """Their ICRC is right for some identification, and they are received."""
+    def test_recordedDatagramsAreReceived(self) -> None:
         device, _carrier = self.device("10.77.0.2")
         end = End(device, QPKind.UD)
         end.open()

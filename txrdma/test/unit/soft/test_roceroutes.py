@@ -22,7 +22,7 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import ISharedReceiveQueue
 from txrdma.sim.network import Faults
 from txrdma.test.support.soft.cores import reth
-from txrdma.test.support.soft.pairs import connected, End, INIT, QKEY, RTR, RTS
+from txrdma.test.support.soft.pairs import connected, End, INIT, QKEY, RTR
 from txrdma.test.unit.soft.test_roce import ALICE, BOB, NetworkCase, portOf
 
 ESTABLISHED = AsyncEventKind.COMMUNICATION_ESTABLISHED
@@ -53,8 +53,7 @@ class PortTests(NetworkCase):
         super().setUp()
         self.alice, self.bob = connected(self.one, self.other)
 
-    def test_down(self) -> None:
-        """Nothing goes out of a port that is down, and nothing comes in."""
+    def test_portDownPassesNothing(self) -> None:
         for down in (self.one, self.other):
             with self.subTest(down=down.name):
                 sent, taken = self.network.sent, portOf(self.other).counters.packetsReceived
@@ -68,15 +67,13 @@ class PortTests(NetworkCase):
                 self.run_(1.0)
                 self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
 
-    def test_patience(self) -> None:
-        """When it stays down the connection has its usual tries."""
+    def test_portDownExhaustsRetries(self) -> None:
         portOf(self.other).setEnabled(False)
         self.alice.write(self.bob, 1, 0, 10)
         self.run_(2.0)
         self.assertEqual(self.statuses(self.alice), [(1, Status.RETRY_EXC_ERR)])
 
-    def test_waitingForRoom(self) -> None:
-        """What waited for room when the port went down is not sent later."""
+    def test_queuedPacketsOfPortDownAreDropped(self) -> None:
         self.network.faults = Faults(congestion=1.0)
         self.alice.write(self.bob, 1, 0, 5000)
         portOf(self.one).setEnabled(False)
@@ -87,8 +84,7 @@ class PortTests(NetworkCase):
         self.run_()
         self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
 
-    def test_datagrams(self) -> None:
-        """Datagrams of a port that is down are lost, and their sends complete."""
+    def test_datagramsOfPortDownAreLost(self) -> None:
         alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
         alice.open()
         bob.open()
@@ -100,8 +96,7 @@ class PortTests(NetworkCase):
         self.run_()
         self.assertEqual((self.statuses(alice), self.statuses(bob)), ([(2, Status.SUCCESS)], []))
 
-    def test_closed(self) -> None:
-        """A closed port stays closed."""
+    def test_closedPortStaysClosed(self) -> None:
         port = portOf(self.one)
         self.one.close()
         port.setEnabled(True)
@@ -123,20 +118,7 @@ class EstablishedTests(NetworkCase):
     def kinds(self, end: End) -> list[AsyncEventKind]:
         return [event.kind for event in end.events]
 
-    def test_told(self) -> None:
-        """It is told once, with the queue pair."""
-        alice, bob = self.halfway()
-        self.run_()
-        self.assertEqual(bob.events, [])
-        alice.write(bob, 1, 0, 5000)
-        alice.write(bob, 2, 0, 10)
-        self.run_()
-        self.assertEqual(self.kinds(bob), [ESTABLISHED])
-        self.assertIs(bob.events[0].queuePair, bob.qp)
-        self.assertEqual(len(self.statuses(alice)), 2)
-
-    def test_notTaken(self) -> None:
-        """What is not taken, for want of a receive, establishes nothing."""
+    def test_messageWithoutReceiveIsNotReported(self) -> None:
         alice, bob = self.halfway()
         alice.post(1, Operation.SEND, inline=[b"x"])
         self.run_(0.01)
@@ -144,14 +126,6 @@ class EstablishedTests(NetworkCase):
         bob.receive(1, 0, 10)
         self.run_()
         self.assertEqual(self.kinds(bob), [ESTABLISHED])
-
-    def test_ready(self) -> None:
-        """In RTS nobody needs to be told."""
-        alice, bob = self.halfway()
-        bob.qp.modify(RTS)
-        alice.write(bob, 1, 0, 10)
-        self.run_()
-        self.assertEqual(self.kinds(bob), [])
 
 
 class SharedReceiveTests(NetworkCase):
@@ -167,34 +141,7 @@ class SharedReceiveTests(NetworkCase):
         alice.join(bob, **changes)
         bob.join(alice)
 
-    def test_taken(self) -> None:
-        """Messages of different peers take from it as they come; completions say for whom."""
-        first = self.bob.qp.number
-        self.bob.renew()
-        carol = End(self.one)
-        self.join(carol, self.bob)
-        for number in range(4):
-            self.bob.share(number, 100 * number, 100)
-        for number, (end, text) in enumerate([(carol, b"c"), (self.alice, b"a"), (carol, b"d")]):
-            end.post(number, Operation.SEND, inline=[text])
-            self.run_(0.01)
-        second = self.bob.qp.number
-        found = [(c.identifier, c.qpn, c.length) for c in self.bob.poll()]
-        self.assertEqual(found, [(0, second, 1), (1, first, 1), (2, second, 1)])
-        self.assertEqual([bytes(self.bob.region.view[n : n + 1]) for n in (0, 100, 200)], [b"c", b"a", b"d"])
-
-    def test_empty(self) -> None:
-        """While it is empty senders are told to wait, and come again."""
-        self.alice.post(1, Operation.SEND, inline=[b"hello"])
-        self.run_(0.05)
-        self.assertEqual(self.alice.poll(), [])
-        self.bob.share(7, 0, 100)
-        self.run_()
-        self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
-        self.assertEqual(self.statuses(self.bob), [(7, Status.SUCCESS)])
-
-    def test_noPatience(self) -> None:
-        """They give up where they were told to."""
+    def test_RNRLimitWithSharedReceives(self) -> None:
         self.alice = End(self.one)
         self.bob.renew()
         self.join(self.alice, self.bob, rnrRetry=1)
@@ -202,23 +149,7 @@ class SharedReceiveTests(NetworkCase):
         self.run_()
         self.assertEqual(self.statuses(self.alice), [(1, Status.RNR_RETRY_EXC_ERR)])
 
-    def test_immediate(self) -> None:
-        """An RDMA WRITE with immediate data takes one, too."""
-        self.bob.share(7, 0, 0)
-        self.alice.post(
-            1,
-            Operation.RDMA_WRITE_WITH_IMMEDIATE,
-            inline=[b"x" * 2000],
-            immediate=9,
-            remoteAddress=self.bob.region.address,
-            rkey=self.bob.region.rkey,
-        )
-        self.run_()
-        [completion] = self.bob.poll()
-        self.assertEqual((completion.identifier, completion.immediate), (7, 9))
-
-    def test_flushed(self) -> None:
-        """A queue pair that fails flushes the receive that it has begun, and leaves the others."""
+    def test_failureFlushesOnlyBegunReceive(self) -> None:
         for number in range(3):
             self.bob.share(number, 4000 * number, 4000)
 
@@ -245,8 +176,7 @@ class SharedReceiveTests(NetworkCase):
         self.run_()
         self.assertEqual(self.statuses(self.bob), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
-    def test_tooShort(self) -> None:
-        """One that is too short fails with its queue pair; others take the next one."""
+    def test_tooShortReceiveFailsOneQueuePair(self) -> None:
         self.bob.share(0, 0, 3)
         self.bob.share(1, 0, 100)
         self.alice.post(1, Operation.SEND, inline=[b"hello"])
@@ -260,46 +190,15 @@ class SharedReceiveTests(NetworkCase):
         self.run_()
         self.assertEqual(self.statuses(self.bob), [(1, Status.SUCCESS)])
 
-    def test_datagrams(self) -> None:
-        """UD queue pairs take from it, too; a datagram that finds it empty is lost."""
-        alice, bob = End(self.one, QPKind.UD), SharedEnd(self.other, QPKind.UD)
-        alice.open()
-        bob.open()
-        handle = alice.domain.createAddressHandle(bob.way())
-        more: dict[str, Any] = {"address": handle, "remoteQPN": bob.qp.number, "remoteQKey": QKEY}
-        alice.post(1, Operation.SEND, inline=[b"lost"], **more)
-        self.run_()
-        bob.share(5, 0, 100)
-        self.run_()
-        self.assertEqual(bob.poll(), [])
-        alice.post(2, Operation.SEND, inline=[b"taken"], **more)
-        self.run_()
-        self.assertEqual(self.statuses(bob), [(5, Status.SUCCESS)])
-        self.assertEqual(bytes(bob.region.view[40:45]), b"taken")
-
 
 class RouteTests(NetworkCase):
     """What else connections and datagrams do."""
 
-    def test_atomics(self) -> None:
-        """Both atomic operations, from end to end."""
-        alice, bob = connected(self.one, self.other)
-        there: dict[str, Any] = {"remoteAddress": bob.region.address, "rkey": bob.region.rkey}
-        alice.post(1, Operation.FETCH_AND_ADD, [alice.segment(0, 8)], operand=5, **there)
-        alice.post(2, Operation.COMPARE_AND_SWAP, [alice.segment(8, 8)], compare=5, operand=9, **there)
-        alice.post(3, Operation.COMPARE_AND_SWAP, [alice.segment(16, 8)], compare=5, operand=7, **there)
-        self.run_()
-        self.assertEqual(self.statuses(alice), [(n, Status.SUCCESS) for n in (1, 2, 3)])
-        self.assertEqual(alice.region.view[:24].cast("Q").tolist(), [0, 5, 9])
-        self.assertEqual(bob.region.view[:8].cast("Q").tolist(), [9])
-
-    def test_failsInOrder(self) -> None:
-        """What was complete before a queue pair is brought down completes before what is flushed."""
+    def test_completionsPrecedeFlush(self) -> None:
         alice, bob = connected(self.one, self.other)
         self.failWhileReceiving(alice, bob)
 
-    def test_datagramsFailInOrder(self) -> None:
-        """The same for datagrams."""
+    def test_datagramCompletionsPrecedeFlush(self) -> None:
         alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
         alice.open()
         bob.open()
@@ -322,8 +221,7 @@ class RouteTests(NetworkCase):
         self.run_(0.01)
         self.assertEqual(self.statuses(bob), [(1, Status.SUCCESS), (2, Status.WR_FLUSH_ERR)])
 
-    def test_anotherPort(self) -> None:
-        """Packets of the peer may come from any of its UDP ports, as those of kernels do."""
+    def test_anyUDPPortOfPeerIsAccepted(self) -> None:
         alice, bob = connected(self.one, self.other)
         kernel = self.network.carrier(ALICE, 54321)
         bth = BTH(
@@ -335,8 +233,7 @@ class RouteTests(NetworkCase):
         self.run_()
         self.assertEqual(bytes(bob.region.view[:4]), b"here")
 
-    def test_readdressed(self) -> None:
-        """In SQD a queue pair may get another address for its peer, and goes on there."""
+    def test_addressChangesInSQD(self) -> None:
         [third] = self.devices("10.0.0.3")
         alice, bob = connected(self.one, self.other)
         carol = End(third)
@@ -351,8 +248,7 @@ class RouteTests(NetworkCase):
         self.assertEqual(self.statuses(alice), [(1, Status.SUCCESS)])
         self.assertEqual(portOf(self.other).counters.packetsReceived, 0)
 
-    def test_wideNumbers(self) -> None:
-        """Numbers of a datagram that are wider than their fields are cut to them."""
+    def test_wideNumbersAreTruncatedToFields(self) -> None:
         alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
         alice.open()
         bob.open()

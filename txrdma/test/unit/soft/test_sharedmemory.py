@@ -34,7 +34,6 @@ class MessageTests(SynchronousTestCase):
     """What processes say to each other."""
 
     def test_roundTrip(self) -> None:
-        """Each message is read as it was written."""
         names: dict[str, Any] = {"source": QPN(0x123456), "destination": QPN(0x654321)}
         messages: list[tuple[Layout, bytes]] = [
             (Hello(kind=MessageKind.HELLO, magic=MAGIC, version=1, port=4791, address=GID(bytes(16))), b""),
@@ -62,8 +61,7 @@ class MessageTests(SynchronousTestCase):
 
     @settings(max_examples=300)
     @given(st.binary(max_size=100))
-    def test_anything(self, message: bytes) -> None:
-        """Other bytes raise what bad bytes raise."""
+    def test_arbitraryBytesRaiseOnlyDecodingErrors(self, message: bytes) -> None:
         try:
             decode(message)
         except WireError:

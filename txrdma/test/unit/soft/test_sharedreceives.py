@@ -4,25 +4,20 @@ Shared receive queues of the software device, and the queue pairs that take from
 
 from __future__ import annotations
 
-from zope.interface.verify import verifyObject
-
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import InvalidRequest, QueueFull
-from txrdma.iba.types import LKey, QPN
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import QPN
 from txrdma.iba.verbs import (
     AsyncEventKind,
     Capacity,
     Completion,
     CompletionOpcode,
-    QPAttributes,
     QPKind,
     QPState,
     ReceiveRequest,
-    Segment,
     Status,
 )
-from txrdma.interfaces import AsyncEvent, ISharedReceiveQueue
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.memory import Domain
 from txrdma.soft.core.queuepair import SoftQueuePair
@@ -83,13 +78,7 @@ class SharedReceiveTests(SynchronousTestCase):
         """What is in the queue."""
         return [receive.identifier for receive in self.shared.receives]
 
-    def test_interface(self) -> None:
-        """It provides the interface."""
-        self.assertTrue(verifyObject(ISharedReceiveQueue, self.shared))
-        self.assertEqual((self.shared.maxReceive, self.shared.maxSegments, self.shared.limit()), (8, 2, 0))
-
-    def test_oneQueueForAll(self) -> None:
-        """All queue pairs take from one queue; the route of each hears of new receives, once connected."""
+    def test_queuePairsShareOneQueue(self) -> None:
         one, other = self.make(2), self.make(3, QPKind.UD)
         early = self.make(4, upTo=INIT)
         self.post(1, 2)
@@ -101,24 +90,7 @@ class SharedReceiveTests(SynchronousTestCase):
         self.assertEqual(other.receives.popleft().identifier, 2)
         self.assertEqual(len(early.receives), 0)
 
-    def test_ownPostIsRefused(self) -> None:
-        """A queue pair that takes from a shared queue has none of its own."""
-        queuePair = self.make(2)
-        self.assertRaises(InvalidRequest, queuePair.postReceive, [ReceiveRequest(1)])
-        self.assertEqual(self.left(), [])
-
-    def test_refused(self) -> None:
-        """Too many receives are too many for now; too many segments for ever; none of either is posted."""
-        self.post(*range(6))
-        self.assertRaises(QueueFull, self.post, 7, 8, 9)
-        three = [Segment(1, 1, LKey(1))] * 3
-        posted = [ReceiveRequest(7), ReceiveRequest(8, three)]
-        self.assertRaises(InvalidRequest, self.shared.postReceive, posted)
-        self.assertEqual(self.left(), list(range(6)))
-        self.post(7, 8)
-
-    def test_limit(self) -> None:
-        """The event comes once, when fewer than the limit are left, as soon as a receive is taken."""
+    def test_limitEventOnce(self) -> None:
         queuePair = self.make(2)
         self.post(1, 2, 3, 4)
         self.shared.arm(3)
@@ -134,8 +106,7 @@ class SharedReceiveTests(SynchronousTestCase):
         queuePair.receives.popleft()
         self.assertEqual(self.told(), [LIMIT])
 
-    def test_limitBelow(self) -> None:
-        """Armed for more than there are, it tells at once; disarmed, never; too much is refused."""
+    def test_limitAboveCountReportsAtOnce(self) -> None:
         queuePair = self.make(2)
         self.post(1, 2)
         self.shared.arm(3)
@@ -147,21 +118,7 @@ class SharedReceiveTests(SynchronousTestCase):
         for wrong in (-1, 9):
             self.assertRaises(InvalidRequest, self.shared.arm, wrong)
 
-    def test_error(self) -> None:
-        """A queue pair in ERR leaves receives to the others, says so once, and hears of no more."""
-        one, _other = self.make(2), self.make(3)
-        self.post(1, 2)
-        one.failed()
-        one.failed()
-        self.assertEqual([event.queuePair for event in self.host.events], [one])
-        self.assertEqual((self.told(), self.left()), ([LAST], [1, 2]))
-        self.assertEqual(list(self.receives.poll(10)), [])
-        self.post(3)
-        calls = [self.host.routes[QPN(number)].calls.count("receivesPosted") for number in (2, 3)]
-        self.assertEqual(calls, [1, 2])
-
-    def test_begunIsFlushed(self) -> None:
-        """A receive that the route has begun ends as the queue pair does, before the event."""
+    def test_begunReceiveIsFlushedBeforeLastEvent(self) -> None:
         queuePair = self.make(2)
         self.post(1, 2)
         begun = queuePair.receives.popleft()
@@ -180,19 +137,7 @@ class SharedReceiveTests(SynchronousTestCase):
         self.assertEqual(found, [(1, Status.WR_FLUSH_ERR)])
         self.assertEqual((self.told(), self.left()), ([LAST], [2]))
 
-    def test_reset(self) -> None:
-        """RESET, or closing, of one queue pair leaves the receives to the others."""
-        one, other = self.make(2), self.make(3)
-        self.post(1, 2)
-        one.modify(QPAttributes(state=RESET))
-        other.close()
-        self.assertEqual((self.left(), self.told()), ([1, 2], []))
-        self.post(3)
-        for number in (2, 3):
-            self.assertEqual(self.host.routes[QPN(number)].calls.count("receivesPosted"), 1)
-
-    def test_close(self) -> None:
-        """Closing it fails the queue pairs that still take from it; it holds nothing, and takes nothing."""
+    def test_closeFailsQueuePairs(self) -> None:
         one, other, unused = self.make(2), self.make(3), self.make(4, upTo=RESET)
         other.close()
         self.post(1, 2)
@@ -211,8 +156,7 @@ class SharedReceiveTests(SynchronousTestCase):
             self.assertRaises(InvalidRequest, attempt)
         one.close()
 
-    def test_postedWhileTaken(self) -> None:
-        """A route that takes all it gets at once finds what was posted, and the places are free again."""
+    def test_receivesTakenWhilePosting(self) -> None:
         queuePair = self.make(2)
         taken: list[int] = []
 
@@ -225,14 +169,3 @@ class SharedReceiveTests(SynchronousTestCase):
         self.post(*range(8))
         self.post(*range(8, 16))
         self.assertEqual(taken, list(range(16)))
-
-
-class LimitEventTests(SynchronousTestCase):
-    """An event of a queue names the queue."""
-
-    def test_event(self) -> None:
-        """The event says which queue it is, and nothing else."""
-        events: list[AsyncEvent] = []
-        shared = SoftSharedReceiveQueue(Domain(), 2, 1, events.append)
-        shared.arm(1)
-        self.assertEqual(events, [AsyncEvent(LIMIT, sharedReceiveQueue=shared)])

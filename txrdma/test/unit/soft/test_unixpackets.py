@@ -56,8 +56,7 @@ class ScarceTests(SynchronousTestCase):
 
         return Scarce()
 
-    def test_crowded(self) -> None:
-        """With too many descriptors on their way, the reactor is not kept busy: it is tried again later."""
+    def test_tooManyDescriptorsInFlightRetriesLater(self) -> None:
         reading, writing = os.pipe()
         self.line.send(b"hello", [reading])
         self.assertIn(self.line, self.reactor.getWriters())
@@ -72,15 +71,13 @@ class ScarceTests(SynchronousTestCase):
         for each in (reading, writing, *descriptors):
             os.close(each)
 
-    def test_closedMeanwhile(self) -> None:
-        """A line that is closed before it tries again leaves no delayed call."""
+    def test_closeCancelsRetry(self) -> None:
         self.line.send(b"hello")
         self.line.doWrite()
         self.line.close()
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
-    def test_noDescriptors(self) -> None:
-        """A message whose descriptors can't be copied ends the line, and leaves no copy behind."""
+    def test_undeliverableDescriptorsEndConnection(self) -> None:
         before = len(os.listdir("/proc/self/fd"))
         real = os.dup
         made: list[int] = []
@@ -96,8 +93,7 @@ class ScarceTests(SynchronousTestCase):
         self.assertIn("test", self.receiver.reason)
         self.assertEqual(len(os.listdir("/proc/self/fd")), before - 1)
 
-    def test_noSocket(self) -> None:
-        """A process without a descriptor for a socket finds nobody, and says nothing worse."""
+    def test_noDescriptorForSocketFindsNobody(self) -> None:
 
         def refuse(*_: object) -> None:
             raise OSError(errno.EMFILE, "test")

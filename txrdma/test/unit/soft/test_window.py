@@ -12,8 +12,7 @@ from txrdma.soft.rc._window import FEWEST_PACKETS, FIRST, WIDEST, Window
 class WindowTests(SynchronousTestCase):
     """L{Window} opens and closes as TCP's does."""
 
-    def test_bounded(self) -> None:
-        """It opens to its bounds and not beyond."""
+    def test_windowStaysWithinBounds(self) -> None:
         for mtu in (256, 1024, 4096):
             window = Window(mtu)
             for _ in range(10000):
@@ -21,8 +20,7 @@ class WindowTests(SynchronousTestCase):
                 self.assertLessEqual(window.size * mtu, WIDEST)
             self.assertGreater(window.size, Window(mtu).size)
 
-    def test_slowlyAfterLoss(self) -> None:
-        """Quickly at first; after a loss by one packet for each window that arrived."""
+    def test_slowGrowthAfterLoss(self) -> None:
         window = Window(4096)
         window.acknowledged(window.size)
         self.assertEqual(window.size, FIRST // 4096 * 5 // 4)
@@ -32,8 +30,7 @@ class WindowTests(SynchronousTestCase):
             window.acknowledged(window.size)
         self.assertEqual(window.size, size + 3)
 
-    def test_neverClosed(self) -> None:
-        """However much is lost, some packets may go."""
+    def test_lossNeverClosesWindow(self) -> None:
         window = Window(1024)
         for _ in range(20):
             window.lost()
