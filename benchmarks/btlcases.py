@@ -161,7 +161,7 @@ def _senders(quick: bool) -> list[Case]:
 
 
 def losses(quick: bool) -> list[Case]:
-    """Messages of the byte transfer layer over a wire that loses packets."""
+    """Messages of the byte transfer layer with packet loss."""
     found = []
     for percent, size in ((1, 16), (5, 4)):
         size //= 4 if quick else 1

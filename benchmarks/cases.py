@@ -34,7 +34,7 @@ RSOCKET_ROCE = {
     "listen": r"rsocket:0:device=soft\:127.64.77.1\:route=rocev2",
     "connect": r"rsocket:127.64.77.1:{port}:device=soft\:127.64.77.2\:route=rocev2",
 }
-"""Streams of librdmacm's kind, each end at a loopback address of its own."""
+"""rsocket streams, each end at a loopback address of its own."""
 
 VERBS = {"module": "benchmarks.verbsends", "device": "soft", "reactor": "txrdma", **ENDPOINTS}
 UDP = {"module": "benchmarks.peer_udp", "scenario": "udp"}
@@ -106,7 +106,7 @@ def verbs(quick: bool) -> list[Case]:
 
 
 def managed(quick: bool) -> list[Case]:
-    """Connections of RDMA's communication manager."""
+    """Connections of the communication manager."""
     found = []
     for name, title, options, most in (
         ("shared", "shared memory", "", 10_000),

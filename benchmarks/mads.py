@@ -115,10 +115,10 @@ def sweeps(rounds: int, quick: bool) -> Part:
     seconds = {setting: [ran.seconds for ran in runs] for setting, runs in theirs.items()}
     said = ", ".join(f"{setting} {spread(values)} s" for setting, values in seconds.items())
     part.about = (
-        f"ibsim runs on one core, the command on the other; {rounds} rounds, in turns, each from another "
-        "host. Both write the same listing of the fabric, whose nodes and links are compared. Datagrams are "
-        "those that left the host's port, counted by ibsim. Our modules have their bytecode beside them, as "
-        "where pip installs them.\n\n"
+        f"ibsim runs on one core, the command on the other; {rounds} alternating rounds, each from "
+        "another host. Both write the same listing of the fabric, whose nodes and links are compared. "
+        "Datagrams are those sent by the host's port, counted by ibsim. txrdma's modules have compiled "
+        "bytecode, as after an installation by pip.\n\n"
         f"`ibnetdiscover` by its settings: {said}."
     )
     part.told = {"settings": seconds}
@@ -203,7 +203,7 @@ def tables(rounds: int, quick: bool) -> Part:
     part.about = (
         "`SubnAdmGetTable(PathRecord)` by `MADAgent`, from the call to the list of instances: "
         f"{found[0]['segments']:,} segments by RMPP, acknowledged window by window, from a port in the same "
-        "process that has them ready."
+        "process that has prepared them."
     )
     return part
 
@@ -220,10 +220,10 @@ def latencies(rounds: int, quick: bool) -> Part:
     for outstanding, milliseconds in ((16, 1), (64, 1), (256, 1), (64, 10), (256, 10)):
         part.outcomes.append(_latency(outstanding, milliseconds, fewer, True, min(rounds, 3)))
     part.about = (
-        "A sweep of the simulated fabric with a latency from each question to its answer. The limit is the "
-        "number of datagrams that were sent, times the latency, divided by how many may be outstanding. In "
-        "simulated time computing takes none, and one run is like the other. In real time sweep and fabric "
-        "share one process and one core; where they have no idle time (100% CPU), that is the limit. Real "
+        "A sweep of the simulated fabric with a latency from each request to its answer. The limit is "
+        "the number of datagrams sent, times the latency, divided by the maximum number outstanding. "
+        "Computing takes no simulated time, so all runs are the same. In real time sweep and fabric "
+        "share one process and one core, which is the limit if it has no idle time (100% CPU). Real "
         f"times are of {min(rounds, 3)} runs."
     )
     return part
@@ -248,8 +248,8 @@ def codecs(rounds: int, quick: bool) -> Part:
     part = Part("Structures", "", "")
     part.told = {"structures": found}
     part.about = (
-        "Microseconds to decode and to encode one, all its fields, from bytes made by chance; frames are "
-        "whole datagrams. One run."
+        "Microseconds to decode and to encode a structure with all its fields, from random bytes; frames "
+        "are whole datagrams. One run."
     )
     part.lines = [
         "| | bytes | fields | decode, us | encode, us |",

@@ -40,55 +40,54 @@ PARTS: Final = (
     Part(
         "streams",
         "Streams",
-        "Two processes, each on a core of its own. What is written comes from a fresh source of 64 MiB.",
+        "Two processes, each on its own core. The written data comes from a fresh source of 64 MiB.",
         cases.streams,
     ),
     Part(
         "programs",
         "Programs at both ends",
-        "Two processes as above, which work between messages: round trips with work, AMP, files by HTTP.",
+        "Two processes as above, which compute between messages: round trips with work, AMP, files by HTTP.",
         cases.programs,
     ),
     Part(
         "connects",
-        "Connections that come, go and stay",
-        "Two processes as above. Memory is all that a process has beyond what it had before, its share of "
-        "what it shares included, of the end that has more. First contacts are between devices of their own, "
-        "`device=soft` with one address or two at each end. By shared memory a link group has one link, for "
-        "want of another path; several links are those of UDP.",
+        "Opening, closing and idle connections",
+        "Two processes as above. Memory is the growth of the process, including its share of shared "
+        "memory, at the end where it is larger. First contacts use new devices, `device=soft` with one "
+        "address or two at each end. Over shared memory a link group has one link, as there is no other "
+        "path; several links use UDP.",
         cases.comingAndGoing,
     ),
     Part(
         "managed",
-        "Connections of RDMA's communication manager",
+        "Connections of the communication manager",
         "Two processes as above, each with a software device. A connection is made by REQ, REP and RTU, and "
         "ended by DREQ and DREP.",
         cases.managed,
     ),
     Part(
         "rsockets",
-        "Streams of librdmacm's kind",
-        "Two processes as above, each with a software device, and rsockets between them, as `rsocket:` "
-        "strings have it; beside these what SMC-R does in the same run. TCP is measured with each.",
+        "rsocket streams",
+        "Two processes as above, each with a software device, and rsockets between them, by `rsocket:` "
+        "strings; SMC-R is measured in the same run. TCP is measured with each.",
         cases.rsockets,
         "ours",
     ),
     Part(
         "failover",
         "When a link fails",
-        "A server streams to a client over UDP, by a link group of two links. Each time the client's port of "
-        "the link in use goes down, and is up again until both links are there. A pause is the longest time "
-        "without a byte within 0.3 seconds.",
+        "A server streams to a client over UDP, by a link group of two links. Each time the client's "
+        "port of the link in use goes down, and comes up again until both links exist. A pause is the "
+        "longest time without a byte within 0.3 seconds.",
         cases.failing,
     ),
     Part(
         "verbs",
         "Verbs",
-        "The software device by its queue pairs, without SMC-R: two processes as above. Messages of bulk "
-        "transfers come from 64 MiB, too; up to 4 MiB are outstanding. Completions are counted in one of "
-        "the two processes, on its one core: those that its `CompletionReader` has taken on the polling "
-        "reactor and handed over, of 64-byte messages, posted again as they complete, 256 of them "
-        "outstanding.",
+        "Queue pairs of the software device, without SMC-R: two processes as above. Bulk transfers also "
+        "use 64 MiB of data; up to 4 MiB are outstanding. Completions are counted in one of the two "
+        "processes, on its one core: those that its `CompletionReader` delivers on the polling reactor, "
+        "for 64-byte messages that are posted again as they complete, 256 of them outstanding.",
         cases.verbs,
         "software device",
         "Twisted",
@@ -96,22 +95,22 @@ PARTS: Final = (
     Part(
         "btl",
         "Messages of the byte transfer layer",
-        "Two processes as above, each with a software device at a loopback address of its own: datagrams go "
-        "by shared memory, or where that is said by UDP. Bursts have 256 messages, and eight are under "
-        "way; of messages of 1 MiB, 8 MiB. The time ends when the receiver has answered that all are there. "
-        "MPI is MPICH, by its provider for TCP where that is named. Senders are processes that share one "
-        "core, each with a module of its own.",
+        "Two processes as above, each with a software device at its own loopback address: datagrams use "
+        "shared memory, or UDP where stated. Bursts have 256 messages, eight bursts are in flight; with "
+        "messages of 1 MiB, 8 MiB. The time ends when the receiver has confirmed that it has everything. "
+        "MPI is MPICH, with its TCP provider where stated. Senders are processes that share one core, "
+        "each with its own module.",
         btlcases.messages,
         "btl",
         "the other",
     ),
     Part(
         "btl-loss",
-        "Messages of the byte transfer layer over a wire that loses",
-        "Two processes as above, in two network namespaces, which wants privileges, joined by a veth pair "
-        "with an MTU of 1,500. It loses packets at random in both directions, one by one, since offloading "
-        "is off. Messages and writes are of 64 KiB. There is no delay but that of the two processes, so "
-        "that these figures say nothing of long paths.",
+        "Messages of the byte transfer layer with packet loss",
+        "Two processes as above, in two network namespaces (which requires privileges), joined by a veth "
+        "pair with an MTU of 1,500. It loses packets at random in both directions, one by one, since "
+        "offloading is off. Messages and writes are of 64 KiB. There is no delay except that of the two "
+        "processes, so these figures do not apply to long paths.",
         btlcases.losses,
         "btl",
         "the other",

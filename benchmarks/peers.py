@@ -89,7 +89,7 @@ def result(rounds: int, quick: bool) -> Section:
         "Others",
         told={"peers": [peer.asDict() for peer in found]},
         about=(
-            "Two processes on the same cores, with other ways to move bytes between them. None of them "
+            "Two processes on the same cores, with other methods of transferring data. None of them "
             "delivers to Twisted protocols; pyzmq and MPI move whole messages."
         ),
         lines=[

@@ -140,10 +140,10 @@ def markdown(page: Path, results: Results) -> str:
     """A page of results; its title and the command that writes it go by its name."""
     title, command = _PAGES.get(page.stem, _PAGES["benchmarks"])
     head = (
-        f"Written by `{command}`; run it to have the figures of your machine here. Each section may be "
-        "measured by itself, and tells when it was. Medians, with the least and the most in parentheses; "
-        "what is compared has taken turns. In charts, a mark is what should be reached. The results are in "
-        f"`{beside(page).name}`, too."
+        f"Written by `{command}`; run it for the figures of your machine. Each section can be measured "
+        "separately, and shows its date. Numbers are medians, with minimum and maximum in parentheses; "
+        "runs of what is compared alternate. Marks in charts are targets. The results are also in "
+        f"`{beside(page).name}`."
     )
     lines, before = [f"# {title}", "", head], None
     for section in results["sections"]:

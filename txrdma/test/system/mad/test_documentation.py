@@ -91,7 +91,7 @@ class PageTests(SynchronousTestCase):
 
     def test_besides(self) -> None:
         text = page("docs/from-python-rdma.md")
-        beside = re.findall(r"^```text\n.*?^```\n\nHere[^\n]*:\n\n```(\w+)$", text, re.MULTILINE | re.DOTALL)
+        beside = re.findall(r"(?ms)^```text\n.*?^```\n\ntxrdma[^\n]*:\n\n```(\w+)$", text)
         self.assertEqual(beside, ["python"] * text.count("```text"))
         self.assertGreaterEqual(len(beside), 7)
 
