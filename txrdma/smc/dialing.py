@@ -55,7 +55,6 @@ class _LoopbackResolver:
     def resolveHostName(
         self, resolutionReceiver: IResolutionReceiver, *args: Any, **kwargs: Any
     ) -> IHostResolution:
-        """Resolve a host name as L{IHostnameResolver} asks, with C{127.0.0.1} before C{::1}."""
         return self._resolver.resolveHostName(_LoopbackReceiver(resolutionReceiver), *args, **kwargs)
 
 
@@ -96,7 +95,6 @@ class Dialer:
 
     @property
     def nameResolver(self) -> IHostnameResolver:
-        """The reactor's, but of this host's own addresses those of IPv4 come first."""
         return _LoopbackResolver(self._reactor.nameResolver)
 
     def installNameResolver(self, resolver: IHostnameResolver) -> IHostnameResolver:

@@ -42,12 +42,6 @@ class SMCClientEndpoint:
         self._options = options
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """
-        Connect; the protocol is there when the handshake is over.
-
-        Fails as TCP does, also when it is cancelled, and with L{txrdma.smc.handshake.outcomes.NotSMC} where
-        plain TCP would not do.
-        """
         backend = backendNamed(self._options.backend)
         return backend.connect(self._reactor, self._host, self._port, protocolFactory, self._options)
 
@@ -69,7 +63,6 @@ class SMCServerEndpoint:
         self._options = options
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
-        """Listen, and fail as TCP does."""
         backend, options = backendNamed(self._options.backend), self._options
         return maybeDeferred(
             backend.listen,

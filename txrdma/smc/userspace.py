@@ -176,7 +176,6 @@ class SMCPort:
             opening.cancel()
 
     def startListening(self) -> None:
-        """Listen again, after C{stopListening}; fails as TCP does."""
         self._reception.stop()
         self._tcp.startListening()
         self._end()
@@ -184,7 +183,6 @@ class SMCPort:
         self._begin()
 
     def stopListening(self) -> Deferred[None]:
-        """Accept no more. Connections stay as they are."""
         self._end()
         return maybeDeferred(cast("Callable[[], Deferred[None]]", self._tcp.stopListening))
 
@@ -220,11 +218,9 @@ class SMCPort:
     # IPushProducer
 
     def pauseProducing(self) -> None:
-        """Accept no connection until C{resumeProducing}; the system lets as many wait as the backlog says."""
         self._tcp.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Accept connections again, first those that have waited."""
         self._tcp.resumeProducing()
 
     def stopProducing(self) -> None:
@@ -244,11 +240,6 @@ class UserspaceBackend:
     def connect(
         self, reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
     ) -> Deferred[IProtocol]:
-        """
-        Connect; the protocol is there when the handshake is over.
-
-        Fails as TCP does, and with L{txrdma.smc.handshake.outcomes.NotSMC} where plain TCP would not do.
-        """
         introspection.appear(reactor, report)
         return connect(reactor, host, port, factory, options)
 
@@ -261,7 +252,6 @@ class UserspaceBackend:
         factory: IProtocolFactory,
         options: Options,
     ) -> IListeningPort:
-        """Listen, and fail as TCP does."""
         reception = carrierFor(reactor, options).reception(backlog)
         stepping = _ServerFactory(factory, reactor, options, reception)
         use = reactorUse(reactor).hold()  # a carrier may open a device before we listen

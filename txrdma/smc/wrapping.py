@@ -71,7 +71,6 @@ class HandshakeProtocol(Protocol):
         return self._accepting.logPrefix()
 
     def makeConnection(self, transport: Any) -> None:
-        """Hand the connection to the factory."""
         try:
             self._accepting.connectionAccepted(transport, self._build)
         except BaseException:

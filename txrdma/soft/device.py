@@ -134,20 +134,16 @@ class SoftDevice:
     # Attributes.
 
     def gids(self, port: int) -> Sequence[GID]:
-        """The GID table: the IP address, as RoCE v2 writes it."""
         return tuple(entry.gid for entry in self._port(port).gidTable())
 
     def gidTable(self, port: int) -> Sequence[GIDEntry]:
-        """The GID table of a port, with the type and the interface of each entry."""
         return self._port(port).gidTable()
 
     def pkeys(self, port: int) -> Sequence[PKey]:
-        """The P_Key table: the default one, as RoCE has no other."""
         self._port(port)
         return PKEYS
 
     def portAttributes(self, port: int) -> PortAttributes:
-        """The port's present attributes: state, MTU and rate are those of its network interface."""
         return self._port(port).attributes()
 
     def setPortEnabled(self, port: int, isEnabled: bool) -> None:
@@ -165,7 +161,6 @@ class SoftDevice:
             port.look()
 
     def drive(self) -> bool:
-        """Do the work of the reactor once, after it has ended, as L{IDrivenDevice} asks."""
         return True in [route.drive() for port in self.ports for route in port.routes]
 
     def rest(self) -> None:
@@ -210,7 +205,6 @@ class SoftDevice:
     # Objects.
 
     def createProtectionDomain(self) -> IProtectionDomain:
-        """A new set of memory and queue pairs."""
         self._checkOpen()
         checkAvailable(self.domains, self.limits.maxProtectionDomains, "protection domains")
         domain = SoftProtectionDomain(self)
@@ -218,14 +212,12 @@ class SoftDevice:
         return domain
 
     def createChannel(self) -> ICompletionChannel:
-        """A descriptor that becomes readable when an armed completion queue has something."""
         self._checkOpen()
         channel = SoftCompletionChannel(self._channels.pop)
         self._channels[channel] = None
         return channel
 
     def createCompletionQueue(self, depth: int, channel: ICompletionChannel) -> ICompletionQueue:
-        """A queue for C{depth} completions."""
         self._checkOpen()
         if not isinstance(channel, SoftCompletionChannel) or channel not in self._channels:
             raise InvalidRequest(f"{channel!r} is no open channel of this device")
@@ -236,7 +228,6 @@ class SoftDevice:
         return queue
 
     def subscribe(self, listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
-        """Subscribe to asynchronous events; call the result to unsubscribe."""
         key = object()
         self._listeners[key] = listener
 
@@ -246,7 +237,6 @@ class SoftDevice:
         return unsubscribe
 
     def close(self) -> None:
-        """Close everything that was made from the device, then the device."""
         if self._closed:
             return
         self._closed = True

@@ -43,7 +43,6 @@ class SoftAddressHandle:
         return f"<SoftAddressHandle {self.address}>"
 
     def close(self) -> None:
-        """Destroy the handle; posted datagrams are still sent."""
         self._onClosed(self)
 
 
@@ -92,19 +91,16 @@ class SoftProtectionDomain(Domain):
         self._closed = False
 
     def allocateMemory(self, length: int, access: Access) -> IMemoryRegion:
-        """New zeroed memory that peers of the same host can map."""
         self._checkOpen()
         self._checkLength(length)
         return self.device.keys.allocate(self, length, access)
 
     def registerMemory(self, buffer: memoryview, access: Access) -> IMemoryRegion:
-        """Give writable, contiguous memory a key."""
         self._checkOpen()
         self._checkLength(memoryview(buffer).nbytes)
         return self.device.keys.register(self, buffer, access)
 
     def createAddressHandle(self, address: AddressVector) -> IAddressHandle:
-        """The address of a port, for datagrams."""
         self._checkOpen()
         handles, limits = self.device.addressHandles, self.device.limits
         checkAvailable(handles, limits.maxAddressHandles, "address handles")
@@ -114,7 +110,6 @@ class SoftProtectionDomain(Domain):
         return handle
 
     def createSharedReceiveQueue(self, maxReceive: int, maxSegments: int) -> ISharedReceiveQueue:
-        """A queue of so many receives, of so many segments each."""
         self._checkOpen()
         queues, limits = self.device.sharedReceiveQueues, self.device.limits
         checkRange("maxReceive", maxReceive, 1, limits.maxSharedReceiveQueueRequests)
@@ -134,7 +129,6 @@ class SoftProtectionDomain(Domain):
         capacity: Capacity,
         shared: ISharedReceiveQueue | None = None,
     ) -> IQueuePair:
-        """A new queue pair, in C{RESET}."""
         self._checkOpen()
         if shared is not None and (
             not isinstance(shared, SoftSharedReceiveQueue) or shared.domain is not self
@@ -149,7 +143,6 @@ class SoftProtectionDomain(Domain):
         self._queuePairs.pop(queuePair, None)
 
     def close(self) -> None:
-        """Close the domain: queue pairs first, then receive queues and handles, then memory."""
         if self._closed:
             return
         self._closed = True

@@ -64,7 +64,6 @@ class SoftDeviceStringParser:
     prefix = "soft"
 
     def parseDevice(self, reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
-        """Open the device that C{soft:...} asks for."""
         from txrdma.soft.device import openSoftDevice
 
         wanted = self.canonical(*args, **kwargs)
@@ -127,7 +126,6 @@ class SoftDeviceStringParser:
         )
 
     def available(self) -> Sequence[str]:
-        """A software device is always there."""
         return ["soft"]
 
 

@@ -151,15 +151,12 @@ class CompletionReader:
     # IReadDescriptor
 
     def fileno(self) -> int:
-        """The descriptor of the completion channel, as L{IReadDescriptor} asks."""
         return self._channel.fileno()
 
     def logPrefix(self) -> str:
-        """The prefix of the reader's lines in the log."""
         return "txrdma.verbs.completions"
 
     def doRead(self) -> None:
-        """Read, because an armed queue has a completion, or its events are not taken yet."""
         if self._polling is not None:
             self._channel.takeEvents()
             self._polling.addPollable(self)  # a quiet reader is only armed
@@ -168,7 +165,6 @@ class CompletionReader:
             self._turn(isReadable=True)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Stop: the reactor ends, or C{doRead} has raised."""
         if self._sources.isRunning:
             self.stop()
             if not reason.check(ConnectionLost, ConnectionDone):
@@ -289,7 +285,6 @@ class CompletionReader:
     # IPollable
 
     def arm(self) -> None:
-        """Arm the queues, so that the descriptor becomes readable."""
         self._sources.isArmed = True
         try:
             for queue in self._queues:

@@ -101,18 +101,15 @@ class Sentinel:
         reactor.addReader(self)
 
     def fileno(self) -> int:
-        """Descriptor that never becomes readable; -1 after C{close}."""
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """The log prefix of the sentinel."""
         return "smc"
 
     def doRead(self) -> None:
         """Do nothing."""
 
     def connectionLost(self, reason: Failure) -> None:
-        """Close, because the reactor has stopped."""
         self.close()
 
     def isOnDuty(self) -> bool:

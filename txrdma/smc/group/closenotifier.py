@@ -83,18 +83,14 @@ class CloseNotifier:
     # IReadDescriptor
 
     def fileno(self) -> int:
-        """Descriptor that is always readable; -1 when there is none."""
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """The log prefix."""
         return "smc"
 
     def doRead(self) -> None:
-        """Deliver pending C{connectionLost} calls."""
         self.notify()
 
     def connectionLost(self, reason: Failure) -> None:
-        """Notify at once from now on, because the reactor has stopped."""
         self.isPrompt = True
         self.notify()

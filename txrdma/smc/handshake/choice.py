@@ -37,11 +37,9 @@ class LocalCarrier:
         self._acceptsOtherUsers = anybody
 
     def approach(self) -> LocalApproach:
-        """The approach of one connection of a client."""
         return LocalApproach(self._reactor, self._takesTCP)
 
     def reception(self, room: int) -> Announcements:
-        """The reception of a listener with room for so many connections that wait."""
         return Announcements(self._reactor, self._acceptsOtherUsers, room)
 
 

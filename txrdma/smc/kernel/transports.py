@@ -147,7 +147,6 @@ class KernelConnection(Connection):
             super()._closeSocket(orderly)  # type: ignore[no-untyped-call]  # Twisted's
 
     def connectionLost(self, reason: Failure) -> None:
-        """See L{twisted.internet.tcp.Connection}."""
         poll, self._poll = self._poll, None
         if poll is not None and poll.active():
             poll.cancel()
@@ -300,12 +299,6 @@ class KernelBackend:
     def connect(
         self, reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
     ) -> Deferred[IProtocol]:
-        """
-        Connect to a host and a port. The Deferred fires after the SMC handshake.
-
-        Fails like TCP, with C{ConnectBindError} if the kernel has no SMC sockets, and with
-        L{txrdma.smc.handshake.outcomes.NotSMC} if the connection fell back to TCP and that is not allowed.
-        """
         control.appear(reactor, report)
         policy = EndpointPolicy(f"connection to {host}:{port}", options.fallback)
         endpoint = endpointTo(reactor, host, port, options, partial(dial, reactor, policy))
@@ -320,11 +313,5 @@ class KernelBackend:
         factory: IProtocolFactory,
         options: Options,
     ) -> IListeningPort:
-        """
-        Listen on a port.
-
-        @param interface: a local address; empty for all interfaces.
-        @raise CannotListenError: as for TCP, and if the kernel has no SMC sockets.
-        """
         control.appear(reactor, report)
         return cast(IListeningPort, listen(reactor, options.fallback, port, factory, backlog, interface))

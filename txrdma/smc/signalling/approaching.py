@@ -97,7 +97,6 @@ class LocalApproach:
 
     @property
     def isExpected(self) -> bool:
-        """Whether the listener has said that it expects the connection."""
         return self.announcement is not None and self.announcement.user >= 0
 
     def _answered(self, announcement: Announcement, client: IDialing, proceed: Callable[[], None]) -> None:
@@ -138,6 +137,5 @@ class LocalApproach:
             self.announcement.close()
 
     def close(self) -> None:
-        """Let the listener wait no more, and call nobody. Twice is fine."""
         if self.announcement is not None:
             self.announcement.forget()

@@ -92,7 +92,6 @@ class AgreedReception:
         self._announced.prepare(listening)
 
     def begin(self, place: Place) -> None:
-        """Begin to answer those that announce themselves."""
         self._announced.begin(place)
 
     def arrived(self, transport: Connection) -> IServerSignal:
@@ -100,7 +99,6 @@ class AgreedReception:
         return self._announced.arrived(transport) or AgreedArrival()
 
     def stop(self) -> None:
-        """Answer no more clients. Twice is fine."""
         self._announced.stop()
 
 
@@ -118,9 +116,7 @@ class AgreedCarrier:
         self._announced = announced
 
     def approach(self) -> AgreedApproach:
-        """The approach of one connection of a client."""
         return AgreedApproach(self._reactor, self._takesTCP)
 
     def reception(self, room: int) -> AgreedReception:
-        """The reception of a listener with room for so many connections that wait."""
         return AgreedReception(self._announced.reception(room))

@@ -95,7 +95,6 @@ class DialedClient(Client):
         cast(IReactorTime, self.reactor).callLater(0, self.resolveAddress)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Lose the connection, and the approach with it."""
         approach, self.approach = self.approach, None
         if approach is not None:
             approach.close()

@@ -121,12 +121,10 @@ class Announced:
 
     @property
     def process(self) -> Credentials:
-        """The client's process, by the kernel's word."""
         return self.client
 
     @property
     def user(self) -> int:
-        """The user that the client's process runs as, by the kernel's word."""
         return self.client.user
 
     def expect(self, withdrawn: Callable[[], None]) -> None:
@@ -259,7 +257,6 @@ class Announcements:
         """Do nothing: the socket may listen as it is."""
 
     def begin(self, place: Place) -> None:
-        """Begin to answer for the TCP listener at a place."""
         purpose = f"to announce a connection to {place}"
         try:
             self._listener = LocalListener(
@@ -359,7 +356,6 @@ class Announcements:
             self._admit()
 
     def stop(self) -> None:
-        """Answer no more; who still waits for a connection to be accepted hears that it won't be."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()

@@ -77,11 +77,9 @@ class ProvingSocket:
         reactor.addReader(self)
 
     def fileno(self) -> int:
-        """The descriptor of the socket; -1 when closed."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """The log prefix of proofs."""
         return "smc"
 
     @property
@@ -90,7 +88,6 @@ class ProvingSocket:
         return Place.of(*self._socket.getsockname()[:2])
 
     def doRead(self) -> None:
-        """Take one datagram, or the error that stands for one."""
         try:
             data, sender = self._socket.recvfrom(256)
         except BlockingIOError:
@@ -110,7 +107,6 @@ class ProvingSocket:
             pass  # as if it were lost on the way
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor is torn down."""
         self.close()
 
     def close(self) -> None:
@@ -237,7 +233,6 @@ class NeighbourReception:
         self._announcements.prepare(listening)
 
     def begin(self, place: Place) -> None:
-        """Begin to answer for the TCP listener at a place."""
         self._announcements.begin(place)
         name = listenersAt(place.port) + secrets.token_hex(8)
         purpose = f"to announce a connection to {place} from another network namespace"
@@ -266,7 +261,6 @@ class NeighbourReception:
         return self._announcements.arrived(transport)
 
     def stop(self) -> None:
-        """Answer no more clients. Twice is fine."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()

@@ -266,7 +266,6 @@ class NeighbourApproach(LocalApproach):
 
     @property
     def directory(self) -> str:
-        """The directory, if the listener was found there."""
         return "" if self.announcement is None else self.announcement.directory
 
     def _seek(self, client: IDialing, proceed: Callable[[], None]) -> bool:
@@ -290,7 +289,6 @@ class NeighbourApproach(LocalApproach):
         return super().failed(error)
 
     def close(self) -> None:
-        """Let nobody wait any more, and call nobody. Twice is fine."""
         self._forgetSearch()
         super().close()
 
@@ -321,9 +319,7 @@ class NeighbourCarrier:
         self._place = place
 
     def approach(self) -> NeighbourApproach:
-        """The approach of one connection of a client."""
         return NeighbourApproach(self._reactor, self._takesTCP, self._place)
 
     def reception(self, room: int) -> NeighbourReception:
-        """The reception of a listener with room for so many connections that wait."""
         return NeighbourReception(self._reactor, self._local(room), self._place)

@@ -108,7 +108,6 @@ class MarkedApproach:
         self._announced.decideNow()
 
     def close(self) -> None:
-        """Let the listener on this host wait no more. Twice is fine."""
         self._announced.close()
 
 
@@ -155,7 +154,6 @@ class MarkedReception:
         )
 
     def begin(self, place: Place) -> None:
-        """Begin to answer those that announce themselves."""
         self._announced.begin(place)
 
     def arrived(self, transport: Connection) -> IServerSignal | None:
@@ -168,7 +166,6 @@ class MarkedReception:
         return MarkedArrival()
 
     def stop(self) -> None:
-        """Answer no more clients. Twice is fine."""
         self._announced.stop()
 
 
@@ -196,11 +193,9 @@ class MarkedCarrier:
         self._announced = announced
 
     def approach(self) -> MarkedApproach:
-        """The approach of one connection of a client."""
         return MarkedApproach(
             self._reactor, self._takesTCP, self._option, self._isServed, self._announced.approach()
         )
 
     def reception(self, room: int) -> MarkedReception:
-        """The reception of a listener with room for so many connections that wait."""
         return MarkedReception(self._option, self._isServed, self._announced.reception(room))

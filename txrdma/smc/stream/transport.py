@@ -62,11 +62,9 @@ class SMCTransport(StreamTransport[Stream]):
             tcp.setTcpNoDelay(enabled)
 
     def getTcpKeepAlive(self) -> bool:
-        """Whether keep-alive is set on the TCP connection beneath; False when there is none."""
         return (tcp := self.stream.tcp) is not None and tcp.getTcpKeepAlive()
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
-        """Have TCP look after the peer's host, too."""
         if (tcp := self.stream.tcp) is not None:
             tcp.setTcpKeepAlive(enabled)
 
@@ -103,7 +101,6 @@ class SMCTransport(StreamTransport[Stream]):
 
     @property
     def smc(self) -> status.SMCStatus:
-        """The status of this connection: its device, link group, counters and diagnosis."""
         return status.SMCStatus(self.stream)
 
 

@@ -84,7 +84,6 @@ class SoftCompletionChannel:
         return self._open().writing
 
     def fileno(self) -> int:
-        """A descriptor that polls readable while there are events to take; -1 when closed."""
         return -1 if self._bell is None else self._bell.reading
 
     def ring(self) -> None:
@@ -93,7 +92,6 @@ class SoftCompletionChannel:
             self._bell.ring()
 
     def takeEvents(self) -> Sequence[ICompletionQueue]:
-        """The queues that had something since they were armed; each is now unarmed."""
         if self._open().silence():
             self._rung = True  # completions that are found now need no ring
             for queue in self._queues:
@@ -103,7 +101,6 @@ class SoftCompletionChannel:
         return events
 
     def close(self) -> None:
-        """Close the descriptor. It must have left the reactor before."""
         bell, self._bell = self._bell, None
         if bell is not None:
             bell.close()
@@ -156,7 +153,6 @@ class SoftCompletionQueue:
     # For readers.
 
     def arm(self, solicitedOnly: bool = False) -> None:
-        """Raise one event for the next completion, or the next solicited one; failures count as solicited."""
         if not solicitedOnly or self.armed == _UNARMED:  # any includes solicited (IBA 11.4.2.2)
             self.armed = _SOLICITED if solicitedOnly else _NEXT
         if self.isLive:
@@ -164,20 +160,14 @@ class SoftCompletionQueue:
 
     @property
     def isLive(self) -> bool:
-        """
-        Whether C{poll} finds what a peer has done this moment, without any help: so with shared memory, and
-        with datagrams.
-        """
         return bool(self._polls or self._lanes)
 
     def disarm(self) -> None:
-        """Cancel wakeups, because the queue is polled."""
         self.armed = _UNARMED
         if self.isLive:
             self._armRoutes()
 
     def poll(self, limit: int) -> Sequence[Completion]:
-        """Take at most C{limit} completions, oldest first."""
         if self._polls and len(self._completions) < limit:  # otherwise there is enough without polling
             self._polling = True  # the caller needs no event for these
             try:
@@ -195,7 +185,6 @@ class SoftCompletionQueue:
         return [completions.popleft() for _ in range(limit)]
 
     def close(self) -> None:
-        """Destroy the queue; queue pairs that still complete into it go to ERR."""
         if self._closed:
             return
         self._closed = True

@@ -104,11 +104,6 @@ class Region:
         return Segment(self.address + offset, self.length - offset if length is None else length, self.lkey)
 
     def close(self) -> None:
-        """
-        Deregister the memory region.
-
-        Allocated memory is unmapped now, or when the last slice of C{view} is released.
-        """
         if not self.valid:
             return
         self.valid = False

@@ -137,18 +137,11 @@ class SoftQueuePair:
 
     @property
     def route(self) -> str:
-        """C{'shared-memory'} or C{'rocev2'}; C{''} before C{RTR}."""
         return "" if self._route is None else self._route.name
 
     # Posting.
 
     def postSend(self, requests: Sequence[SendRequest]) -> None:
-        """
-        Append to the send queue, in order.
-
-        @raise InvalidRequest: the state or a request's form does not allow it.
-        @raise QueueFull: there is no room for all of them.
-        """
         count = len(requests)
         if self.state is not _RTS or self.kind is not QPKind.RC:
             if self.state is _RTS and self._arePlainDatagrams(requests) and count <= self.free:
@@ -173,12 +166,6 @@ class SoftQueuePair:
         self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
-        """
-        Append to the receive queue, in order.
-
-        @raise InvalidRequest: the state or a request's form does not allow it.
-        @raise QueueFull: there is no room for all of them.
-        """
         receives = self.receives
         if self.shared is not None:
             raise InvalidRequest("this queue pair takes its receives from a shared queue: post them there")
@@ -256,11 +243,6 @@ class SoftQueuePair:
     # States.
 
     def modify(self, attributes: QPAttributes) -> None:
-        """
-        Change the state or other attributes of the queue pair (IBA 11.2.4.2).
-
-        @raise InvalidRequest: the transition, or an attribute with it, is not allowed; nothing has changed.
-        """
         if self._closed:
             raise InvalidRequest("the queue pair is closed")
         before, current = self.attributes, self.state
@@ -296,11 +278,9 @@ class SoftQueuePair:
             self._release()
 
     def query(self) -> QPAttributes:
-        """All attributes as they are."""
         return self.attributes.changed(state=self.state, currentState=self.state)
 
     def close(self) -> None:
-        """Destroy the queue pair, without completions for outstanding requests."""
         if self._closed:
             return
         self._reset()

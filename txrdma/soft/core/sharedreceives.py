@@ -64,12 +64,6 @@ class SoftSharedReceiveQueue:
         return f"<SoftSharedReceiveQueue {len(self.receives)} of {self.maxReceive}>"
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
-        """
-        Append to the queue, in order.
-
-        @raise InvalidRequest: the queue is closed, or a request's form does not allow it.
-        @raise QueueFull: there is no room for all of them.
-        """
         self._checkOpen()
         receives = self.receives
         if len(receives) + len(requests) > self.maxReceive:
@@ -83,11 +77,6 @@ class SoftSharedReceiveQueue:
             posted()
 
     def arm(self, limit: int) -> None:
-        """
-        Raise one C{SRQ_LIMIT_REACHED} when fewer than C{limit} receives are left; 0 is never.
-
-        @raise InvalidRequest: it is more than C{maxReceive}.
-        """
         self._checkOpen()
         if not 0 <= limit <= self.maxReceive:
             raise InvalidRequest(f"the limit is from 0 to {self.maxReceive}, not {limit}")
@@ -96,11 +85,9 @@ class SoftSharedReceiveQueue:
             self._raiseLimit()
 
     def limit(self) -> int:
-        """The limit that the queue is armed for; 0 when it is not armed."""
         return self.receives.limit
 
     def close(self) -> None:
-        """Destroy it; queue pairs that still take from it go to ERR."""
         if self._closed:
             return
         self._closed = True

@@ -279,15 +279,12 @@ class UDPCarrier:
     # IReadDescriptor, IWriteDescriptor
 
     def fileno(self) -> int:
-        """The descriptor of the UDP socket, or -1 when it is closed."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """The prefix of the carrier's lines in the log, as L{IReadDescriptor} asks."""
         return "RoCE"
 
     def doRead(self) -> None:
-        """Take what has come, but not for ever."""
         receiver = self._receiver
         buffers, data, ancillarySize = self._buffers, self._data, self._ancillary
         for number in range(1, _AT_ONCE + 1):
@@ -316,7 +313,6 @@ class UDPCarrier:
             receiver.turnEnded()
 
     def doWrite(self) -> None:
-        """Let the receiver send again: the UDP socket has room."""
         self._reactor.removeWriter(self)
         self._writing = False
         if self._receiver is not None:

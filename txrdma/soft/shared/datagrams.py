@@ -56,15 +56,12 @@ class _WakeupDescriptor:
         self.doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """The eventfd; -1 when it is closed."""
         return self.doorbell
 
     def logPrefix(self) -> str:
-        """The prefix of its lines in the log."""
         return "txrdma.soft.shared.datagrams"
 
     def doRead(self) -> None:
-        """Poll all lanes, because a peer has rung."""
         self._lanes.woken()
 
     def silence(self) -> None:
@@ -79,7 +76,6 @@ class _WakeupDescriptor:
         os.eventfd_write(self.doorbell, 1)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Close the lanes, unless the reactor has ended."""
         if not reason.check(ConnectionLost, ConnectionDone):
             self._lanes.close()
 

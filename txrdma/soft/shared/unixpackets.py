@@ -203,11 +203,9 @@ class PacketSocket:
         return self._closed
 
     def fileno(self) -> int:
-        """The socket's; -1 when closed."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """The prefix of log messages."""
         return "txrdma.soft.shared.routes"
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -261,7 +259,6 @@ class PacketSocket:
             self._reactor.removeWriter(self)
 
     def doWrite(self) -> None:
-        """Send queued messages."""
         while self._queued:
             message, descriptors = self._queued.popleft()
             if not self._sent(message, descriptors):
@@ -278,7 +275,6 @@ class PacketSocket:
         self.doRead()
 
     def doRead(self) -> None:
-        """Receive some messages, and hand them to the receiver."""
         for _ in range(_AT_ONCE):
             if self._closed or not self._receive():
                 return

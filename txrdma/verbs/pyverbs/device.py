@@ -99,23 +99,18 @@ class PyverbsDevice:
 
     @cached_property
     def limits(self) -> DeviceLimits:
-        """The limits of the device."""
         return deviceLimits(self.verbs, self._checkOpen(), self._known)
 
     def gids(self, port: int) -> Sequence[GID]:
-        """The GID table of a port."""
         return tuple(entry.gid for entry in self.gidTable(port))
 
     def gidTable(self, port: int) -> Sequence[GIDEntry]:
-        """The GID table of a port, with the type and the interface of each entry."""
         return self._ask(port, gidTable)
 
     def pkeys(self, port: int) -> Sequence[PKey]:
-        """The P_Key table of a port."""
         return self._ask(port, pkeyTable)
 
     def portAttributes(self, port: int) -> PortAttributes:
-        """The port's present attributes, as the kernel reports them."""
         return self._ask(port, lambda context, port: portAttributes(self.name, context, port))
 
     def _ask(self, port: int, ask: Callable[[Any, int], _Fact]) -> _Fact:
@@ -130,7 +125,6 @@ class PyverbsDevice:
     # Objects.
 
     def createProtectionDomain(self) -> IProtectionDomain:
-        """A new set of memory and queue pairs."""
         try:
             raw = self.verbs.PD(self._checkOpen())
         except self.verbs.Error as error:
@@ -140,14 +134,12 @@ class PyverbsDevice:
         return domain
 
     def createChannel(self) -> ICompletionChannel:
-        """A descriptor that becomes readable when an armed completion queue has something."""
         self._checkOpen()
         channel = PyverbsCompletionChannel(self._channels.pop)
         self._channels[channel] = None
         return channel
 
     def createCompletionQueue(self, depth: int, channel: ICompletionChannel) -> ICompletionQueue:
-        """A queue for at least C{depth} completions."""
         context = self._checkOpen()
         if not isinstance(channel, PyverbsCompletionChannel) or channel not in self._channels:
             raise InvalidRequest(f"{channel!r} is no channel of this device, or closed")
@@ -160,7 +152,6 @@ class PyverbsDevice:
         return queue
 
     def subscribe(self, listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
-        """Subscribe to asynchronous events; call the result to unsubscribe."""
         key = object()
         self._listeners[key] = listener
 
@@ -170,7 +161,6 @@ class PyverbsDevice:
         return unsubscribe
 
     def close(self) -> None:
-        """Close everything that was made from the device, then the device."""
         if self._closed:
             return
         self._closed = True
@@ -230,18 +220,15 @@ class PyverbsDevice:
             self._readers.append(EventReader(reactor, self._removals.fileno(), self.readRemovals))
 
     def rest(self) -> None:
-        """Leave the reactor; the caller watches C{descriptors} instead. Idempotent."""
         for reader in self._readers:
             reader.stop()
 
     def wake(self) -> None:
-        """Return to the reactor. Idempotent."""
         if self._error is None:
             for reader in self._readers:
                 reader.start()
 
     def descriptors(self) -> Sequence[int]:
-        """The file descriptors of the device's events, and of its removal."""
         return [] if self._error is not None else [reader.fileno() for reader in self._readers]
 
     def attend(self) -> None:

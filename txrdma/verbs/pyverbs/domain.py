@@ -97,11 +97,6 @@ class PyverbsMemoryRegion:
         return f"<PyverbsMemoryRegion {self.address:#x}+{self.length}{'' if self._raw else ' closed'}>"
 
     def close(self) -> None:
-        """
-        Deregister the memory region.
-
-        Allocated memory is unmapped now, or when the last slice of C{view} is released.
-        """
         self.lost()
         if self._onClosed is _nobody:
             return
@@ -147,7 +142,6 @@ class PyverbsAddressHandle:
         self._onClosed = closed
 
     def close(self) -> None:
-        """Destroy the address handle."""
         raw, self.raw = self.raw, None
         if raw is not None:
             self._tracker.close(raw)
@@ -171,7 +165,6 @@ class PyverbsProtectionDomain:
         self._regions: dict[PyverbsMemoryRegion, None] = {}
 
     def allocateMemory(self, length: int, access: Access) -> IMemoryRegion:
-        """New zeroed memory, whole pages."""
         self._checkOpen()
         if length < 1:
             raise InvalidRequest(f"a memory region has at least one byte, not {length}")
@@ -182,7 +175,6 @@ class PyverbsProtectionDomain:
         return self._register(memoryview(mapping)[:length], access, mapping)
 
     def registerMemory(self, buffer: memoryview, access: Access) -> IMemoryRegion:
-        """Register a writable, contiguous buffer."""
         self._checkOpen()
         view = memoryview(buffer)
         if view.readonly or not view.c_contiguous:
@@ -201,7 +193,6 @@ class PyverbsProtectionDomain:
         return region
 
     def createAddressHandle(self, address: AddressVector) -> IAddressHandle:
-        """The address of a port, for datagrams."""
         self._checkOpen()
         try:
             raw = self._verbs.AH(self._raw, attr=addressToPyverbs(self._verbs, address))
@@ -212,7 +203,6 @@ class PyverbsProtectionDomain:
         return handle
 
     def createSharedReceiveQueue(self, maxReceive: int, maxSegments: int) -> ISharedReceiveQueue:
-        """A queue of at least so many receives."""
         self._checkOpen()
         if maxReceive < 1 or maxSegments < 0:
             raise InvalidRequest(f"no shared receive queue of {maxReceive} with {maxSegments} segments")
@@ -230,7 +220,6 @@ class PyverbsProtectionDomain:
         capacity: Capacity,
         shared: ISharedReceiveQueue | None = None,
     ) -> IQueuePair:
-        """A new queue pair, in C{RESET}."""
         self._checkOpen()
         verbs = self._verbs
         if kind not in (QPKind.RC, QPKind.UD):
@@ -270,7 +259,6 @@ class PyverbsProtectionDomain:
         return queuePair
 
     def close(self) -> None:
-        """Close the domain, its queue pairs first, then its memory."""
         if self._error is _CLOSED:
             return
         closeEach(*self._queuePairs, *self._shared, *self._handles, *self._regions)

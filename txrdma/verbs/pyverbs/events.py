@@ -129,15 +129,12 @@ class EventReader:
         self._reactor.addReader(self)
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable with an event."""
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """The prefix of the reader's lines in the log."""
         return "txrdma.verbs.pyverbs"
 
     def doRead(self) -> None:
-        """Have the device read the event; stop when the device was collected."""
         device = self._device()
         if device is None:
             self.stop()
@@ -145,7 +142,6 @@ class EventReader:
             getattr(device, self._method)()
 
     def connectionLost(self, reason: Failure) -> None:
-        """Stop reading."""
         self.stop()
 
     def stop(self) -> None:

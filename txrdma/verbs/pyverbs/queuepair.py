@@ -140,7 +140,6 @@ class PyverbsQueuePair:
         return self._state
 
     def modify(self, attributes: QPAttributes) -> None:
-        """Change the state or other attributes of the queue pair (IBA 11.2.4.2)."""
         raw = self._checkRaw()
         said, mask = toPyverbs(self._verbs, attributes)
         self._domain.admit(attributes)
@@ -162,7 +161,6 @@ class PyverbsQueuePair:
                 queue.forget(self)
 
     def query(self) -> QPAttributes:
-        """All attributes that were set, as the device has them."""
         try:
             known, _init = self._checkRaw().query(EVERYTHING)
         except self._verbs.Error as error:
@@ -170,7 +168,6 @@ class PyverbsQueuePair:
         return fromPyverbs(known, (self._said | {"state"}) - {"currentState"})
 
     def postSend(self, requests: Sequence[SendRequest]) -> None:
-        """Append to the send queue."""
         self._checkOpen()
         for request in requests:
             checkSend(request, self.kind, self.capacity)
@@ -203,7 +200,6 @@ class PyverbsQueuePair:
         self._quiet = quiet
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
-        """Append to the receive queue."""
         self._checkOpen()
         if self._shared is not None:
             raise InvalidRequest("the queue pair takes its receives from a shared queue")
@@ -228,7 +224,6 @@ class PyverbsQueuePair:
         self._post(self._receives, posted, post)
 
     def close(self) -> None:
-        """Destroy the queue pair, without completions for outstanding requests."""
         if self._error is _CLOSED:
             return
         self._error = _CLOSED

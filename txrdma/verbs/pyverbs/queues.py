@@ -77,11 +77,9 @@ class PyverbsCompletionChannel:
         self._rung: dict[PyverbsCompletionQueue, None] = {}
 
     def fileno(self) -> int:
-        """A descriptor that polls readable while there are events to take; -1 when closed."""
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def takeEvents(self) -> Sequence[ICompletionQueue]:
-        """The queues that had something since they were armed; each is now unarmed."""
         if self._epoll is None:
             raise InvalidRequest("the completion channel is closed")
         taken: dict[PyverbsCompletionQueue, None] = {}
@@ -97,7 +95,6 @@ class PyverbsCompletionChannel:
         return list(taken)
 
     def close(self) -> None:
-        """Close the descriptor. It must have left the reactor before."""
         epoll, self._epoll = self._epoll, None
         if epoll is None:
             return
@@ -178,7 +175,6 @@ class PyverbsCompletionQueue:
     # For readers.
 
     def arm(self, solicitedOnly: bool = False) -> None:
-        """Raise one event for the next completion, or the next solicited one."""
         if self.closed:
             return
         self._armed = True
@@ -200,7 +196,6 @@ class PyverbsCompletionQueue:
         return armed
 
     def poll(self, limit: int) -> Sequence[Completion]:
-        """Take at most C{limit} completions, oldest first."""
         made = self._made
         if not made:
             return self._take(limit)
@@ -210,7 +205,6 @@ class PyverbsCompletionQueue:
         return taken
 
     def close(self) -> None:
-        """Destroy the queue; queue pairs that still complete into it go to ERR."""
         if self.closed:
             return
         self.closed = True
