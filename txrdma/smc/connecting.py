@@ -99,11 +99,9 @@ class Connecting(HandshakeFactory):
     # As TCP clients want it of a factory
 
     def startedConnecting(self, connector: IConnector) -> None:
-        """Remember the TCP client, for who cancels."""
         self._connector = connector
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        """Fail, as there is no TCP connection."""
         self._failed(reason)
 
     def clientConnectionLost(self, connector: IConnector, reason: Failure) -> None:
@@ -113,10 +111,5 @@ class Connecting(HandshakeFactory):
 def connect(
     reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
 ) -> Deferred[IProtocol]:
-    """
-    Connect; the protocol is there when the handshake is over.
-
-    Fails as TCP does, and with L{txrdma.smc.handshake.outcomes.NotSMC} where plain TCP would not do.
-    """
     connecting = Connecting(factory, reactor, options, f"connection to {host}:{port}")
     return connecting.toAddress(host, port) if isNumeric(host) else connecting.toName(host, port)

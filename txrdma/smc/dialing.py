@@ -87,9 +87,6 @@ class Dialer:
     """A reactor whose TCP clients are made by somebody else."""
 
     def __init__(self, reactor: Any, connect: ConnectTCP) -> None:
-        """
-        @param connect: makes a TCP client, and has it connect.
-        """
         self._reactor = reactor
         self._connect = connect
 

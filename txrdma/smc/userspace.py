@@ -90,7 +90,6 @@ class PreparedPort(Port):
     reception: IListenerSignal
 
     def createInternetSocket(self) -> socket.socket:
-        """Create and prepare the socket."""
         made = cast(socket.socket, super().createInternetSocket())  # type: ignore[no-untyped-call]  # Twisted's
         self.reception.prepare(made)
         return made
@@ -189,18 +188,15 @@ class SMCPort:
     loseConnection = stopListening
 
     def connectionLost(self, reason: Failure) -> None:
-        """Close the port at once, as the reactor does with a port of TCP when it ends."""
         self._end()
         self._tcp.connectionLost(reason)
 
     @property
     def connected(self) -> bool:
-        """Whether the port listens on its TCP address."""
         return bool(self._tcp.connected)
 
     @property
     def disconnected(self) -> bool:
-        """The port has been stopped."""
         return bool(self._tcp.disconnected)
 
     def getHost(self) -> IAddress:
@@ -208,7 +204,6 @@ class SMCPort:
 
     @property
     def socket(self) -> Any:
-        """The listening TCP socket, by the name that ports of Twisted have for it."""
         return self._tcp.socket
 
     def fileno(self) -> int:

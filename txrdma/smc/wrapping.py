@@ -47,7 +47,6 @@ class AcceptingFactory(HandshakeFactory):
     def buildProtocol(  # type: ignore[override]  # HandshakeProtocol has no factory of Twisted's kind
         self, addr: IAddress | None
     ) -> IProtocol:
-        """Build the protocol that hands the accepted connection to L{connectionAccepted}."""
         return HandshakeProtocol(self, self.builder(addr))
 
     def connectionAccepted(self, transport: Connection, build: Build) -> None:

@@ -164,7 +164,6 @@ class SoftDevice:
         return True in [route.drive() for port in self.ports for route in port.routes]
 
     def rest(self) -> None:
-        """Leave the reactor, as L{IRestingDevice} asks: provided if all connections use shared memory."""
         for route in self._resting:
             route.rest()
         if self._interfaces is not None:
@@ -174,7 +173,6 @@ class SoftDevice:
             self._tell()
 
     def wake(self) -> None:
-        """Be part of the reactor again, as L{IRestingDevice} asks."""
         if self._closed:
             return
         for route in self._resting:
@@ -184,22 +182,18 @@ class SoftDevice:
 
     @property
     def address(self) -> str:
-        """The IP address of the first port."""
         return self.ports[0].address
 
     @property
     def port(self) -> int:
-        """The UDP port of the first port."""
         return self.ports[0].udpPort
 
     @property
     def mac(self) -> MACAddress:
-        """The MAC address of the first port."""
         return self.ports[0].mac
 
     @property
     def routes(self) -> Sequence[RoutePort]:
-        """The routes of the first port."""
         return self.ports[0].routes
 
     # Objects.
@@ -288,11 +282,6 @@ class SoftDevice:
         raise DeviceUnavailable(f"no route of {self!r} leads to {attributes.address}")
 
     def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
-        """
-        Check attributes against the device.
-
-        @raise InvalidRequest: the device does not have what they name.
-        """
         port = current.port if asked.port is None else asked.port
         if asked.port is not None:
             self._port(asked.port)
@@ -316,14 +305,12 @@ class SoftDevice:
                 raise InvalidRequest(f"{mtu!r} is more than the active MTU of the alternate path's port")
 
     def notify(self, event: AsyncEvent) -> None:
-        """Deliver an event to listeners, in the next reactor iteration."""
         if self._listeners and not self._closed:
             self._events.append(event)
             if self._eventCall is None or not self._eventCall.active():
                 self._eventCall = self._reactor.callLater(0, self._tell)
 
     def forget(self, queuePair: SoftQueuePair) -> None:
-        """Forget a queue pair that has been closed."""
         self._queuePairs.pop(queuePair, None)
         self._numbers.discard(queuePair.number)
         self._oldNumbers.add(queuePair.number)
@@ -338,7 +325,6 @@ class SoftDevice:
         capacity: Capacity,
         shared: SoftSharedReceiveQueue | None,
     ) -> SoftQueuePair:
-        """Create a queue pair of a protection domain, which has checked C{shared}."""
         if kind not in (QPKind.RC, QPKind.UD, QPKind.GSI):
             raise InvalidRequest(f"queue pairs are RC, UD or GSI here, not {kind!r}")
         for queue in (send, receive):

@@ -139,7 +139,6 @@ class SoftProtectionDomain(Domain):
         return queuePair
 
     def forget(self, queuePair: SoftQueuePair) -> None:
-        """Forget a queue pair of the domain that has been closed."""
         self._queuePairs.pop(queuePair, None)
 
     def close(self) -> None:

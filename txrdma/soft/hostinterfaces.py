@@ -71,7 +71,6 @@ class HostInterfaces:
         return None if self._network is None else self
 
     def interfaceOf(self, address: str) -> NetworkInterface | None:
-        """The interface that has this IP address, usable; None without one."""
         if self._network is None:
             raise DeviceUnavailable("the network interfaces can't be read")
         found = self._network.interfaceOf(address)
@@ -83,7 +82,6 @@ class HostInterfaces:
         return found
 
     def rate(self, name: str) -> int:
-        """The rate of an interface's link, in bits per second; 0 if unknown."""
         if self._socket is None or sys.platform != "linux":
             return 0
         settings = array.array("B", _SETTINGS.pack(_GET_SETTINGS, 0, 0))
@@ -120,7 +118,6 @@ class HostInterfaces:
                 _log.warn("network interfaces can't be watched: {error}", error=error)
 
     def close(self) -> None:
-        """Stop watching, and close the sockets. Idempotent."""
         self._watching = None
         asking, self._socket = self._socket, None
         if asking is not None:

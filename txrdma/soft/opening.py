@@ -42,9 +42,6 @@ class _DatagramsOnly:
     """A RoCE port for datagrams only, of a device whose connections use shared memory; made on first use."""
 
     def __init__(self, carrier: UDPCarrier, makePort: Callable[[], RoutePort]) -> None:
-        """
-        @param makePort: makes the port that uses the carrier, when it is needed first.
-        """
         self._carrier = carrier
         self._makePort = makePort
         self._port: RoutePort | None = None
@@ -70,7 +67,6 @@ class _DatagramsOnly:
         return self._port.connect(owner)
 
     def drive(self) -> bool:
-        """Do nothing: datagrams may be lost."""
         return False
 
     def setEnabled(self, isEnabled: bool) -> None:
@@ -151,7 +147,6 @@ def _sharedMemory(
     isNeeded: bool,
     runtime: str | None,
 ) -> SharedMemoryPort | None:
-    """The shared memory route, if the system has it."""
     try:
         if sys.platform != "linux":
             raise DeviceUnavailable("the shared memory route needs Linux")

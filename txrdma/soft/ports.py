@@ -112,7 +112,6 @@ class SoftPort:
         return (GIDEntry(self._gid if self.hasAddress else NO_GID, GIDType.ROCE_V2, self._netdev),)
 
     def attributes(self) -> PortAttributes:
-        """The port's present attributes: state, MTU and rate are those of its network interface."""
         self.look()
         interface = self._interface
         rate = 0 if self._interfaces is None or interface is None else self._interfaces.rate(interface.name)
@@ -170,7 +169,6 @@ class SoftPort:
         self._compare(hadAddress, wasActive)
 
     def setEnabled(self, isEnabled: bool) -> None:
-        """Take the port down, or up again, by command."""
         if isEnabled == self.isEnabled:
             return
         wasActive = self.isActive
@@ -194,7 +192,6 @@ class SoftPort:
         self._notify(AsyncEvent(kind, port=self.number))
 
     def _log(self, hasAddress: bool, isActive: bool) -> None:
-        """Log a change of the state."""
         if isActive:
             text = "software RDMA at {address}: the interface is up"
         elif not self.isEnabled:
@@ -206,7 +203,6 @@ class SoftPort:
         _log.info(text, address=self.address)
 
     def close(self) -> None:
-        """Close the sockets of the port's routes."""
         self._closed = True
         for route in self.routes:
             route.close()

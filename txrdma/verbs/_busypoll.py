@@ -61,7 +61,6 @@ class SpinBudget:
         return wanted if wanted - FREE_SECONDS <= self._credit else 0.0
 
     def spent(self, seconds: float) -> None:
-        """Charge seconds of busy-polling."""
         self._credit -= max(seconds - FREE_SECONDS, 0.0)
 
     def yielded(self, before: float, now: float) -> bool:

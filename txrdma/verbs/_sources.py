@@ -40,7 +40,6 @@ class Sources:
         self._disarms: list[Callable[[], None]] = []
 
     def add(self, poll: Poll, taker: Taker) -> None:
-        """Poll this source from now on, before all others."""
         self._pairs = ((poll, taker), *self._pairs)
 
     def addFirst(self, poll: Poll, taker: Taker, unread: Sized) -> None:

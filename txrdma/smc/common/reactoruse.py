@@ -82,7 +82,6 @@ class Use:
         return self
 
     def release(self) -> None:
-        """End the use. Idempotent."""
         self._reactorUse.release(self)
 
 
@@ -117,7 +116,6 @@ class Sentinel:
         return self in self._reactor.getReaders()
 
     def close(self) -> None:
-        """Leave the reactor. Idempotent."""
         descriptor = self._descriptor
         if descriptor >= 0:
             self._reactor.removeReader(self)
@@ -169,11 +167,9 @@ class ReactorUse:
         return cast(IReactorTime, reactor).seconds() if reactor is not None and self._hasTime else monotonic()
 
     def has(self, use: Use) -> bool:
-        """Whether a use has not ended."""
         return use in self._uses
 
     def release(self, use: Use) -> None:
-        """End a use. Idempotent."""
         if use in self._uses:
             del self._uses[use]
             self.isIdle = self.isDue = not self._uses
@@ -210,17 +206,14 @@ class ReactorUse:
                 _seldom.warn("sentinel", "can't detect removed readers: {error}", error=error)
 
     def _dismiss(self) -> None:
-        """Close the sentinel, if there is one."""
         sentinel, self._sentinel = self._sentinel, None
         if sentinel is not None:
             sentinel.close()
 
     def add(self, sleeper: Suspendable) -> None:
-        """Add a part. Idempotent."""
         self._sleepers[sleeper] = None
 
     def remove(self, sleeper: Suspendable) -> None:
-        """Remove a part; unknown ones are ignored."""
         self._sleepers.pop(sleeper, None)
 
     def settle(self) -> None:
@@ -235,7 +228,6 @@ _presences: WeakKeyDictionary[object, ReactorUse] = WeakKeyDictionary()
 
 
 def reactorUse(reactor: object) -> ReactorUse:
-    """Return the L{ReactorUse} of a reactor."""
     presence = _presences.get(reactor)
     if presence is None:
         presence = _presences[reactor] = ReactorUse(reactor)

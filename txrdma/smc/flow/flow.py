@@ -211,19 +211,16 @@ class Flow:
         self.backlog = 0
 
     def release(self) -> None:
-        """Release both buffers."""
         self._view = _EMPTY
         self._target = self.bearing = None
         self._valid = _INVALID
 
     @property
     def reads(self) -> int:
-        """Number of C{dataReceived} calls."""
         return self._quickReads + self._slowReads
 
     @property
     def messagesReceived(self) -> int:
-        """Number of CDC messages received."""
         return self._quickReads + self._others
 
     @property
@@ -393,7 +390,6 @@ class Flow:
         return backlog
 
     def writeSequence(self, chunks: Sequence[bytes]) -> None:
-        """Queue several byte strings for sending."""
         self.pending += chunks
         self.backlog += sum(map(len, chunks))
         if not self.isDirty:
@@ -548,7 +544,6 @@ class Flow:
                 self._request(requests, number, signaled, message)
 
     def _request(self, requests: list[SendRequest], number: int, signaled: bool, message: bytes) -> None:
-        """Append the request that sends a message."""
         request = self._message or self._newMessage()
         request.identifier = number
         request.signaled = signaled
@@ -558,7 +553,6 @@ class Flow:
         requests.append(request)
 
     def _newMessage(self) -> SendRequest:
-        """Create the request that is reused for all messages."""
         self._message = message = self.queue.newMessage()
         return message
 

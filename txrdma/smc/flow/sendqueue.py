@@ -73,7 +73,6 @@ class LinkSendQueue:
         self._stage = domain.allocateMemory(STAGE, Access.NONE) if self.isStaged else None
 
     def openLane(self, lane: IDirectLane) -> None:
-        """Use this direct lane from now on."""
         self.lane = lane
         if self.unacknowledged is None and not self.isOver:
             self.direct = lane
@@ -109,7 +108,6 @@ class LinkSendQueue:
         self.isUsed = False
 
     def newMessage(self) -> SendRequest:
-        """Create a SEND without bytes."""
         return SendRequest(0, Operation.SEND, solicited=True)
 
     def number(self, request: SendRequest) -> None:
@@ -181,7 +179,6 @@ class LinkSendQueue:
         return segments
 
     def close(self) -> None:
-        """Free the staging ring."""
         if self._stage is not None:
             self._stage.close()
 

@@ -164,7 +164,6 @@ class LinkGroup:
 
     @property
     def linkNumber(self) -> int:
-        """The first link's, given by the server."""
         return self.first.number
 
     @property
@@ -257,22 +256,13 @@ class LinkGroup:
         now: float,
         isDirect: bool = True,
     ) -> LinkLife | None:
-        """
-        Answer to L{LinkWanted}: here is our end of a new link.
-
-        @param tokens: all our buffers on that link, by their names: their keys on the first one.
-        @param isDirect: no router is on the way, as far as we know; version 2 says so.
-        @return: the link; None if it is not wanted any more.
-        """
         return self._linkFlows.offer(local, mtu, psn, tokens, now, isDirect)
 
     def decline(self, now: float) -> None:
-        """Answer to L{LinkWanted}: there is no other path."""
         self._linkFlows.decline(now)
         self._keyFlows.next(now)
 
     def made(self, link: LinkLife, now: float) -> None:
-        """The queue pair of a new link is connected: see L{LinkMade}."""
         self._linkFlows.made(link, now)
 
     def elsewhere(self, link: LinkLife, other: LinkLife, rkey: RKey) -> tuple[Token, Token] | None:

@@ -219,7 +219,6 @@ class Attachment:
             raise Refused(f"the queue pair could not be connected: {error}", Diagnosis.ERR_RDYLNK) from error
 
     def close(self) -> None:
-        """Close all objects, children first."""
         self.reader.stop()
         self.sendReader.stop()
         self._undo.close()

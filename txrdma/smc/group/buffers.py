@@ -47,7 +47,6 @@ class Element:
 
     @property
     def view(self) -> memoryview:
-        """The element's bytes, as a view of the region."""
         size = self.buffer.size
         return self.buffer.region.view[(self.index - 1) * size : self.index * size]
 
@@ -106,17 +105,14 @@ class RemoteMemoryBuffer:
         return region
 
     def tokenOn(self, domain: IProtectionDomain) -> Token:
-        """The buffer's key and address in a protection domain."""
         region = self.on(domain)
         return Token(region.rkey, region.address)
 
     def close(self) -> None:
-        """Close the region, in all protection domains; the memory itself goes last."""
         for region in reversed(self._regions.values()):
             region.close()
 
     def take(self) -> Element:
-        """Take a free element out of the buffer."""
         return Element(self, self._free.pop())
 
     def give(self, element: Element, quiet: bool) -> None:
@@ -244,11 +240,6 @@ class BufferPool:
             self.answered(rkey, refused)
 
     def give(self, element: Element, quiet: bool) -> None:
-        """
-        Put an element back into its buffer.
-
-        @param quiet: the peer won't write into it any more.
-        """
         element.buffer.give(element, quiet)
         self._mayTrim |= element.buffer.isIdle
 
@@ -279,6 +270,5 @@ class BufferPool:
             buffer.close()
 
     def close(self) -> None:
-        """Drop all buffers of the pool."""
         for rkey in list(self._buffers):
             self.drop(rkey)

@@ -113,7 +113,6 @@ class Group:
         return f"<Group {self.name} {self.core.state} with {len(self.flows)} connections>"
 
     def seconds(self) -> float:
-        """Return the reactor's time, in seconds."""
         return self._reactor.seconds()
 
     def domainOf(self, port: Port) -> IProtectionDomain:
@@ -352,7 +351,6 @@ class Group:
         self._turnCore()
 
     def portsChanged(self) -> None:
-        """Handle local ports that have gone down or up."""
         if self.core.isOpen:
             self._further.portsChanged()
             self._turnCore()
@@ -424,13 +422,11 @@ class Group:
             self._over(event.text, Diagnosis.NOACTLINK, mayVanish=True)
 
     def _post(self) -> None:
-        """Send the core's messages."""
         for life, raw in self.core.outgoing():
             if (refusal := self.linkOf(life).send(raw)) is not None:
                 self.core.linkDown(self._reactor.seconds(), refusal, life)
 
     def linkOf(self, life: LinkLife) -> Link:
-        """Return the link of a core's link."""
         return next(link for link in self.links if link.life is life)
 
     def pollOtherLinks(self) -> None:
@@ -499,11 +495,9 @@ class Group:
 
     @property
     def isBusy(self) -> bool:
-        """Whether one of the links is processing."""
         return any(link.scheduler.isBusy for link in self.links)
 
     def finish(self) -> None:
-        """Flush each link now."""
         for link in list(self.links):
             link.scheduler.finish()
 

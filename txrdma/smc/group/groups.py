@@ -119,7 +119,6 @@ def linkGroups(reactor: Any, description: str) -> LinkGroups:
 
 
 def hasLinkGroups(reactor: object) -> bool:
-    """Whether link groups over any device are open on the reactor."""
     return any(owner is reactor for owner, _ in _open)
 
 
@@ -244,11 +243,9 @@ class LinkGroups:
         return sum([each.portCount for each in self.devices])
 
     def groups(self) -> list[Group]:
-        """All link groups over this device."""
         return [group for groups in self._groups.values() for group in groups]
 
     def links(self) -> list[Link]:
-        """All links of all groups over this device."""
         return [link for group in self.groups() for link in group.links]
 
     async def forProposal(
@@ -349,7 +346,6 @@ class LinkGroups:
             self._endingGroups -= 1
 
     def closeIdle(self, spared: Group) -> bool:
-        """Close a link group without connections, other than C{spared}; return whether there was one."""
         return closeIdle(self.reactor, spared)
 
     def orphaned(self, stream: Member) -> None:
@@ -454,7 +450,6 @@ class LinkGroups:
             self._end()
 
     def wake(self) -> None:
-        """Return to the reactor. Idempotent."""
         self._stopLingering()
         self._isAtRest = False
         self._pollThread.stop()
@@ -549,7 +544,6 @@ class LinkGroups:
                 quiet = monotonic() + _QUIET_SECONDS
 
     def _closeConnections(self) -> None:
-        """Close the connections of applications in order."""
         for group in self.groups():
             if group.core.isOpen:
                 group.closeConnections()

@@ -289,7 +289,6 @@ class Link:
     # Completions
 
     def poll(self) -> None:
-        """Poll for received messages."""
         for _ in range(_POLL_BATCHES):
             if self.isOver or not self._reader.poll():
                 break
@@ -420,21 +419,18 @@ class Link:
             self.group.linkFailed(self, f"internal error: {failure.getErrorMessage()}")
 
     def asyncEvent(self, queuePair: IQueuePair, text: str) -> None:
-        """Handle an asynchronous error of a queue pair, if it is this link's."""
         if queuePair is self._queuePair:
             self.broken(text)
 
     # Rest
 
     def rest(self) -> None:
-        """Remove readers and delayed calls from the reactor until C{wake}."""
         if self.isOver:
             return  # calls that report the end are still pending
         self._reader.stop()
         self.scheduler.rest()
 
     def wake(self) -> None:
-        """Return to the reactor; other code may have removed the readers, as trial does."""
         if not self.isOver and self._far is not None:
             self._reader.start()
             self.scheduler.wake()

@@ -46,7 +46,6 @@ class PollThread:
         self._thread.start()
 
     def _wait(self, poll: select.poll, bell: int, seconds: float | None) -> None:
-        """Poll, in the thread."""
         found = poll.poll(None if seconds is None else max(seconds, 0.0) * 1000)
         if all(descriptor != bell for descriptor, _ in found):
             self._reactor.callFromThread(self._ready)

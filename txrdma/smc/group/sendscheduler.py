@@ -238,7 +238,6 @@ class SendScheduler:
             raise
 
     def rest(self) -> None:
-        """Leave the reactor until C{wake}."""
         self._isResting = True
         self._sendReader.stop()
         call, self._call = self._call, None
@@ -442,7 +441,6 @@ class SendScheduler:
     # Acknowledgements
 
     def poll(self) -> None:
-        """Poll the send completion queue."""
         try:
             self.completed(self._sendQueue.poll(WINDOW))
         except Exception:

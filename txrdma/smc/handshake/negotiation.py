@@ -47,7 +47,6 @@ _seldom = RateLimitedLogger(_log)
 
 @lru_cache(1)
 def hostName() -> bytes:
-    """The name of this host, which version 2 sends in a first contact."""
     return os.uname().nodename.encode("ascii", "replace")
 
 

@@ -47,9 +47,6 @@ class Outcomes:
     """
 
     def __init__(self, where: str) -> None:
-        """
-        @param where: name of the connections, such as C{"connection to 127.0.0.1:80"}.
-        """
         self._where = where
 
     def fellBack(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None, allowed: bool) -> None:
@@ -66,7 +63,6 @@ class Outcomes:
         )
 
     def established(self, version: int, device: str, route: str) -> None:
-        """Record that a connection uses this version of SMC-R; 0: unknown."""
         _seldom.info(
             (self._where, version, device, route),
             "{where}: {what} by {device}, {route}",

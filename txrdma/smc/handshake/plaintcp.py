@@ -66,7 +66,6 @@ class _Leftover:
             callWithContext({"system": transport.logstr}, self._read)
 
     def _read(self) -> None:
-        """Call C{doRead} as the reactor does."""
         try:
             self._transport.doRead()
         except BaseException:

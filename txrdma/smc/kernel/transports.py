@@ -165,7 +165,6 @@ class KernelClient(KernelConnection, Client):
     connector: KernelConnector
 
     def createInternetSocket(self) -> socket.socket:
-        """Create the socket."""
         return smcSocket(self.addressFamily)
 
     def connectionLost(self, reason: Failure) -> None:
@@ -234,7 +233,6 @@ class KernelPort(Port):
     _use: Use | None = None
 
     def createInternetSocket(self) -> socket.socket:
-        """Create the socket."""
         made = smcSocket(self.addressFamily)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return made
@@ -274,7 +272,6 @@ def dial(
     timeout: float,
     bindAddress: Any,
 ) -> IConnector:
-    """Connect like C{connectTCP} of the reactor."""
     connector = KernelConnector(host, port, factory, timeout, bindAddress, reactor)
     connector.policy = policy
     connector.connect()
@@ -284,7 +281,6 @@ def dial(
 def listen(
     reactor: Any, fallback: bool, port: int, factory: IProtocolFactory, backlog: int, interface: str
 ) -> Port:
-    """Listen like C{listenTCP} of the reactor."""
     listening = KernelPort(port, factory if fallback else SMCOnly(factory), backlog, interface, reactor)
     listening.startListening()
     host = listening.getHost()  # type: ignore[no-untyped-call]  # Twisted's

@@ -28,9 +28,6 @@ class AgreedApproach:
     user: int | None = None
 
     def __init__(self, reactor: Reactor, takesTCP: bool) -> None:
-        """
-        @param takesTCP: plain TCP will do; otherwise a listener that was silent is asked again.
-        """
         self._reactor = reactor
         self._takesTCP = takesTCP
 
@@ -107,10 +104,6 @@ class AgreedCarrier:
     """Both ends were configured to speak SMC; a server believes announcements, too."""
 
     def __init__(self, reactor: Reactor, takesTCP: bool, announced: ICarrier) -> None:
-        """
-        @param takesTCP: connections on plain TCP will do.
-        @param announced: the carrier of clients that announce themselves.
-        """
         self._reactor = reactor
         self._takesTCP = takesTCP
         self._announced = announced

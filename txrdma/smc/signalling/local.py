@@ -137,7 +137,6 @@ class Announced:
         self.say(b"accepted")
 
     def refuse(self) -> bool:
-        """Tell the client that its connection is plain TCP."""
         self.say(b"refused")
         self.settle()
         return True

@@ -153,7 +153,6 @@ class Channel:
 
     @property
     def isIdle(self) -> bool:
-        """Whether no connection is announced at present."""
         return not self._open
 
     def isUsable(self) -> bool:
@@ -187,7 +186,6 @@ class Channel:
                 self._lines.close()
 
     def say(self, line: bytes) -> None:
-        """Write a line to the listener's UNIX socket."""
         self._lines.say(line)
 
     def _heard(self, lines: list[bytes]) -> None:

@@ -84,7 +84,6 @@ class ProvingSocket:
 
     @property
     def own(self) -> Place:
-        """The address of the socket."""
         return Place.of(*self._socket.getsockname()[:2])
 
     def doRead(self) -> None:
@@ -110,7 +109,6 @@ class ProvingSocket:
         self.close()
 
     def close(self) -> None:
-        """Leave the reactor, then close. Twice is fine."""
         self._reactor.removeReader(self)
         self._socket.close()
 
@@ -150,7 +148,6 @@ class Neighbour(Teller):
 
     @property
     def isProving(self) -> bool:
-        """Whether a proof is under way."""
         return self._proof is not None
 
     def obey(self, line: bytes) -> None:

@@ -123,7 +123,6 @@ class MarkedArrival:
         """Do nothing: the client has seen the option in the answer to its SYN."""
 
     def refuse(self) -> bool:
-        """Tell the client nothing: there is no way but CLC."""
         return False
 
     def settle(self) -> None:
@@ -137,10 +136,6 @@ class MarkedReception:
     def __init__(
         self, option: SharedOption, isServed: Callable[[], bool], announced: IListenerSignal
     ) -> None:
-        """
-        @param isServed: finds out whether there is a device to speak SMC with.
-        @param announced: knows the clients that announce themselves.
-        """
         self._option = option
         self._isServed = isServed
         self._announced = announced
@@ -181,11 +176,6 @@ class MarkedCarrier:
         isServed: Callable[[], bool],
         announced: ICarrier,
     ) -> None:
-        """
-        @param takesTCP: connections on plain TCP will do.
-        @param isServed: finds out whether there is a device to speak SMC with, and opens it.
-        @param announced: the carrier of connections within this host.
-        """
         self._reactor = reactor
         self._takesTCP = takesTCP
         self._option = option

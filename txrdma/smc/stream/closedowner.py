@@ -24,15 +24,12 @@ class ClosedOwner:
     ) = _ignore
 
     def finish(self) -> bool:
-        """Return False: there are no new state flags to send."""
         return False
 
     def abortOnError(self) -> None:
-        """Log the exception being handled."""
         _log.failure("Error in the bookkeeping of an SMC-R connection that has ended")
 
     def blame(self, where: str) -> None:
-        """Log the exception being handled."""
         self.abortOnError()
 
 

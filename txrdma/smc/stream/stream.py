@@ -214,7 +214,6 @@ class Stream:
     # Called by the flow: see txrdma.smc.flow.owner.FlowOwner
 
     def stateReceived(self, state: int) -> None:
-        """Handle new state flags of the peer."""
         self._received(state)
 
     def _received(self, state: int) -> None:
@@ -223,7 +222,6 @@ class Stream:
         self._conclude()
 
     def drained(self) -> None:
-        """Handle an ending that was waiting for the bytes just delivered."""
         if self._closing.readEnding:
             self._conclude()
 
@@ -304,11 +302,9 @@ class Stream:
 
     @property
     def isPosted(self) -> bool:
-        """Whether nothing is queued for sending."""
         return not (self.flow.backlog or self.flow.isDirty)
 
     def pollOtherLinks(self) -> None:
-        """Poll the other links of the group."""
         self.link.group.pollOtherLinks()
 
     def rebind(self, link: Link) -> None:
@@ -394,7 +390,6 @@ class Stream:
             self._happened()
 
     def delivered(self) -> None:
-        """Handle that the peer has received all that was posted."""
         self._closing.delivered()
         self._happened()
 
@@ -577,11 +572,9 @@ class Stream:
 
     @property
     def tcp(self) -> Connection | None:
-        """The TCP connection beside the stream; None before the handshake completes, and after the end."""
         monitor = self._monitor
         return None if monitor is None else monitor.tcp
 
     @property
     def state(self) -> str:
-        """State of the close state machine, by Linux's name."""
         return self._closing.state.name

@@ -78,7 +78,6 @@ class SMCTransport(StreamTransport[Stream]):
 
     @property
     def socket(self) -> socket | None:
-        """The socket of C{getHandle}, by the name that transports of Twisted have for it."""
         return self.getHandle()
 
     @property
@@ -115,7 +114,6 @@ class PromptTransport(SMCTransport):
         self._hurry()
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
-        """Write a sequence of byte strings at once, in order, by one message."""
         super().writeSequence(iovec)
         self._hurry()
 

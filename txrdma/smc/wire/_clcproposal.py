@@ -150,11 +150,6 @@ class Proposal:
         return self.typeV1 in (Path.SMC_R, Path.BOTH)
 
     def encode(self) -> bytes:
-        """
-        Encode the whole message, with header and trailer.
-
-        @raise WireError: a value does not fit.
-        """
         named = self.version == 1 or self.typeV1 != Path.NONE
         area = self._ipArea() if named else b""
         smcd = b""
@@ -173,7 +168,6 @@ class Proposal:
 
     @classmethod
     def read(cls, header: Header, body: bytes) -> Self:
-        """Decode a Proposal: the bytes between its header and its trailer."""
         if header.eyecatcher != SMCR:
             raise WireError("Proposal", 0, "with the eyecatcher of SMC-D")
         head = _ProposalBody.decode(body)

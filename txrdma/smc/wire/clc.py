@@ -126,11 +126,6 @@ class Decline:
         return cls(peerID, diagnosis, outOfSync, version, OSType.LINUX, bytes(_WORDS))
 
     def encode(self) -> bytes:
-        """
-        Encode the whole message, with header and trailer.
-
-        @raise WireError: a value does not fit.
-        """
         body = _DeclineBody(peerID=self.peerID, diagnosis=self.diagnosis, osType=self.osType).encode()
         return frame(
             MessageType.DECLINE,
@@ -142,7 +137,6 @@ class Decline:
 
     @classmethod
     def read(cls, header: Header, body: bytes) -> Self:
-        """Decode a Decline: the bytes between its header and its trailer."""
         fixed = _DeclineBody.decode(body)
         checkLength("Decline", body, fixed.size, fixed.size + _WORDS)
         return cls(
@@ -205,7 +199,6 @@ def _read(header: Header, raw: bytes) -> Message:
 
 @lru_cache(64)
 def _proposal(raw: bytes) -> Proposal:
-    """Read a Proposal, which is the same for all connections of a client."""
     return Proposal.read(readHeader(raw), raw[HEADER_LENGTH:-TRAILER_LENGTH])
 
 

@@ -87,7 +87,6 @@ class SoftCompletionChannel:
         return -1 if self._bell is None else self._bell.reading
 
     def ring(self) -> None:
-        """Ring the doorbell for a peer process that does not have it."""
         if self._bell is not None:
             self._bell.ring()
 
@@ -221,7 +220,6 @@ class SoftCompletionQueue:
 
     @property
     def isClosed(self) -> bool:
-        """Whether the completion queue is closed, and brings no more completions."""
         return self._closed
 
     def join(self, failed: _Failed, armRoute: Callable[[], None]) -> None:
@@ -236,16 +234,13 @@ class SoftCompletionQueue:
         self._members[failed] = armRoute
 
     def leave(self, failed: _Failed) -> None:
-        """Remove a queue pair, by its first argument of L{join}."""
         self._members.pop(failed, None)
 
     def attach(self, route: Route) -> None:
-        """Poll this route whenever the queue is polled."""
         if route.poll not in self._polls:
             self._polls += (route.poll,)
 
     def detach(self, route: Route) -> None:
-        """Stop polling the route."""
         poll = route.poll
         if poll in self._polls:
             self._polls = tuple([each for each in self._polls if each != poll])
@@ -263,7 +258,6 @@ class SoftCompletionQueue:
         return self._completions
 
     def purge(self, number: QPN) -> None:
-        """Forget the completions of one queue pair."""
         kept = [completion for completion in self._completions if completion.qpn != number]
         self._completions.clear()
         self._completions.extend(kept)

@@ -100,7 +100,6 @@ class Region:
         return f"<Region {self.address:#x}+{self.length} key {self.rkey:#010x} {self.access!r}{state}>"
 
     def segment(self, offset: int = 0, length: int | None = None) -> Segment:
-        """A segment of the region, for a work request."""
         return Segment(self.address + offset, self.length - offset if length is None else length, self.lkey)
 
     def close(self) -> None:
@@ -196,11 +195,9 @@ class KeyTable:
         return region if region is not None and region.domain is domain else None
 
     def regionsOf(self, domain: Domain) -> list[Region]:
-        """All memory regions of the device that belong to C{domain}."""
         return [region for region in self._regions.values() if region.domain is domain]
 
     def register(self, domain: Domain, buffer: memoryview, access: Access) -> Region:
-        """Register a buffer of the caller."""
         view = memoryview(buffer)
         if view.readonly or not view.c_contiguous:
             raise InvalidRequest("only writable, contiguous memory can be registered")

@@ -292,7 +292,6 @@ class SoftQueuePair:
         self._host.forget(self)
 
     def _changed(self, asked: QPAttributes, target: QPState) -> QPAttributes:
-        """The attributes after a transition."""
         changes = {name: getattr(asked, name) for name in asked.given()}
         changes.update(state=target, currentState=target)
         if asked.alternateAddress is not None:  # replaces all of the previous one
@@ -330,18 +329,15 @@ class SoftQueuePair:
         return None
 
     def _datagramRoute(self) -> DatagramRoute | None:
-        """The route of a UD queue pair, from RTR on."""
         return cast("DatagramRoute | None", self._route) if self.kind is QPKind.UD else None
 
     def _openInbox(self, direct: DirectDatagrams) -> Sized:
-        """Have datagrams queued there, instead of completions."""
         route = self._datagramRoute()
         assert route is not None, "datagrams without a route"
         route.inbox = direct
         return self.receiveQueue.pollElsewhere(route)
 
     def _setDatagramRoute(self) -> None:
-        """Hand the route to the direct datagrams."""
         direct = self._direct
         if direct is not None:
             direct.way = self._datagramRoute()
@@ -459,7 +455,6 @@ class SoftQueuePair:
     # Called by the queues.
 
     def sharedPosted(self) -> None:
-        """Notify the route that the shared receive queue has new receives."""
         if self._route is not None and self.state is not _ERR:
             self._route.receivesPosted()
 
@@ -500,7 +495,6 @@ def _isAtomic(request: SendRequest) -> bool:
 
 
 def _malformed(request: SendRequest, maxSegments: int) -> InvalidRequest:
-    """The error for a malformed request."""
     what = f"request {request.identifier}"
     if request.operation in _ATOMICS and not request.inline:
         return InvalidRequest(f"{what}: {request.operation!r} needs one segment of {_ATOMIC_BYTES} bytes")

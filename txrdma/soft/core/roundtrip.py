@@ -104,9 +104,6 @@ class RetryTimer:
     __slots__ = ("_limit", "_progressed", "_since", "_timeout", "_tries", "retryCount", "roundTrip")
 
     def __init__(self, timeout: int, retryCount: int) -> None:
-        """
-        @param timeout: the code of the local ACK timeout (IBA 9.9.2.1.1).
-        """
         self._tries = 0  # retries since progress
         self._progressed = 0.0
         self._since = 0.0  # start of the current timeout
@@ -114,7 +111,6 @@ class RetryTimer:
         self.retune(timeout, retryCount)
 
     def retune(self, timeout: int, retryCount: int) -> None:
-        """Change the local ACK timeout, given by its code, and the retry count."""
         self._timeout = max(ackTimeoutSeconds(timeout), SHORTEST_TIMEOUT)
         self._limit = self._timeout * (retryCount + 1)
         self.retryCount = retryCount
@@ -130,7 +126,6 @@ class RetryTimer:
         self.begin(now)
 
     def resent(self, now: float) -> None:
-        """Restart the timeout, because the oldest packet is resent."""
         self._since = now
 
     def progressed(self, oldest: int, now: float) -> None:
@@ -151,10 +146,8 @@ class RetryTimer:
         return end
 
     def isExpired(self, now: float) -> bool:
-        """Whether it is time to give up."""
         return self._tries >= self.retryCount and now >= self._progressed + self._limit
 
     def tried(self) -> None:
-        """Count a retry, after the deadline."""
         self._tries += 1
         self.roundTrip.expired()

@@ -102,7 +102,6 @@ class SoftSharedReceiveQueue:
 
     @property
     def isClosed(self) -> bool:
-        """Whether the shared receive queue is closed, and takes no more receives."""
         return self._closed
 
     def join(self, failed: _Failed, posted: Callable[[], None]) -> None:
@@ -116,7 +115,6 @@ class SoftSharedReceiveQueue:
         self._takers[failed] = posted
 
     def leave(self, failed: _Failed) -> None:
-        """Remove a queue pair, by its first argument of L{join}."""
         self._takers.pop(failed, None)
 
     def _checkOpen(self) -> None:
@@ -124,6 +122,5 @@ class SoftSharedReceiveQueue:
             raise InvalidRequest("the shared receive queue is closed")
 
     def _raiseLimit(self) -> None:
-        """Raise SRQ_LIMIT_REACHED, once."""
         self.receives.limit = 0
         self._notify(AsyncEvent(AsyncEventKind.SRQ_LIMIT_REACHED, sharedReceiveQueue=self))

@@ -280,7 +280,6 @@ class Datagrams:
         """Do nothing: datagrams are not acknowledged, so none is ever overdue."""
 
     def deadline(self) -> float | None:
-        """None at all times: datagrams are not acknowledged, so none is ever overdue."""
         return None
 
     def outgoing(self, now: float) -> list[Datagram]:

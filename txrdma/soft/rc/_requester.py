@@ -131,7 +131,6 @@ class Requester:
         self._maxRDAtomic = maxRDAtomic
 
     def retune(self, timeout: int, retryCount: int, rnrRetry: int, maxRDAtomic: int) -> None:
-        """Change the attributes of the queue pair that are the requester's."""
         self._patience.retune(timeout, retryCount)
         self._rnrRetry = rnrRetry
         self._maxRDAtomic = maxRDAtomic
@@ -483,7 +482,6 @@ class Requester:
                 self._cursor += 1
 
     def _retire(self, count: int) -> None:
-        """Remove finished entries."""
         popleft = self._entries.popleft
         events = self._events
         for _ in range(count):

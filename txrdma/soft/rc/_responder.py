@@ -155,7 +155,6 @@ class Responder:
         self.retune(access, maxDestRDAtomic, minRNRTimer)
 
     def retune(self, access: int, maxDestRDAtomic: int, minRNRTimer: int) -> None:
-        """Change the attributes of the queue pair that are the responder's."""
         self._access = access
         self._mostAnswers = maxDestRDAtomic
         self._answers.keep(maxDestRDAtomic)
@@ -189,7 +188,6 @@ class Responder:
         """Do nothing: the responder has no timer."""
 
     def deadline(self) -> float | None:
-        """None: the responder has no timer."""
         return None
 
     @property

@@ -150,20 +150,16 @@ class RoCEPort:
 
     @property
     def batch(self) -> int:
-        """About how many full packets go out in one piece."""
         return min(self._carrier.segments, LARGEST // (MTU.MTU_4096.bytes + FRAME))
 
     @property
     def mtu(self) -> int:
-        """The longest payload of a datagram."""
         return self._mtu.bytes
 
     def seconds(self) -> float:
-        """The time in seconds, by the port's clock."""
         return self._clock.seconds()
 
     def poll(self) -> None:
-        """Receive pending packets for all routes, without the reactor."""
         localPeers = self._localPeers
         if localPeers is None or localPeers.shouldPollSocket():
             self._carrier.poll()
@@ -180,16 +176,13 @@ class RoCEPort:
         return bool(self._deadlines)
 
     def arm(self) -> None:
-        """Have packets in shared memory wake the reactor; the socket always does."""
         if self._localPeers is not None:
             self._localPeers.arm()
 
     def register(self, route: PortRoute) -> None:
-        """Hand packets for the route's queue pair number to the route."""
         self._routes[route.number] = route
 
     def forget(self, route: PortRoute) -> None:
-        """Forget a route that is closed: no packet reaches it any more."""
         if self._routes.get(route.number) is route:
             del self._routes[route.number]
         self._deadlines.pop(route, None)
@@ -197,12 +190,10 @@ class RoCEPort:
         self._touched.pop(route, None)
 
     def release(self, route: PortRoute) -> None:
-        """Stop sending for a route that sends by another port now, but still receives here."""
         self._deadlines.pop(route, None)
         self._more.pop(route, None)
 
     def peerAt(self, address: AddressVector) -> Peer | None:
-        """The peer at that address; None where the IP family differs."""
         if address is self._latestAddress:  # most datagrams have the same destination as the last
             return self._latestPeer
         ip = address.dgid.ip
@@ -349,7 +340,6 @@ class RoCEPort:
             self._flush()  # a shorter one must be the last
 
     def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Send one datagram, by shared memory where possible; it counts as sent even if lost there."""
         localPeers = self._localPeers
         lane = None if localPeers is None else localPeers.laneTo(peer)
         if localPeers is None or lane is None:
@@ -358,7 +348,6 @@ class RoCEPort:
             localPeers.write(lane, heading, run)
 
     def directLaneTo(self, address: AddressVector) -> DatagramLane | None:
-        """The lane of shared memory to that address, if it is up."""
         localPeers = self._localPeers
         if localPeers is None or not self.isEnabled:
             return None
@@ -366,13 +355,11 @@ class RoCEPort:
         return None if peer is None else localPeers.laneTo(peer)
 
     def wrote(self, packets: int, size: int) -> None:
-        """Count packets sent by a lane, of C{size} bytes together."""
         self.counters.packetsSent += packets
         self.counters.bytesSent += size
         self.counters.writes += 1
 
     def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Send packets immediately, when a route ends."""
         self.emit(peer, heading, run)
         if self._fill:
             self._flush()
@@ -585,7 +572,6 @@ class RoCEPort:
         return peer
 
     def grhFor(self, peer: Peer, length: int) -> bytes:
-        """The 40 bytes before a datagram of so many bytes."""
         return peer.grh if peer.grhLength == length else peer.makeGRH(length)
 
     def _record(

@@ -123,7 +123,6 @@ class RoCERoute:
     # Route
 
     def post(self, requests: Sequence[SendRequest]) -> None:
-        """Queue requests, and send as far as possible."""
         assert self.requester is not None
         self.requester.post(requests, self.port.seconds())
         self.port.turn(self)
@@ -138,7 +137,6 @@ class RoCERoute:
         """Do nothing: packets always wake the reactor."""
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop, and return uncompleted requests, oldest first. Known completions are reported first."""
         left = self._stop()
         self.deliver()
         return left
@@ -179,7 +177,6 @@ class RoCERoute:
             self.port.turn(self)
 
     def close(self) -> None:
-        """Stop the connection, and leave its ports."""
         self._stop()
         for port in self._ports:
             port.forget(self)
@@ -298,7 +295,6 @@ class RoCERoute:
     # PortRoute
 
     def received(self, run: Incoming, peer: Peer, now: float) -> bool:
-        """Process packets of the peer, by any of its paths."""
         if peer is not self._peer and not self._admits(peer, run.migrationRequest):
             return False
         opcode = run.opcode
@@ -322,7 +318,6 @@ class RoCERoute:
         return True
 
     def transmit(self, now: float) -> bool:
-        """Emit pending packets; True when more are left for the next iteration."""
         emit, peer, head = self.port.emit, self._peer, self._heading
         if self.requester is not None:
             for run in self.requester.outgoing(now):
@@ -332,17 +327,14 @@ class RoCERoute:
         return self.responder.pending
 
     def deliver(self) -> None:
-        """Deliver events to the queue pair."""
         _tell(self._owner, self.responder.events())
         if self.requester is not None:
             _tell(self._owner, self.requester.events())
 
     def deadline(self) -> float | None:
-        """The time at which to call L{expired}: the requester's deadline, if there is one."""
         return None if self.requester is None else self.requester.deadline()
 
     def expired(self, now: float) -> None:
-        """Handle an overdue answer, or the end of an RNR pause."""
         requester = self.requester
         if requester is not None:
             requester.expired(now)
@@ -350,7 +342,6 @@ class RoCERoute:
                 self._pathFailed(requester, now)
 
     def fail(self) -> None:
-        """Fail the queue pair, after an exception that is logged here."""
         _fail(self, self._owner)
 
     def _pathFailed(self, requester: Requester, now: float) -> None:
@@ -399,7 +390,6 @@ class DatagramRoute:
     # Route
 
     def post(self, requests: Sequence[SendRequest]) -> None:
-        """Send datagrams: directly by shared memory, the rest by the core."""
         port = self.port
         done, size = self.datagrams.write(requests, port.directLaneTo)
         if done:
@@ -414,16 +404,13 @@ class DatagramRoute:
         """Do nothing: datagrams that found no receive are lost."""
 
     def poll(self) -> None:
-        """Receive pending packets of the port."""
         self.port.poll()
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
-        """Have datagrams in shared memory wake the reactor; the socket always does."""
         if receives:
             self.port.arm()
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop, and return uncompleted requests, oldest first. Known completions are reported first."""
         left = self.datagrams.flush()
         self.deliver()
         return left
@@ -437,12 +424,10 @@ class DatagramRoute:
         """Do nothing: each datagram has its own path."""
 
     def close(self) -> None:
-        """Flush waiting datagrams, and leave the port."""
         self.datagrams.flush()
         self.port.forget(self)
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
-        """Send a datagram at once, where there is a lane: see L{txrdma.interfaces.IDirectDatagrams}."""
         port = self.port
         lane = port.directLaneTo(address)
         size = 0 if lane is None else self.datagrams.put(lane, qpn, qkey, head, body)
@@ -453,7 +438,6 @@ class DatagramRoute:
     # PortRoute
 
     def received(self, run: Incoming, peer: Peer, now: float) -> bool:
-        """Process datagrams for this queue pair."""
         if run.opcode <= _LAST_OF_RC:
             return False
         if self.inbox is None or not self.datagrams.receivedInto(self.inbox.hold, run, peer.source):
@@ -481,16 +465,13 @@ class DatagramRoute:
         return False
 
     def deliver(self) -> None:
-        """Deliver events to the queue pair."""
         _tell(self._owner, self.datagrams.events())
 
     def deadline(self) -> float | None:
-        """None at all times: datagrams are not acknowledged, so none is ever overdue."""
         return None
 
     def expired(self, now: float) -> None:
         """Do nothing: datagrams are not acknowledged, so none is ever overdue."""
 
     def fail(self) -> None:
-        """Fail the queue pair, after an exception that is logged here."""
         _fail(self, self._owner)

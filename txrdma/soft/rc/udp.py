@@ -193,7 +193,6 @@ class UDPCarrier:
     # Carrier
 
     def start(self, receiver: Receiver) -> None:
-        """Bring datagrams from now on."""
         self._receiver = receiver
         self._reactor.addReader(self)
 
@@ -210,7 +209,6 @@ class UDPCarrier:
         self.doRead()
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
-        """The address of a peer for L{send}; None when the peer's address is of the other family."""
         if (":" in ip) != (":" in self.address):
             return None
         if ":" not in ip:
@@ -219,7 +217,6 @@ class UDPCarrier:
         return ip, port, 0, self._scope[1] if linkLocal and self._scope else 0
 
     def send(self, data: memoryview, segment: int, destination: RawAddress) -> bool:
-        """Send datagrams of C{segment} bytes each; the last may be shorter."""
         if self._socket is None:
             return True
         try:
@@ -238,7 +235,6 @@ class UDPCarrier:
         return True
 
     def close(self) -> None:
-        """Leave the reactor, then close."""
         if self._socket is None:
             return
         if self._receiver is not None:

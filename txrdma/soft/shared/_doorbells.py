@@ -45,12 +45,10 @@ class Doorbell:
         self._holders = 1
 
     def hold(self) -> Doorbell:
-        """Add a reference, to be given back by L{release}."""
         self._holders += 1
         return self
 
     def release(self) -> None:
-        """Give back a reference; the last one closes the descriptor."""
         self._holders -= 1
         if not self._holders and self.descriptor >= 0:
             os.close(self.descriptor)
@@ -85,13 +83,11 @@ class PeerDoorbells:
         return [bell.hold() for bell in found] if len(found) == len(numbers) else None
 
     def remove(self, number: int) -> None:
-        """Remove a doorbell that its owner has closed."""
         bell = self._bells.pop(number, None)
         if bell is not None:
             bell.release()
 
     def close(self) -> None:
-        """Remove all doorbells."""
         for number in tuple(self._bells):
             self.remove(number)
 
@@ -108,7 +104,6 @@ class LocalDoorbells:
         return self._numbers.get(channel)
 
     def assign(self, channel: Channel) -> int:
-        """Assign a number to the doorbell of a channel."""
         self._last += 1
         self._numbers[channel] = self._last
         return self._last

@@ -341,7 +341,6 @@ class Incoming:
             self.poll()
 
     def _prepare(self, first: int, after: int) -> None:
-        """Prepare targets and completions of receives."""
         receives, ready, lookup = self._receives, self._ready, self._lookup
         number, usual, domain = self._number, self._latestLength, self._domain
         for index in range(first, after):

@@ -156,20 +156,13 @@ class Lane:
             self._services.nudge()  # an unsolicited message would not wake it
 
     def wants(self, rkey: RKey) -> bool:
-        """Whether a request for this region is pending."""
         return self._remote.wants(rkey)
 
     def regionKnown(self, rkey: RKey, region: RemoteRegion | None, access: int) -> None:
-        """
-        Take the answer to C{LaneServices.requestRegion}, and go on with the requests that wait for it.
-
-        @param access: what the peer's queue pair allows.
-        """
         if self._remote.known(rkey, region, access):
             self._outgoing.resume()
 
     def accessed(self, allowed: bool) -> None:
-        """Take the reply to C{LaneServices.access} for the first waiting request."""
         if self._remote.accessed(allowed):
             self._outgoing.resume()
 
@@ -196,7 +189,6 @@ class Lane:
             outgoing.fail(Status.RETRY_EXC_ERR, event)
 
     def isPeerGone(self) -> bool:
-        """Whether the peer's queue pair or process is known to have ended."""
         return self._outgoing.hasPeerLeft
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
@@ -209,11 +201,6 @@ class Lane:
         return left
 
     def migrate(self) -> None:
-        """
-        Fail: shared memory has no alternate path.
-
-        @raise InvalidRequest: always.
-        """
         raise InvalidRequest("shared memory has no alternate path")
 
     def close(self) -> None:
@@ -241,7 +228,6 @@ class Lane:
         first: int,
         unpack: Callable[[Any, int], tuple[int, ...]],
     ) -> Sized:
-        """Have messages of this layout brought by C{takeMessages} from now on."""
         self._header = PLAIN_SOLICITED << 24 | length
         self._first = first
         self._size = (length + 71) & -LINE
@@ -254,7 +240,6 @@ class Lane:
         return self._unread
 
     def putMessage(self, identifier: int, signaled: bool, message: bytes) -> bool:
-        """Send one message now; False when it has to be posted."""
         rings = self._rings
         outgoing = self._outgoing
         out = rings.writeIndex

@@ -102,7 +102,6 @@ class Outgoing:
         self._hasTimeout = True  # a retry limit applies to the peer
 
     def attributesChanged(self) -> None:
-        """Apply changed timers and retry counters."""
         retries = self._owner.attributes.rnrRetry
         self._hasTimeout = not self.isLinked or (retries is not None and retries != FOR_EVER)
         self.announcesAlways = self._hasTimeout or not ORDERED
@@ -237,7 +236,6 @@ class Outgoing:
         return True
 
     def _gather(self, request: SendRequest) -> list[memoryview]:
-        """The local memory of a request."""
         if request.inline:
             return [memoryview(piece).cast("B") for piece in request.inline]
         local, domain = self._owner.keys.local, self._owner.domain
@@ -410,7 +408,6 @@ class Outgoing:
         self._atomics.clear()
 
     def leave(self) -> None:
-        """Drop the references to the services, because the lane is closed."""
         self._services = CLOSED_SERVICES
         self.wakeups.leave()
         self.remote.leave()

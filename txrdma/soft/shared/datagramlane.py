@@ -146,7 +146,6 @@ class DatagramLane:
         self.isClosed = True
 
     def close(self) -> None:
-        """Release the memory of both boxes. Idempotent."""
         self.leave()
         if len(self._rings.localBytes):
             self._rings.close()

@@ -80,7 +80,6 @@ class _WakeupDescriptor:
             self._lanes.close()
 
     def close(self) -> None:
-        """Close the descriptor, which has left the reactor before."""
         doorbell, self.doorbell = self.doorbell, -1
         if doorbell >= 0:
             os.close(doorbell)
@@ -354,7 +353,6 @@ class SharedDatagrams:
             self._ring()
 
     def close(self) -> None:
-        """Close all lanes, and the descriptor. Idempotent."""
         self._isClosed = True
         self._received, self._turnEnded = None, _nothing
         self._stopTimer()

@@ -31,7 +31,6 @@ class PeerProcess:
         return bool(self.lines) and isOurs(self.lines[0].process.user)
 
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a message with descriptors; without a connection it is dropped."""
         if self.lines:
             self.lines[0].send(message, descriptors)
 

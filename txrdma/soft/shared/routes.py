@@ -81,7 +81,6 @@ class _Peer(PeerProcess):
             connection.watch()  # the peer may have written already: poll after the queues are attached
 
     def remove(self, number: QPN) -> None:
-        """Remove a local queue pair that has ended."""
         self.queuePairs.pop(number, None)
 
     def lost(self, reason: str) -> None:
@@ -191,7 +190,6 @@ class _Peer(PeerProcess):
             self.doorbells.forget(parsed.number)
 
     def refuse(self, parsed: Join) -> None:
-        """Refuse to connect the peer's queue pair."""
         refusal = PairNotice(kind=MessageKind.LEAVE, source=parsed.destination, destination=parsed.source)
         self.send(refusal.encode())
 
@@ -204,7 +202,6 @@ class _Peer(PeerProcess):
             connection.peerGone(None)
 
     def connection(self, source: QPN, destination: QPN) -> SharedQueuePair | None:
-        """The connection between these two queue pairs; None if there is none."""
         connection = self.queuePairs.get(destination)
         return connection if connection is not None and connection.destination == source else None
 
@@ -379,7 +376,6 @@ class _Link:
         return peer
 
     def ended(self, reason: str) -> None:
-        """Close what belonged to the connection."""
         self._port.unlink(self.line)
         if self.peer is not None:
             self.peer.lost(reason)
@@ -448,7 +444,6 @@ class SharedMemoryPort:
         return None if peer is None else peer.openDatagramLink()
 
     def _lost(self, name: tuple[str, int], reason: str) -> None:
-        """Close all connections to the process of that device."""
         peer = self._peers.get(name)
         if peer is not None:
             peer.lost(reason)
@@ -488,7 +483,6 @@ class SharedMemoryPort:
             connection.wake()
 
     def _queuePairs(self) -> list[SharedQueuePair]:
-        """All connected queue pairs."""
         return [connection for peer in self._peers.values() for connection in peer.queuePairs.values()]
 
     def _connect(self, name: tuple[str, int]) -> _Peer | None:
@@ -511,7 +505,6 @@ class SharedMemoryPort:
             self._links[line] = link
 
     def peer(self, name: tuple[str, int]) -> _Peer:
-        """The peer with that name, made on first use."""
         if name not in self._peers:
             self._peers[name] = _Peer(self, name)
         return self._peers[name]
@@ -520,16 +513,13 @@ class SharedMemoryPort:
         self._link(line, None)
 
     def unlink(self, line: Line) -> None:
-        """Remove a closed connection."""
         self._links.pop(line, None)
 
     def forget(self, peer: _Peer) -> None:
-        """Remove a process that has ended."""
         if self._peers.get(peer.name) is peer:
             del self._peers[peer.name]
 
     def close(self) -> None:
-        """Close the rendezvous, and all connections. Idempotent."""
         self._listener.close()
         self.datagrams.close()
         for peer in list(self._peers.values()):

@@ -118,7 +118,6 @@ class SharedQueuePair:
             os.close(box)
 
     def join(self, box: mmap.mmap, doorbells: list[Doorbell]) -> None:
-        """Attach the box and doorbells of the peer's queue pair."""
         self.isJoined = True
         self._mappings[None] = box
         self._doorbells = doorbells

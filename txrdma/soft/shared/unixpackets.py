@@ -118,8 +118,6 @@ class UnixRendezvous:
         self._reactor = reactor
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
-        """Be found at the name of this address and port, as L{Rendezvous} asks."""
-
         def came(sock: socket.socket) -> None:
             accepted(PacketSocket(self._reactor, sock))
 
@@ -127,7 +125,6 @@ class UnixRendezvous:
         return LocalListener(self._reactor, socket.SOCK_SEQPACKET, name, came, "our shared memory")
 
     def connect(self, address: str, port: int) -> Line | None:
-        """Connect to the process of our user that listens there, as L{Rendezvous} asks."""
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         try:
             sock = socket.socket(socket.AF_UNIX, kind)
@@ -143,7 +140,6 @@ class UnixRendezvous:
         return None
 
     def ring(self, doorbell: int) -> None:
-        """Write to the eventfd, as L{Rendezvous} asks."""
         ring(doorbell)
 
 
@@ -155,8 +151,6 @@ class DirectoryRendezvous(UnixRendezvous):
         self._place = SocketDirectory(directory)
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
-        """Be found in the directory, as L{Rendezvous} asks."""
-
         def came(sock: socket.socket) -> None:
             accepted(PacketSocket(self._reactor, sock))
 
@@ -166,7 +160,6 @@ class DirectoryRendezvous(UnixRendezvous):
         )
 
     def connect(self, address: str, port: int) -> Line | None:
-        """Connect to the process that is found there, as L{Rendezvous} asks."""
         connected = self._place.connect(socket.SOCK_SEQPACKET, meetingName(address, port))
         return None if connected is None else PacketSocket(self._reactor, connected)
 
@@ -193,13 +186,11 @@ class PacketSocket:
         self._retryCall: IDelayedCall | None = None
 
     def start(self, receiver: MessageReceiver) -> None:
-        """Start receiving."""
         self._receiver = receiver
         self._reactor.addReader(self)
 
     @property
     def isClosed(self) -> bool:
-        """Whether the connection is closed."""
         return self._closed
 
     def fileno(self) -> int:
@@ -209,7 +200,6 @@ class PacketSocket:
         return "txrdma.soft.shared.routes"
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send one message, now or as soon as there is room."""
         if self._closed:
             return
         if self._queued or not self._sent(message, descriptors):
@@ -243,7 +233,6 @@ class PacketSocket:
         return True
 
     def setReading(self, isReading: bool) -> None:
-        """Pause or resume receiving."""
         if self._closed:
             return
         if isReading:
@@ -252,7 +241,6 @@ class PacketSocket:
             self._reactor.removeReader(self)
 
     def setWriting(self, isWriting: bool) -> None:
-        """Pause or resume sending queued messages."""
         if isWriting and self._queued:
             self._reactor.addWriter(self)
         else:
@@ -271,7 +259,6 @@ class PacketSocket:
         self._reactor.removeWriter(self)
 
     def receiveNow(self) -> None:
-        """Receive pending messages now, as L{Line} asks."""
         self.doRead()
 
     def doRead(self) -> None:
@@ -325,7 +312,6 @@ class PacketSocket:
             self.close(reason.getErrorMessage())
 
     def close(self, reason: str = "") -> None:
-        """Leave the reactor, then close; with a reason the receiver is notified."""
         if self._closed:
             return
         self._closed = True

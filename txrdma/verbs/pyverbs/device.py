@@ -174,7 +174,6 @@ class PyverbsDevice:
     # For objects of the device.
 
     def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
-        """The completion queue as our class, if it belongs to the device: the kernel does not check that."""
         if not isinstance(queue, PyverbsCompletionQueue) or queue not in self._completionQueues:
             raise InvalidRequest(f"{queue!r} is no completion queue of this device, or closed")
         return queue
@@ -192,16 +191,13 @@ class PyverbsDevice:
                 raise InvalidRequest(f"{name} is {value}, more than {most}")
 
     def keep(self, queuePair: PyverbsQueuePair) -> None:
-        """Register a queue pair."""
         self._queuePairs[queuePair.number] = queuePair
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
-        """Forget a queue pair that has been closed."""
         if self._queuePairs.get(queuePair.number) is queuePair:
             del self._queuePairs[queuePair.number]
 
     def domainClosed(self, domain: PyverbsProtectionDomain) -> None:
-        """Forget a protection domain that has been closed."""
         self._domains.pop(domain, None)
 
     # Events.

@@ -275,11 +275,6 @@ class PyverbsProtectionDomain:
         return address.raw
 
     def admit(self, attributes: QPAttributes) -> None:
-        """
-        Check attributes against the device.
-
-        @raise InvalidRequest: the device does not have what they name.
-        """
         self._own.admit(attributes)
 
     def sharedReceiveQueues(self) -> tuple[PyverbsSharedReceiveQueue, ...]:
@@ -287,7 +282,6 @@ class PyverbsProtectionDomain:
         return tuple(self._shared)
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
-        """Forget a queue pair of the domain that has been closed."""
         self._queuePairs.pop(queuePair, None)
         self._own.forget(queuePair)
 

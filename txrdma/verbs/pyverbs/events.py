@@ -145,7 +145,6 @@ class EventReader:
         self.stop()
 
     def stop(self) -> None:
-        """Leave the reactor. Idempotent."""
         self._reactor.removeReader(self)
 
 
@@ -207,5 +206,4 @@ class Removals:
                 found = True
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()

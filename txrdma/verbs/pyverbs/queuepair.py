@@ -262,15 +262,12 @@ class PyverbsQueuePair:
         return (posted.identifier, posted.opcode) if status or posted.wanted else None
 
     def queueClosed(self) -> None:
-        """Go to ERR, because a queue of the queue pair is closed; the device forgets the queue pair."""
         self.lost(InvalidRequest("a queue of the queue pair is closed"))
 
     def drainReceives(self) -> None:
-        """Take completions of receives, which makes room in the shared receive queue."""
         self._queues[_RECEIVE].drain()
 
     def overrun(self) -> None:
-        """Go to ERR, because completions are lost."""
         if self._raw is not None and self._state is not QPState.RESET:
             self._toError()
 

@@ -218,7 +218,6 @@ class PyverbsCompletionQueue:
     # For queue pairs and the device.
 
     def join(self, member: Member) -> None:
-        """Add a queue pair, whose requests complete here."""
         self._members[member.number] = member
 
     def leave(self, member: Member) -> None:

@@ -117,11 +117,9 @@ class PyverbsSharedReceiveQueue:
     # For queue pairs and the device.
 
     def join(self, taker: Taker) -> None:
-        """Add a queue pair that takes receives from here."""
         self._takers[taker] = None
 
     def leave(self, taker: Taker) -> None:
-        """Remove a queue pair."""
         self._takers.pop(taker, None)
 
     def ended(self, token: int) -> int | None:

@@ -104,11 +104,9 @@ class Handle:
         self._descriptor = descriptor
 
     def fileno(self) -> int:
-        """The descriptor; -1 when closed."""
         return self._descriptor
 
     def close(self) -> None:
-        """Close the descriptor. Calling this again has no effect."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

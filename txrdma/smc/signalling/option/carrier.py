@@ -72,7 +72,6 @@ class OptionCarrier:
 
     @property
     def isAvailable(self) -> bool:
-        """Whether sockets of this process can use the option."""
         return self._sockets is not None
 
     def markBeforeConnect(self, client: socket.socket) -> None:
@@ -130,7 +129,6 @@ class OptionCarrier:
                 raise explained(error, "remove the flags of a socket") from error
 
     def close(self) -> None:
-        """Close the map, and the program that this process has loaded. Calling this again has no effect."""
         sockets, self._sockets = self._sockets, None
         loaded, self._loaded = self._loaded, None
         self.why = self.why or "the carrier is closed"

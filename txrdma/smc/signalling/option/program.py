@@ -107,7 +107,6 @@ class LoadedProgram(NamedTuple):
     link: bpf.Link
 
     def close(self) -> None:
-        """Close all descriptors. Calling this again has no effect."""
         for handle in reversed(self):
             handle.close()
 

@@ -55,7 +55,6 @@ class SharedOption:
         self._carrier: OptionCarrier | None = None
 
     def _opened(self) -> OptionCarrier:
-        """Return the carrier, and open it if it is closed."""
         if self._carrier is None:
             self._carrier = self.open()
             self._reactorUse.add(self)
@@ -65,7 +64,6 @@ class SharedOption:
 
     @property
     def isAvailable(self) -> bool:
-        """Whether sockets can use the option."""
         return self._opened().isAvailable
 
     def markClient(self, unconnected: socket.socket) -> bool:
@@ -136,7 +134,6 @@ _byReactor: WeakKeyDictionary[object, SharedOption] = WeakKeyDictionary()
 
 
 def sharedOption(reactor: object) -> SharedOption:
-    """Return the option carrier of a reactor's sockets."""
     option = _byReactor.get(reactor)
     if option is None:
         option = _byReactor[reactor] = SharedOption(reactorUse(reactor))
