@@ -13,7 +13,7 @@ from dataclasses import replace
 from secrets import randbelow
 from typing import cast, Final, TYPE_CHECKING
 
-from zope.interface import alsoProvides, implementer
+from zope.interface import implementer
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -35,9 +35,8 @@ from txrdma.interfaces import (
     AsyncEvent,
     ICompletionChannel,
     ICompletionQueue,
-    IDrivenDevice,
     IProtectionDomain,
-    IRestingDevice,
+    IReactorDevice,
     IVerbsDevice,
 )
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
@@ -45,7 +44,7 @@ from txrdma.soft.core.memory import KeyTable
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.recent import Recent
 from txrdma.soft.core.route import Route
-from txrdma.soft.core.routeport import Resting, RoutePort
+from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.domains import SoftAddressHandle, SoftProtectionDomain
 from txrdma.soft.hostinterfaces import HostInterfaces
@@ -64,7 +63,7 @@ _NUMBERS_REMEMBERED: Final = 1 << 14
 _GSI: Final = QPN(1)
 
 
-@implementer(IVerbsDevice, IDrivenDevice)
+@implementer(IVerbsDevice, IReactorDevice)
 class SoftDevice:
     """
     A device with one or more ports, each at one IP address of this host.
@@ -73,6 +72,7 @@ class SoftDevice:
     """
 
     limits = LIMITS
+    isAttended = False
 
     def __init__(
         self,
@@ -120,11 +120,8 @@ class SoftDevice:
         self._closed = False
         self._onClosed = closed
         self._interfaces = interfaces
-        self._resting: list[Resting] = []
-        resting = [port.resting for port in self.ports]
-        if None not in resting:
-            self._resting = [each for some in resting if some is not None for each in some]
-            alsoProvides(self, IRestingDevice)
+        self._routePorts = [route for port in self.ports for route in port.routes]
+        self.canRest = all(route.canRest for route in self._routePorts)
         if interfaces is not None:
             interfaces.watch(reactor, self.look)
 
@@ -161,10 +158,16 @@ class SoftDevice:
             port.look()
 
     def drive(self) -> bool:
-        return True in [route.drive() for port in self.ports for route in port.routes]
+        return True in [route.drive() for route in self._routePorts]
+
+    def descriptors(self) -> Sequence[int]:
+        return ()
+
+    def attend(self) -> None:
+        """Do nothing: the device has no events while it rests."""
 
     def rest(self) -> None:
-        for route in self._resting:
+        for route in self._routePorts:
             route.rest()
         if self._interfaces is not None:
             self._interfaces.rest()
@@ -175,7 +178,7 @@ class SoftDevice:
     def wake(self) -> None:
         if self._closed:
             return
-        for route in self._resting:
+        for route in self._routePorts:
             route.wake()
         if self._interfaces is not None:
             self._interfaces.wake()

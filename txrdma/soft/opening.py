@@ -41,16 +41,13 @@ _ATTEMPTS: Final = 4
 class _DatagramsOnly:
     """A RoCE port for datagrams only, of a device whose connections use shared memory; made on first use."""
 
+    canRest = True  # datagrams may be lost
+
     def __init__(self, carrier: UDPCarrier, makePort: Callable[[], RoutePort]) -> None:
         self._carrier = carrier
         self._makePort = makePort
         self._port: RoutePort | None = None
         self._isEnabled = True
-
-    @property
-    def resting(self) -> _DatagramsOnly:
-        """The port itself: datagrams may be lost."""
-        return self
 
     def rest(self) -> None:
         self._carrier.setReading(False)

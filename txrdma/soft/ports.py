@@ -28,7 +28,7 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.soft.core.netdev import activeMTU, laneCount, softMAC
-from txrdma.soft.core.routeport import Resting, RoutePort
+from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.hostinterfaces import Interfaces
 
 _log = Logger()
@@ -76,12 +76,6 @@ class SoftPort:
 
     def __repr__(self) -> str:
         return f"<SoftPort {self.number} {self.address} port {self.udpPort}>"
-
-    @property
-    def resting(self) -> list[Resting] | None:
-        """The port's routes if all of them may rest, otherwise None."""
-        resting = [route.resting for route in self.routes]
-        return None if None in resting else [each for each in resting if each is not None]
 
     def adopt(self, number: int, notify: Callable[[AsyncEvent], None]) -> None:
         """Become the device's port with that number, and hand the port's events to C{notify}."""

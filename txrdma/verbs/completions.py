@@ -23,7 +23,6 @@ from txrdma.iba.verbs import Completion
 from txrdma.interfaces import (
     ICompletionChannel,
     ICompletionQueue,
-    ILiveCompletionQueue,
     IPollable,
     IReactorPolling,
 )
@@ -99,11 +98,9 @@ class CompletionReader:
         # Nor is there one for whether the reactor is stopping: sockets are read at most once after that.
         self._isEnding: Callable[[], bool] = partial(getattr, reactor, "_justStopped", False)
         self._failed = failed
-        found = [ILiveCompletionQueue(queue, None) for queue in queues]
-        self._live = [queue for queue in found if queue is not None]
         if self._polling is not None:
-            for live in self._live:
-                sources.disarmBy(live.disarm)  # the reactor polls anyway: peers need not ring
+            for queue in self._queues:
+                sources.disarmBy(queue.disarm)  # the reactor polls anyway: peers need not ring
         self._again: IDelayedCall | None = None
         self._isAttended = False
 
@@ -217,7 +214,7 @@ class CompletionReader:
 
     def _pollOn(self) -> bool:
         """Busy-poll for a slice of time; False when it is time to sleep."""
-        if not self._sources.isRunning or not any(queue.isLive for queue in self._live):
+        if not self._sources.isRunning or not any(queue.isLive for queue in self._queues):
             return False
         busyPoll = self._busyPoll
         began = now = perf_counter()

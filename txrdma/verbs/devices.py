@@ -24,12 +24,10 @@ from txrdma.iba.types import GID, PKey
 from txrdma.iba.verbs import DeviceAttributes, DeviceLimits, GIDEntry, PortAttributes
 from txrdma.interfaces import (
     AsyncEvent,
-    IAttendedDevice,
     ICompletionChannel,
     ICompletionQueue,
-    IDrivenDevice,
     IProtectionDomain,
-    IRestingDevice,
+    IReactorDevice,
     IVerbsDevice,
     IVerbsDeviceStringParser,
 )
@@ -165,9 +163,8 @@ class _Holding:
         self.key = key
         self.holders = 0
         self.awake = 0
-        self.attended = IAttendedDevice(device, None)
-        self.resting = IRestingDevice(device, self.attended)
-        self.driven = IDrivenDevice(device, None)
+        self.driven = IReactorDevice(device, None)
+        self.resting = self.driven if self.driven is not None and self.driven.canRest else None
 
 
 _held: dict[_Key, _Holding] = {}
@@ -187,11 +184,11 @@ class _Share:
         self._isAwake = True
         holding.holders += 1
         holding.awake += 1
-        if holding.resting is not None:
-            alsoProvides(self, IRestingDevice if holding.attended is None else IAttendedDevice)
-            holding.resting.wake()
         if holding.driven is not None:
-            alsoProvides(self, IDrivenDevice)
+            alsoProvides(self, IReactorDevice)
+            self.canRest, self.isAttended = holding.driven.canRest, holding.driven.isAttended
+        if holding.resting is not None:
+            holding.resting.wake()
 
     @property
     def _device(self) -> IVerbsDevice:
@@ -245,23 +242,23 @@ class _Share:
             holding.resting.wake()
 
     def drive(self) -> bool:
-        driven = None if self._holding is None else self._holding.driven
-        return driven is not None and driven.drive()
+        device = None if self._holding is None else self._holding.driven
+        return device is not None and device.drive()
 
     def descriptors(self) -> Sequence[int]:
-        attended = self._attended
-        return [] if attended is None else attended.descriptors()
+        device = self._resting
+        return () if device is None else device.descriptors()
 
     def attend(self) -> None:
-        attended = self._attended
-        if attended is not None:
-            attended.attend()
+        device = self._resting
+        if device is not None:
+            device.attend()
 
     @property
-    def _attended(self) -> IAttendedDevice | None:
-        """The device, while it is off the reactor and its events must be watched elsewhere."""
+    def _resting(self) -> IReactorDevice | None:
+        """The device, while it is off the reactor."""
         holding = self._holding
-        return None if holding is None or holding.awake else holding.attended
+        return None if holding is None or holding.awake else holding.resting
 
     def close(self) -> None:
         self.rest()

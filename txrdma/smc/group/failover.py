@@ -154,7 +154,7 @@ class LinkFailover:
         link = group.linkOf(event.link)
         try:
             link.connect(event.far, self._isDirect(link.port, event.far.gid) is not False)
-            if link.scheduler.placing is not None:
+            if link.scheduler.lane is not None:
                 raise Refused("the link uses shared memory, which has no other path", Diagnosis.NOACTLINK)
         except Refused as refused:
             group.core.linkDown(group.seconds(), str(refused), event.link)

@@ -147,7 +147,7 @@ class Group:
         (link,) = self.links
         self.core.learn(answer.rkey, answer.address)
         link.connect(answer, self.agreement.isDirect)
-        if link.scheduler.placing is not None:  # shared memory loses nothing, and reports the peer's death
+        if link.scheduler.lane is not None:  # shared memory loses nothing, and reports the peer's death
             self.core.shareMemory()
         self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
         self._turnCore()
@@ -333,9 +333,9 @@ class Group:
         known = len(theirs)
         self.core.received(raw, self._reactor.seconds(), link.life)
         self._turnCore()
-        placing = link.scheduler.placing
-        if len(theirs) > known and placing is not None and not self.isOver:
-            placing.prepare(next(reversed(theirs)), lambda: None)
+        lane = link.scheduler.lane
+        if len(theirs) > known and lane is not None and not self.isOver:
+            lane.prepare(next(reversed(theirs)), lambda: None)
 
     def linkBroken(self, link: Link, text: str) -> None:
         """Handle the failure of a link's queue pair, after its received messages were processed."""
@@ -577,7 +577,7 @@ class Group:
         streams: list[tuple[Member, bool, int]] = []
         for link in self.links:
             arrived = link.scheduler.arrived()
-            vanishes = mayVanish and link.scheduler.placing is not None
+            vanishes = mayVanish and link.scheduler.lane is not None
             streams += [(stream, vanishes, arrived) for stream in link.members]
         alive = [stream for stream, _, _ in streams if not stream.disconnected and not stream.hasReceivedEnd]
         if alive:

@@ -24,7 +24,7 @@ from twisted.logger import Logger
 
 from txrdma.error import Refused
 from txrdma.iba.verbs import AsyncEventKind
-from txrdma.interfaces import AsyncEvent, IAttendedDevice, IDrivenDevice, IRestingDevice, IVerbsDevice
+from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice
 from txrdma.kit.values import frozen
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group._linkgroup import GroupKey, Timing
@@ -200,14 +200,14 @@ class LinkGroups:
         self.devices = list(devices) or openDevices(reactor, description)
         self._opened = tuple(self.devices)
         self.timing = timingOn(any(each.attributes.acknowledgesByProgram for each in self.devices))
-        resting = [IRestingDevice(each, None) for each in self.devices]
-        self._resting = [each for each in resting if each is not None] if None not in resting else []
-        attended = [IAttendedDevice(each, None) for each in self.devices]
-        driven = [IDrivenDevice(each, None) for each in self.devices]
-        self._driven = [each for each in driven if each is not None]
+        found = [IReactorDevice(each, None) for each in self.devices]
+        self._driven = [each for each in found if each is not None]
+        canRest = None not in found and all(each.canRest for each in self._driven)
+        isAttended = all(each.isAttended for each in self._driven)
+        isLocal = not any(each.isAttended for each in self._driven)
+        self._isAttended = canRest and isAttended and IReactorFromThreads.providedBy(reactor)
+        self._resting = self._driven if canRest and (isLocal or self._isAttended) else []
         self._isOwed = False  # a peer has not acknowledged everything
-        isAttended = None not in attended and IReactorFromThreads.providedBy(reactor)
-        self._attended = [each for each in attended if each is not None] if isAttended else []
         self._pollThread = PollThread(reactor, self._attend)
         self._isAtRest = False
         self._lingering: IDelayedCall | None = None
@@ -230,7 +230,7 @@ class LinkGroups:
     @property
     def canRest(self) -> bool:
         """Whether groups can be suspended: messages of peers wait in shared memory meanwhile."""
-        return bool(self._resting)
+        return bool(self._resting) and not self._isAttended
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -396,7 +396,7 @@ class LinkGroups:
         """Leave the reactor: suspend groups if the devices support that, else close them."""
         if self.isStopping:
             return  # the process stops
-        if not (self._resting or self._attended):
+        if not self._resting:
             self._stopLingering()
             self._closeConnections()
             while self._pollAll() and self._awaitsPeers():
@@ -411,9 +411,7 @@ class LinkGroups:
             group.rest()
         for device in self._resting:
             device.rest()
-        for attended in self._attended:
-            attended.rest()
-        if self._attended:
+        if self._isAttended:
             self._attend()
 
     def _linger(self, until: float) -> None:
@@ -432,7 +430,7 @@ class LinkGroups:
 
     def _attend(self) -> None:
         """Process messages while suspended, and let the thread poll for more."""
-        for device in self._attended:
+        for device in self._resting:
             if self._isAtRest:
                 device.attend()
         for group in self.groups():
@@ -440,7 +438,7 @@ class LinkGroups:
                 group.attend()
         if not self._isAtRest:
             return  # processing has resumed the groups
-        found = [descriptor for device in self._attended for descriptor in device.descriptors()]
+        found = [descriptor for device in self._resting for descriptor in device.descriptors()]
         found += [link.descriptor for link in self.links()]
         times = [time for group in self.groups() if (time := group.deadline()) is not None]
         try:
@@ -455,8 +453,6 @@ class LinkGroups:
         self._pollThread.stop()
         for device in self._resting:
             device.wake()
-        for attended in self._attended:
-            attended.wake()
         for group in self.groups():
             group.wake()
 
@@ -587,7 +583,7 @@ class LinkGroups:
         """
         self._isAtRest = False
         if _open.get(self._key) is self:
-            if self._attended:
+            if self._isAttended:
                 self._part()
             else:
                 self._waitForPeers()

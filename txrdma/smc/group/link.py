@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError
 from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import Completion, QPState, ReceiveRequest
-from txrdma.interfaces import IDirectLane, IPlacing, IProtectionDomain, IQueuePair
+from txrdma.interfaces import IDirectLane, IProtectionDomain, IQueuePair
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer
 from txrdma.smc.group._linkgroup import LinkLife
@@ -185,8 +185,7 @@ class Link:
         self._far = far
         self._attachment.connect(far, self.psn, isDirect)
         self.route = self._queuePair.route
-        self.scheduler.placing = IPlacing(self._queuePair, None)
-        lane = IDirectLane(self._queuePair, None)
+        self.scheduler.lane = lane = IDirectLane(self._queuePair, None)
         if lane is not None:
             unread = lane.openLane(CDC_LENGTH, CDC_START, unpackFrom)
             self._queue.openLane(lane)
@@ -208,10 +207,10 @@ class Link:
 
     async def prepare(self, answer: Accept | Confirm) -> None:
         """Resolve the address of the peer's buffer, so that the first write need not wait for it."""
-        placing = self.scheduler.placing
-        if placing is not None:
+        lane = self.scheduler.lane
+        if lane is not None:
             known: Deferred[None] = Deferred()
-            placing.prepare(answer.rkey, lambda: None if known.called else known.callback(None))
+            lane.prepare(answer.rkey, lambda: None if known.called else known.callback(None))
             if known.called:
                 return
             try:

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.types import GID, MACAddress, MTU
 from txrdma.iba.verbs import PortState, usualGID
-from txrdma.interfaces import IRestingDevice, IVerbsDevice
+from txrdma.interfaces import IReactorDevice, IVerbsDevice
 from txrdma.kit.strings import splitString
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.ports.network import gateways, HostNetwork
@@ -76,7 +76,8 @@ def findPorts(devices: Sequence[IVerbsDevice], owner: bytes = b"") -> tuple[Port
     ports: list[Port] = []
     interfaces = _Interfaces()
     for device in devices:
-        isLocal = IRestingDevice(device, None) is not None
+        onReactor = IReactorDevice(device, None)
+        isLocal = onReactor is not None and onReactor.canRest and not onReactor.isAttended
         versions = frozenset((1,)) if isLocal else VERSIONS
         for number in range(1, device.portCount + 1):
             port = device.portAttributes(number)

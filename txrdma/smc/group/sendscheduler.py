@@ -34,7 +34,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
-from txrdma.interfaces import IPlacing
+from txrdma.interfaces import IDirectLane
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.owner import FlowOwner
 from txrdma.smc.flow.sendqueue import LinkSendQueue, Unacknowledged
@@ -97,7 +97,7 @@ class SendScheduler:
         self.signalsEach = False
         self.queue = LinkSendQueue(attachment.domain, attachment.queuePair.capacity, self.schedule)
         self.queue.limit = WINDOW
-        self.placing: IPlacing | None = None
+        self.lane: IDirectLane | None = None
         self.clock: Callable[[], float] = reactor.seconds
         self._due = 0.0
         self._reactor = reactor
@@ -256,8 +256,8 @@ class SendScheduler:
     @property
     def isPeerGone(self) -> bool:
         """Whether the peer is known to be gone, and all that it sent has arrived."""
-        placing = self.placing
-        return placing is not None and placing.isPeerGone()
+        lane = self.lane
+        return lane is not None and lane.isPeerGone()
 
     @property
     def isSending(self) -> bool:
@@ -479,7 +479,7 @@ class SendScheduler:
 
     def hasArrived(self, number: int) -> bool:
         """Whether the peer has received the message of this number, and all before it."""
-        if self.placing is not None and self.placing.isPlaced():
+        if self.lane is not None and self.lane.isPlaced():
             return True
         if number > self._acknowledged and not self.queue.isOver:
             self.poll()
@@ -487,7 +487,7 @@ class SendScheduler:
 
     def confirmSoon(self) -> None:
         """Request a completion for each message from now on, because the process stops."""
-        if self.placing is None and not self.queue.isOver:
+        if self.lane is None and not self.queue.isOver:
             self.signalsEach = self.queue.isSignaling = True
             self._sendReader.start()
 

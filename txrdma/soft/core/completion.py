@@ -17,7 +17,7 @@ from zope.interface import implementer
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion
-from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue, ILiveCompletionQueue
+from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue
 from txrdma.kit.logs import advised
 from txrdma.soft.core.route import Route
 
@@ -117,7 +117,7 @@ class SoftCompletionChannel:
             self._bell.ring()
 
 
-@implementer(ILiveCompletionQueue)
+@implementer(ICompletionQueue)
 class SoftCompletionQueue:
     """
     A completion queue of a software device, which holds finished work requests until they are polled.

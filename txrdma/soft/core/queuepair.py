@@ -30,7 +30,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IPlacing, IQueuePair
+from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IQueuePair
 from txrdma.soft.core.completion import SoftCompletionQueue
 from txrdma.soft.core.directdatagrams import DatagramRoute, DirectDatagrams
 from txrdma.soft.core.memory import Domain, KeyTable
@@ -310,14 +310,8 @@ class SoftQueuePair:
                 raise InvalidRequest(f"{queue!r} is closed")
 
     def __conform__(self, interface: object) -> object | None:
-        """
-        Adapt to an interface that only some routes provide, from RTR on.
-
-        @return: the route, where it does; None lets zope.interface look elsewhere.
-        """
+        """Adapt to an interface that only some routes provide, from RTR on."""
         route = self._route
-        if route is not None and interface is IPlacing:
-            return route.placing
         if route is not None and interface is IDirectLane and self.shared is None:
             return route.direct
         if interface is IDirectDatagrams and self._datagramRoute() is not None and self.shared is None:

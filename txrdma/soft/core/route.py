@@ -7,15 +7,9 @@ There are three routes: RoCE v2 by UDP, shared memory on the same host, and data
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TYPE_CHECKING
+from typing import Protocol
 
-from txrdma.iba.verbs import (
-    CompletionOpcode,
-    SendRequest,
-)
-
-if TYPE_CHECKING:
-    pass
+from txrdma.iba.verbs import CompletionOpcode, SendRequest
 
 
 class Route(Protocol):
@@ -28,17 +22,12 @@ class Route(Protocol):
     name: str
     polled: bool
 
-    @property
-    def placing(self) -> object | None:
-        """The route itself, where sent data outlives this process; None elsewhere."""
-
     def post(self, requests: Sequence[SendRequest]) -> None:
         """
         Carry out requests, in order.
 
-        Their form is checked; the route checks keys. Called only in RTS.
-        C{inline} data is taken before this returns; for C{segments} the request object is ours no more, so
-        what is needed of it is taken, too.
+        Their form is checked; the route checks keys. Called only in RTS. The caller may reuse request objects
+        and C{inline} data when this returns.
         """
 
     @property

@@ -10,22 +10,20 @@ from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 
 
-class Resting(Protocol):
-    """A port that may leave the reactor without loss: see L{txrdma.interfaces.IRestingDevice}."""
+class RoutePort(Protocol):
+    """
+    Makes the routes of queue pairs, and is shared by them.
+
+    @ivar canRest: whether C{rest} loses nothing: peers need no answers in time.
+    """
+
+    canRest: bool
 
     def rest(self) -> None:
         """Leave the reactor. Idempotent."""
 
     def wake(self) -> None:
         """Return to the reactor. Idempotent."""
-
-
-class RoutePort(Protocol):
-    """Makes the routes of queue pairs, and is shared by them."""
-
-    @property
-    def resting(self) -> Resting | None:
-        """The port itself, where it may rest; None where peers need answers in time."""
 
     def connect(self, queuePair: SoftQueuePair) -> Route | None:
         """

@@ -58,6 +58,8 @@ class RoCEPort:
     @ivar isLive: whether L{poll} finds packets without the reactor.
     """
 
+    canRest = False  # peers need acknowledgements in time
+
     def __init__(
         self,
         clock: IReactorTime,
@@ -121,9 +123,10 @@ class RoCEPort:
         peer = None if address is None else self.peerAt(address)
         return None if peer is None else RoCERoute(self, owner, peer)
 
-    @property
-    def resting(self) -> None:
-        """None: peers need acknowledgements in time."""
+    def rest(self) -> None:
+        """Do nothing."""
+
+    wake = rest
 
     def setEnabled(self, isEnabled: bool) -> None:
         """Take the port down or up; datagrams queued for the socket are dropped."""
@@ -167,7 +170,7 @@ class RoCEPort:
             localPeers.poll()
 
     def drive(self) -> bool:
-        """Receive, send and run the timer after the reactor has ended; see L{IDrivenDevice}."""
+        """Receive, send and run the timer after the reactor has ended."""
         self._carrier.poll()
         self.writable()
         if self._timer is not None and self._timerAt <= self._clock.seconds():

@@ -81,7 +81,7 @@ class RoCERoute:
 
     name = "rocev2"
     polled = False
-    placing = direct = None
+    direct = None
 
     def __init__(self, port: RoutesPort, owner: SoftQueuePair, peer: Peer) -> None:
         attributes = owner.attributes
@@ -364,7 +364,7 @@ class DatagramRoute:
     """
 
     name = "rocev2"
-    placing = direct = None
+    direct = None
 
     def __init__(self, port: RoutesPort, owner: SoftQueuePair) -> None:
         attributes = owner.attributes

@@ -105,11 +105,6 @@ class Lane:
         self.receivesPosted: Callable[[], None] = incoming.receivesPosted
 
     @property
-    def placing(self) -> Lane | None:
-        """The lane itself: sent data is in memory that the peer has mapped."""
-        return self
-
-    @property
     def direct(self) -> Lane | None:
         """The lane itself takes messages without work requests."""
         return self

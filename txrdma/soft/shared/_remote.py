@@ -167,7 +167,7 @@ class RemoteMemory:
         return True
 
     def prepare(self, rkey: RKey, known: Callable[[], None]) -> None:
-        """Request a region in advance: see L{txrdma.interfaces.IPlacing}."""
+        """Request a region in advance: see L{txrdma.interfaces.IDirectLane}."""
         if self._isClosed or rkey in self.regions:
             known()
         elif rkey in self._preparing:

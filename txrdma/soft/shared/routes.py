@@ -389,6 +389,8 @@ class SharedMemoryPort:
     @ivar datagrams: the lanes for datagrams.
     """
 
+    canRest = True  # data waits in shared memory, and messages in sockets
+
     def __init__(
         self,
         reactor: SharingReactor,
@@ -454,11 +456,6 @@ class SharedMemoryPort:
 
     def setEnabled(self, isEnabled: bool) -> None:
         """Do nothing: shared memory does not depend on a network port."""
-
-    @property
-    def resting(self) -> SharedMemoryPort:
-        """The port itself: data waits in shared memory, and messages in sockets."""
-        return self
 
     def rest(self) -> None:
         """Leave the reactor; requests of peers wait."""

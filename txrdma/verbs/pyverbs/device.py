@@ -29,10 +29,10 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import (
     AsyncEvent,
-    IAttendedDevice,
     ICompletionChannel,
     ICompletionQueue,
     IProtectionDomain,
+    IReactorDevice,
     IVerbsDevice,
 )
 from txrdma.verbs.pyverbs.bindings import loadPyverbs, Pyverbs, translated
@@ -52,11 +52,13 @@ _QUEUE_PAIR_FAILED: Final = frozenset(
 )
 
 
-@implementer(IVerbsDevice, IAttendedDevice)
+@implementer(IVerbsDevice, IReactorDevice)
 class PyverbsDevice:
     """
     An open device of the kernel.
     """
+
+    canRest = isAttended = True
 
     def __init__(self, reactor: object, verbs: Pyverbs, name: str) -> None:
         self.name = name
@@ -231,6 +233,10 @@ class PyverbsDevice:
         """Process pending events while the device is off the reactor."""
         self.readEvents()
         self.readRemovals()
+
+    def drive(self) -> bool:
+        """Do nothing: the adapter sends and acknowledges without this process."""
+        return False
 
     def readEvents(self) -> None:
         """Process pending asynchronous events."""

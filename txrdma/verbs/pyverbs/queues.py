@@ -134,6 +134,8 @@ class PyverbsCompletionQueue:
     destroyed, or that take no more.
     """
 
+    isLive = False
+
     def __init__(
         self,
         verbs: Pyverbs,
@@ -194,6 +196,9 @@ class PyverbsCompletionQueue:
         self.raw.ack_events(1)
         armed, self._armed = self._armed, False
         return armed
+
+    def disarm(self) -> None:
+        """Do nothing: an adapter raises the event in any case."""
 
     def poll(self, limit: int) -> Sequence[Completion]:
         made = self._made

@@ -221,7 +221,7 @@ class RoutesTests(SynchronousTestCase):
                 pass
 
         class Datagrams:
-            resting = None
+            canRest = False
 
             def connect(self, owner: object) -> Route:
                 route = Route()

@@ -55,13 +55,17 @@ class Host:
 class Beginning:
     """Where routes begin: keeps what it is told."""
 
-    resting = None
+    canRest = False
 
     def __init__(self) -> None:
         self.told: list[object] = []
 
     def connect(self, queuePair: SoftQueuePair) -> Route | None:
         return None
+
+    def rest(self) -> None: ...
+
+    def wake(self) -> None: ...
 
     def drive(self) -> bool:
         """Nothing comes here."""

@@ -187,7 +187,7 @@ class Route:
 
     name = "nowhere"
     polled = False
-    placing = direct = None
+    direct = None
 
     def __init__(self) -> None:
         self.posted: list[SendRequest] = []
