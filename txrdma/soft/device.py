@@ -2,7 +2,8 @@
 The software device: verbs of InfiniBand without any hardware.
 
 Combines ports, memory, queues and queue pairs with two routes: RoCE v2 over UDP, and shared memory for peers
-on the same host.
+on the same host. Protection domains and address handles follow InfiniBand Architecture vol. 1, 10.2.3 and
+10.2.2.2.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from txrdma import __version__
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, GUID, MACAddress, MTU, PKey, QPN
 from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
     AtomicCapability,
     Capacity,
     DeviceAttributes,
@@ -33,20 +36,23 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import (
     AsyncEvent,
+    IAddressHandle,
     ICompletionChannel,
     ICompletionQueue,
+    IMemoryRegion,
     IProtectionDomain,
+    IQueuePair,
     IReactorDevice,
+    ISharedReceiveQueue,
     IVerbsDevice,
 )
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
-from txrdma.soft.core.memory import KeyTable
+from txrdma.soft.core.memory import Domain, KeyTable
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.recent import Recent
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
-from txrdma.soft.domains import SoftAddressHandle, SoftProtectionDomain
 from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.limits import checkAvailable, checkCapacity, checkRange, LIMITS
 from txrdma.soft.opening import openPort
@@ -61,6 +67,108 @@ _log = Logger()
 _NUMBERS_REMEMBERED: Final = 1 << 14
 
 _GSI: Final = QPN(1)
+
+
+@implementer(IAddressHandle)
+class SoftAddressHandle:
+    """The address of a port, for datagrams."""
+
+    def __init__(
+        self, domain: Domain, address: AddressVector, closed: Callable[[SoftAddressHandle], None]
+    ) -> None:
+        self.domain = domain
+        self.address = address
+        self._onClosed = closed
+
+    def __repr__(self) -> str:
+        return f"<SoftAddressHandle {self.address}>"
+
+    def close(self) -> None:
+        self._onClosed(self)
+
+
+@implementer(IProtectionDomain)
+class SoftProtectionDomain(Domain):
+    """A protection domain: memory and queue pairs that may access each other."""
+
+    def __init__(self, device: SoftDevice) -> None:
+        self.device = device
+        self._queuePairs: dict[SoftQueuePair, None] = {}
+        self._closed = False
+
+    def allocateMemory(self, length: int, access: Access) -> IMemoryRegion:
+        self._checkOpen()
+        self._checkLength(length)
+        return self.device.keys.allocate(self, length, access)
+
+    def registerMemory(self, buffer: memoryview, access: Access) -> IMemoryRegion:
+        self._checkOpen()
+        self._checkLength(memoryview(buffer).nbytes)
+        return self.device.keys.register(self, buffer, access)
+
+    def createAddressHandle(self, address: AddressVector) -> IAddressHandle:
+        self._checkOpen()
+        handles, limits = self.device.addressHandles, self.device.limits
+        checkAvailable(handles, limits.maxAddressHandles, "address handles")
+        self.device.admit(QPAttributes(address=address), QPAttributes())
+        handle = SoftAddressHandle(self, address, lambda handle: handles.pop(handle, None))
+        handles[handle] = None
+        return handle
+
+    def createSharedReceiveQueue(self, maxReceive: int, maxSegments: int) -> ISharedReceiveQueue:
+        self._checkOpen()
+        queues, limits = self.device.sharedReceiveQueues, self.device.limits
+        checkRange("maxReceive", maxReceive, 1, limits.maxSharedReceiveQueueRequests)
+        checkRange("maxSegments", maxSegments, 0, limits.maxSharedReceiveQueueSegments)
+        checkAvailable(queues, limits.maxSharedReceiveQueues, "shared receive queues")
+        queue = SoftSharedReceiveQueue(
+            self, maxReceive, maxSegments, self.device.notify, lambda queue: queues.pop(queue, None)
+        )
+        queues[queue] = None
+        return queue
+
+    def createQueuePair(
+        self,
+        kind: QPKind,
+        send: ICompletionQueue,
+        receive: ICompletionQueue,
+        capacity: Capacity,
+        shared: ISharedReceiveQueue | None = None,
+    ) -> IQueuePair:
+        self._checkOpen()
+        if shared is not None and (
+            not isinstance(shared, SoftSharedReceiveQueue) or shared.domain is not self
+        ):
+            raise InvalidRequest(f"{shared!r} is no shared receive queue of this domain")
+        queuePair = self.device.newQueuePair(self, kind, send, receive, capacity, shared)
+        self._queuePairs[queuePair] = None
+        return queuePair
+
+    def forget(self, queuePair: SoftQueuePair) -> None:
+        self._queuePairs.pop(queuePair, None)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for queuePair in tuple(self._queuePairs):
+            queuePair.close()
+        for queue in tuple(self.device.sharedReceiveQueues):
+            if queue.domain is self:
+                queue.close()
+        for handle in tuple(self.device.addressHandles):
+            if handle.domain is self:
+                handle.close()
+        for region in self.device.keys.regionsOf(self):
+            region.close()
+        self.device.domains.pop(self, None)
+
+    def _checkOpen(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the protection domain is closed")
+
+    def _checkLength(self, length: int) -> None:
+        checkRange("the length of a memory region", length, 1, self.device.limits.maxMemoryRegionLength)
 
 
 @implementer(IVerbsDevice, IReactorDevice)

@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import cast, Final, Protocol
+from typing import cast, Final
 
 from twisted.logger import Logger
 
@@ -29,16 +29,6 @@ _GET_SETTINGS: Final = 1
 _SETTINGS: Final = struct.Struct("=I8xH14xH14x")  # struct ethtool_cmd: what, the speed, its upper half
 _REQUEST: Final = struct.Struct("@16sP16x")
 _UNKNOWN: Final = 0xFFFFFFFF
-
-
-class Interfaces(Protocol):
-    """Reads the network interfaces of a host."""
-
-    def interfaceOf(self, address: str) -> NetworkInterface | None:
-        """The interface that has this IP address, usable; None without one."""
-
-    def rate(self, name: str) -> int:
-        """The rate of an interface's link, in bits per second; 0 if unknown."""
 
 
 class HostInterfaces:
@@ -71,6 +61,7 @@ class HostInterfaces:
         return None if self._network is None else self
 
     def interfaceOf(self, address: str) -> NetworkInterface | None:
+        """The interface that has this IP address, if the address is usable; None without one."""
         if self._network is None:
             raise DeviceUnavailable("the network interfaces can't be read")
         found = self._network.interfaceOf(address)
@@ -82,6 +73,7 @@ class HostInterfaces:
         return found
 
     def rate(self, name: str) -> int:
+        """The rate of an interface's link, in bits per second; 0 if unknown."""
         if self._socket is None or sys.platform != "linux":
             return 0
         settings = array.array("B", _SETTINGS.pack(_GET_SETTINGS, 0, 0))

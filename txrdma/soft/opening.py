@@ -19,7 +19,7 @@ from txrdma.soft.core.netdev import activeMTU
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
-from txrdma.soft.hostinterfaces import Interfaces
+from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.udp import UDPCarrier
 from txrdma.soft.shared.routes import SharedMemoryPort
@@ -80,7 +80,7 @@ class _DatagramsOnly:
 
 def openPort(
     reactor: object,
-    interfaces: Interfaces | None,
+    interfaces: HostInterfaces | None,
     address: str,
     port: int | None,
     route: str,

@@ -29,7 +29,7 @@ from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.soft.core.netdev import activeMTU, laneCount, softMAC
 from txrdma.soft.core.routeport import RoutePort
-from txrdma.soft.hostinterfaces import Interfaces
+from txrdma.soft.hostinterfaces import HostInterfaces
 
 _log = Logger()
 
@@ -53,7 +53,7 @@ class SoftPort:
         udpPort: int,
         routes: Sequence[RoutePort],
         mtu: MTU | None = None,
-        interfaces: Interfaces | None = None,
+        interfaces: HostInterfaces | None = None,
     ) -> None:
         """
         @param routes: are owned by the port, and closed with it.

@@ -36,7 +36,6 @@ from txrdma.smc.flow.flow import ENDS, Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.link import Link
-from txrdma.smc.stream.closedowner import CLOSED_OWNER
 from txrdma.smc.stream.tcpmonitor import TCPMonitor
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.cdc import StateFlags
@@ -555,7 +554,7 @@ class Stream:
     def _part(self) -> None:
         """Break the reference cycle of stream and flow when nothing is left to report or send."""
         if self._element is None and self._front is None and not self.flow.isDirty:
-            self.flow.owner = CLOSED_OWNER
+            self.flow.owner = _CLOSED_OWNER
 
     def _closeTCP(self, inOrder: bool) -> None:
         """Close the TCP connection after the next flush."""
@@ -578,3 +577,28 @@ class Stream:
     @property
     def state(self) -> str:
         return self._closing.state.name
+
+
+class ClosedOwner:
+    """Owns the flow of a connection that has ended on both sides, so that the stream can be freed."""
+
+    isPosted: Final = True
+
+    def _ignore(self, *_: object) -> None:
+        """Do nothing: there is neither an application nor a peer left."""
+
+    wasFlushed = delivered = stateReceived = violated = drained = peerHasClosed = pollOtherLinks = blocked = (
+        unblocked
+    ) = _ignore
+
+    def finish(self) -> bool:
+        return False
+
+    def abortOnError(self) -> None:
+        _log.failure("Error in the bookkeeping of an SMC-R connection that has ended")
+
+    def blame(self, where: str) -> None:
+        self.abortOnError()
+
+
+_CLOSED_OWNER: Final = ClosedOwner()

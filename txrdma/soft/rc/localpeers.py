@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final
 
 from txrdma.iba.headers import Opcode
 from txrdma.iba.types import DEFAULT_PKEY, QPN
 from txrdma.soft.rc._datagram import START
 from txrdma.soft.rc._packets import FRAME, ICRC_LENGTH, Outgoing, PSN_MASK
-from txrdma.soft.rc.counters import RoCECounters
-from txrdma.soft.rc.peers import Peer, PortRoute
+from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 from txrdma.soft.rc.routes import DatagramRoute
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.datagrams import SharedDatagrams
@@ -35,34 +34,10 @@ _PLAIN: Final = int(Opcode.UD_SEND_ONLY) << 56 | (int(DEFAULT_PKEY) & 0x7FFF) <<
 """First eight bytes of the BTH of a datagram without immediate, in the default partition."""
 
 
-class PacketPort(Protocol):
-    """The interface of L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>} for its local peers."""
-
-    counters: RoCECounters
-
-    def seconds(self) -> float:
-        """The time by the port's clock."""
-
-    def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
-        """The peer on this host that sent packets by shared memory; None where they are dropped."""
-
-    def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
-        """Process one packet from shared memory, of any kind."""
-
-    def grhFor(self, peer: Peer, length: int) -> bytes:
-        """The 40 bytes before a datagram of so many bytes."""
-
-    def wrote(self, packets: int, size: int) -> None:
-        """Count packets sent by a lane, of C{size} bytes together."""
-
-    def fail(self, route: PortRoute) -> None:
-        """Fail a route for which an exception was raised; other routes go on."""
-
-
 class LocalPeers:
     """The peers of a RoCE port on this host, with which it exchanges datagrams by shared memory."""
 
-    def __init__(self, home: PacketPort, lanes: SharedDatagrams, routes: Mapping[QPN, PortRoute]) -> None:
+    def __init__(self, home: RoutesPort, lanes: SharedDatagrams, routes: Mapping[QPN, PortRoute]) -> None:
         """
         @param routes: the port's, by their queue pairs' numbers.
         """

@@ -17,6 +17,7 @@ from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AddressVector
 from txrdma.soft.rc._datagram import GRH_LENGTH
 from txrdma.soft.rc._packets import Incoming, Outgoing
+from txrdma.soft.rc.counters import RoCECounters
 from txrdma.soft.rc.udp import ipAndPort, RawAddress
 from txrdma.soft.shared.datagramlane import DatagramLane
 
@@ -37,6 +38,7 @@ class RoutesPort(Protocol):
     port: int
     isEnabled: bool
     isLive: bool
+    counters: RoCECounters
 
     @property
     def siblings(self) -> Mapping[int, RoutesPort]: ...
@@ -86,6 +88,15 @@ class RoutesPort(Protocol):
 
     def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send packets immediately, when a route ends."""
+
+    def fail(self, route: PortRoute) -> None:
+        """Fail a route for which an exception was raised; other routes go on."""
+
+    def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
+        """The peer on this host that sent packets by shared memory; None where they are dropped."""
+
+    def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
+        """Process one packet from shared memory, of any kind."""
 
     def grhFor(self, peer: Peer, length: int) -> bytes:
         """The 40 bytes before a datagram of so many bytes (GRH, or an IPv4 header in its latter half)."""

@@ -231,7 +231,6 @@ class RoCEPort:
             self.fail(route)
 
     def fail(self, route: PortRoute) -> None:
-        """Fail a route for which an exception was raised; other routes go on."""
         self.release(route)
         route.fail()
 
@@ -456,7 +455,6 @@ class RoCEPort:
             self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
 
     def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
-        """The peer on this host that sent packets by shared memory; None where they are dropped."""
         if not self.isEnabled:
             return None
         raw = source if source in self._peers else self._carrier.rawAddress(*source)  # IPv4's are the same
@@ -467,7 +465,6 @@ class RoCEPort:
         return self._peers.get(raw) or self._peer(raw)
 
     def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
-        """Process one packet from shared memory, of any kind."""
         size = len(packet)
         if size < FRAME or size & 3:
             self.counters.malformed += 1

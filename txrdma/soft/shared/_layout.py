@@ -191,26 +191,10 @@ class ClosedServices:
     Replacing the real services breaks the reference cycle between them and the lane.
     """
 
-    def wakeReceives(self) -> None:
+    def _ignore(self, *_: object) -> None:
         """Do nothing: a closed lane has no peer."""
 
-    def wakeSends(self) -> None:
-        """Do nothing: a closed lane has no peer."""
-
-    def nudge(self) -> None:
-        """Do nothing: a closed lane has no peer."""
-
-    def requestRegion(self, rkey: RKey) -> None:
-        """Do nothing: a closed lane has no peer."""
-
-    def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
-        """Do nothing: a closed lane has no peer."""
-
-    def watch(self) -> None:
-        """Do nothing: a closed lane has no peer to time out."""
-
-    def left(self) -> None:
-        """Do nothing: the lane is closed already."""
+    wakeReceives = wakeSends = nudge = requestRegion = access = watch = left = _ignore
 
 
 CLOSED_SERVICES: Final = ClosedServices()

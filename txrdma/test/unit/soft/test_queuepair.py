@@ -37,7 +37,7 @@ from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQue
 from txrdma.soft.core.memory import Domain, KeyTable
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.transitions import transition
-from txrdma.soft.domains import SoftAddressHandle
+from txrdma.soft.device import SoftAddressHandle
 
 RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
 RC, UD = QPKind.RC, QPKind.UD
