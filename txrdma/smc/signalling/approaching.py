@@ -96,6 +96,10 @@ class LocalApproach:
         return True
 
     @property
+    def directory(self) -> str:
+        return "" if self.announcement is None else self.announcement.directory
+
+    @property
     def isExpected(self) -> bool:
         return self.announcement is not None and self.announcement.user >= 0
 

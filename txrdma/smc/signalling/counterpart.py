@@ -10,7 +10,7 @@ from typing import cast
 from twisted.internet.interfaces import IAddress
 from twisted.internet.tcp import Connection
 
-from txrdma.smc.signalling.interfaces import IClientSignal, INeighbour, IServerSignal
+from txrdma.smc.signalling.interfaces import IClientSignal, IServerSignal
 from txrdma.smc.signalling.owners import peerUserByTCP, Place, placeOf
 from txrdma.unix.sockets import Credentials
 
@@ -74,9 +74,7 @@ class PeerIdentity:
         if carried.user is not None:
             self._isKnown = True
             self._user = carried.user
-        neighbour = INeighbour(carried, None)
-        if neighbour is not None:
-            self.directory = neighbour.directory
+        self.directory = carried.directory
 
     @property
     def witness(self) -> Hashable:

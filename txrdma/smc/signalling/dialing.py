@@ -17,7 +17,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.internet.tcp import Client, Connection, Connector
 from twisted.python.failure import Failure
 
-from txrdma.smc.signalling.interfaces import ICarrier, IClientSignal, IDialing
+from txrdma.smc.signalling.interfaces import Carrier, IClientSignal, IDialing
 from txrdma.smc.signalling.owners import Place
 
 
@@ -111,7 +111,7 @@ class _Connector(Connector):
     @ivar carrier: the carrier that sees their sockets.
     """
 
-    carrier: ICarrier
+    carrier: Carrier
 
     def _makeTransport(self) -> Client:
         return DialedClient(  # type: ignore[no-untyped-call]
@@ -121,7 +121,7 @@ class _Connector(Connector):
 
 def dial(
     reactor: Any,
-    carrier: ICarrier,
+    carrier: Carrier,
     host: str,
     port: int,
     factory: ClientFactory[Any],
@@ -137,7 +137,7 @@ def dial(
     return cast(IConnector, connector)
 
 
-def approachOf(transport: Connection, carrier: Callable[[], ICarrier]) -> IClientSignal:
+def approachOf(transport: Connection, carrier: Callable[[], Carrier]) -> IClientSignal:
     """
     Take the approach of a client's connection, which whoever takes it closes.
 

@@ -90,7 +90,7 @@ class Announced:
     @ivar onWithdrawal: called when the client says that it goes on without SMC, though it was accepted.
     """
 
-    __slots__ = ("_printer", "client", "number", "onWithdrawal", "place", "since")
+    __slots__ = ("_printer", "client", "directory", "number", "onWithdrawal", "place", "since")
 
     isSure = True
 
@@ -99,6 +99,7 @@ class Announced:
         self.place = place
         self.number = number
         self.client = client
+        self.directory = ""
         self.since = 0.0
         self.onWithdrawal: Callable[[], None] | None = None
 

@@ -31,12 +31,10 @@ from typing import Final
 from zope.interface import implementer
 
 from twisted.internet.interfaces import IReadDescriptor
-from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.smc.signalling.interfaces import IListenerSignal, INeighbour
 from txrdma.smc.signalling.local import Announced, Announcements, Teller
 from txrdma.smc.signalling.owners import Place
 from txrdma.unix.places import DirectoryListener, SocketDirectory
@@ -113,15 +111,10 @@ class ProvingSocket:
         self._socket.close()
 
 
-@implementer(INeighbour)
 class AnnouncedNeighbour(Announced):
-    """
-    A connection that a client of another network namespace has announced.
+    """A connection that a client of another network namespace has announced."""
 
-    @ivar directory: where that client has met us.
-    """
-
-    __slots__ = ("_target", "directory")
+    __slots__ = ("_target",)
 
     def __init__(self, teller: Neighbour, place: Place, number: int, target: str, directory: str) -> None:
         """
@@ -211,54 +204,43 @@ class Neighbour(Teller):
         super()._ended()
 
 
-@implementer(IListenerSignal)
-class NeighbourReception:
-    """A listener that is also found in a directory, by processes of other network namespaces."""
+class NeighbourAnnouncements(Announcements):
+    """Announcements of processes in this and, by a directory, in other network namespaces of the host."""
 
-    def __init__(self, reactor: Reactor, announcements: Announcements, place: SocketDirectory) -> None:
-        """
-        @param announcements: of processes in our own network namespace; those of others join them.
-        @param place: the directory.
-        """
-        self._reactor = reactor
-        self._announcements = announcements
-        self._place = place
-        self._listener: DirectoryListener | None = None
-
-    def prepare(self, listening: socket.socket) -> None:
-        """Have the socket prepared for the processes of our own namespace."""
-        self._announcements.prepare(listening)
+    def __init__(self, reactor: Reactor, anybody: bool, directory: SocketDirectory, room: int = 50) -> None:
+        super().__init__(reactor, anybody, room)
+        self._directory = directory
+        self._neighbourListener: DirectoryListener | None = None
 
     def begin(self, place: Place) -> None:
-        self._announcements.begin(place)
+        super().begin(place)
+        self.beginNeighbours(place)
+
+    def beginNeighbours(self, place: Place) -> None:
+        """Listen in the directory."""
         name = listenersAt(place.port) + secrets.token_hex(8)
         purpose = f"to announce a connection to {place} from another network namespace"
         try:
-            self._listener = DirectoryListener(
-                self._reactor, self._place, socket.SOCK_STREAM, name, self._accepted, purpose, _BACKLOG
+            self._neighbourListener = DirectoryListener(
+                self.reactor, self._directory, socket.SOCK_STREAM, name, self._met, purpose, _BACKLOG
             )
         except OSError as error:
             _seldom.warn(
-                self._place.path,
+                self._directory.path,
                 "containers of this host will connect by plain TCP, as {path} can't be used: {error}",
-                path=self._place.path,
+                path=self._directory.path,
                 error=error,
             )
 
-    def _accepted(self, connection: socket.socket) -> None:
-        tellers = self._announcements.tellers
-        proving = sum(isinstance(each, Neighbour) and each.isProving for each in tellers)
+    def _met(self, connection: socket.socket) -> None:
+        proving = sum(isinstance(each, Neighbour) and each.isProving for each in self.tellers)
         if proving < _MOST_PROVING:
-            tellers.add(Neighbour(self._announcements, connection, self._place.path))
+            self.tellers.add(Neighbour(self, connection, self._directory.path))
         else:
             connection.close()
 
-    def arrived(self, transport: Connection) -> Announced | None:
-        """The arrival of an accepted connection that somebody has announced."""
-        return self._announcements.arrived(transport)
-
     def stop(self) -> None:
-        listener, self._listener = self._listener, None
+        listener, self._neighbourListener = self._neighbourListener, None
         if listener is not None:
             listener.close()
-        self._announcements.stop()
+        super().stop()

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
-
-from zope.interface import implementer
 
 from twisted.internet.interfaces import IDelayedCall
 
 from txrdma.smc.signalling.approaching import LocalApproach
-from txrdma.smc.signalling.interfaces import ICarrier, IDialing, INeighbour
-from txrdma.smc.signalling.local import Announcements
+from txrdma.smc.signalling.interfaces import IDialing
 from txrdma.smc.signalling.localclient import Channel, knownChannel, openChannel, PATIENCE
-from txrdma.smc.signalling.neighbours import listenersAt, NeighbourReception, ProvingSocket
+from txrdma.smc.signalling.neighbours import listenersAt, ProvingSocket
 from txrdma.smc.signalling.owners import Place, sourceFor
 from txrdma.smc.signalling.silence import logUnresponsivePeer
 from txrdma.unix.lines import Lines
@@ -251,7 +248,6 @@ def seek(reactor: Reactor, place: SocketDirectory, target: Place, found: Found) 
     return search
 
 
-@implementer(INeighbour)
 class NeighbourApproach(LocalApproach):
     """A connection that is announced to a listener on this host, in whatever network namespace it is."""
 
@@ -263,10 +259,6 @@ class NeighbourApproach(LocalApproach):
         self._place = place
         self._search: _Search | None = None
         self._found: Found | None = None
-
-    @property
-    def directory(self) -> str:
-        return "" if self.announcement is None else self.announcement.directory
 
     def _seek(self, client: IDialing, proceed: Callable[[], None]) -> bool:
         target = client.target
@@ -299,27 +291,3 @@ class NeighbourApproach(LocalApproach):
             if not search.waiting:
                 search.abandon()
         self._found = None
-
-
-@implementer(ICarrier)
-class NeighbourCarrier:
-    """Announces connections in one directory, too: L{txrdma.smc.signalling.neighbours}."""
-
-    def __init__(
-        self, reactor: Any, takesTCP: bool, local: Callable[[int], Announcements], place: SocketDirectory
-    ) -> None:
-        """
-        @param takesTCP: connections on plain TCP will do.
-        @param local: makes the reception in our own network namespace, with room for so many connections.
-        @param place: the directory.
-        """
-        self._reactor = reactor
-        self._takesTCP = takesTCP
-        self._local = local
-        self._place = place
-
-    def approach(self) -> NeighbourApproach:
-        return NeighbourApproach(self._reactor, self._takesTCP, self._place)
-
-    def reception(self, room: int) -> NeighbourReception:
-        return NeighbourReception(self._reactor, self._local(room), self._place)
