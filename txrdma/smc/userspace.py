@@ -113,7 +113,7 @@ def _listenTCP(
 
 
 def _usualDevice(options: Options) -> str:
-    """The device string that most clients of a listener will want; C{""} where that depends on the client."""
+    """The device string that most clients need; C{""} where that depends on the client."""
     if options.device != "auto":
         return options.device
     return "" if options.meetingDirectory or realPorts.isAny() else LOCAL_DEVICE
@@ -122,10 +122,10 @@ def _usualDevice(options: Options) -> str:
 @implementer(IListeningPort, IPushProducer)
 class SMCPort:
     """
-    A TCP port, and what its carrier has beside it: a UNIX socket that tells who it is.
+    A listening TCP port, with the listener's part of its carrier.
 
-    Besides its interfaces it has what programs use of a port of TCP: its descriptor, for processes that adopt
-    it and serve by plain TCP, and C{pauseProducing}, by which connections wait to be accepted.
+    Besides its interfaces it has what programs use of Twisted's TCP port: C{fileno}, for processes that adopt
+    the socket and serve plain TCP, and C{pauseProducing}, which stops accepting connections.
 
     @ivar factory: the user's.
     """
@@ -159,9 +159,9 @@ class SMCPort:
 
     def _open(self) -> None:
         """
-        Open the device before the first client wants it, which takes tens of milliseconds.
+        Open the device before the first client needs it, since that takes tens of milliseconds.
 
-        That is done in the reactor's first turn, when a service has forked, and is no other user any more.
+        It is opened in the reactor's first iteration, after a service has forked and changed its user.
         """
         self._opening = None
         with suppress(RDMAError, OSError, ValueError):  # whoever proposes will hear of it

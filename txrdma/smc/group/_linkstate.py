@@ -1,7 +1,7 @@
 """
-The life of a link: CONFIRM LINK, DELETE LINK, and what happens when they don't come.
+The state machine of a link: CONFIRM LINK, DELETE LINK, and their timeouts.
 
-Follows RFC 7609, 4.5.1 to 4.5.4; times are Linux's. L{txrdma.smc.group._linkgroup} feeds it.
+Follows RFC 7609, 4.5.1 to 4.5.4; timeouts are Linux's. L{txrdma.smc.group._linkgroup} feeds it.
 """
 
 from __future__ import annotations
@@ -336,7 +336,7 @@ class Core:
 
     @property
     def carrier(self) -> LinkLife:
-        """The link for what is said about the group."""
+        """The link for messages about the group."""
         return next((link for link in self.links if link.place == "active"), self.links[0])
 
     def ask(
@@ -346,7 +346,7 @@ class Core:
         link: LinkLife | None = None,
         extension: AddLinkExtension | None = None,
     ) -> None:
-        """Send a message of ours, by a certain link, or by any."""
+        """Send a request on a link; None: any."""
         header = Header(LLCFlags(flags), self.version, RejectReason.NONE, self.bigEndian)
         raw = LLC(body.TYPE, header, body, extension).encode()
         self.output.append((self.carrier if link is None else link, raw))
@@ -354,7 +354,7 @@ class Core:
     def reply(
         self, request: LLC, flags: int = 0, reject: RejectReason = RejectReason.NONE, body: Body | None = None
     ) -> None:
-        """Send a request back as a response, perhaps with another body."""
+        """Send a request back as a response, optionally with another body."""
         body = body if body is not None else request.body
         assert body is not None, "a type that we don't know has no response"
         asked = request.header
@@ -378,7 +378,7 @@ class Core:
         self.ask(DeleteLink(link=0, reason=reason), flags | LLCFlags.ALL_LINKS)
 
     def offerLink(self) -> None:
-        """A second link that nobody can want: Linux's client waits for an ADD LINK, and rejects this one."""
+        """Offer an unusable second link: Linux's client waits for an ADD LINK, and rejects this one."""
         self.ask(AddLink(mac=self.local.mac, gid=self.local.gid, link=self.links[0].number + 1))
 
     def finish(self) -> None:

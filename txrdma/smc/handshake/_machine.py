@@ -167,7 +167,7 @@ class _Core:
         self.deadline = until
 
     def pause(self) -> None:
-        """Leave the bytes of TCP unread, without a deadline, until somebody decides how to go on."""
+        """Leave received bytes in TCP, without a deadline, until C{accept}, C{confirm} or C{decline}."""
         self.listening = False
         self.deadline = None
 
@@ -176,7 +176,7 @@ class _Core:
         self.done = True
 
     def consume(self) -> None:
-        """The message has been dealt with."""
+        """Remove the processed message from the input."""
         self.sniffing = False
         del self.buffer[: self.whole]
         self.whole = 0
@@ -192,13 +192,15 @@ class _Core:
     def fallBack(
         self, reason: Diagnosis, peerDiagnosis: Diagnosis | None = None, outOfSync: bool = False
     ) -> None:
-        """TCP it is, from the next byte on."""
+        """Fall back to TCP from the next byte on."""
         self.finish()
         self.fellBack = True
         self.pending.append(FellBack(reason, peerDiagnosis, self.rest(), outOfSync))
 
     def giveUp(self, now: float) -> None:
-        """The peer took too long, perhaps only that: it reads our Decline before anything behind it."""
+        """
+        Decline because of a timeout; the peer may only be slow, and reads the Decline before later bytes.
+        """
         self.decline(Diagnosis.TIMEOUT_CL, now + LATE_DECLINE_TIMEOUT)
 
     def decline(self, diagnosis: Diagnosis, until: float) -> None:
@@ -209,7 +211,7 @@ class _Core:
         self.wait(until)
 
     def letPass(self) -> None:
-        """No CLC crosses any more: the rest is the application's."""
+        """Pass all further bytes to the application: no more CLC can arrive."""
         self.finish()
         if self.buffer:
             self.pending.append(ApplicationData(self.rest()))
@@ -379,7 +381,7 @@ class _Handshake:
 
     @property
     def done(self) -> bool:
-        """Whether the handshake is over: bytes that TCP brings from now on are not read as CLC."""
+        """Whether the handshake has ended: further bytes are not CLC."""
         return self._core.done
 
     @property
@@ -389,12 +391,12 @@ class _Handshake:
 
     @property
     def mayCross(self) -> bool:
-        """Late CLC may precede the TCP data; L{txrdma.smc.wire.clc.LateCLCFilter} strips it."""
+        """Whether late CLC may precede the TCP data; L{txrdma.smc.wire.clc.LateCLCFilter} strips it."""
         return self._core.mayCross
 
     @property
     def isFull(self) -> bool:
-        """Whether so many bytes wait for a decision that TCP should bring nothing more for now."""
+        """Whether reading must pause, because too many bytes wait for a decision."""
         core = self._core
         return not core.listening and not core.done and len(core.buffer) >= MAX_LENGTH
 

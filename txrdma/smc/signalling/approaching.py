@@ -48,9 +48,7 @@ class LocalApproach:
     user: int | None = None
 
     def __init__(self, reactor: Reactor, takesTCP: bool) -> None:
-        """
-        @param takesTCP: plain TCP will do; otherwise a listener that was silent is asked again.
-        """
+        """@param takesTCP: plain TCP is allowed; otherwise even a listener that was silent is asked."""
         self._reactor = reactor
         self._takesTCP = takesTCP
         self._attempts = 0
@@ -58,12 +56,12 @@ class LocalApproach:
         self.announcement: Announcement | None = None
 
     def prepare(self, client: IDialing, proceed: Callable[[], None]) -> None:
-        """Announce the connection if somebody should hear it; it may be made when there is room for it."""
+        """Announce the connection if there is a listener to inform."""
         if self._attempts == _ATTEMPTS or not self._announce(client, proceed):
             proceed()
 
     def _announce(self, client: IDialing, proceed: Callable[[], None]) -> bool:
-        """Begin to announce the connection; False when nobody is there to hear it."""
+        """Begin to announce the connection; False without a listener to inform."""
         self._attempts += 1
         target = client.target
         silent, now = silentPeers(self._reactor), self._reactor.seconds()
@@ -75,11 +73,11 @@ class LocalApproach:
         return self._announceBy(channel, client, proceed)
 
     def _seek(self, client: IDialing, proceed: Callable[[], None]) -> bool:
-        """Look elsewhere for a listener that should hear of the connection; False if there is none."""
+        """Search for a listener elsewhere; False without one."""
         return False
 
     def _announceBy(self, channel: Channel, client: IDialing, proceed: Callable[[], None]) -> bool:
-        """Announce the connection to the listener at the end of a channel; False when it can't be."""
+        """Announce the connection on a channel; False when that is impossible."""
         target = client.target
         silentPeers(self._reactor).ask(target, self._reactor.seconds())
         try:
@@ -113,7 +111,7 @@ class LocalApproach:
             proceed()
 
     def failed(self, error: object) -> bool:
-        """Let the listener wait no more; if it is the port's fault, there are others."""
+        """End the announcement; another port is tried if this one was in use."""
         announcement, self.announcement = self.announcement, None
         if announcement is not None:
             announcement.forget()
@@ -122,7 +120,7 @@ class LocalApproach:
         return isOurs
 
     def ask(self, transport: Connection, told: Callable[[], None]) -> None:
-        """Wait until the listener has said that it accepted this very connection."""
+        """Wait until the listener has accepted this connection."""
         announcement = self.announcement
         if announcement is None or not self.isExpected:
             told()
@@ -136,7 +134,7 @@ class LocalApproach:
         announcement.then(heard)
 
     def decideNow(self) -> None:
-        """Give the listener up: it was somebody else who sent bytes."""
+        """End the announcement: another process than the listener sent bytes."""
         if self.announcement is not None:
             self.announcement.close()
 

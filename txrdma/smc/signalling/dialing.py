@@ -61,9 +61,9 @@ class DialedClient(Client):
 
     def doConnect(self) -> None:
         """
-        Connect. On this host that is done at once, and is seen by who asks a second time.
+        Connect. A connection on this host is established at once, and found by the second call.
 
-        Otherwise the reactor would be told to wait for that, and would find it done in its next turn.
+        Otherwise the reactor would detect it in its next iteration only.
         """
         if not self._isBegun and hasattr(self, "connector"):
             self._isBegun = True
@@ -72,7 +72,7 @@ class DialedClient(Client):
         super().doConnect()  # type: ignore[no-untyped-call]
 
     def failIfNotConnected(self, err: object) -> None:
-        """Fail, but for what the carrier is to blame for: then another socket may do."""
+        """Fail, unless the carrier caused the failure: then try another socket."""
         if self.connected or self.disconnected or not hasattr(self, "connector"):
             return
         if self.approach is not None and self.approach.failed(err):
@@ -81,7 +81,7 @@ class DialedClient(Client):
             super().failIfNotConnected(err)  # type: ignore[no-untyped-call]  # nothing of this is annotated
 
     def renew(self) -> None:
-        """Close the socket, and have another one prepared in its place, in the reactor's next turn."""
+        """Replace the socket by a new one, prepared in the next reactor iteration."""
         self._stopReadingAndWriting()  # type: ignore[no-untyped-call]
         self._isBegun = False
         self.socket.close()
@@ -139,9 +139,9 @@ def dial(
 
 def approachOf(transport: Connection, carrier: Callable[[], Carrier]) -> IClientSignal:
     """
-    Take the approach of a client's connection, which whoever takes it closes.
+    Take the approach of a client's connection; the caller closes it.
 
-    @return: the one that has prepared the connection's socket; a new one of this carrier if none has.
+    @return: the one that prepared the socket, otherwise a new one of this carrier.
     """
     if isinstance(transport, DialedClient) and transport.approach is not None:
         approach, transport.approach = transport.approach, None

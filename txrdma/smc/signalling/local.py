@@ -72,7 +72,7 @@ def listenerName(place: Place) -> str:
 
 
 def candidateNames(target: Place) -> tuple[str, ...]:
-    """Under which names the listener that accepts connections to a place may be found, likeliest first."""
+    """Names under which the listener at an address may be found, likeliest first."""
     names = [listenerName(target), listenerName(Place("::", target.port))]
     if not target.isIPv6:
         names.insert(1, listenerName(Place("0.0.0.0", target.port)))
@@ -104,7 +104,7 @@ class Announced:
         self.onWithdrawal: Callable[[], None] | None = None
 
     def isFrom(self, client: Place | None, own: Place | None) -> bool:
-        """Whether who has announced a connection between these places owns the client's end of it."""
+        """Whether the user that announced the connection owns the client's end of it."""
         user = self.client.user
         if user == 0 or (client and own and user == socketUser(client, own)):
             return True
@@ -116,7 +116,7 @@ class Announced:
         return False
 
     def say(self, word: bytes, more: bytes = b"") -> None:
-        """Tell the client something of the connection."""
+        """Send a line about the connection to the client."""
         if self._printer is not None:
             self._printer.lines.say(b"%s %d%s" % (word, self.number, more))
 
@@ -130,9 +130,9 @@ class Announced:
 
     def expect(self, withdrawn: Callable[[], None]) -> None:
         """
-        Tell the client that its connection has come.
+        Inform the client that its connection was accepted.
 
-        @param withdrawn: called when the client says that it goes on without SMC.
+        @param withdrawn: called when the client continues without SMC.
         """
         self.onWithdrawal = withdrawn
         self.say(b"accepted")
@@ -143,13 +143,13 @@ class Announced:
         return True
 
     def settle(self) -> None:
-        """The client has proposed, or the connection is over: there is nothing to withdraw. Twice is fine."""
+        """End the announcement: the client has proposed, or the connection has ended. Idempotent."""
         self.onWithdrawal = None
         if self._printer is not None:
             self._printer.open.pop(self.number, None)
 
     def withdraw(self) -> None:
-        """The client goes on without SMC."""
+        """Handle that the client continues without SMC."""
         withdrawn = self.onWithdrawal
         self.settle()
         if withdrawn is not None:
@@ -176,7 +176,7 @@ class Teller:
                 self.obey(line)
 
     def obey(self, line: bytes) -> None:
-        """C{connecting <number> <host> <port>}, C{plain <number>}."""
+        """Process C{connecting <number> <host> <port>} or C{plain <number>}."""
         try:
             word, told, *rest = line.decode("ascii").split(" ")
             number = int(told)
@@ -207,14 +207,12 @@ class Teller:
             announced.say(b"refused")
 
     def announced(self, place: Place, number: int) -> Announced:
-        """A connection that the process announces from there."""
+        """Create the announcement of a connection from that address."""
         return Announced(self, place, number, self.client)
 
     def _ended(self) -> None:
         """
-        The process has announced all, or is gone: what it has not made by now does not come.
-
-        Connections that were accepted go on: their TCP connections tell how.
+        Drop announcements of connections that were not accepted yet, because the process has disconnected.
         """
         self._announcements.tellers.discard(self)
         for announced in self.open.values():
@@ -233,8 +231,8 @@ class Announcements:
 
     def __init__(self, reactor: Reactor, anybody: bool, room: int = 50) -> None:
         """
-        @param anybody: processes of other users may announce connections, too.
-        @param room: connections that may wait to be accepted by TCP.
+        @param anybody: whether processes of other users may announce connections.
+        @param room: the backlog of the TCP socket.
         """
         self.reactor = reactor
         self._acceptsOtherUsers = anybody
@@ -247,7 +245,10 @@ class Announcements:
         self._listener: LocalListener | None = None
 
     def welcome(self, user: int) -> bool:
-        """Memory is shared within a user only; others are of use where the device was chosen by hand."""
+        """
+        Whether to accept a process of this user. Memory is shared within a user only, so others are accepted
+        only where the device was configured explicitly.
+        """
         if _isTrusted(user):
             return True
         strangers = sum(not _isTrusted(each.client.user) for each in self.tellers)
@@ -281,9 +282,9 @@ class Announcements:
 
     def expect(self, client: Place, announced: Announced) -> bool:
         """
-        A connection is to come from there; the client hears when there is room for it.
+        Expect a connection from that address; the client is informed when the backlog has space for it.
 
-        @return: False when it is expected already, from somebody who may know better.
+        @return: False when it is expected already, from a process that is trusted as much.
         """
         before = self.expected.get(client)
         if before is not None and (_isTrusted(before.client.user) or not _isTrusted(announced.client.user)):
@@ -297,7 +298,7 @@ class Announcements:
         return True
 
     def _admit(self) -> None:
-        """Tell clients to connect, as many as there is room for."""
+        """Tell clients to connect, as many as the backlog has space for."""
         queue, coming = self._queue, self._coming
         while queue and len(coming) < self._room:
             announced = next((each for each in queue if _isTrusted(each.user)), None) or next(iter(queue))
@@ -310,7 +311,7 @@ class Announcements:
             self._timer = self.reactor.callLater(_BACKLOG_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        """Wait no more for connections that do not come."""
+        """Drop announcements whose connections did not arrive in time."""
         self._timer = None
         now = self.reactor.seconds()
         for announced, since in list(self._coming.items()):
@@ -341,14 +342,14 @@ class Announcements:
         return None
 
     def claim(self, client: Place) -> Announced | None:
-        """Take the announcement of a connection from there, which may not be its owner's."""
+        """Remove and return the announcement of a connection from that address."""
         announced = self.expected.get(client)
         if announced is not None:
             self.forget(announced)
         return announced
 
     def forget(self, announced: Announced) -> None:
-        """A connection has come, or will not: there is room for another one."""
+        """Remove an announcement, which makes space for another connection."""
         if self.expected.get(announced.place) is announced:
             del self.expected[announced.place]
             self._coming.pop(announced, None)

@@ -49,12 +49,12 @@ _BACKLOG: Final = 4096
 
 
 def listenersAt(port: int) -> str:
-    """The beginning of the names of listeners at a TCP port."""
+    """Common prefix of the names of listeners at a TCP port."""
     return f"smc-{port}-"
 
 
 def newWord() -> bytes:
-    """A word that nobody can guess."""
+    """A random word that can't be guessed."""
     return secrets.token_hex(16).encode("ascii")
 
 
@@ -66,8 +66,8 @@ class ProvingSocket:
         self, reactor: Reactor, datagrams: socket.socket, heard: Callable[[bytes, tuple[object, ...]], None]
     ) -> None:
         """
-        @param datagrams: does not block; it is closed with this.
-        @param heard: takes a datagram, and the address that it came from.
+        @param datagrams: a non-blocking UDP socket, closed with this object.
+        @param heard: called with each datagram and its source address.
         """
         self._reactor = reactor
         self._socket = datagrams
@@ -125,12 +125,14 @@ class AnnouncedNeighbour(Announced):
         self.directory = directory
 
     def isFrom(self, client: Place | None, own: Place | None) -> bool:
-        """Whether the connection came from the place that was announced, to the address that was proven."""
+        """Whether the connection came from the announced address, to the proven one."""
         return client == self.place and own is not None and own.host == self._target
 
 
 class Neighbour(Teller):
-    """A process that has met us in a directory; it announces connections when the way to us is proven."""
+    """
+    A process that has connected by the directory; it may announce connections once it has proven the address.
+    """
 
     def __init__(self, announcements: Announcements, connection: socket.socket, directory: str) -> None:
         super().__init__(announcements, connection)
@@ -144,7 +146,7 @@ class Neighbour(Teller):
         return self._proof is not None
 
     def obey(self, line: bytes) -> None:
-        """C{seeking <address>}, and when that is proven what every teller says."""
+        """Process C{seeking <address>}; after the proof, lines of L{Teller}."""
         if self._source:
             super().obey(line)
             return
@@ -159,7 +161,7 @@ class Neighbour(Teller):
         self._prove()
 
     def _prove(self) -> None:
-        """Open a port at the address that is sought; who has no such address is the wrong one."""
+        """Open a UDP port at the requested address; without that address, this is the wrong listener."""
         family = socket.AF_INET6 if ":" in self._target else socket.AF_INET
         datagrams = None
         try:
@@ -174,7 +176,7 @@ class Neighbour(Teller):
         self.lines.say(b"prove %d %s" % (self._proof.own.port, self._words[0]))
 
     def _challengeReceived(self, data: bytes, sender: tuple[object, ...]) -> None:
-        """Answer the word that was asked for, as often as it comes, to wherever it has come from."""
+        """Answer the expected word, each time that it is received, at its source address."""
         if self._proof is None or not compare_digest(data, self._words[0]) or len(sender) < 2:
             return
         self._proof.send(self._words[1], sender)
@@ -185,9 +187,9 @@ class Neighbour(Teller):
 
     def announced(self, place: Place, number: int) -> Announced:
         """
-        A connection that the process announces.
+        Create the announcement of a connection.
 
-        @raise ValueError: it is not from where the process is.
+        @raise ValueError: its address is not that of the process.
         """
         self._endProof()
         if place.host != self._source:

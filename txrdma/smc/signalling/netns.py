@@ -48,7 +48,7 @@ class _Candidate:
         self.lines.say(b"seeking " + search.target.host.encode("ascii"))
 
     def _heard(self, lines: list[bytes]) -> None:
-        """C{prove <port> <word>}, C{proven <host> <word>}."""
+        """Process C{prove <port> <word>} and C{proven <host> <word>}."""
         for line in lines:
             try:
                 kind, first, word = line.split(b" ")
@@ -66,9 +66,9 @@ class _Candidate:
 
     def _prove(self, port: int, word: bytes) -> None:
         """
-        Send the word to where the address leads.
+        Send the word to the target address.
 
-        @raise OSError: there is no way.
+        @raise OSError: the address is unreachable.
         """
         self.hasAnswered = True
         target = self._search.target
@@ -85,7 +85,7 @@ class _Candidate:
         self.again()
 
     def again(self) -> None:
-        """Send the word; it may have been lost, or the answer."""
+        """Send the word again, since it or the answer may have been lost."""
         if self._proof is not None and self.lines.isOpen:
             self._proof.send(self._word)
 
@@ -103,9 +103,9 @@ class _Candidate:
 
     def release(self) -> socket.socket:
         """
-        Give away the socket of the conversation, which goes on.
+        Release the socket to the listener, for a channel.
 
-        @raise ValueError: the listener says more than it should.
+        @raise ValueError: the listener has sent unexpected lines.
         """
         connection = self.lines.release()
         self._endProof()
@@ -141,7 +141,7 @@ class _Search:
         self.isOver = False
 
     def begin(self) -> bool:
-        """Ask the listeners; False when there are none."""
+        """Query the listeners; False when there are none."""
         for name in sorted(self._names)[:_MOST_ASKED]:
             connection = self._place.connect(socket.SOCK_STREAM, name)
             if connection is not None:
@@ -172,7 +172,7 @@ class _Search:
         self._finish(openChannel(self.reactor, self.target, source, connection, self._place.path))
 
     def ended(self, candidate: _Candidate) -> None:
-        """Go on without a candidate that is not the listener."""
+        """Remove a candidate that is not the listener."""
         if candidate in self._candidates:
             self._candidates.remove(candidate)
         if not self._candidates and not self.isOver:
@@ -195,7 +195,7 @@ class _Search:
             found(channel)
 
     def abandon(self) -> None:
-        """End the search, since nobody waits for it any more."""
+        """End the search, because no connection waits for it."""
         if not self.isOver:
             self._finish(None)
 
@@ -211,7 +211,7 @@ class _Memory:
         self.strange: dict[_Key, tuple[frozenset[str], float]] = {}
 
     def isStrange(self, key: _Key, names: frozenset[str], now: float) -> bool:
-        """Whether these listeners have just said that the address is none of theirs."""
+        """Whether these listeners have recently denied the address."""
         if len(self.strange) > 1024:
             self.strange.clear()
         before, since = self.strange.get(key, (frozenset(), now))
@@ -227,10 +227,10 @@ def _memoryOn(reactor: object) -> _Memory:
 
 def seek(reactor: Reactor, place: SocketDirectory, target: Place, found: Found) -> _Search | None:
     """
-    Look for the listener behind an address that is not of our network namespace.
+    Search for the listener behind an address of another network namespace.
 
-    @param found: called later, with the way there, or None.
-    @return: the search, which C{found} waits for; None when there is nobody to ask.
+    @param found: called later, with the channel or None.
+    @return: the search that C{found} waits for; None without a listener to query.
     """
     key, memory = (place.path, target), _memoryOn(reactor)
     search = memory.searches.get(key)
@@ -276,7 +276,6 @@ class NeighbourApproach(LocalApproach):
         return self._search is not None
 
     def failed(self, error: object) -> bool:
-        """Let nobody wait any more for a connection that was not made, as L{LocalApproach} does."""
         self._forgetSearch()
         return super().failed(error)
 

@@ -54,7 +54,7 @@ _ONLY_IPV6: Final = 11  # INET_DIAG_SKV6ONLY
 
 @lru_cache(1024)
 def _hostOf(host: str) -> str:
-    """An address in its one form."""
+    """Canonical form of an IP address."""
     bare, _, scope = host.partition("%")
     address = ipaddress.ip_address(bare)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
@@ -76,7 +76,7 @@ class Place(NamedTuple):
 
     @property
     def isIPv6(self) -> bool:
-        """Is it an IPv6 address in earnest?"""
+        """Whether it is an IPv6 address, and not an IPv4-mapped one."""
         return ":" in self.host
 
     @property
@@ -95,9 +95,9 @@ class Place(NamedTuple):
 
 def isEstablished(connection: socket.socket) -> bool:
     """
-    Whether neither end of an accepted connection has closed yet, as far as TCP knows.
+    Whether neither end of an accepted connection has closed yet, according to TCP.
 
-    A client that broke off may leave one behind that waits to be accepted, and others come from its port.
+    An aborted connection may wait to be accepted while its client reuses the port.
     """
     try:
         state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
@@ -107,7 +107,7 @@ def isEstablished(connection: socket.socket) -> bool:
 
 
 def placeOf(address: IAddress) -> Place | None:
-    """The place that a transport's address names, None when it is not one of TCP."""
+    """The address of a transport as L{Place}; None if it is not a TCP address."""
     if isinstance(address, (IPv4Address, IPv6Address)):
         return Place.of(address.host, address.port)
     return None
@@ -254,12 +254,12 @@ def acceptingUsers(target: Place) -> set[int]:
 
 
 def isOwned(user: int, target: Place) -> bool:
-    """Whether nobody but this user can accept a connection to a place of this host; root speaks for all."""
+    """Whether only this user, or root, can accept a connection to an address of this host."""
     return user == 0 or acceptingUsers(target) == {user}
 
 
 def socketUser(local: Place, remote: Place) -> int | None:
-    """The user who owns the socket at one end of a connection on this host, None when there is none."""
+    """The user that owns the socket at one end of a connection on this host; None without one."""
     try:
         return _diagnosedUser(local, remote)
     except (OSError, WireError, struct.error) as error:
@@ -283,7 +283,7 @@ def peerUserByTCP(own: Place, peer: Place, weListen: bool) -> int | None:
 
 
 def sourceFor(target: Place) -> Place | None:
-    """From which address we would connect to a place of this host; None when it is not of this host."""
+    """Local address of a connection to an address of this host; None for other hosts."""
     family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
     try:
         numeric = target.host.encode("ascii")  # a str would import what is known of international names
