@@ -38,7 +38,7 @@ ROUTES: Final = ("auto", "rocev2", "shared-memory")
 _ATTEMPTS: Final = 4
 
 
-class _DatagramsOnly:
+class _DatagramsOnly(RoutePort):
     """A RoCE port for datagrams only, of a device whose connections use shared memory; made on first use."""
 
     canRest = True  # datagrams may be lost
@@ -62,9 +62,6 @@ class _DatagramsOnly:
             self._port = self._makePort()
             self._port.setEnabled(self._isEnabled)
         return self._port.connect(owner)
-
-    def drive(self) -> bool:
-        return False
 
     def setEnabled(self, isEnabled: bool) -> None:
         self._isEnabled = isEnabled

@@ -16,11 +16,16 @@ class Route(Protocol):
     """
     Moves the bytes of one queue pair, from RTR until C{close}.
 
-    @ivar polled: whether C{poll} and C{arm} do anything: completion queues call them for such routes only.
+    @cvar polled: whether completion queues call C{poll} and C{arm}.
+    @cvar direct: the route itself where it provides L{txrdma.interfaces.IDirectLane}; None elsewhere.
     """
 
     name: str
     polled: bool
+
+    @property
+    def direct(self) -> object | None:
+        return None
 
     def post(self, requests: Sequence[SendRequest]) -> None:
         """
@@ -30,15 +35,13 @@ class Route(Protocol):
         and C{inline} data when this returns.
         """
 
-    @property
-    def direct(self) -> object | None:
-        """The route itself, where it provides L{txrdma.interfaces.IDirectLane}; None elsewhere."""
-
     def receivesPosted(self) -> None:
         """The receive queue has grown."""
+        return
 
     def poll(self) -> None:
         """Take arrived messages and completions, without the reactor."""
+        return
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
         """
@@ -46,6 +49,7 @@ class Route(Protocol):
 
         With all False the route is polled, and does not wake.
         """
+        return
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         """
@@ -61,6 +65,7 @@ class Route(Protocol):
         """
         Migrate to the alternate path of C{attributes} now, with the peer; C{migrationChanged} follows.
         """
+        return
 
     def close(self) -> None:
         """Release all resources. Idempotent."""

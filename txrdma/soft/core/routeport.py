@@ -21,9 +21,11 @@ class RoutePort(Protocol):
 
     def rest(self) -> None:
         """Leave the reactor. Idempotent."""
+        return
 
     def wake(self) -> None:
         """Return to the reactor. Idempotent."""
+        return
 
     def connect(self, queuePair: SoftQueuePair) -> Route | None:
         """
@@ -39,6 +41,7 @@ class RoutePort(Protocol):
 
         @return: whether an acknowledgement of a peer is outstanding.
         """
+        return False
 
     def setEnabled(self, isEnabled: bool) -> None:
         """
@@ -46,6 +49,7 @@ class RoutePort(Protocol):
 
         While it is down RoCE neither sends nor receives; connections end after their usual retries.
         """
+        return
 
     def close(self) -> None:
         """Close the socket; the routes were closed before. Idempotent."""

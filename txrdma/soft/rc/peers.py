@@ -123,9 +123,11 @@ class PortRoute(Protocol):
 
     def deadline(self) -> float | None:
         """The time at which to call L{expired}; None without one."""
+        return None
 
     def expired(self, now: float) -> None:
         """Handle the deadline."""
+        return
 
     def fail(self) -> None:
         """Log the current exception, and fail the queue pair."""

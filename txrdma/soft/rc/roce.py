@@ -21,6 +21,7 @@ from txrdma.iba.verbs import AddressVector, QPKind
 from txrdma.soft.core.netdev import softMAC, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
+from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.rc._packets import (
     ACKNOWLEDGE,
     BTH_LENGTH,
@@ -48,7 +49,7 @@ _IDENTIFICATIONS: Final = len(IDENTIFICATION_CHANGES)
 _PEERS: Final = 4096
 
 
-class RoCEPort:
+class RoCEPort(RoutePort):
     """
     The RoCE v2 routes of one port of a device: one UDP port.
 
@@ -122,11 +123,6 @@ class RoCEPort:
         address = owner.attributes.address
         peer = None if address is None else self.peerAt(address)
         return None if peer is None else RoCERoute(self, owner, peer)
-
-    def rest(self) -> None:
-        """Do nothing."""
-
-    wake = rest
 
     def setEnabled(self, isEnabled: bool) -> None:
         """Take the port down or up; datagrams queued for the socket are dropped."""

@@ -26,6 +26,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft.core.directdatagrams import DirectDatagrams
 from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.route import Route
 from txrdma.soft.rc._datagram import Datagrams
 from txrdma.soft.rc._migration import Migration
 from txrdma.soft.rc._packets import Event, heading, Incoming, Received, Retired
@@ -72,16 +73,15 @@ def _required(value: int | None) -> int:
     return value
 
 
-class RoCERoute:
+class RoCERoute(Route):
     """
-    The connection of an RC queue pair, by UDP.
+    The connection of an RC queue pair, by UDP. Peers retry after an RNR NAK, and packets wake the reactor.
 
     @ivar requester: None until the queue pair may send.
     """
 
     name = "rocev2"
     polled = False
-    direct = None
 
     def __init__(self, port: RoutesPort, owner: SoftQueuePair, peer: Peer) -> None:
         attributes = owner.attributes
@@ -126,15 +126,6 @@ class RoCERoute:
         assert self.requester is not None
         self.requester.post(requests, self.port.seconds())
         self.port.turn(self)
-
-    def receivesPosted(self) -> None:
-        """Do nothing: the peer retries after an RNR NAK."""
-
-    def poll(self) -> None:
-        """Do nothing: the reactor receives all packets of this route."""
-
-    def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
-        """Do nothing: packets always wake the reactor."""
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         left = self._stop()
@@ -355,16 +346,15 @@ def _isSame(peer: Peer, known: Peer | None) -> bool:
     return peer is known or (known is not None and peer.at is known.at and peer.ip == known.ip)
 
 
-class DatagramRoute:
+class DatagramRoute(Route, PortRoute):
     """
-    The route of a UD queue pair, to and from any address.
+    The route of a UD queue pair, to and from any address, without acknowledgements and deadlines.
 
     @ivar polled: whether polling finds datagrams in the socket, without the reactor.
     @ivar inbox: queue of datagrams that are taken without receives; None where receives take them.
     """
 
     name = "rocev2"
-    direct = None
 
     def __init__(self, port: RoutesPort, owner: SoftQueuePair) -> None:
         attributes = owner.attributes
@@ -400,9 +390,6 @@ class DatagramRoute:
             self.datagrams.post(requests[done:] if done else requests, port.seconds())
             port.turn(self)
 
-    def receivesPosted(self) -> None:
-        """Do nothing: datagrams that found no receive are lost."""
-
     def poll(self) -> None:
         self.port.poll()
 
@@ -419,9 +406,6 @@ class DatagramRoute:
         """C{modify} has changed the Q_Key, or the PSN to begin with."""
         attributes = self._owner.attributes
         self.datagrams.retune(attributes.qkey or 0, attributes.sqPSN)
-
-    def migrate(self) -> None:
-        """Do nothing: each datagram has its own path."""
 
     def close(self) -> None:
         self.datagrams.flush()
@@ -466,12 +450,6 @@ class DatagramRoute:
 
     def deliver(self) -> None:
         _tell(self._owner, self.datagrams.events())
-
-    def deadline(self) -> float | None:
-        return None
-
-    def expired(self, now: float) -> None:
-        """Do nothing: datagrams are not acknowledged, so none is ever overdue."""
 
     def fail(self) -> None:
         _fail(self, self._owner)

@@ -268,7 +268,8 @@ class Lane:
         """
         Take at most C{limit} messages, oldest first.
 
-        Other records are left to L{Incoming.poll}.
+        Other records are left to L{Incoming.poll}. Each poll of a link comes here, mostly in vain: the first
+        comparison decides that.
         """
         rings = self._rings
         incoming = self._incoming
@@ -276,21 +277,25 @@ class Lane:
         at = rings.readIndex
         header = words[at]
         expected = incoming.expected
+        # Completions in the queue are older than what is in the ring, so they come first.
         if header != expected or self._unread:
             if header and not self._unread:
-                incoming.poll()
+                incoming.poll()  # a record of another kind
             else:
+                # Nothing is here. Sends are completed only after some idle polls, because the peer writes the
+                # cache line of its CONSUMED; but immediately if a reader waits for them.
                 incoming.idle += 1
                 if incoming.idle > IDLE_POLLS or self._wakeups.armed or self._outgoing.isSuspended:
                     incoming.pollSends()
             return ()
         if not _ORDERED:
             barrier()
+        # The peer may write the ring while it is read: unpack each message once, and only then check it.
         data, end, first = rings.peerBuffer, rings.peerEnd, self._first
         after = at + self._step
         message = () if after > end or incoming.targets is not None else self._unpack(data, (at << 3) + 8)
         if not message or message[0] != first:
-            incoming.poll()
+            incoming.poll()  # beyond the ring, amid a longer message, or another SEND of this length
             return ()
         found = [message]
         at = after if after != end else FIRST
@@ -303,6 +308,7 @@ class Lane:
                 break
             found.append(message)
             at = after if after != end else FIRST
+        # All of them are released by one store, after which the peer may overwrite them.
         rings.readIndex = at
         incoming.consumed = consumed = incoming.consumed + len(found) * self._size
         if not _ORDERED:

@@ -22,6 +22,7 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.core.netdev import udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
+from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.shared._doorbells import Doorbell, PeerDoorbells
 from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RING_BYTES
 from txrdma.soft.shared._rendezvous import (
@@ -381,7 +382,7 @@ class _Link:
             self.peer.lost(reason)
 
 
-class SharedMemoryPort:
+class SharedMemoryPort(RoutePort):
     """
     The local end of routes through shared memory: a L{RoutePort <txrdma.soft.core.routeport.RoutePort>}.
 
@@ -449,13 +450,6 @@ class SharedMemoryPort:
         peer = self._peers.get(name)
         if peer is not None:
             peer.lost(reason)
-
-    def drive(self) -> bool:
-        """Do nothing: completion queues poll all connections."""
-        return False
-
-    def setEnabled(self, isEnabled: bool) -> None:
-        """Do nothing: shared memory does not depend on a network port."""
 
     def rest(self) -> None:
         """Leave the reactor; requests of peers wait."""
