@@ -28,9 +28,9 @@ from txrdma.smc.wrapping import HandshakeFactory
 
 class Connecting(HandshakeFactory):
     """
-    Begins a handshake on each TCP connection that comes of one call of an endpoint's C{connect}.
+    Begins a handshake on each TCP connection of one call of an endpoint's C{connect}.
 
-    @ivar _connected: fires with the user's protocol, where an address is connected to.
+    @ivar _connected: fires with the user's protocol, if the host is an IP address.
     """
 
     def __init__(self, wrapped: IProtocolFactory, reactor: Any, options: Options, where: str) -> None:
@@ -60,7 +60,7 @@ class Connecting(HandshakeFactory):
         return connected
 
     def toName(self, name: str, port: int) -> Deferred[IProtocol]:
-        """Connect to a host by its name; to the first of its addresses that answers."""
+        """Connect to the first address of a host name that answers."""
         dialing = partial(dial, self._reactor, carrierFor(self._reactor, self._options))
         endpoint = endpointTo(self._reactor, name, port, self._options, dialing)
         found = cast("Deferred[ClientNegotiation]", endpoint.connect(self))
@@ -89,7 +89,7 @@ class Connecting(HandshakeFactory):
             connected.errback(reason)
 
     def _ended(self, result: IProtocol | Failure) -> IProtocol | Failure:
-        """The endpoint has its answer; where there was no negotiation, SMC is not in use any more."""
+        """Release the use of the reactor if no negotiation has taken it."""
         self._negotiation = None
         use, self._use = self._use, None
         if use is not None:
@@ -105,7 +105,7 @@ class Connecting(HandshakeFactory):
         self._failed(reason)
 
     def clientConnectionLost(self, connector: IConnector, reason: Failure) -> None:
-        """Do nothing: the TCP connection's protocol has heard it."""
+        """Do nothing: the protocol handles the end of the TCP connection."""
 
 
 def connect(

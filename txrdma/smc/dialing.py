@@ -1,8 +1,7 @@
 """
-Twisted's TCP client endpoints, for TCP clients of another kind than the reactor's.
+Twisted's TCP client endpoints, with a different kind of TCP client.
 
-L{Dialer} is the part of a reactor that these endpoints use, so names, several addresses and IPv6 are their
-business.
+L{Dialer} is the part of a reactor that these endpoints use; they resolve names and try several addresses.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def _isLoopbackIPv6(address: IAddress) -> bool:
 
 @implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver)
 class Dialer:
-    """A reactor whose TCP clients are made by somebody else."""
+    """A reactor that makes TCP clients by another function."""
 
     def __init__(self, reactor: Any, connect: ConnectTCP) -> None:
         self._reactor = reactor
@@ -137,11 +136,7 @@ def isNumeric(host: str) -> bool:
 def endpointTo(
     reactor: Any, host: str, port: int, options: Options, connect: ConnectTCP
 ) -> IStreamClientEndpoint:
-    """
-    A client endpoint of Twisted's for TCP; an address in numbers is not looked up by threads, as a name is.
-
-    @param connect: makes its TCP clients.
-    """
+    """Twisted's client endpoint for a host, whose TCP clients are made by C{connect}."""
     kind: type[TCP4ClientEndpoint | TCP6ClientEndpoint | HostnameEndpoint] = HostnameEndpoint
     if isIPAddress(host):
         kind = TCP4ClientEndpoint

@@ -252,11 +252,7 @@ class SoftDevice:
         return self._port(port).attributes()
 
     def setPortEnabled(self, port: int, isEnabled: bool) -> None:
-        """
-        Take a port down, or up again.
-
-        While it is down RoCE neither sends nor receives there; shared memory needs no port, and goes on.
-        """
+        """Enable or disable a port for RoCE; shared memory is not affected."""
         self._checkOpen()
         self._port(port).setEnabled(isEnabled)
 

@@ -106,10 +106,9 @@ class CompletionReader:
 
     def addSource(self, poll: Poll, handler: Taker, unread: Sized | None = None) -> None:
         """
-        Poll another source, before the queues: see L{txrdma.interfaces.IDirectLane}.
+        Poll another source before the queues: see L{txrdma.interfaces.IDirectLane}.
 
-        @param unread: the completions in the queues, which are polled only when there are any; without it,
-            they are always polled.
+        @param unread: the queued completions: the queues are polled only when there are any. None: always.
         """
         if unread is None:
             self._sources.add(poll, handler)
@@ -245,16 +244,14 @@ class CompletionReader:
         return self._sources.isRunning
 
     def _look(self, isPolling: bool) -> None:
-        """Add the reader to the pollers of the budget, or remove it."""
+        """Update the number of busy-polling readers in the budget."""
         if isPolling is not self._isBusyPolling:
             self._isBusyPolling = isPolling
             _budget.pollers += 1 if isPolling else -1
 
     def attend(self) -> None:
         """
-        Hand over completions while the reader is not on the reactor.
-
-        Later completions make the descriptor readable.
+        Hand over completions while the reader is off the reactor; later ones make the descriptor readable.
         """
         self._isAttended = True
         try:

@@ -42,10 +42,10 @@ _ThingT = TypeVar("_ThingT")
 
 def openDevice(reactor: object, description: str) -> IVerbsDevice:
     """
-    Open the device of this name; the caller closes it.
+    Open the device of a device string; the caller closes it.
 
-    @raise ValueError: there is no sense in the string.
-    @raise txrdma.error.DeviceUnavailable: there is, but the device is not to be had.
+    @raise ValueError: the string is malformed.
+    @raise txrdma.error.DeviceUnavailable: the device can't be opened.
     """
     parser, args, kwargs = _understood(description)
     return parser.parseDevice(reactor, *args, **kwargs)
@@ -53,10 +53,9 @@ def openDevice(reactor: object, description: str) -> IVerbsDevice:
 
 def prepareDevice(description: str) -> None:
     """
-    Import what a device of this name is made of, and all layouts on its wire, without opening it.
+    Import the modules of a device without opening it, by the optional method C{prepare} of its parser.
 
-    Parsers that do not say how (C{prepare}, with the arguments of C{parseDevice}) import when they open, and
-    so does a string without sense, which C{openDevice} tells.
+    Errors in the string are left to L{openDevice}.
     """
     try:
         parser, args, kwargs = _understood(description)
@@ -70,13 +69,12 @@ def prepareDevice(description: str) -> None:
 
 def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
     """
-    The device of this process for this string, which all callers share; the last one closes it.
+    A share of this process's device for a string; the device is closed with its last share.
 
-    Strings that mean the same are one, where their parser knows it: it has a method C{canonical} then, with
-    the parameters of C{parseDevice}, that answers something to compare.
+    Strings are compared by the optional method C{canonical} of their parser, which has the parameters of
+    C{parseDevice}.
 
-    @return: the asker's own share of it, to be closed as any device.
-    @raise ValueError: as L{openDevice}'s; C{DeviceUnavailable}, too.
+    @raise ValueError: as L{openDevice}; C{DeviceUnavailable}, too.
     """
     with _collectingLater():
         parser, args, kwargs = _understood(description)
@@ -98,14 +96,13 @@ def oneOf(
     make: Callable[[IVerbsDevice, Callable[[], None]], _ThingT],
 ) -> _ThingT:
     """
-    The single object of a kind for a device and a reactor, made on first use until it is closed.
+    The single object of a kind for a device and a reactor, made on first use.
 
-    @param things: all that there are, by reactor and device.
-    @param place: the string of a device, which is opened and closed, or an open device, which isn't closed.
-    @param make: makes the thing of the open device; the thing calls the function that it is given when it is
-        closed.
-    @raise ValueError: the string has no meaning.
-    @raise txrdma.error.RDMAError: there is no such device, or nothing can be made of it.
+    @param things: all such objects, by reactor and device.
+    @param place: a device string, whose device is opened and closed with the object, or an open device.
+    @param make: makes the object from the device and a function to call when the object is closed.
+    @raise ValueError: the string is malformed.
+    @raise txrdma.error.RDMAError: the device or the object is not available.
     """
     key = (reactor, place)
     known = things.get(key)
@@ -130,12 +127,7 @@ def oneOf(
 
 @contextmanager
 def _collectingLater() -> Iterator[None]:
-    """
-    Let the garbage collector wait: what is made meanwhile stays.
-
-    Thirty modules and their classes make it look through all objects of the process, in the middle of a first
-    connection. That takes as long as all the rest of it.
-    """
+    """Suspend garbage collection while thirty modules are imported: it takes as long as the import itself."""
     isCollecting = gc.isenabled()
     gc.disable()
     try:
@@ -284,11 +276,7 @@ def _ours() -> Iterator[IVerbsDeviceStringParser]:
 
 
 def _understood(description: str) -> tuple[IVerbsDeviceStringParser, list[str], dict[str, str]]:
-    """
-    The parser that a device string is for, with its arguments.
-
-    @raise ValueError: there is no sense in the string.
-    """
+    """The parser of a device string, with its arguments; raises ValueError if it is malformed."""
     args, kwargs = parseString(description)
     prefix, *args = args
     for parser in chain(_ours(), _parsers()):  # scanning all plugins takes 10 ms

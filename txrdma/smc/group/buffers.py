@@ -162,14 +162,11 @@ class BufferPool:
         self, size: int, domain: IProtectionDomain, most: int | None = None, isPinned: bool = False
     ) -> RemoteMemoryBuffer:
         """
-        A new buffer with elements of that size.
+        Add a buffer with elements of that size, whose key no other local buffer has.
 
-        @param domain: where its memory is allocated; another device may have given the same key to a buffer
-            of ours, so that a buffer with another key is taken.
-        @param most: bytes that all buffers of this process may have; None: no limit.
-        @param isPinned: memory is pinned from the beginning: the first buffer has one element, and each
-            further one as many as there are buffers.
-        @raise ResourceExhausted: they would have more, or the device has no memory for one element.
+        @param most: limit of the bytes of all buffers of this process; None without one.
+        @param isPinned: whether the device pins memory.
+        @raise Refused: there is not enough memory.
         """
         count = max(min(MOST_ELEMENTS, LARGEST_BUFFER // size), 1)
         if isPinned:
@@ -204,15 +201,11 @@ class BufferPool:
     # The peer's agreement (CONFIRM RKEY)
 
     def ask(self, buffer: RemoteMemoryBuffer) -> None:
-        """The peer is being told of a buffer: L{agreement} waits for its answer."""
+        """Record that the buffer is being announced to the peer."""
         self.asked[buffer.rkey] = []
 
     def agreement(self, buffer: RemoteMemoryBuffer) -> Deferred[None]:
-        """
-        Fires when the peer knows a buffer's key.
-
-        @raise Refused: it does not take it.
-        """
+        """A Deferred that fires when the peer knows the buffer's key; fails with L{Refused}."""
         waiting = self.asked.get(buffer.rkey)
         if waiting is None:
             raise Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
@@ -221,7 +214,7 @@ class BufferPool:
         return agreement
 
     def answered(self, rkey: RKey, refused: Refused | None) -> None:
-        """The peer knows a buffer now, or does not take it: then the buffer goes."""
+        """Record the peer's answer to the announcement of a buffer; a refused buffer is dropped."""
         buffer = self._buffers.get(rkey)
         if buffer is not None:
             buffer.isAgreed = refused is None
@@ -235,7 +228,7 @@ class BufferPool:
             self.drop(rkey)
 
     def refuseAll(self, refused: Refused) -> None:
-        """No answer comes any more."""
+        """Fail all pending agreements."""
         for rkey in list(self.asked):
             self.answered(rkey, refused)
 
@@ -252,7 +245,7 @@ class BufferPool:
         return None
 
     def trim(self) -> list[RKey]:
-        """Mark what is surplus as leaving, if the peer knows of it; the keys of these."""
+        """Mark surplus buffers that the peer knows as leaving, and return their keys."""
         rkeys: list[RKey] = []
         if not self._mayTrim:
             return rkeys
@@ -263,7 +256,7 @@ class BufferPool:
         return rkeys
 
     def drop(self, rkey: RKey) -> None:
-        """The peer has forgotten it. Unknown ones are ignored."""
+        """Drop a buffer that the peer has forgotten. Unknown ones are ignored."""
         buffer = self._buffers.pop(rkey, None)
         if buffer is not None:
             BufferPool.total -= buffer.region.length

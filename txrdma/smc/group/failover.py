@@ -97,7 +97,7 @@ class LinkFailover:
         """
         Choose the port for a new link: one without a link, else one that makes the group asymmetric.
 
-        If two links already share no port, another link on one of their ports adds no redundancy.
+        If two links share no port, another link on their ports adds no redundancy.
 
         @param far: the server's end, for a client.
         """

@@ -158,9 +158,7 @@ class Group:
         return len(self._waiting) < self.agreement.maxConnections - 1
 
     def confirmed(self) -> Deferred[None]:
-        """
-        Return a Deferred that fires when the group is usable, and fails with L{Refused} if it ends before.
-        """
+        """A Deferred that fires when the group is usable; fails with L{Refused} if the group ends before."""
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
         if self.isOver:
@@ -232,9 +230,7 @@ class Group:
 
     def pick(self) -> Link:
         """
-        Choose the server's link for the next connection: the one with the fewest.
-
-        @raise Refused: there is no link any more.
+        The server's link for the next connection, the one with the fewest; raises L{Refused} without links.
         """
         links = [link for link in self.links if link.isActive or self.isNew]
         if links:
@@ -242,11 +238,7 @@ class Group:
         raise Refused("the group has ended meanwhile", Diagnosis.NOACTLINK)
 
     def leadingTo(self, accept: Accept) -> Link:
-        """
-        Return the client's link that a server's Accept names.
-
-        @raise Refused: there is no such link.
-        """
+        """The client's link that a server's Accept names; raises L{Refused} without it."""
         for link in self.links:
             if accept.firstContact or link.leadsTo(accept.gid, accept.mac, accept.qpn):
                 return link
@@ -272,11 +264,7 @@ class Group:
     # Connections
 
     def add(self, stream: Member, flow: Flow) -> int:
-        """
-        Add a connection to the group.
-
-        @return: its alert token.
-        """
+        """Add a connection, and return its alert token."""
         token = self.core.add(stream, self._reactor.seconds())
         self.flows[token] = flow
         self.isPeerLost = False

@@ -106,11 +106,7 @@ def timingOn(acknowledgesByProgram: bool) -> Timing:
 
 
 def linkGroups(reactor: Any, description: str) -> LinkGroups:
-    """
-    Return the link groups of this process over a device, which is opened if necessary.
-
-    @raise RDMAError: the device can't be opened.
-    """
+    """The link groups of this process over a device, which is opened on first use; raises L{RDMAError}."""
     key = (reactor, description)
     groups = _open.get(key)
     if groups is None:

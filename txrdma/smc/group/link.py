@@ -120,11 +120,9 @@ class Link:
 
     def accept(self, element: Element, token: int, isFirst: bool, hostName: bytes) -> Accept:
         """
-        Create the server's answer to a Proposal, which describes the local end of a connection (RFC 7609,
-        A.2.2).
+        Create the server's answer to a Proposal (RFC 7609, A.2.2).
 
         @param token: alert token, which the peer puts into each CDC message.
-        @param isFirst: whether this is the first contact of the group.
         @param hostName: name of this host, sent in version 2.
         """
         extension = self.agreement.extension(isFirst, hostName)
@@ -134,11 +132,9 @@ class Link:
         self, element: Element, token: int, accept: Accept, agreement: Agreement, hostName: bytes
     ) -> Confirm:
         """
-        Create the client's answer to an Accept, which describes the local end of a connection (RFC 7609,
-        A.2.3).
+        Create the client's answer to an Accept (RFC 7609, A.2.3).
 
-        @param agreement: terms of the Accept. Its enterprise ID is repeated, and may differ from that of the
-            first contact.
+        @param agreement: terms of the Accept, whose enterprise ID may differ from that of the first contact.
         """
         candidate = self.port.candidate
         extension = agreement.extension(accept.firstContact, hostName, (candidate.gid,))
@@ -248,11 +244,7 @@ class Link:
     # Connections
 
     def add(self, stream: Member, flow: Flow) -> int:
-        """
-        Bind a new connection to the link.
-
-        @return: its alert token.
-        """
+        """Bind a new connection to the link, and return its alert token."""
         token = self.group.add(stream, flow)
         self.members[stream] = None
         return token

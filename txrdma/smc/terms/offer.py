@@ -75,7 +75,7 @@ class Subnets:
     ipv6: tuple[tuple[bytes, int], ...] = ()
 
     def shares(self, proposal: Proposal) -> bool:
-        """Whether the client is in one of these subnets, as version 1 demands (RFC 7609, 4.3.1)."""
+        """Whether the client is in one of these subnets, as version 1 requires (RFC 7609, 4.3.1)."""
         if proposal.ipv6Prefixes:
             return any(
                 _samePrefix(each.prefix, each.length, prefix, length)
@@ -133,16 +133,18 @@ class Candidate:
     isRouted: bool = True
 
     def carries(self, version: int) -> bool:
-        """Whether connections of a version can use the GID: version 2 wants RoCE v2, and an IPv4 address."""
+        """
+        Whether connections of a version can use the GID: version 2 requires RoCE v2 and an IPv4 address.
+        """
         if version not in self.versions:
             return False
         return version == 1 or (self.type is GIDType.ROCE_V2 and self.gid.isMapped)
 
     def isDirectTo(self, gid: GID, version: int = 2) -> bool | None:
         """
-        Whether a peer's GID is in our subnet, or behind a router; None when no way leads there.
+        Whether a peer's GID is in a local subnet; False: behind a router, None: unreachable.
 
-        @param version: 1 knows no routers, and GIDs of every kind; 2 has IPv4 addresses.
+        Version 1 has no routers and any kind of GID, version 2 IPv4 addresses only.
         """
         if not gid.isMapped:
             return True if version == 1 else None
@@ -172,7 +174,7 @@ class Abilities:
     maxLinks: int = FEWEST_LINKS
 
     def speaks(self, version: int) -> bool:
-        """Whether the end can speak that version, as far as it is a matter of configuration."""
+        """Whether the configuration allows that version."""
         return version in self.versions and (version == 1 or bool(self.ueids))
 
 

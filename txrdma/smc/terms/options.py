@@ -37,9 +37,7 @@ HANDSHAKES: Final = 1024
 
 def ringSize(size: int) -> int:
     """
-    The smallest ring of the protocol that has so many bytes: 16 KiB times a power of two.
-
-    @raise ValueError: there is none.
+    The smallest valid ring size of at least so many bytes: 16 KiB times a power of two; raises ValueError.
     """
     if not 0 < size <= LARGEST_RING:
         raise ValueError(f"{size} bytes: rings have from 1 to {LARGEST_RING}")
@@ -116,23 +114,19 @@ class Options:
     maxmemory: int = MEMORY
 
     def __post_init__(self) -> None:
-        """
-        Check versions, UEIDs, the number of links, and sizes.
-
-        @raise ValueError: they make no sense.
-        """
+        """Check versions, UEIDs, numbers and sizes; raises ValueError."""
         self.abilities(1)
         if self.rcvbuf is not None:
             ringSize(self.rcvbuf)
 
     @property
     def ring(self) -> int | None:
-        """Bytes of a connection's ring, None where their number decides."""
+        """Size of a connection's ring in bytes; None: chosen by the number of connections."""
         return None if self.rcvbuf is None else ringSize(self.rcvbuf)
 
     @property
     def meetingDirectory(self) -> str:
-        """The directory in which processes of other network namespaces are met; empty when there is none."""
+        """Directory for processes of other network namespaces; empty without one."""
         return os.environ.get("TXRDMA_RUNTIME", "") if self.runtime is None else self.runtime
 
     def abilities(self, ports: int) -> Abilities:

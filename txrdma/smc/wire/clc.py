@@ -119,7 +119,7 @@ class Decline:
 
     @classmethod
     def inVersion(cls, version: int, peerID: bytes, diagnosis: Diagnosis) -> Self:
-        """A Decline in the exact form of the version, 1 or 2, that the two ends have been speaking."""
+        """A Decline in the format of version 1 or 2."""
         outOfSync = diagnosis is Diagnosis.SYNCERR
         if version == 1:
             return cls(peerID, diagnosis, outOfSync)
@@ -153,11 +153,7 @@ Message = Union[Proposal, Accept, Confirm, SMCDAccept, SMCDConfirm, Decline]
 
 
 def decode(buffer: Buffer) -> Message:
-    """
-    Read one whole message, behind which there is nothing.
-
-    @raise WireError: it is none.
-    """
+    """Decode exactly one message; raises L{WireError}."""
     raw = bytes(buffer)
     checkEyecatcher(raw)
     header = readHeader(raw) if len(raw) >= HEADER_LENGTH else None
@@ -169,10 +165,10 @@ def decode(buffer: Buffer) -> Message:
 
 def decodeFirst(buffer: Buffer) -> tuple[int, Message | None]:
     """
-    Read the message that begins here, if all of it is there.
+    Decode the first message of a buffer.
 
-    @return: its length, 8 while even that is not known, and the message; None while bytes of it are missing.
-    @raise WireError: there is no message.
+    @return: its length (8 while unknown) and the message; None while it is incomplete.
+    @raise WireError: there is no valid message.
     """
     checkEyecatcher(buffer)
     if len(buffer) < HEADER_LENGTH:
@@ -214,9 +210,7 @@ class LateCLCFilter:
     """
 
     def __init__(self, isJoining: bool = False) -> None:
-        """
-        @param isJoining: a peer that confirms goes to SMC-R then, and waits for nothing.
-        """
+        """@param isJoining: a peer that confirms uses SMC-R from then on."""
         self._left = MOST_CROSSING
         self._isJoining = isJoining
 

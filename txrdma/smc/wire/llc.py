@@ -124,11 +124,11 @@ class Header:
 
 def readHeader(buffer: Buffer) -> tuple[LLCType, int, Header]:
     """
-    The type, the length and the rest of a header.
+    Decode a header: type, length and the rest.
 
-    Of two lengths, one in each byte order, the greater is taken for which there are bytes.
+    The byte order of the length is unknown: of both readings, the greater one that fits is used.
 
-    @raise WireError: no message begins so; an unknown type is not an error here.
+    @raise WireError: it is no header; unknown types are no error.
     """
     head = _HeaderV1.decode(buffer)
     there = len(buffer)
@@ -358,9 +358,7 @@ class LLC:
     @property
     def deletedRKeys(self) -> tuple[RKey, ...]:
         """
-        The keys in a DELETE RKEY: up to 8, in version 2 up to 255.
-
-        @raise WireError: there are fewer than it counts.
+        The keys in a DELETE RKEY: up to 8, in version 2 up to 255; raises L{WireError} if some are missing.
         """
         assert isinstance(self.body, DeleteRKey)
         raw = self.body.encode()[4:] + self.more
@@ -371,7 +369,7 @@ class LLC:
 
     @property
     def isResponse(self) -> bool:
-        """Whether it answers one of ours."""
+        """Whether it is a response to a local request."""
         return bool(self.header.flags & LLCFlags.RESPONSE)
 
     def encode(self) -> bytes:
@@ -406,16 +404,12 @@ AnyBody = TypeVar("AnyBody", bound=Body)
 
 
 def message(body: Body, header: Header | None = None) -> LLC:
-    """A message with that body, and with a header of version 1 without flags where none is given."""
+    """A message with that body; by default with a header of version 1 without flags."""
     return LLC(body.TYPE, header or Header(), body)
 
 
 def decode(buffer: Buffer) -> LLC:
-    """
-    Read what one SEND brought.
-
-    @raise WireError: it is no LLC message. One of an unknown type is; its C{body} is None.
-    """
+    """Decode a received message; the C{body} of an unknown type is None. Raises L{WireError}."""
     kind, length, header = readHeader(buffer)
     raw = bytes(buffer[4:length])
     layout = _BODIES.get(kind)

@@ -223,12 +223,7 @@ class SoftCompletionQueue:
         return self._closed
 
     def join(self, failed: _Failed, armRoute: Callable[[], None]) -> None:
-        """
-        Add a queue pair, whose requests complete here from now on.
-
-        @param failed: puts the queue pair into ERR, and raises the event, if any.
-        @param armRoute: hands the route what the queues of the queue pair are armed for.
-        """
+        """Add a queue pair; C{failed} puts it into ERR, C{armRoute} arms its route like the queues."""
         if self._closed:
             raise InvalidRequest("the completion queue is closed")
         self._members[failed] = armRoute
@@ -248,11 +243,7 @@ class SoftCompletionQueue:
             self._lanes = tuple([lane for lane in self._lanes if lane is not route])
 
     def pollElsewhere(self, lane: Route) -> Sized:
-        """
-        Stop polling this route, because its messages are taken elsewhere.
-
-        @return: the completions here, oldest first.
-        """
+        """Stop polling this route, whose messages are taken elsewhere; return the queued completions."""
         self.detach(lane)
         self._lanes += (lane,)
         return self._completions

@@ -416,9 +416,7 @@ class SoftQueuePair:
 
     def laneOpened(self) -> Sized:
         """
-        Let messages be taken from the route itself: the receive queue does not poll it any more.
-
-        @return: the completions in that queue, which come first.
+        Let the lane take messages itself; return the completions of the receive queue, which come first.
         """
         assert self._route is not None, "a lane that is no route"
         return self.receiveQueue.pollElsewhere(self._route)

@@ -48,11 +48,7 @@ class RoundTrip:
         return self._smoothed or EXPECTED_AT_FIRST
 
     def sent(self, end: int, now: float) -> None:
-        """
-        Record new packets, of which the last one requests an acknowledgement.
-
-        @param end: one above its sequence number.
-        """
+        """Record new packets up to C{end} (exclusive), of which the last one requests an acknowledgement."""
         if self._end is None:
             self._end, self._at = end, now
 
@@ -75,11 +71,7 @@ class RoundTrip:
         self._doubled, self.timeout = self.timeout, self._usual
 
     def duplicateAcknowledged(self) -> None:
-        """
-        Keep the doubled timeout: a duplicate acknowledgement shows that answers take longer now.
-
-        The doubled timeout is kept until something is measured (Karn's rule again).
-        """
+        """Keep the doubled timeout until the next sample, since answers take longer now (Karn's rule)."""
         self.timeout = max(self.timeout, self._doubled)
 
     def _measured(self, seconds: float) -> None:

@@ -105,12 +105,7 @@ class SoftSharedReceiveQueue:
         return self._closed
 
     def join(self, failed: _Failed, posted: Callable[[], None]) -> None:
-        """
-        Add a queue pair that takes receives from here.
-
-        @param failed: puts the queue pair into ERR, and raises the event, if any.
-        @param posted: called when receives were added.
-        """
+        """Add a queue pair; C{failed} puts it into ERR, C{posted} reports new receives."""
         self._checkOpen()
         self._takers[failed] = posted
 

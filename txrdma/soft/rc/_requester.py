@@ -507,10 +507,7 @@ class Requester:
 
     def _missed(self, now: float) -> None:
         """
-        Answers to a READ have a gap: ask for all from there on, once in a round trip.
-
-        What comes within a round trip of asking answers what was asked before. Where answers come in disorder
-        each would have all others asked for again, and that again be in disorder.
+        Request answers to a READ again from a gap on, once per round trip: more would be disordered, too.
         """
         if now >= self._askAgainAt:
             self._askAgainAt = now + self._patience.roundTrip.expected

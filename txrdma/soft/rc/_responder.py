@@ -442,11 +442,7 @@ class Responder:
         return bytes(run.data[start : start + ATOMIC_ETH.size])
 
     def _atomicTarget(self, header: bytes) -> memoryview:
-        """
-        Where an atomic operation works.
-
-        The right to the memory is checked before its alignment, as the Linux kernel does.
-        """
+        """The target of an atomic operation. As in Linux, rights are checked before the alignment."""
         address, rkey, _operand, _compare = ATOMIC_ETH.unpack(header)
         try:
             target = self._keys.remote(self._domain, rkey, address, ATOMIC_LENGTH, _REMOTE_ATOMIC)

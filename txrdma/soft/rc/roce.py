@@ -276,7 +276,7 @@ class RoCEPort(RoutePort):
         self._timer = self._clock.callLater(max(0.0, deadline - now), self._due)
 
     def _due(self) -> None:
-        """Let the reactor read first: a busy one runs late calls before it reads."""
+        """Let the reactor read sockets first, since a busy one runs late calls before it reads."""
         self._timer = self._clock.callLater(0, self._expired)
 
     def _expired(self) -> None:

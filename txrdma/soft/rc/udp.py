@@ -197,7 +197,7 @@ class UDPCarrier:
         self._reactor.addReader(self)
 
     def setReading(self, isReading: bool) -> None:
-        """Leave the reactor for now, or be part of it: datagrams wait in the socket, as many as fit."""
+        """Leave or rejoin the reactor; meanwhile datagrams are queued in the socket."""
         if self._socket is not None and self._receiver is not None:
             if isReading:
                 self._reactor.addReader(self)
@@ -205,7 +205,7 @@ class UDPCarrier:
                 self._reactor.removeReader(self)
 
     def poll(self) -> None:
-        """Take what has come, but not for ever: a system call of 1 us where there is nothing."""
+        """Receive pending datagrams, up to a limit; 1 us if there are none."""
         self.doRead()
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
@@ -245,7 +245,7 @@ class UDPCarrier:
         self._socket = self._receiver = None
 
     def _lost(self, error: OSError, data: memoryview, segment: int, destination: RawAddress) -> None:
-        """A network loses datagrams, and this is no different to those above; but say it, once."""
+        """Count lost datagrams, and log each kind of error once."""
         self.dropped += 1
         number = error.errno or 0
         if (
@@ -264,7 +264,7 @@ class UDPCarrier:
             )
 
     def _canSendSingly(self, datagram: memoryview, destination: RawAddress) -> bool:
-        """Whether the system only refused so many at once, and not, for now, any of them."""
+        """Whether the system only refused several datagrams at once."""
         try:
             if self._socket is not None:
                 self._socket.sendto(datagram, destination)
@@ -315,11 +315,7 @@ class UDPCarrier:
             self._receiver.writable()
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The reactor reads no more: because it ends, or because it found something wrong with the descriptor.
-
-        When it ends, whoever owns the carrier may still have something to send, and closes it.
-        """
+        """Close, unless the reactor ends: then the owner may still send, and closes."""
         if not reason.check(ConnectionLost, ConnectionDone):
             self.close()
 

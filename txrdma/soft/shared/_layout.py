@@ -125,11 +125,7 @@ def barrier() -> None:
 
 
 def ringBytes(boxBytes: int) -> int:
-    """
-    The length of the ring in a box of this length.
-
-    @raise ValueError: no box has this length.
-    """
+    """The length of the ring in a box of this length; raises ValueError."""
     ring = boxBytes - HEADER_BYTES
     if not SMALLEST_RING <= ring <= LARGEST_RING or ring & (ring - 1):
         raise ValueError(f"{boxBytes} bytes are not the size of a box")

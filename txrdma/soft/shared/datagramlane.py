@@ -68,10 +68,9 @@ class DatagramLane:
 
     def put(self, pieces: Sequence[Buffer], length: int) -> bool:
         """
-        Write a packet, which a polling peer finds; L{announce} wakes a sleeping one.
+        Write a packet of C{length} bytes, including the ICRC behind C{pieces}; False: the ring is full.
 
-        @param length: of the whole packet, including the unused ICRC behind C{pieces}.
-        @return: False when there was no room, and the packet is lost.
+        A polling peer finds it; L{announce} wakes a sleeping one.
         """
         if self._rings.append(PLAIN, 0, pieces, length):
             return True
@@ -89,11 +88,7 @@ class DatagramLane:
     # In.
 
     def take(self) -> list[memoryview]:
-        """
-        The next packets, as views of the ring until L{taken}.
-
-        @raise ValueError: the peer has written an invalid record.
-        """
+        """The next packets, as views of the ring until L{taken}; raises ValueError for an invalid record."""
         rings = self._rings
         words = rings.peerWords
         at = rings.readIndex

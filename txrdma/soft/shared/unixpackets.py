@@ -303,11 +303,7 @@ class PacketSocket:
         return False
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The reactor reads no more: because it ends, or because C{doRead} has raised.
-
-        When it ends, whoever owns the socket may still have something to send, and closes it.
-        """
+        """Close, unless the reactor ends: then the owner may still send, and closes."""
         if not reason.check(ConnectionLost, ConnectionDone):
             self.close(reason.getErrorMessage())
 

@@ -69,11 +69,7 @@ _loaded: Pyverbs | None = None
 
 
 def loadPyverbs() -> Pyverbs:
-    """
-    Import pyverbs, at the first call.
-
-    @raise DeviceUnavailable: it is not installed, or does not fit the system's libibverbs.
-    """
+    """Import pyverbs, at the first call; raises L{DeviceUnavailable}."""
     global _loaded
     if _loaded is None:
         try:

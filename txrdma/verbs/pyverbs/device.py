@@ -292,10 +292,10 @@ class PyverbsDevice:
 
     def _release(self, wrong: RDMAError) -> None:
         """
-        Release all objects to the kernel, which may be waiting for that, children first.
+        Release all objects to the kernel, which may wait for that, children first.
 
-        What was made from the device stays, for its owners to close: queue pairs are in ERR with everything
-        flushed, and everything raises C{wrong}.
+        Objects made from the device remain for their owners to close: queue pairs are in ERR, and methods
+        raise C{wrong}.
         """
         if self._error is not None:
             return
@@ -329,10 +329,5 @@ def _closeAll() -> None:
 
 
 def openPyverbsDevice(reactor: object, name: str) -> PyverbsDevice:
-    """
-    Open a device of the kernel.
-
-    @param reactor: for asynchronous events.
-    @raise DeviceUnavailable: there is none of that name, we may not open it, or pyverbs is not installed.
-    """
+    """Open a device of the kernel; raises L{DeviceUnavailable}."""
     return PyverbsDevice(reactor, loadPyverbs(), name)

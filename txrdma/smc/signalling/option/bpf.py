@@ -112,11 +112,7 @@ class Handle:
             os.close(descriptor)
 
     def pin(self, path: Path) -> None:
-        """
-        Give the object a name in a BPF file system, which keeps the object alive until the name is removed.
-
-        @raise OptionUnavailable: the kernel refuses.
-        """
+        """Give the object a name in a BPF file system, which keeps it alive; raises L{OptionUnavailable}."""
         name = ctypes.create_string_buffer(os.fsencode(path))
         try:
             _call(_PIN, "QI", ctypes.addressof(name), self._descriptor)
@@ -191,11 +187,7 @@ class BPFMap(Handle):
 
 
 def loadIntegerType() -> Handle:
-    """
-    Load type information (BTF) with type 1, an integer of 4 bytes.
-
-    @raise OptionUnavailable: the kernel refuses.
-    """
+    """Load type information (BTF) with type 1, an integer of 4 bytes; raises L{OptionUnavailable}."""
     types = _buffer(_INTEGER_TYPE)
     try:
         return Handle(_call(_BTF_LOAD, "QQIII", ctypes.addressof(types), 0, len(_INTEGER_TYPE), 0, 0))
@@ -255,18 +247,12 @@ class Link(Handle):
 
     def detach(self) -> None:
         """
-        Detach the program now. Without this, the kernel does it some time after the last name is removed.
-
-        @raise OSError: the kernel refuses.
+        Detach the program now; otherwise the kernel does so after the last name was removed. Raises OSError.
         """
         _call(_LINK_DETACH, "I", self.fileno())
 
     def information(self) -> tuple[int, int]:
-        """
-        Return the number of the program, and the inode of the cgroup, which is 0 when the cgroup is gone.
-
-        @raise OSError: the kernel refuses.
-        """
+        """The number of the program, and the inode of the cgroup (0 when it is gone); raises OSError."""
         layout = struct.Struct("=8xI4xQ")
         answer = _buffer(bytes(layout.size))
         _call(_INFORMATION, "IIQ", self.fileno(), layout.size, ctypes.addressof(answer))

@@ -44,9 +44,7 @@ _MARK: Final = WANTED.to_bytes(STORAGE_BYTES, sys.byteorder)
 
 def takeSYN(accepted: socket.socket) -> bytes:
     """
-    Return the IP and TCP headers of a connection's SYN, and free them: the kernel returns them once.
-
-    @return: empty if the listener did not save SYNs, after a SYN cookie, or when they were taken before.
+    Take the IP and TCP headers of a connection's SYN, which the kernel returns once; empty without them.
     """
     try:
         return accepted.getsockopt(socket.IPPROTO_TCP, SAVED_SYN, _MAX_SYN)
@@ -75,20 +73,14 @@ class OptionCarrier:
         return self._sockets is not None
 
     def markBeforeConnect(self, client: socket.socket) -> None:
-        """
-        Add the option to the SYN of a socket that is not connecting yet.
-
-        @raise OptionUnavailable: the option can't be used, or not on this socket.
-        """
+        """Add the option to the SYN of an unconnected socket; raises L{OptionUnavailable}."""
         self._mark(client, "mark a socket for the TCP option")
 
     def markBeforeListen(self, listener: socket.socket) -> None:
         """
-        Add the option to the SYN-ACKs of a socket that is not listening yet, in reply to SYNs that have it.
+        Add the option to the SYN-ACKs of a socket that is not listening yet; raises L{OptionUnavailable}.
 
         The mark lasts until the socket is closed, because SYN-ACKs in flight can't be withdrawn.
-
-        @raise OptionUnavailable: the option can't be used, or not on this socket.
         """
         self._mark(listener, "mark a listening socket", isListener=True)
 

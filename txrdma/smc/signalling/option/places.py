@@ -70,11 +70,7 @@ def _readProcess(name: str) -> str:
 
 
 def cgroupRoot() -> Path:
-    """
-    Return the directory of the root cgroup of version 2.
-
-    @raise OptionUnavailable: no cgroups of version 2 are mounted.
-    """
+    """The directory of the root cgroup of version 2; raises L{OptionUnavailable} if it is not mounted."""
     for mount in _mounts():
         if mount.kind == "cgroup2":
             return mount.point
@@ -83,9 +79,7 @@ def cgroupRoot() -> Path:
 
 def ownCgroup() -> Path:
     """
-    Return the directory of this process's cgroup of version 2.
-
-    @raise OptionUnavailable: it is not mounted.
+    The directory of this process's cgroup of version 2; raises L{OptionUnavailable} if it is not mounted.
     """
     for line in _readProcess("cgroup").splitlines():
         if line.startswith("0::"):
@@ -125,11 +119,7 @@ def cgroupByInode(inode: int) -> Path | None:
 
 
 def requireCgroup(folder: Path) -> None:
-    """
-    Check that a directory is a cgroup of version 2.
-
-    @raise OptionUnavailable: it is not.
-    """
+    """Check that a directory is a cgroup of version 2; raises L{OptionUnavailable}."""
     if not folder.is_dir():
         raise OptionUnavailable(f"there is no cgroup {folder}")
     if _fileSystemType(folder) != "cgroup2":
@@ -155,11 +145,7 @@ def _fileSystemType(folder: Path) -> str:
 
 
 def mountBPF(folder: Path) -> None:
-    """
-    Mount a BPF file system with mode 0700.
-
-    @raise OSError: the kernel refuses.
-    """
+    """Mount a BPF file system with mode 0700; raises OSError."""
     flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC)
     if _library.mount(b"bpf", os.fsencode(folder), b"bpf", flags, b"mode=0700") != 0:
         code = ctypes.get_errno()
@@ -167,11 +153,7 @@ def mountBPF(folder: Path) -> None:
 
 
 def unmount(folder: Path) -> None:
-    """
-    Unmount the file system that is mounted at a directory.
-
-    @raise OSError: the kernel refuses.
-    """
+    """Unmount the file system at a directory; raises OSError."""
     if _library.umount2(os.fsencode(folder), _DETACH) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

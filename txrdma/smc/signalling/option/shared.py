@@ -67,18 +67,12 @@ class SharedOption:
         return self._opened().isAvailable
 
     def markClient(self, unconnected: socket.socket) -> bool:
-        """
-        Add the option to the SYN of a client's socket.
-
-        @return: whether this succeeded.
-        """
+        """Add the option to the SYN of a client's socket; return whether this succeeded."""
         return self._mark(self._opened().markBeforeConnect, unconnected)
 
     def markListener(self, listener: socket.socket) -> bool:
         """
-        Add the option to the SYN-ACKs of a socket that is going to listen.
-
-        @return: whether this succeeded.
+        Add the option to the SYN-ACKs of a socket that is going to listen; return whether this succeeded.
         """
         return self._mark(self._opened().markBeforeListen, listener)
 
