@@ -34,9 +34,6 @@ class Connecting(HandshakeFactory):
     """
 
     def __init__(self, wrapped: IProtocolFactory, reactor: Any, options: Options, where: str) -> None:
-        """
-        @param where: the connection, for the log.
-        """
         super().__init__(wrapped)
         self._reactor = reactor
         self._options = options

@@ -138,9 +138,6 @@ class SMCPort:
         presence: ReactorUse,
         device: str,
     ) -> None:
-        """
-        @param device: the device string of what most clients will want; C{""} if nobody knows.
-        """
         self.factory = factory
         self._tcp = tcp
         self._reception = reception

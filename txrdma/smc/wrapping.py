@@ -50,11 +50,7 @@ class AcceptingFactory(HandshakeFactory):
         return HandshakeProtocol(self, self.builder(addr))
 
     def connectionAccepted(self, transport: Connection, build: Build) -> None:
-        """
-        Decide on an accepted connection: give it a protocol, or end it.
-
-        @param build: builds the user's protocol for it.
-        """
+        """Give an accepted connection a protocol, or end it; C{build} builds the user's protocol."""
         raise NotImplementedError
 
 

@@ -135,11 +135,7 @@ class SoftPort:
         return activeMTU(mtu, ":" in self.address, self._mtu)
 
     def checkPath(self, vector: AddressVector) -> None:
-        """
-        Check an address vector of this port.
-
-        @raise InvalidRequest: the port has no such GID, or the destination is no IP address.
-        """
+        """Check an address vector of this port; raises L{InvalidRequest}."""
         if vector.sgidIndex != 0 or not self.hasAddress:
             raise InvalidRequest(f"port {self.number} has no GID {vector.sgidIndex} at present")
         if vector.dgid.ip is None:

@@ -65,9 +65,7 @@ class SpinBudget:
 
     def yielded(self, before: float, now: float) -> bool:
         """
-        Record that the processor was offered to others from C{before} to C{now}.
-
-        @return: whether they took it; then busy-polling pauses, each time for longer.
+        Record a yield of the processor; return whether others took it. Then polling pauses, longer each time.
         """
         if now - before < CROWDED_SECONDS:
             self._pause = max(_LEAST_PAUSE, self._pause * 0.9)

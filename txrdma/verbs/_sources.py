@@ -28,9 +28,6 @@ class Sources:
     """
 
     def __init__(self, failed: Callable[[], None]) -> None:
-        """
-        @param failed: called when a source or a handler raises.
-        """
         self.isRunning = self.isArmed = False
         self._failed = failed
         self._pairs: tuple[tuple[Poll, Taker], ...] = ()
@@ -43,9 +40,7 @@ class Sources:
         self._pairs = ((poll, taker), *self._pairs)
 
     def addFirst(self, poll: Poll, taker: Taker, unread: Sized) -> None:
-        """
-        Poll this source first; poll all others only when it is empty and C{unread} is not.
-        """
+        """Poll this source first, and the others only when it is empty and C{unread} is not."""
         self._takeFirst = taker
         self._unread = unread
         self._first = poll

@@ -250,9 +250,7 @@ class CompletionReader:
             _budget.pollers += 1 if isPolling else -1
 
     def attend(self) -> None:
-        """
-        Hand over completions while the reader is off the reactor; later ones make the descriptor readable.
-        """
+        """Hand over completions while off the reactor; later ones make the descriptor readable."""
         self._isAttended = True
         try:
             self._channel.takeEvents()

@@ -70,12 +70,7 @@ class Use:
         self.swept = swept
 
     def passOn(self, swept: Callable[[], None]) -> Use:
-        """
-        Pass this use on to another owner, instead of releasing it and holding a new one.
-
-        @param swept: callback of the new owner.
-        @return: this use, or a new one if all readers have been removed from the reactor since.
-        """
+        """Pass the use to a new owner; return it, or a new one if all readers have been removed meanwhile."""
         if not self._reactorUse.has(self):
             return self._reactorUse.hold(swept)
         self.swept = swept
@@ -144,11 +139,7 @@ class ReactorUse:
         self._sentinel: Sentinel | None = None
 
     def hold(self, swept: Callable[[], None] = lambda: None) -> Use:
-        """
-        Begin a use of SMC, until C{release}.
-
-        @param swept: called when other code has removed all readers from the reactor.
-        """
+        """Begin a use; C{swept} is called when other code has removed all readers from the reactor."""
         use = Use(self, swept)
         now = self._seconds()
         count = len(self._uses)
@@ -185,11 +176,7 @@ class ReactorUse:
                 sleeper.wake()
 
     def _sweep(self) -> None:
-        """
-        Detect whether other code has removed all readers from the reactor, and end the uses in that case.
-
-        Install a sentinel for the next check.
-        """
+        """End all uses if other code has removed all readers from the reactor; install a sentinel."""
         sentinel = self._sentinel
         if self.isEnding or (sentinel is not None and sentinel.isOnDuty()):
             return

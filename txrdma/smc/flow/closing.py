@@ -197,7 +197,7 @@ class Closing:
         return events
 
     def established(self) -> None:
-        """Note that the CLC handshake is done."""
+        """The CLC handshake has succeeded."""
         self._inputs.established()
 
     def doneWriting(self) -> None:
@@ -205,32 +205,24 @@ class Closing:
         self._inputs.doneWriting()
 
     def close(self) -> None:
-        """
-        The application has closed, and all that it wrote is sent: L{Ended} follows C{delivered}.
-
-        Unread bytes do not matter: Twisted's TCP transports send a FIN before the kernel's reset.
-        """
+        """Close after all bytes are sent, whether or not all are read; L{Ended} follows C{delivered}."""
         self._inputs.close()
 
     def delivered(self) -> None:
-        """
-        The peer has received all that was sent, state flags included; a later failure does not change that.
-        """
+        """Record that the peer has received everything, including state flags."""
         self._inputs.delivered()
 
     def stopped(self) -> None:
-        """
-        End because the application raised or the process stops: as with TCP, the peer sees an orderly end.
-        """
+        """End in order, because the application raised or the process stops."""
         self._connectionLost()
         self._inputs.close()
 
     def abort(self) -> None:
-        """The application doesn't want to wait."""
+        """The application aborts."""
         self._inputs.abort()
 
     def fail(self) -> None:
-        """The peer broke the rules."""
+        """The peer violated the protocol."""
         self._inputs.fail()
 
     def groupDied(self, unread: int) -> None:
@@ -249,10 +241,7 @@ class Closing:
 
     def received(self, flags: int, unread: int) -> None:
         """
-        Process the state flags of a CDC message, after its cursors.
-
-        @param flags: state flags of the message; those already seen are ignored.
-        @param unread: number of bytes received and not read.
+        Process the peer's state flags, after the cursors of their message; C{unread} bytes are not read yet.
         """
         new = flags & ~self._peer & _KNOWN
         if new:
@@ -267,7 +256,7 @@ class Closing:
                 self.drained()
 
     def drained(self) -> None:
-        """All received bytes are read: report end of file, or the reason of the end. Call again for both."""
+        """Report end of file or the reason of the end, because all received bytes are read."""
         behind = self._behind
         if behind:
             if behind[0] is None:

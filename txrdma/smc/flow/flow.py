@@ -225,10 +225,7 @@ class Flow:
 
     @property
     def unread(self) -> int:
-        """
-        Received bytes that the protocol has not read. At least 1 while paused, so end-of-file is held back,
-        too.
-        """
+        """Number of unread received bytes; at least 1 while paused, so that end-of-file waits, too."""
         return self.isPaused or self.ring.arrived - self.ring.consumed
 
     # Receiving: always called by the link, never inside a call of the application
@@ -316,9 +313,7 @@ class Flow:
             self.owner.stateReceived(flags & 0xFF)
 
     def _hasCaughtUp(self, message: tuple[int, ...]) -> bool:
-        """
-        Poll the other links for messages that a failover message refers to; return True if they have come.
-        """
+        """Poll the other links; return whether the messages before a failover have arrived there."""
         self.owner.pollOtherLinks()
         try:
             self.ring.received(message)
@@ -374,11 +369,7 @@ class Flow:
     # Sending
 
     def write(self, data: bytes) -> int:
-        """
-        Queue bytes for sending.
-
-        @return: the backlog, in bytes.
-        """
+        """Queue bytes for sending; return the backlog in bytes."""
         self.pending.append(data)
         self.backlog = backlog = self.backlog + len(data)
         if not self.isDirty:  # inlined touch
@@ -396,9 +387,7 @@ class Flow:
             self.touch()
 
     def update(self) -> None:
-        """
-        Send a message on the next flush, even without data: the consumer cursor or state flags have changed.
-        """
+        """Send a message on the next flush, with or without data."""
         self._mustSend = True
         if not self.isDirty:
             self.touch()
@@ -557,9 +546,7 @@ class Flow:
         return message
 
     def _newWrite(self) -> SendRequest:
-        """
-        Create the request that writes C{pending} as it is: it refers to that list, which is never replaced.
-        """
+        """Create the request that writes C{pending} itself, a list that is never replaced."""
         write = SendRequest(0, Operation.RDMA_WRITE, inline=self.pending, rkey=self._rkey, signaled=False)
         self._write = write
         return write
@@ -574,9 +561,7 @@ class Flow:
         self.owner.unblocked()
 
     def resign(self) -> None:
-        """
-        End the write side without sending a message, because the window is full and the peer has closed.
-        """
+        """End the write side without a message: the window is full, and the peer has closed."""
         if self.peerState & ENDS:
             if self.backlog:
                 self.owner.peerHasClosed()

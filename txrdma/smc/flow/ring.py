@@ -233,28 +233,18 @@ class Ring:
         return result
 
     def consume(self, length: int) -> bool:
-        """
-        Advance the consumer cursor by the number of bytes read.
-
-        @return: True if it must be reported now, even without data to send.
-        """
+        """Advance the consumer cursor; return whether it must be reported now."""
         self.consumed = consumed = self.consumed + length
         return consumed > self.dueAbove and self.updateDue
 
     def validation(self, sequence: int) -> bytes:
-        """
-        Encode the CDC message that asks the peer to validate a failover (RFC 7609, 4.6).
-
-        @param sequence: number of the last message known to have arrived.
-        """
+        """Encode the failover validation of the last message that has arrived (RFC 7609, 4.6)."""
         return _pack(_HEAD | sequence, self.token, 0, 0, 0, 0, _FAILOVER << 8)
 
     @property
     def updateDue(self) -> bool:
         """
-        Whether consumption must be reported now (RFC 7609, 4.5.1 and 4.7.3).
-
-        True if the peer waits for it, or if enough has been read and the peer is short of space.
+        Whether to report consumption now: the peer waits, or is short of space (RFC 7609, 4.5.1, 4.7.3).
         """
         unreported = self.consumed - self.reported
         if self._hurry and unreported:

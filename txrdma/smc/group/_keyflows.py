@@ -96,11 +96,7 @@ class KeyFlows:
                 return
 
     def deleted(self, body: DeleteRKey, link: LinkLife, now: float) -> None:
-        """
-        Handle a response to DELETE RKEY. It also answers older requests.
-
-        Linux's responses of version 2 name no keys: they answer the oldest request.
-        """
+        """Handle a response to DELETE RKEY: to the oldest request, if it names no keys (Linux, version 2)."""
         flows = [flow for flow in self._flows if flow.isDeletion and flow.carrier is link]
         answered = [at for at, flow in enumerate(flows) if flow.asked == body.rkeys[: len(flow.asked)]]
         for flow in flows[: answered[0] + 1 if answered else 1]:

@@ -150,10 +150,7 @@ class LinkFlows:
             self._core.pending.append(LinkWanted(None))
 
     def _wantLater(self, now: float) -> None:
-        """
-        Replace a failed link, as a server, after a delay that doubles with each of a limited number of
-        attempts.
-        """
+        """Replace a failed link, as a server, after a delay that doubles with each attempt."""
         if self._core.isServer and self._tries < MOST_TRIES:
             self._next = now + 2.0**self._tries
             self._tries += 1

@@ -244,10 +244,7 @@ class LinkGroup:
             self._linkFlows.renew()
 
     def shareMemory(self) -> None:
-        """
-        Adapt to shared memory, before C{confirm}: the peer is watched, needs no other link, and has no limit
-        of requests.
-        """
+        """Adapt to shared memory before C{confirm}: one link, a watched peer, no limit of requests."""
         self.isWatched, self._core.maxLinks, self._core.window = True, 1, MAX_RKEYS
 
     def offer(
@@ -282,12 +279,7 @@ class LinkGroup:
     # Connections
 
     def add(self, connection: object, now: float) -> int:
-        """
-        Add a connection.
-
-        @return: its alert token.
-        @raise ResourceExhausted: the server has reached its limit.
-        """
+        """Add a connection, and return its alert token; raises L{ResourceExhausted}."""
         if self.role is Role.SERVER and len(self.connections) >= self._maxConnections:
             raise ResourceExhausted(f"{self._maxConnections} connections in a link group")
         token = self._token
@@ -313,10 +305,7 @@ class LinkGroup:
         return rkey in self._known
 
     def agreed(self, rkey: RKey, address: int = 0) -> None:
-        """
-        Record that the first contact's Accept or Confirm named this local buffer, so that it needs no CONFIRM
-        RKEY.
-        """
+        """Record a local buffer that the first contact's answer named: it needs no CONFIRM RKEY."""
         self.first.own[rkey] = Token(rkey, address)
         self._known.add(rkey)
 
@@ -339,11 +328,7 @@ class LinkGroup:
         self._keyFlows.delete(rkeys, now)
 
     def learn(self, rkey: RKey, address: int) -> None:
-        """
-        Record the peer's buffer that the first contact's Accept or Confirm named.
-
-        @raise Refused: there are too many.
-        """
+        """Record the peer's buffer that the first contact's answer named; raises L{Refused}."""
         self._learn({self.first: Token(rkey, address)})
 
     def _learn(self, tokens: dict[LinkLife, Token]) -> None:
@@ -448,11 +433,7 @@ class LinkGroup:
     # What the peer sends
 
     def received(self, raw: Buffer, now: float, link: LinkLife | None = None) -> None:
-        """
-        Process an LLC message.
-
-        @param link: the link that received it; None: the first one.
-        """
+        """Process an LLC message of a link; None: the first one."""
         self._core.arriving = link = self.first if link is None else link
         link.heard = now
         if self._core.place == "ended" or link.place == "gone":

@@ -84,9 +84,6 @@ class AgreedReception:
     """A listener any of whose clients may speak SMC, whether announced or not."""
 
     def __init__(self, announced: IListenerSignal) -> None:
-        """
-        @param announced: handles clients that announce themselves.
-        """
         self._announced = announced
 
     def prepare(self, listening: socket.socket) -> None:

@@ -53,7 +53,6 @@ class Announcement:
         return self._channel.directory
 
     def __init__(self, channel: Channel, client: Place) -> None:
-        """@param client: local address of the connection."""
         self._channel = channel
         self._number = channel.add(self)
         self._call: Callable[[], None] | None = None
@@ -130,9 +129,6 @@ class Channel:
         connection: socket.socket,
         directory: str = "",
     ) -> None:
-        """
-        @param connection: a UNIX socket, connected to the listener, which is taken over.
-        """
         self._reactor = reactor
         self._target = target
         self._open: dict[int, Announcement] = {}

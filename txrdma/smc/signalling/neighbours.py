@@ -65,10 +65,6 @@ class ProvingSocket:
     def __init__(
         self, reactor: Reactor, datagrams: socket.socket, heard: Callable[[bytes, tuple[object, ...]], None]
     ) -> None:
-        """
-        @param datagrams: a non-blocking UDP socket, closed with this object.
-        @param heard: called with each datagram and its source address.
-        """
         self._reactor = reactor
         self._socket = datagrams
         self._heard = heard
@@ -117,9 +113,6 @@ class AnnouncedNeighbour(Announced):
     __slots__ = ("_target",)
 
     def __init__(self, teller: Neighbour, place: Place, number: int, target: str, directory: str) -> None:
-        """
-        @param target: the address that the client connects to.
-        """
         super().__init__(teller, place, number, teller.client)
         self._target = target
         self.directory = directory

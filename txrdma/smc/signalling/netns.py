@@ -126,9 +126,6 @@ class _Search:
     def __init__(
         self, reactor: Reactor, place: SocketDirectory, target: Place, names: frozenset[str]
     ) -> None:
-        """
-        @param names: of the listeners at the port.
-        """
         self.reactor = reactor
         self.target = target
         self.waiting: list[Found] = []
@@ -252,9 +249,6 @@ class NeighbourApproach(LocalApproach):
     """A connection that is announced to a listener on this host, in whatever network namespace it is."""
 
     def __init__(self, reactor: Reactor, takesTCP: bool, place: SocketDirectory) -> None:
-        """
-        @param place: the directory in which listeners of other network namespaces are found.
-        """
         super().__init__(reactor, takesTCP)
         self._place = place
         self._search: _Search | None = None

@@ -45,7 +45,6 @@ class MarkedApproach:
         """
         @param takesTCP: plain TCP is allowed; otherwise even a listener that was silent is asked.
         @param isServed: finds out whether there is a device for SMC.
-        @param announced: signals the connection to a listener on this host.
         """
         self._reactor = reactor
         self._takesTCP = takesTCP

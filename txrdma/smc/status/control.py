@@ -52,9 +52,6 @@ class Control(Answering):
     """Answers tools that connect, if they run as our user or root."""
 
     def __init__(self, reactor: Reactor, report: Report) -> None:
-        """
-        @raise OSError: the name is taken.
-        """
         self._clock = reactor
         self._told = report
         super().__init__(reactor, NAMESPACE, self._all, "to know our connections")

@@ -111,11 +111,7 @@ class Stream:
     # Making it
 
     def attach(self, answer: Accept | Confirm) -> None:
-        """
-        Set the peer's buffer and token, from its Accept or Confirm.
-
-        @raise Refused: the peer has not announced that buffer, or the link has ended.
-        """
+        """Set the peer's buffer and token from its answer; raises L{Refused}."""
         if self._element is None:
             raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
         bearing = self.link.bearing(answer, self.named)
@@ -285,9 +281,7 @@ class Stream:
         self.flow.update()
 
     def hasDelivered(self, total: int) -> bool:
-        """
-        Whether the peer has received so many bytes, and the local close; always True without a link.
-        """
+        """Whether the peer has received so many bytes and the close; True without a link."""
         flow = self.flow
         return self.link.isOver or not (flow.ring.produced < total or flow.isEnding) and self.hasArrived
 
@@ -341,10 +335,7 @@ class Stream:
             self._conclude()
 
     def vanished(self) -> None:
-        """
-        Handle the end of the peer's process, whose kernel has closed TCP in order: all that it sent has
-        arrived.
-        """
+        """Handle the end of the peer's process, whose TCP closed in order: everything has arrived."""
         if self._isWhole:
             self._closing.delivered()
             self._received(_CLOSED)

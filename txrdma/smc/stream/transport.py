@@ -69,11 +69,7 @@ class SMCTransport(StreamTransport[Stream]):
             tcp.setTcpKeepAlive(enabled)
 
     def getHandle(self) -> socket | None:
-        """
-        The socket of the TCP connection, for its options; the stream does not go by it.
-
-        @return: the socket, or None when the connection has ended.
-        """
+        """The socket of the TCP connection, for its options; None when the connection has ended."""
         return None if (tcp := self.stream.tcp) is None else tcp.getHandle()
 
     @property
@@ -92,7 +88,7 @@ class SMCTransport(StreamTransport[Stream]):
         super().begun()
 
     def ended(self, reason: Failure | None) -> None:
-        """Disconnect the protocol, for this reason; None: without a word, as nobody waits for it any more."""
+        """Disconnect the protocol for this reason; None: without a notification."""
         status.forget(self)
         super().ended(reason)
 
@@ -104,12 +100,12 @@ class SMCTransport(StreamTransport[Stream]):
 
 
 class PromptTransport(SMCTransport):
-    """A transport whose writes go out at once, each by a message of its own (C{autocork=no})."""
+    """A transport that sends each write immediately, in a message of its own (C{autocork=no})."""
 
     __slots__ = ()
 
     def write(self, data: bytes) -> None:
-        """Write at once and in order; what a producer writes goes out by turns."""
+        """Write immediately."""
         super().write(data)
         self._hurry()
 

@@ -133,9 +133,7 @@ class Candidate:
     isRouted: bool = True
 
     def carries(self, version: int) -> bool:
-        """
-        Whether connections of a version can use the GID: version 2 requires RoCE v2 and an IPv4 address.
-        """
+        """Whether connections of a version can use the GID; version 2 requires IPv4 over RoCE v2."""
         if version not in self.versions:
             return False
         return version == 1 or (self.type is GIDType.ROCE_V2 and self.gid.isMapped)

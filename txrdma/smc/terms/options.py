@@ -36,9 +36,7 @@ HANDSHAKES: Final = 1024
 
 
 def ringSize(size: int) -> int:
-    """
-    The smallest valid ring size of at least so many bytes: 16 KiB times a power of two; raises ValueError.
-    """
+    """The smallest valid ring (16 KiB times a power of two) of so many bytes; raises ValueError."""
     if not 0 < size <= LARGEST_RING:
         raise ValueError(f"{size} bytes: rings have from 1 to {LARGEST_RING}")
     return max(SMALLEST_BUFFER, 1 << (size - 1).bit_length())
@@ -46,11 +44,7 @@ def ringSize(size: int) -> int:
 
 @lru_cache(64)
 def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...], links: int) -> Abilities:
-    """
-    What an end with these options is willing to speak.
-
-    @raise ValueError: that makes no sense.
-    """
+    """The versions, UEIDs and limits of an end with these options; raises ValueError."""
     if not versions or not VERSIONS.issuperset(versions):
         raise ValueError(f"{versions} are not versions of SMC-R: 1 and 2 are")
     if len(ueids) > MOST_UEIDS:

@@ -357,9 +357,7 @@ class LLC:
 
     @property
     def deletedRKeys(self) -> tuple[RKey, ...]:
-        """
-        The keys in a DELETE RKEY: up to 8, in version 2 up to 255; raises L{WireError} if some are missing.
-        """
+        """The keys in a DELETE RKEY: up to 8, in version 2 up to 255; raises L{WireError}."""
         assert isinstance(self.body, DeleteRKey)
         raw = self.body.encode()[4:] + self.more
         count = self.body.count
@@ -373,11 +371,7 @@ class LLC:
         return bool(self.header.flags & LLCFlags.RESPONSE)
 
     def encode(self) -> bytes:
-        """
-        Encode the whole message, with its header.
-
-        @raise WireError: a value does not fit.
-        """
+        """Encode the message with its header; raises L{WireError}."""
         rest = self.body.encode() if self.body is not None else b""
         if self.extension is not None:
             rest += self.extension.encode(self.header.bigEndian)

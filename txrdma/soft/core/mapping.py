@@ -21,9 +21,7 @@ Descriptors get the lowest number that is free. To do without one takes two more
 
 
 def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
-    """
-    Map the first bytes (whole pages) of a file, whose descriptor may be closed after this; raises OSError.
-    """
+    """Map the first bytes (whole pages) of a file, whose descriptor may be closed then; raises OSError."""
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if isWritable else 0)
     if sys.version_info >= (3, 13):
         return mmap.mmap(descriptor, length, prot=protection, trackfd=False)

@@ -138,11 +138,7 @@ class KeyTable:
         return len(self._regions)
 
     def local(self, domain: Domain, segment: Segment, write: bool) -> memoryview:
-        """
-        The memory of a local segment.
-
-        @raise ProtectionError: it names none, or C{write} is not allowed: C{LOC_PROT_ERR}.
-        """
+        """The memory of a local segment; raises L{ProtectionError} (C{LOC_PROT_ERR})."""
         address, length, lkey = segment
         region = self._regions.get(lkey)
         if region is not None and region.domain is domain:
@@ -156,9 +152,7 @@ class KeyTable:
 
     def fill(self, domain: Domain, segment: Segment, head: Buffer, body: Buffer, length: int) -> bool:
         """
-        Write a head and a body, C{length} bytes together, into a local segment.
-
-        @return: False where L{local} would raise, or the segment is shorter than that.
+        Write head and body, C{length} bytes together, into a local segment; False if that is not allowed.
         """
         address, room, lkey = segment
         region = self._regions.get(lkey)
@@ -264,9 +258,7 @@ class KeyTable:
 
 
 def _sealed(length: int) -> tuple[int, mmap.mmap]:
-    """
-    A mapped memfd of a sealed size: a peer that shrank it would kill us with SIGBUS.
-    """
+    """A memfd of a sealed size, mapped: if a peer shrank it, access would raise SIGBUS."""
     descriptor = os.memfd_create("txrdma", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, length)

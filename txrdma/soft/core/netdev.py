@@ -44,11 +44,7 @@ def laneCount(rate: int) -> int:
 
 @lru_cache(maxsize=256)
 def softMAC(address: str, port: int) -> MACAddress:
-    """
-    The locally administered MAC address of a software device; it contains the UDP port.
-
-    It distinguishes processes that share an IP address.
-    """
+    """The locally administered MAC address of a software device, which contains the UDP port."""
     packed = ipaddress.ip_address(address).packed
     middle = packed[1:] if len(packed) == 4 else hashlib.sha256(packed).digest()[:3]
     return MACAddress(bytes((_OUR_MAC,)) + middle + port.to_bytes(2, "big"))

@@ -415,9 +415,7 @@ class SoftQueuePair:
         self._host.notify(AsyncEvent(event, queuePair=self))
 
     def laneOpened(self) -> Sized:
-        """
-        Let the lane take messages itself; return the completions of the receive queue, which come first.
-        """
+        """Let the lane take messages itself; return the queued completions, which come first."""
         assert self._route is not None, "a lane that is no route"
         return self.receiveQueue.pollElsewhere(self._route)
 

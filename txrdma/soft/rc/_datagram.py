@@ -215,11 +215,7 @@ class Datagrams:
         return done, size
 
     def put(self, lane: DatagramLane, there: int, qkey: int, head: Buffer, body: Buffer) -> int:
-        """
-        Write one datagram at once, behind all that was posted, without a request.
-
-        @return: the bytes of its packet; 0 where it has to be posted.
-        """
+        """Write a datagram immediately; return the size of its packet, or 0 if it has to be posted."""
         length = len(head) + len(body)
         if self._posted or self._stopped or length > self._mtu:
             return 0
@@ -245,11 +241,7 @@ class Datagrams:
             self.dropped += 1
 
     def receivedInto(self, inbox: Inbox, run: Incoming, source: bytes) -> bool:
-        """
-        Leave datagrams that have come in an inbox; False where they have immediates, which it does not take.
-
-        @param source: the sender's IP address.
-        """
+        """Queue received datagrams in an inbox; False if they have immediates, and need receives."""
         if run.opcode != _SEND_ONLY:
             return False
         data, stride = run.data, run.stride
@@ -264,11 +256,7 @@ class Datagrams:
         return True
 
     def received(self, run: Incoming, header: bytes, now: float) -> None:
-        """
-        Take datagrams that have come for this queue pair.
-
-        @param header: the 40 bytes that stand for the GRH.
-        """
+        """Process received datagrams; C{header} are the 40 bytes of the GRH."""
         if self._stopped or run.opcode not in (_SEND_ONLY, _SEND_ONLY_WITH_IMMEDIATE):
             self.dropped += run.packets
             return

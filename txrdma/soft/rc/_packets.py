@@ -169,11 +169,7 @@ def scatter(pieces: Sequence[memoryview], start: int, payload: Bytes) -> None:
 
 
 def scatterRun(pieces: Sequence[memoryview], start: int, run: Incoming, first: int, count: int) -> None:
-    """
-    Write the payloads of a run's packets, those with no extension headers.
-
-    @param first: the number in the run of the first one to take.
-    """
+    """Write payloads of a run without extension headers, from packet C{first} on."""
     data, stride = run.data, run.stride
     size = stride - FRAME
     source = first * stride + BTH_LENGTH

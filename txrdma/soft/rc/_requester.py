@@ -506,9 +506,7 @@ class Requester:
         self._rewind()
 
     def _missed(self, now: float) -> None:
-        """
-        Request answers to a READ again from a gap on, once per round trip: more would be disordered, too.
-        """
+        """Request answers to a READ again from a gap on, once per round trip (more would be reordered)."""
         if now >= self._askAgainAt:
             self._askAgainAt = now + self._patience.roundTrip.expected
             self._implied()

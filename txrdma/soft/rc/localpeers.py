@@ -38,9 +38,6 @@ class LocalPeers:
     """The peers of a RoCE port on this host, with which it exchanges datagrams by shared memory."""
 
     def __init__(self, home: RoutesPort, lanes: SharedDatagrams, routes: Mapping[QPN, PortRoute]) -> None:
-        """
-        @param routes: the port's, by their queue pairs' numbers.
-        """
         self._home = home
         self._lanes = lanes
         self._routes = routes
@@ -101,11 +98,7 @@ class LocalPeers:
         return None
 
     def write(self, lane: DatagramLane, heading: int, run: Outgoing) -> None:
-        """
-        Write one packet; it is lost when the ring is full.
-
-        @param heading: see L{txrdma.soft.rc._packets.heading}.
-        """
+        """Write one packet with this C{heading} of the BTH; it is lost when the ring is full."""
         opcode, psn, _packets, extension, payload, _size, _acknowledge, solicited = run
         pad = -len(payload) & 3
         head = opcode << 56 | solicited << 55 | pad << 52 | heading

@@ -209,11 +209,7 @@ class RoCEPort(RoutePort):
         return peer
 
     def turn(self, route: PortRoute) -> None:
-        """
-        Serve the route.
-
-        While a batch of packets is received this is deferred, so that one answer acknowledges all.
-        """
+        """Serve the route; during a batch of received packets at its end, to acknowledge all at once."""
         if self._inTurn:
             self._touched[route] = None
         elif not self._closed:
@@ -470,9 +466,7 @@ class RoCEPort(RoutePort):
 
     def _uniform(self, peer: Peer, data: memoryview, segment: int) -> bool:
         """
-        The hot loop of receiving: whether these are alike, and their ICRC is right.
-
-        The identifications count up from 0, as those of one send do.
+        Whether datagrams are alike, numbered from 0, and have the right ICRC (the hot loop of receiving).
         """
         count = len(data) // segment
         if segment < FRAME or segment & 3 or count >= _IDENTIFICATIONS:

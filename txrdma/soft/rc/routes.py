@@ -179,11 +179,7 @@ class RoCERoute(Route):
         return [] if self.requester is None else self.requester.flush()
 
     def _acknowledge(self) -> None:
-        """
-        Send the acknowledgement that is still owed, so that the peer does not wait for one that never comes.
-
-        With READs unanswered it would acknowledge too much, so it is left out.
-        """
+        """Send the pending acknowledgement, unless READs are unanswered, which it would acknowledge, too."""
         if not self.responder.pending:
             for run in self.responder.outgoing(self.port.seconds()):
                 self.port.emitNow(self._peer, self._heading, run)

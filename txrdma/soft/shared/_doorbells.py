@@ -62,12 +62,9 @@ class PeerDoorbells:
 
     def add(self, number: int, descriptors: list[int], isTrusted: bool) -> None:
         """
-        Add a doorbell that the peer has handed over.
+        Add a doorbell of the peer; raises ValueError if it is invalid.
 
-        @param descriptors: the doorbell's only one, which is taken out of the list; those of other users give
-            none.
-        @param isTrusted: the peer is a process of our user.
-        @raise ValueError: the descriptor is no doorbell, or there are too many of them.
+        @param descriptors: its only descriptor, which is removed from the list; other users send none.
         """
         if len(descriptors) > 1 or (isTrusted and not descriptors):
             raise ValueError(f"a doorbell comes with one descriptor, not {len(descriptors)}")

@@ -196,9 +196,7 @@ class Incoming:
 
     def pollSends(self) -> None:
         """
-        Complete sends that the peer has consumed, and wake a peer that waits for our position.
-
-        Called when nothing arrives, and before we sleep.
+        Complete consumed sends, and wake a peer that waits for our position: when idle, and before sleeping.
         """
         outgoing = self._outgoing
         if outgoing.isLinked and (outgoing.outstanding or outgoing.isSuspended):
@@ -361,11 +359,7 @@ class Incoming:
             ready.append((identifier, None, 0, -1, completion))
 
     def _prepareOldest(self) -> bool:
-        """
-        Prepare the oldest receive; return whether it was not prepared before.
-
-        A shared receive is prepared one at a time, and only for this C{poll}.
-        """
+        """Prepare the oldest receive, if it is not prepared. A shared one is prepared for one poll only."""
         if self._ready or not self._receives:
             return False
         self._prepare(0, 1 if self._shared else len(self._receives))

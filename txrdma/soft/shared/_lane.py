@@ -77,9 +77,6 @@ class Lane:
     def __init__(
         self, owner: SoftQueuePair, services: LaneServices, box: memoryview, shared: bool = False
     ) -> None:
-        """
-        @param shared: the receives belong to a shared receive queue.
-        """
         self._owner = owner
         self._services: LaneServices = services
         self._outgoing = outgoing = Outgoing(owner, services, box)
@@ -110,11 +107,7 @@ class Lane:
         return self
 
     def attach(self, box: memoryview) -> None:
-        """
-        Begin to read the peer's box.
-
-        @raise ValueError: this is none.
-        """
+        """Begin to read the peer's box; raises ValueError if it is none."""
         ringBytes(len(box))
         self._rings.read(box, FIRST)
         self._outgoing.isLinked = True

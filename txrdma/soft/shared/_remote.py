@@ -150,9 +150,7 @@ class RemoteMemory:
 
     def known(self, rkey: RKey, region: RemoteRegion | None, access: int) -> bool:
         """
-        Take the reply to C{LaneServices.requestRegion}; return whether a request waits for it.
-
-        @param access: what the peer's queue pair allows.
+        Handle the reply to C{requestRegion}, with the peer's rights; return whether a request waits for it.
         """
         preparing = self._preparing.pop(rkey, None)
         if self._isClosed or (preparing is None and self.asked != rkey):

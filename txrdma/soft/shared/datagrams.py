@@ -89,9 +89,6 @@ class DatagramLink:
     """A lane of datagrams to one other device, with its memory and doorbell."""
 
     def __init__(self, rendezvous: Rendezvous, peer: PeerProcess) -> None:
-        """
-        @raise OSError: no memory or descriptor is left.
-        """
         self.peer = peer
         self._rendezvous = rendezvous
         self._descriptor, self._own = makeBox(RING_BYTES)  # closed when the peer has it
@@ -170,11 +167,9 @@ class SharedDatagrams:
         self, received: Callable[[tuple[str, int], list[memoryview]], None], turnEnded: Callable[[], None]
     ) -> None:
         """
-        Hand packets to C{received} from now on; until then no queue pair could take them.
+        Pass packets to C{received} from now on; C{turnEnded} is called after a batch.
 
-        @param received: takes the peer's IP address and UDP port, and packets from BTH to ICRC, which are
-            valid until it returns.
-        @param turnEnded: called when no more has come for now.
+        @param received: takes the peer's address, and packets from BTH to ICRC, valid until it returns.
         """
         self._received, self._turnEnded = received, turnEnded
 
@@ -208,12 +203,7 @@ class SharedDatagrams:
         return made
 
     def isJoined(self, datagramLink: DatagramLink, descriptor: int, doorbell: Doorbell) -> None:
-        """
-        Attach the box that the other device has sent.
-
-        @raise ValueError: the descriptor is not a box.
-        @raise OSError: the box can't be mapped.
-        """
+        """Attach the other device's box; raises ValueError or OSError if it can't be mapped."""
         try:
             box = mapBox(descriptor)
         except BaseException:

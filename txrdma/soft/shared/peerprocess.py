@@ -35,11 +35,7 @@ class PeerProcess:
             self.lines[0].send(message, descriptors)
 
     def doorbellNumber(self, channel: Channel) -> int:
-        """
-        The number of a channel's doorbell, which the peer is given on first use.
-
-        @raise InvalidRequest: the channel is closed.
-        """
+        """The number of a channel's doorbell, sent to the peer on first use; raises L{InvalidRequest}."""
         number = self.doorbells.numberOf(channel)
         if number is None:
             for gone in self.doorbells.removeClosed():

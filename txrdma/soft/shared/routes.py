@@ -143,11 +143,7 @@ class _Peer(PeerProcess):
             connection.lane.poll()  # the peer may have written and rung before its box was mapped
 
     def openDatagramLink(self) -> DatagramLink | None:
-        """
-        The lane for datagrams to the peer, made on first use.
-
-        None for a process of another user, which could only be woken by a doorbell.
-        """
+        """The lane for datagrams, made on first use; None for a process of another user."""
         if self.datagramLink is None and self.isTrusted:
             self.datagramLink = self._port.datagrams.open(self)
         return self.datagramLink
@@ -363,11 +359,7 @@ class _Link:
         self._greeted = True
 
     def _peerNamed(self, name: tuple[str, int]) -> _Peer:
-        """
-        The peer that claims this name.
-
-        @raise ValueError: another process has the name, by the credentials that the kernel reports.
-        """
+        """The peer that claims this name; raises ValueError if another process has it."""
         for line in list(self._port.peer(name).lines):
             if line.process != self.line.process:
                 line.receiveNow()  # that process may have ended

@@ -115,9 +115,6 @@ class EventReader:
     """
 
     def __init__(self, reactor: IReactorFDSet, descriptor: int, ready: Callable[[], None]) -> None:
-        """
-        @param ready: a bound method of the device; called when there is something to read.
-        """
         self._reactor = reactor
         self._descriptor = descriptor
         self._device: ReferenceType[Any] = ref(ready.__self__)  # type: ignore[attr-defined]  # it is bound

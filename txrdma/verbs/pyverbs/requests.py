@@ -287,12 +287,7 @@ def _describe(
 
 
 def _posted(verbs: Pyverbs, first: Any, post: Callable[[Any, Any], None]) -> int | None:
-    """
-    Post a list of work requests.
-
-    @return: None when all were posted; else the token of the first that was not.
-    @raise RDMAError: not even the first was posted.
-    """
+    """Post a list of requests; return the token of the first that failed, or None. Raises L{RDMAError}."""
     token = first.wr_id
     bad = _badRequest(verbs, type(first))
     bad.wr_id = token

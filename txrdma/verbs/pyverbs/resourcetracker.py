@@ -108,11 +108,7 @@ def openChannel(verbs: Pyverbs, context: Any) -> tuple[Any, int]:
 
 @contextmanager
 def _disassociatedDestroy() -> Iterator[None]:
-    """
-    Let libibverbs destroy objects of a removed device.
-
-    It reads this variable on first use only; the environment is restored, because child processes inherit it.
-    """
+    """Let libibverbs destroy objects of a removed device, by a variable that it reads once."""
     if _DISASSOCIATED in os.environ:
         yield
         return

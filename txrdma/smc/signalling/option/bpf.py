@@ -77,12 +77,7 @@ def numberFor(machine: str, pointerBytes: int = struct.calcsize("P")) -> int:
 
 
 def _call(command: int, layout: str, *values: int | bytes) -> int:
-    """
-    Call bpf(2).
-
-    @param layout: the part of C{union bpf_attr} that belongs to the command, in the notation of L{struct}.
-    @raise OSError: the kernel refuses.
-    """
+    """Call bpf(2); C{layout} is the command's part of C{union bpf_attr} in the notation of L{struct}."""
     attributes = _buffer(struct.pack("=" + layout, *values))
     number = ctypes.c_long(numberFor(os.uname().machine))
     result: int = _library.syscall(number, ctypes.c_int(command), attributes, ctypes.c_uint(len(attributes)))
@@ -121,12 +116,7 @@ class Handle:
 
     @classmethod
     def pinned(cls, path: Path, flags: int = 0) -> Self:
-        """
-        Open an object by its name in a BPF file system.
-
-        @param flags: L{READ_ONLY}, or 0.
-        @raise OSError: there is no such name, or this user has no permission.
-        """
+        """Open an object by its name; C{flags} are L{READ_ONLY} or 0. Raises OSError."""
         name = ctypes.create_string_buffer(os.fsencode(path))
         return cls(_call(_GET, "QII", ctypes.addressof(name), 0, flags))
 
@@ -154,31 +144,19 @@ class BPFMap(Handle):
 
     def get(self, key: int, size: int) -> bytes:
         """
-        Read the value of a key.
-
-        @param key: an integer, or the descriptor of a socket.
-        @param size: the length of values, in bytes.
-        @raise OSError: there is no value (ENOENT).
+        The value of a key (an integer, or the descriptor of a socket), of C{size} bytes; raises OSError.
         """
         value = _buffer(bytes(size))
         self._element(_LOOK_UP, key, ctypes.addressof(value))
         return value.raw
 
     def set(self, key: int, value: bytes) -> None:
-        """
-        Set the value of a key.
-
-        @raise OSError: the kernel refuses.
-        """
+        """Set the value of a key; raises OSError."""
         source = _buffer(value)
         self._element(_UPDATE, key, ctypes.addressof(source))
 
     def delete(self, key: int) -> None:
-        """
-        Remove a key and its value.
-
-        @raise OSError: there is no such key (ENOENT), or the kernel refuses.
-        """
+        """Remove a key and its value; raises OSError."""
         self._element(_DELETE, key, 0)
 
     def _element(self, command: int, key: int, valueAddress: int) -> None:
@@ -246,9 +224,7 @@ class Link(Handle):
             os.close(target)
 
     def detach(self) -> None:
-        """
-        Detach the program now; otherwise the kernel does so after the last name was removed. Raises OSError.
-        """
+        """Detach the program now; the kernel would do so after the last name was removed. Raises OSError."""
         _call(_LINK_DETACH, "I", self.fileno())
 
     def information(self) -> tuple[int, int]:

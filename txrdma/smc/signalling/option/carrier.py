@@ -43,9 +43,7 @@ _MARK: Final = WANTED.to_bytes(STORAGE_BYTES, sys.byteorder)
 
 
 def takeSYN(accepted: socket.socket) -> bytes:
-    """
-    Take the IP and TCP headers of a connection's SYN, which the kernel returns once; empty without them.
-    """
+    """Take the IP and TCP headers of a connection's SYN, which the kernel returns once, or nothing."""
     try:
         return accepted.getsockopt(socket.IPPROTO_TCP, SAVED_SYN, _MAX_SYN)
     except OSError:  # EINVAL: longer than the buffer; ENOPROTOOPT, ENOTCONN: not a TCP connection

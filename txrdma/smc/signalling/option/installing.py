@@ -94,11 +94,7 @@ def _isInstalled(pins: Path) -> bool:
 
 
 def remove(pins: Path) -> None:
-    """
-    Undo L{install}: sockets no longer get the option; existing connections are not affected.
-
-    @raise OptionUnavailable: nothing is installed there, or it can't be removed.
-    """
+    """Undo L{install}; existing connections are not affected. Raises L{OptionUnavailable}."""
     try:
         if not _isInstalled(pins):
             raise OptionUnavailable(f"nothing is installed at {pins}")

@@ -57,11 +57,7 @@ def _mounts() -> list[Mount]:
 
 
 def _readProcess(name: str) -> str:
-    """
-    Read a file of C{/proc/self}.
-
-    @raise OptionUnavailable: it can't be read, for example because C{twistd --chroot} hides C{/proc}.
-    """
+    """Read a file of C{/proc/self}, which C{twistd --chroot} may hide; raises L{OptionUnavailable}."""
     path = Path("/proc/self") / name
     try:
         return path.read_text()
@@ -78,9 +74,7 @@ def cgroupRoot() -> Path:
 
 
 def ownCgroup() -> Path:
-    """
-    The directory of this process's cgroup of version 2; raises L{OptionUnavailable} if it is not mounted.
-    """
+    """The directory of this process's cgroup of version 2; raises L{OptionUnavailable}."""
     for line in _readProcess("cgroup").splitlines():
         if line.startswith("0::"):
             return findCgroup(line[3:], _mounts())
@@ -88,12 +82,7 @@ def ownCgroup() -> Path:
 
 
 def findCgroup(name: str, mounts: list[Mount]) -> Path:
-    """
-    Return the directory of a cgroup.
-
-    @param name: a path as in C{/proc/self/cgroup}, from the root of the cgroup namespace.
-    @raise OptionUnavailable: it is in none of the mounts.
-    """
+    """The directory of a cgroup, by its path in C{/proc/self/cgroup}; raises L{OptionUnavailable}."""
     isMounted = False
     for mount in mounts:
         if mount.kind == "cgroup2":

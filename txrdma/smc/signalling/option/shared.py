@@ -71,9 +71,7 @@ class SharedOption:
         return self._mark(self._opened().markBeforeConnect, unconnected)
 
     def markListener(self, listener: socket.socket) -> bool:
-        """
-        Add the option to the SYN-ACKs of a socket that is going to listen; return whether this succeeded.
-        """
+        """Add the option to the SYN-ACKs of a future listener; return whether this succeeded."""
         return self._mark(self._opened().markBeforeListen, listener)
 
     def _mark(self, mark: Callable[[socket.socket], None], unused: socket.socket) -> bool:
@@ -87,11 +85,7 @@ class SharedOption:
         return True
 
     def wasExchanged(self, connection: socket.socket) -> bool:
-        """
-        Return whether both ends of a connection have sent the option, and free the kernel's record of it.
-
-        False also if the record can't be read.
-        """
+        """Whether both ends of a connection have sent the option; frees the kernel's record of that."""
         carrier = self._opened()
         if not carrier.isAvailable:
             return False
