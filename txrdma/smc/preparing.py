@@ -20,9 +20,7 @@ _ELSEWHERE: Final = ("txrdma.smc.signalling.tcpoption", "txrdma.smc.signalling.o
 
 def prepare(options: Options) -> None:
     """
-    Import what connections with these options need; no device is opened.
-
-    Modules for real devices are imported only when C{device=auto} chooses one for a connection.
+    Import what connections with these options need, except modules for real devices with C{device=auto}.
     """
     if options.backend == "kernel":
         import_module("txrdma.smc.kernel.transports")

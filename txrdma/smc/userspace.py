@@ -156,9 +156,8 @@ class SMCPort:
 
     def _open(self) -> None:
         """
-        Open the device before the first client needs it, since that takes tens of milliseconds.
-
-        It is opened in the reactor's first iteration, after a service has forked and changed its user.
+        Open the device, which takes tens of milliseconds, after a service has forked, before its first
+        client.
         """
         self._opening = None
         with suppress(RDMAError, OSError, ValueError):  # whoever proposes will hear of it

@@ -179,8 +179,7 @@ class LinkGroups:
     def __init__(self, reactor: Any, description: str, devices: Sequence[IVerbsDevice] = ()) -> None:
         """
         @param description: a device string, or several joined by C{+}.
-        @param devices: the devices of the description, if they are already open; they are closed with this
-            object.
+        @param devices: its devices, if they are already open; they are closed with this object.
         """
         self.reactor = reactor
         self.reactorUse = reactorUse(reactor)
@@ -248,13 +247,9 @@ class LinkGroups:
         self, proposal: Proposal, choice: Choice, witness: Hashable, terms: GroupTerms = ANY_TERMS
     ) -> tuple[Group, bool]:
         """
-        Return the server's group for a client, and whether it is new.
+        The server's group for a client, and whether it is new; waits while one is being created.
 
-        While a group is being set up for the same client, as many connections wait for it as it has room for.
-
-        @param choice: the choice from the Proposal.
-        @param witness: identity of the client, as verified by this host.
-        @param terms: terms of a new group.
+        @param witness: verified identity of the client.
         @raise Refused: there would be too many groups.
         """
         key = GroupKey.ofProposal(proposal, choice, witness)
@@ -287,12 +282,9 @@ class LinkGroups:
         terms: GroupTerms = ANY_TERMS,
     ) -> Group:
         """
-        Return the client's group that a server's Accept names, or a new one for a first contact.
+        The client's group that a server's Accept names, or a new one for a first contact.
 
-        @param candidate: local end, as proposed.
-        @param agreement: terms of the Accept.
-        @param witness: identity of the server, as verified by this host.
-        @param terms: terms of a new group.
+        @param witness: verified identity of the server.
         @raise Refused: there is no such group, or there would be too many.
         """
         key = GroupKey.ofAccept(accept, candidate.gid, witness)
@@ -456,9 +448,7 @@ class LinkGroups:
 
     def _reactorStops(self) -> Deferred[None] | None:
         """
-        Deliver everything that was written, before the reactor stops.
-
-        @return: fires when peers have received it, or after C{STOPPING_SECONDS}; None if they already have.
+        Deliver all written bytes before the reactor stops; the Deferred, if any, fires when that is done.
         """
         self.isStopping = self.reactorUse.isEnding = self.closeNotifier.isPrompt = True
         self.closeNotifier.notify()
@@ -515,8 +505,7 @@ class LinkGroups:
         """
         End all groups, and wait for the answers of peers. Blocks.
 
-        Linux frees the buffer of each connection after our answer, and stops reading received bytes when the
-        group ends before that.
+        Linux stops reading received bytes when the group ends before the connections.
         """
         groups = [group for group in self.groups() if group.core.isOpen]
         until = monotonic() + PARTING_SECONDS
@@ -551,9 +540,7 @@ class LinkGroups:
 
     def _pollAll(self) -> bool:
         """
-        Poll all link groups of the reactor, some of which may be each other's peers.
-
-        @return: whether a peer of these groups has sent anything.
+        Poll all link groups of the reactor, which may be each other's peers; return whether any received.
         """
         before = [link.life.heard for link in self.links()]
         self._isOwed = True in [device.drive() for device in self._driven]
@@ -572,10 +559,8 @@ class LinkGroups:
 
     def close(self) -> None:
         """
-        Close all groups, then the devices, at the end of the process. Idempotent.
-
-        Blocks up to L{PARTING_SECONDS} while peers have no room for the last messages; over adapters up to
-        twice as long, until the peers' kernels have answered.
+        Close all groups, then the devices, at the end of the process. Idempotent. Blocks up to
+        L{PARTING_SECONDS}, over adapters twice as long, until peers have received the last messages.
         """
         self._isAtRest = False
         if _open.get(self._key) is self:
@@ -586,11 +571,7 @@ class LinkGroups:
         self._end()
 
     def _waitForPeers(self) -> None:
-        """
-        Close the connections of applications, and wait until peers have received that. Blocks.
-
-        The window of a link is limited, and packets may be lost.
-        """
+        """Close all connections, and wait until peers have received that. Blocks."""
         awaitsPeers = any(group.flows for group in self.groups() if group.core.isOpen)
         self._closeConnections()
         until = monotonic() + PARTING_SECONDS

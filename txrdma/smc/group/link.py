@@ -119,23 +119,14 @@ class Link:
     # Making it
 
     def accept(self, element: Element, token: int, isFirst: bool, hostName: bytes) -> Accept:
-        """
-        Create the server's answer to a Proposal (RFC 7609, A.2.2).
-
-        @param token: alert token, which the peer puts into each CDC message.
-        @param hostName: name of this host, sent in version 2.
-        """
+        """Create the server's answer to a Proposal (RFC 7609, A.2.2)."""
         extension = self.agreement.extension(isFirst, hostName)
         return self._answer(Accept, element, token, self.port.candidate.mtu, isFirst, extension)
 
     def confirm(
         self, element: Element, token: int, accept: Accept, agreement: Agreement, hostName: bytes
     ) -> Confirm:
-        """
-        Create the client's answer to an Accept (RFC 7609, A.2.3).
-
-        @param agreement: terms of the Accept, whose enterprise ID may differ from that of the first contact.
-        """
+        """Create the client's answer to an Accept (RFC 7609, A.2.3), by the terms of that Accept."""
         candidate = self.port.candidate
         extension = agreement.extension(accept.firstContact, hostName, (candidate.gid,))
         mtu = min(accept.mtu, candidate.mtu)
@@ -171,13 +162,7 @@ class Link:
         return answer
 
     def connect(self, far: FarEnd, isDirect: bool) -> None:
-        """
-        Connect the queue pair to the peer's.
-
-        @param far: the peer's queue pair.
-        @param isDirect: whether there is no router between the two ends.
-        @raise Refused: the device failed to connect.
-        """
+        """Connect the queue pair to the peer's; C{isDirect}: without a router. Raises L{Refused}."""
         self._far = far
         self._attachment.connect(far, self.psn, isDirect)
         self.route = self._queuePair.route
@@ -227,12 +212,7 @@ class Link:
         return None if self._far is None else self._far.qpn
 
     def bearing(self, answer: Accept | Confirm, named: Link) -> RemoteBuffer:
-        """
-        Return the peer's ring as this link reaches it.
-
-        @param named: the link that the answer names; it may have failed since.
-        @raise Refused: the peer has not announced that buffer.
-        """
+        """The peer's ring as this link reaches it; C{named} is the link in the answer. Raises L{Refused}."""
         address, rkey = self.group.target(self, named, answer)
         return RemoteBuffer(self._queue, address, rkey)
 
@@ -375,11 +355,7 @@ class Link:
     # LLC
 
     def send(self, raw: bytes) -> str | None:
-        """
-        Post one LLC message, ahead of queued bytes.
-
-        @return: the reason if the device refused it, else None.
-        """
+        """Post one LLC message, ahead of queued bytes; return the reason if the device refused it."""
         if self.isOver or self._queuePair.state is not QPState.RTS:
             return None
         queue = self._queue
@@ -432,9 +408,7 @@ class Link:
         return self._reader.fileno()
 
     def attend(self) -> None:
-        """
-        Process messages received while the link is off the reactor, and rearm C{descriptor}.
-        """
+        """Process received messages while off the reactor, and rearm C{descriptor}."""
         if not self.isOver and self._far is not None:
             self._reader.attend()
             if not self.isOver:

@@ -133,10 +133,7 @@ class SendScheduler:
 
     def schedule(self) -> None:
         """
-        Schedule a flush for the next reactor iteration; a link that is off the reactor returns to it.
-
-        If the current iteration takes long, and several connections write in it, flush all but the last at
-        once.
+        Schedule a flush for the next reactor iteration; if this one takes long, flush all but the last flow.
         """
         if self._isResting:
             self._owner.rouse()
@@ -375,11 +372,7 @@ class SendScheduler:
                 flow.pending.clear()
 
     def _postEarly(self) -> None:
-        """
-        Flush all dirty flows but the last one, during a call of an application.
-
-        No application is called, and no connection ends, before the scheduled flush.
-        """
+        """Flush all dirty flows but the last one, during a call of an application, without calling any."""
         owner, queue = self._owner, self.queue
         room = queue.limit - queue.sent
         if not owner.isActive or queue.isOver or len(queue.dirty) > room:
@@ -388,11 +381,7 @@ class SendScheduler:
         self._postInside(flows)
 
     def postNow(self, flow: Flow) -> None:
-        """
-        Flush one flow during a call of an application, if the window has room.
-
-        @param flow: a dirty flow that neither ends nor has a producer.
-        """
+        """Flush one flow that neither ends nor has a producer, if the window has room."""
         owner, queue = self._owner, self.queue
         if owner.isActive and not queue.isOver and queue.limit - queue.sent > 0:
             queue.dirty.remove(flow)

@@ -198,9 +198,7 @@ class _Core:
         self.pending.append(FellBack(reason, peerDiagnosis, self.rest(), outOfSync))
 
     def giveUp(self, now: float) -> None:
-        """
-        Decline because of a timeout; the peer may only be slow, and reads the Decline before later bytes.
-        """
+        """Decline because of a timeout; a slow peer reads the Decline before later bytes."""
         self.decline(Diagnosis.TIMEOUT_CL, now + LATE_DECLINE_TIMEOUT)
 
     def decline(self, diagnosis: Diagnosis, until: float) -> None:
@@ -454,11 +452,7 @@ class _Handshake:
             self._heedDecline()
 
     def _heedDecline(self) -> None:
-        """
-        Read a Decline while our end decides, when nothing else is read: the peer speaks TCP from there on.
-
-        A Confirm that our end sent behind it would tell the peer that we are on SMC-R.
-        """
+        """Read a Decline while the local end decides: sending a Confirm after it would contradict it."""
         core = self._core
         with suppress(WireError):
             size, message = decodeFirst(core.buffer)
@@ -538,10 +532,10 @@ class ServerHandshake(_Handshake):
 
     def decline(self, diagnosis: Diagnosis, now: float) -> None:
         """
-        Decline SMC: use TCP. Legal at any time before C{established}.
+        Decline SMC before C{established}.
 
-        A client that has confirmed a link group that there was is on SMC-R by then: it has perhaps said all,
-        and gone, and would not hear a Decline. Its connection ends with an error.
+        A client that has confirmed an existing link group uses SMC-R already, and may not read a Decline: its
+        connection ends with an error.
         """
         if self._isConfirmed and self.isJoining and not self._core.done:
             self._core.fail(WireError("CLC", 4, f"a client is on SMC-R, which we decline: {diagnosis.name}"))

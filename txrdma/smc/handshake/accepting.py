@@ -86,11 +86,7 @@ class ServerNegotiation(Negotiation):
             super().readConnectionLost()
 
     def _enter(self) -> bool:
-        """
-        Count the handshake, once the client has announced or sent a Proposal.
-
-        @return: False if there are too many.
-        """
+        """Count the handshake, once the client has announced it or proposed; False if there are too many."""
         if not self._isInside and self._count.present < self._options.handshakes:
             self._isInside = True
             self._count.present += 1
@@ -139,9 +135,7 @@ class ServerNegotiation(Negotiation):
     async def _place(
         self, groups: LinkGroups, proposal: Proposal, choice: Choice
     ) -> tuple[Group, bool, Element]:
-        """
-        Find a group for the client and reserve a ring; return the group, whether it is new, and the ring.
-        """
+        """Find a group for the client, and reserve a ring; return group, whether it is new, and ring."""
         options, witness = self._options, self._peer.witness
         while True:
             group, isNew = await groups.forProposal(proposal, choice, witness, self._terms)

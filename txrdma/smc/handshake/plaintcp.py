@@ -126,8 +126,8 @@ def runOnTCP(
     """
     Connect a protocol to the TCP transport of a handshake.
 
-    @param leftover: received bytes that belong to the protocol.
-    @param foreign: recognizes late CLC messages among the next bytes; None if there can be none.
+    @param leftover: received bytes of the protocol.
+    @param foreign: recognizes late CLC; None if there can be none.
     """
     markTCP(transport, role, reason, peerDiagnosis)
     _holdPresence(transport)

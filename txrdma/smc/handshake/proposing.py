@@ -90,11 +90,7 @@ class ClientNegotiation(Negotiation):
             self._approach.decideNow()
 
     def readConnectionLost(self) -> None:
-        """
-        Handle a FIN of the server, which may have sent everything by SMC-R already.
-
-        Before the listener's signal, the protocol is connected on plain TCP, and sees the end there.
-        """
+        """Handle a FIN of the server, which may have sent everything by SMC-R; before its signal, use TCP."""
         if self._approach is not None:
             self._hasEnded = True
             self._runOnTCP(Diagnosis.PEERNOSMC, None, self._held)

@@ -194,9 +194,8 @@ def dumpRequest() -> bytes:
 
 def decodeReply(datagram: bytes) -> tuple[list[KernelSocket], bool]:
     """
-    Decode one datagram of the kernel's reply.
+    Decode one datagram of the kernel's reply: the sockets, and whether the reply is complete.
 
-    @return: the sockets, and whether the reply is complete.
     @raise OSError: the kernel's error; C{ENOENT} without the module C{smc_diag}.
     @raise WireError: the datagram is malformed.
     """
@@ -212,12 +211,7 @@ def decodeReply(datagram: bytes) -> tuple[list[KernelSocket], bool]:
 
 
 def kernelSockets() -> Iterator[KernelSocket]:
-    """
-    Iterate over all SMC sockets of this network namespace.
-
-    @raise OSError: the kernel's error.
-    @raise WireError: the reply is malformed.
-    """
+    """All SMC sockets of this network namespace; raises OSError or L{WireError}."""
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
     with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as netlink:
         netlink.setblocking(False)  # the kernel queues each part of the reply before recv

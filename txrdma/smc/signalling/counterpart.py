@@ -24,9 +24,6 @@ class PeerIdentity:
     """
 
     def __init__(self, transport: Connection, weListen: bool) -> None:
-        """
-        @param weListen: our end was accepted by a listener.
-        """
         self._transport = transport
         self._weListen = weListen
         self._user: int | None = None

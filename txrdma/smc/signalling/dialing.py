@@ -60,11 +60,7 @@ class DialedClient(Client):
             self.failIfNotConnected(Failure())
 
     def doConnect(self) -> None:
-        """
-        Connect. A connection on this host is established at once, and found by the second call.
-
-        Otherwise the reactor would detect it in its next iteration only.
-        """
+        """Connect. On this host that succeeds at once; the second call detects it without an iteration."""
         if not self._isBegun and hasattr(self, "connector"):
             self._isBegun = True
             with suppress(OSError):  # whatever it is, it is met again
@@ -138,11 +134,7 @@ def dial(
 
 
 def approachOf(transport: Connection, carrier: Callable[[], Carrier]) -> IClientSignal:
-    """
-    Take the approach of a client's connection; the caller closes it.
-
-    @return: the one that prepared the socket, otherwise a new one of this carrier.
-    """
+    """Take the approach of a client's connection, or make a new one; the caller closes it."""
     if isinstance(transport, DialedClient) and transport.approach is not None:
         approach, transport.approach = transport.approach, None
         return approach

@@ -129,11 +129,7 @@ class Announced:
         return self.client.user
 
     def expect(self, withdrawn: Callable[[], None]) -> None:
-        """
-        Inform the client that its connection was accepted.
-
-        @param withdrawn: called when the client continues without SMC.
-        """
+        """Inform the client of its acceptance; C{withdrawn} is called when it continues without SMC."""
         self.onWithdrawal = withdrawn
         self.say(b"accepted")
 
@@ -211,9 +207,7 @@ class Teller:
         return Announced(self, place, number, self.client)
 
     def _ended(self) -> None:
-        """
-        Drop announcements of connections that were not accepted yet, because the process has disconnected.
-        """
+        """Drop the announcements of a disconnected process whose connections were not accepted yet."""
         self._announcements.tellers.discard(self)
         for announced in self.open.values():
             self._announcements.forget(announced)
@@ -245,10 +239,7 @@ class Announcements:
         self._listener: LocalListener | None = None
 
     def welcome(self, user: int) -> bool:
-        """
-        Whether to accept a process of this user. Memory is shared within a user only, so others are accepted
-        only where the device was configured explicitly.
-        """
+        """Whether to accept a process of this user: one of our user, or any if the device was configured."""
         if _isTrusted(user):
             return True
         strangers = sum(not _isTrusted(each.client.user) for each in self.tellers)
@@ -281,11 +272,7 @@ class Announcements:
         self.tellers.add(Teller(self, connection))
 
     def expect(self, client: Place, announced: Announced) -> bool:
-        """
-        Expect a connection from that address; the client is informed when the backlog has space for it.
-
-        @return: False when it is expected already, from a process that is trusted as much.
-        """
+        """Expect a connection from that address; False if a process of equal trust announced it before."""
         before = self.expected.get(client)
         if before is not None and (_isTrusted(before.client.user) or not _isTrusted(announced.client.user)):
             return False

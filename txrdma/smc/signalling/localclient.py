@@ -81,11 +81,7 @@ class Announcement:
         self._tell()
 
     def accepted(self) -> None:
-        """
-        Handle that the listener accepted the connection.
-
-        Ownership of the TCP socket is checked again: another process may have begun to listen meanwhile.
-        """
+        """Handle the acceptance of the connection, if the TCP socket still belongs to the listener."""
         self.isAccepted = self._channel.isStillOwned(self.listener)
         self.close()
 
@@ -160,11 +156,7 @@ class Channel:
         return self._number
 
     def remove(self, number: int, isPlain: bool) -> None:
-        """
-        Remove an announcement.
-
-        @param isPlain: its connection continues without SMC.
-        """
+        """Remove an announcement; C{isPlain}: its connection continues without SMC."""
         del self._open[number]
         if isPlain:
             self._lines.say(b"plain %d" % number)
@@ -220,8 +212,7 @@ class Channel:
 
     def _late(self) -> None:
         """
-        Close announcements whose answer is late. Pending lines are read first, since this process may have
-        been busy.
+        Close overdue announcements; pending lines are read first, since this process may have been busy.
         """
         self._timer = None
         self._lines.doRead()
@@ -291,11 +282,7 @@ def channelTo(reactor: Reactor, target: Place) -> Channel | None:
 
 
 def knownChannel(reactor: Reactor, target: Place, directory: str = "") -> Channel | None:
-    """
-    The open channel to the SMC listener at an address; None without one.
-
-    @param directory: where a listener of another network namespace is found.
-    """
+    """The open channel to the SMC listener at an address; None without one."""
     channel = _channelsOn(reactor).get((directory, target))
     return channel if channel is not None and channel.isUsable() else None
 

@@ -179,11 +179,7 @@ class Neighbour(Teller):
         # The answer may be lost: the client asks again until it announces something, or leaves.
 
     def announced(self, place: Place, number: int) -> Announced:
-        """
-        Create the announcement of a connection.
-
-        @raise ValueError: its address is not that of the process.
-        """
+        """Create the announcement of a connection; raises ValueError if its address is another process's."""
         self._endProof()
         if place.host != self._source:
             raise ValueError("another address")

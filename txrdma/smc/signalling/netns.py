@@ -65,11 +65,7 @@ class _Candidate:
         self._check()
 
     def _prove(self, port: int, word: bytes) -> None:
-        """
-        Send the word to the target address.
-
-        @raise OSError: the address is unreachable.
-        """
+        """Send the word to the target address; raises OSError if it is unreachable."""
         self.hasAnswered = True
         target = self._search.target
         family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
@@ -102,11 +98,7 @@ class _Candidate:
             self._search.proven(self, Place(proof.own.host, 0))
 
     def release(self) -> socket.socket:
-        """
-        Release the socket to the listener, for a channel.
-
-        @raise ValueError: the listener has sent unexpected lines.
-        """
+        """Release the socket to the listener, for a channel; raises ValueError after unexpected lines."""
         connection = self.lines.release()
         self._endProof()
         return connection
@@ -224,10 +216,9 @@ def _memoryOn(reactor: object) -> _Memory:
 
 def seek(reactor: Reactor, place: SocketDirectory, target: Place, found: Found) -> _Search | None:
     """
-    Search for the listener behind an address of another network namespace.
+    Search for the listener behind an address of another network namespace; None without candidates.
 
     @param found: called later, with the channel or None.
-    @return: the search that C{found} waits for; None without a listener to query.
     """
     key, memory = (place.path, target), _memoryOn(reactor)
     search = memory.searches.get(key)

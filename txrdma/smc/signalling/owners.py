@@ -94,11 +94,7 @@ class Place(NamedTuple):
 
 
 def isEstablished(connection: socket.socket) -> bool:
-    """
-    Whether neither end of an accepted connection has closed yet, according to TCP.
-
-    An aborted connection may wait to be accepted while its client reuses the port.
-    """
+    """Whether neither end of an accepted connection has closed yet."""
     try:
         state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     except OSError:
@@ -117,12 +113,7 @@ def placeOf(address: IAddress) -> Place | None:
 
 
 def _ask(family: int, states: int, identity: bytes, flags: int = 0) -> Iterator[Message]:
-    """
-    The answers to one question.
-
-    @raise OSError: there is no such socket, or this can't be asked here.
-    @raise WireError: the answer makes no sense.
-    """
+    """Query sockets; raises OSError without any, or L{WireError}."""
     asked = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, states) + identity + _NO_COOKIE
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
     with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as asking:
@@ -233,10 +224,9 @@ class _Listener:
 
 def acceptingUsers(target: Place) -> set[int]:
     """
-    The users who own the sockets that would accept a connection to a place of this host.
+    The users whose sockets would accept a connection to an address of this host.
 
-    The kernel takes a socket that listens at the very address before one of every IPv4 address, and that
-    before one of every address; so one of another user there does not count beside ours.
+    The kernel prefers a listener at that address to one of all IPv4 addresses, and that to one of all.
     """
     try:
         listeners = _diagnosedListeners(target.port)
@@ -269,11 +259,7 @@ def socketUser(local: Place, remote: Place) -> int | None:
 
 
 def peerUserByTCP(own: Place, peer: Place, weListen: bool) -> int | None:
-    """
-    The user ID at the other end of a TCP connection, None when it is elsewhere, or not one user's for sure.
-
-    @param weListen: our end was accepted by a listener.
-    """
+    """The user at the other end of a TCP connection; None on other hosts, or if it is ambiguous."""
     if sourceFor(peer) is None:
         return None
     if weListen:

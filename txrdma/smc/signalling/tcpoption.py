@@ -42,10 +42,6 @@ class MarkedApproach:
         isServed: Callable[[], bool],
         announced: IClientSignal,
     ) -> None:
-        """
-        @param takesTCP: plain TCP is allowed; otherwise even a listener that was silent is asked.
-        @param isServed: finds out whether there is a device for SMC.
-        """
         self._reactor = reactor
         self._takesTCP = takesTCP
         self._option = option

@@ -68,11 +68,10 @@ class Control(Answering):
 
 def appear(reactor: object, report: Report) -> None:
     """
-    Answer for this process while SMC is in use on this reactor. Idempotent.
+    Answer for this process while SMC is in use on this reactor, from when it runs on. Idempotent.
 
-    The socket is opened when the reactor runs, after C{twistd --uid} has changed the user; a process that
-    changes its user later, or forks, answers by its new name from the next call on. The socket is an internal
-    reader of the reactor, so it keeps nothing running.
+    Call it again after a change of the user, or a fork. The socket is an internal reader of the reactor: it
+    keeps nothing running.
     """
     presence = reactorUse(reactor)
     if not presence.isIdle and _answering.get(reactor) == _owner():
@@ -117,10 +116,7 @@ class _Appearance:
 
 def answer(reactor: object, report: Report) -> Control | None:
     """
-    Begin to answer for this process.
-
-    @param report: returns the report, for each query.
-    @return: an object to close; None without abstract names, or if another reactor of the process answers.
+    Begin to answer; return an object to close, or None if that is impossible or done by another reactor.
     """
     if not (IReactorFDSet.providedBy(reactor) and IReactorTime.providedBy(reactor)):
         return None

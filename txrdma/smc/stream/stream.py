@@ -119,12 +119,7 @@ class Stream:
         self.flow.attach(bearing, answer.size, answer.token)
 
     def start(self, front: StreamTransport[Any], monitor: TCPMonitor, use: Use | None) -> None:
-        """
-        Connect the application.
-
-        @param monitor: watches the TCP connection.
-        @param use: the handshake's use of the reactor, which passes to this stream.
-        """
+        """Connect the application; the use of the reactor passes from the handshake to this stream."""
         presence = self.link.groups.reactorUse
         self._use = presence.hold(self._swept) if use is None else use.passOn(self._swept)
         self._monitor = monitor
@@ -177,20 +172,13 @@ class Stream:
         self._giveUp(self._aborted)
 
     def blame(self, where: str) -> None:
-        """
-        Log an exception of the application, and close its connection; as with TCP, the peer sees an orderly
-        end.
-        """
+        """Log an exception of the application, and close its connection in order."""
         _log.failure("Unhandled error in {where}", where=where)
         self._failure = Failure()
         self._giveUp(self.fail)
 
     def abortOnError(self) -> None:
-        """
-        Log the exception being handled, and abort this connection only.
-
-        If that raises again, the link ends, since nothing else would end the connection.
-        """
+        """Log the current exception, and abort this connection; if that fails, the link ends."""
         _log.failure("An SMC-R connection is aborted by an error ({stream!r})", stream=self)
         if self._isBroken:
             self.link.failed(Failure())
@@ -313,9 +301,9 @@ class Stream:
 
     def linkLost(self, mayVanish: bool, arrived: int) -> None:
         """
-        End the connection, because its link has ended.
+        End the connection with its link.
 
-        @param mayVanish: nothing that the peer has sent can be missing, even if its process has died.
+        @param mayVanish: nothing is missing, even if the peer's process has died.
         @param arrived: number of the last message that the peer has received.
         """
         flow = self.flow
@@ -507,11 +495,10 @@ class Stream:
 
     def _mayLeaveTCP(self, how: Ending) -> None:
         """
-        Close TCP together with the application's end, unless the peer might misinterpret that.
+        Close TCP with the application's end, unless the peer might misinterpret that.
 
-        A peer that has not sent any message may still be in its handshake, and would fall back to TCP. On the
-        same host it reads the Confirm before a FIN, and then the messages of the link; a reset would overtake
-        them. After the link has failed, a FIN would claim that everything was delivered.
+        A peer without any message yet may still be in its handshake, and would fall back to TCP. On the same
+        host it reads the Confirm before a FIN.
         """
         if self.flow.messagesReceived and how is not Ending.LOST:
             self._closeTCP(how is Ending.DONE)
@@ -520,11 +507,9 @@ class Stream:
 
     def _leave(self) -> None:
         """
-        Leave the reactor, as TCP would: the peer has closed, and there is nothing to deliver or to send.
+        Leave the reactor as TCP would: the peer has closed, and nothing is to be delivered or sent.
 
-        This applies to applications that have paused, or may still write. Their next call returns the link to
-        the reactor
-        (L{txrdma.smc.group.sendscheduler.SendScheduler.schedule}).
+        The next call of a paused or writing application returns the link to the reactor.
         """
         use, flow = self._use, self.flow
         isIdle = not (flow.discardsInput or flow.backlog or flow.isNoticed)

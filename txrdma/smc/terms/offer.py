@@ -140,9 +140,7 @@ class Candidate:
 
     def isDirectTo(self, gid: GID, version: int = 2) -> bool | None:
         """
-        Whether a peer's GID is in a local subnet; False: behind a router, None: unreachable.
-
-        Version 1 has no routers and any kind of GID, version 2 IPv4 addresses only.
+        Whether a peer's GID is in a local subnet; False: behind a router (version 2), None: unreachable.
         """
         if not gid.isMapped:
             return True if version == 1 else None
@@ -200,10 +198,9 @@ class Agreement:
         self, isFirst: bool, hostName: bytes, gids: tuple[GID, ...] | None = None
     ) -> AnswerV2 | None:
         """
-        The part of an Accept or a Confirm that says all this; version 1 has none.
+        The extension of an Accept or Confirm in version 2; None in version 1.
 
-        @param isFirst: it is a first contact.
-        @param hostName: of this host, at most 32 bytes of it.
+        @param hostName: at most 32 bytes of it are used.
         @param gids: of the client, for its Confirm.
         """
         if self.version == 1:
@@ -267,11 +264,10 @@ class Choice:
 @lru_cache(64)
 def propose(candidates: tuple[Candidate, ...], abilities: Abilities, address: str) -> Offer | Diagnosis:
     """
-    Make the Proposal of a client, which is the same for all its connections from one address.
+    Make the Proposal for a client's address.
 
-    @param candidates: the better ones first.
-    @param address: the client's end of the TCP connection. A candidate with this address comes before others.
-    @return: the offer, or why there is nothing to propose.
+    @param candidates: better ones first; one with the client's TCP C{address} precedes them.
+    @return: the offer, or the reason to propose nothing.
     """
     candidates = _nearest(candidates, address)
     v1, v2 = (
@@ -325,11 +321,10 @@ def choose(
     proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities, address: str = ""
 ) -> Choice | Diagnosis:
     """
-    Choose of a Proposal what a server likes best: version 2 before version 1.
+    Choose from a Proposal, version 2 first.
 
-    @param candidates: the better ones first.
-    @param address: the server's end of the TCP connection. A candidate with this address comes before others.
-    @return: the choice, or why there is none: why version 2 can't be, where the client has offered that.
+    @param candidates: better ones first; one with the server's TCP C{address} precedes them.
+    @return: the choice, or the reason to decline.
     """
     if address:
         candidates = _nearest(candidates, address)
@@ -401,11 +396,7 @@ def _settle(offered: ProposalV2, abilities: Abilities, eid: bytes, isDirect: boo
 
 
 def check(accept: Accept, offer: Offer) -> Agreement | Diagnosis:
-    """
-    Find out what a server's Accept means for a client.
-
-    @return: the agreement, or why the Accept must be declined.
-    """
+    """Check a server's Accept; return the agreement, or the reason to decline."""
     version = accept.version
     candidate = offer.candidate(version)
     if candidate is None:
@@ -463,11 +454,7 @@ def _limitObjection(contact: FirstContact, offer: Offer) -> Diagnosis | None:
 
 
 def checkConfirm(confirm: Confirm, accept: Accept, proposal: Proposal) -> Diagnosis | None:
-    """
-    Check that a client's Confirm repeats what its server's Accept has settled.
-
-    @return: why it must be declined, None when it is right.
-    """
+    """Check that a client's Confirm repeats the server's Accept; return the reason to decline, or None."""
     if confirm.version != accept.version:
         return Diagnosis.VERSMISMAT
     if confirm.firstContact != accept.firstContact:

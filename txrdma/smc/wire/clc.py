@@ -165,9 +165,8 @@ def decode(buffer: Buffer) -> Message:
 
 def decodeFirst(buffer: Buffer) -> tuple[int, Message | None]:
     """
-    Decode the first message of a buffer.
+    Decode the first message of a buffer; return its length (8 while unknown), and it or None.
 
-    @return: its length (8 while unknown) and the message; None while it is incomplete.
     @raise WireError: there is no valid message.
     """
     checkEyecatcher(buffer)

@@ -124,11 +124,9 @@ class Header:
 
 def readHeader(buffer: Buffer) -> tuple[LLCType, int, Header]:
     """
-    Decode a header: type, length and the rest.
+    Decode a header: type, length and the rest; raises L{WireError}.
 
-    The byte order of the length is unknown: of both readings, the greater one that fits is used.
-
-    @raise WireError: it is no header; unknown types are no error.
+    Of the two byte orders of the length, the one with the greater value that fits is used.
     """
     head = _HeaderV1.decode(buffer)
     there = len(buffer)

@@ -62,13 +62,7 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 
 def numberFor(machine: str, pointerBytes: int = struct.calcsize("P")) -> int:
-    """
-    Return the number of bpf(2) for an architecture.
-
-    @param machine: the architecture, as C{uname -m} prints it.
-    @param pointerBytes: size of a pointer: 4 in a 32-bit process on a 64-bit machine.
-    @raise OptionUnavailable: the number is unknown.
-    """
+    """The number of bpf(2) for an architecture, as C{uname -m} prints it; raises L{OptionUnavailable}."""
     if pointerBytes == 4:
         machine = {"x86_64": "i686", "aarch64": "armv7l"}.get(machine, machine)
     if machine not in NUMBERS:
@@ -143,9 +137,7 @@ class BPFMap(Handle):
             raise explained(error, f"create the map {name}") from error
 
     def get(self, key: int, size: int) -> bytes:
-        """
-        The value of a key (an integer, or the descriptor of a socket), of C{size} bytes; raises OSError.
-        """
+        """The value of a key (an integer or a socket's descriptor), of C{size} bytes; raises OSError."""
         value = _buffer(bytes(size))
         self._element(_LOOK_UP, key, ctypes.addressof(value))
         return value.raw

@@ -58,10 +58,7 @@ class OptionCarrier:
     """
 
     def __init__(self, sockets: BPFMap | None, loaded: LoadedProgram | None = None, why: str = "") -> None:
-        """
-        @param sockets: the map with the flags of sockets, which the carrier closes.
-        @param loaded: a program that this process has loaded, which the carrier closes.
-        """
+        """@param sockets: map with the flags of sockets; it is closed with the carrier, like C{loaded}."""
         self._sockets = sockets
         self._loaded = loaded
         self.why = why
@@ -76,19 +73,13 @@ class OptionCarrier:
 
     def markBeforeListen(self, listener: socket.socket) -> None:
         """
-        Add the option to the SYN-ACKs of a socket that is not listening yet; raises L{OptionUnavailable}.
-
-        The mark lasts until the socket is closed, because SYN-ACKs in flight can't be withdrawn.
+        Add the option to the SYN-ACKs of a future listener, until it is closed; raises L{OptionUnavailable}.
         """
         self._mark(listener, "mark a listening socket", isListener=True)
 
     def peerHasOption(self, connected: socket.socket) -> bool:
         """
-        Return whether both ends of a connected or accepted socket have sent the option.
-
-        False for sockets that were not marked, or were accepted by a listener that was not marked.
-
-        @raise OptionUnavailable: the flags can't be read.
+        Whether both ends of a marked socket's connection have sent the option; raises L{OptionUnavailable}.
         """
         sockets = self._requireMap()
         try:
@@ -101,11 +92,9 @@ class OptionCarrier:
 
     def forget(self, connected: socket.socket) -> None:
         """
-        Free the flags of a connection, or remove a mark that is not used.
+        Free the flags of a connection, or an unused mark, before the socket is closed.
 
-        The kernel does that itself when a socket is closed.
-
-        @raise InvalidRequest: the socket listens; close it instead.
+        @raise InvalidRequest: the socket listens.
         @raise OptionUnavailable: the flags can't be removed.
         """
         sockets = self._requireMap()
@@ -143,11 +132,9 @@ class OptionCarrier:
 
 def openCarrier(pins: Path = PINS, mayLoad: bool = True) -> OptionCarrier:
     """
-    Open the installed program, or else load the program into the kernel.
+    A carrier with the installed program, or with one that is loaded now if the process may do that.
 
     @param pins: the directory of C{txrdma smc-option install}.
-    @param mayLoad: load the program if none is installed and this process has the capabilities.
-    @return: a carrier, which has the reasons if it is not available.
     """
     reasons = []
     try:
@@ -192,12 +179,7 @@ def pinnedError(error: OSError, pins: Path) -> str:
 
 
 def _verified(sockets: BPFMap) -> BPFMap:
-    """
-    Check with a temporary listener that the kernel calls the program for sockets of this process.
-
-    @return: the map.
-    @raise OptionUnavailable: it does not; the map is closed.
-    """
+    """Check with a temporary listener that the kernel calls the program; raises L{OptionUnavailable}."""
     why = "the program is not attached to a cgroup of this process: see txrdma smc-option status"
     try:
         with socket.socket() as probe:
