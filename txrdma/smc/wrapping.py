@@ -1,6 +1,4 @@
-"""
-Factories that stand before a user's factory, until it is known what a connection will be.
-"""
+"""Factories that wrap a user's factory until the kind of a connection is known."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ Build = Callable[[], "IProtocol | None"]
 
 
 class HandshakeFactory(Factory):
-    """Stands before a user's factory, and wants to see connections before their protocols are built."""
+    """Wraps a user's factory, to see connections before their protocols are built."""
 
     noisy = False
 
@@ -42,7 +40,7 @@ class HandshakeFactory(Factory):
 
 
 class AcceptingFactory(HandshakeFactory):
-    """Stands before a server's factory, and decides on each accepted connection when its socket is there."""
+    """Wraps a server's factory, to decide on accepted connections."""
 
     def buildProtocol(  # type: ignore[override]  # HandshakeProtocol has no factory of Twisted's kind
         self, addr: IAddress | None
@@ -56,7 +54,7 @@ class AcceptingFactory(HandshakeFactory):
 
 @implementer(ILoggingContext)
 class HandshakeProtocol(Protocol):
-    """Has an accepted connection until its factory has decided on it, at once."""
+    """Hands an accepted connection to its factory, which decides on it immediately."""
 
     def __init__(self, accepting: AcceptingFactory, build: Build) -> None:
         self._accepting = accepting

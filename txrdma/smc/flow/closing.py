@@ -121,37 +121,37 @@ class Inputs(Protocol):
     """Inputs of the close state machine (RFC 7609, 4.8)."""
 
     def established(self) -> None:
-        """The CLC handshake is done: the connection carries data."""
+        """The CLC handshake has succeeded."""
 
     def doneWriting(self) -> None:
-        """The application will write no more, and all that it wrote is sent."""
+        """The application has closed its write side, and all bytes are sent."""
 
     def close(self) -> None:
-        """The application has closed, and all that it wrote is sent."""
+        """The application has closed, and all bytes are sent."""
 
     def delivered(self) -> None:
-        """The peer has all that was sent, the flags of the end included."""
+        """The peer has received everything, including the final flags."""
 
     def readUp(self) -> None:
-        """All that came before the end from outside is read."""
+        """All bytes before the end are read."""
 
     def abort(self) -> None:
-        """The application doesn't want to wait."""
+        """The application aborts."""
 
     def fail(self) -> None:
-        """The peer breaks the rules."""
+        """The peer violated the protocol."""
 
     def peerDoneWriting(self) -> None:
-        """The peer will write no more."""
+        """The peer has closed its write side."""
 
     def peerClosed(self) -> None:
-        """The peer will neither write nor read."""
+        """The peer has closed."""
 
     def peerAborted(self) -> None:
         """The peer has aborted the connection, by a flag of its CDC message."""
 
     def groupDied(self) -> None:
-        """There is no link any more."""
+        """The link group has ended."""
 
     def expired(self) -> None:
         """The peer did not close in time."""
@@ -197,11 +197,9 @@ class Closing:
         return events
 
     def established(self) -> None:
-        """The CLC handshake has succeeded."""
         self._inputs.established()
 
     def doneWriting(self) -> None:
-        """The application will write no more, and all that it wrote is sent."""
         self._inputs.doneWriting()
 
     def close(self) -> None:
@@ -209,7 +207,6 @@ class Closing:
         self._inputs.close()
 
     def delivered(self) -> None:
-        """Record that the peer has received everything, including state flags."""
         self._inputs.delivered()
 
     def stopped(self) -> None:
@@ -218,25 +215,19 @@ class Closing:
         self._inputs.close()
 
     def abort(self) -> None:
-        """The application aborts."""
         self._inputs.abort()
 
     def fail(self) -> None:
-        """The peer violated the protocol."""
         self._inputs.fail()
 
     def groupDied(self, unread: int) -> None:
-        """
-        There is no link any more.
-
-        @param unread: number of bytes received and not read; they are read before the end is reported.
-        """
+        """End without a link; C{unread} bytes are still read before."""
         self._inputs.groupDied()
         if not unread:
             self.drained()
 
     def expired(self) -> None:
-        """C{LINGER_TIMEOUT} has passed since L{Ended}, without L{Released}."""
+        """End after C{LINGER_TIMEOUT} without L{Released}."""
         self._inputs.expired()
 
     def received(self, flags: int, unread: int) -> None:

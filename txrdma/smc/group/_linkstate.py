@@ -269,45 +269,45 @@ Event = Union[
 
 
 class Inputs(Protocol):
-    """The inputs of a link's state machine: all that can happen to a link (RFC 7609, 4.5)."""
+    """The inputs of a link's state machine (RFC 7609, 4.5)."""
 
     def begin(self, now: float) -> None:
-        """The queue pair is up to it."""
+        """The queue pair is ready."""
 
     def confirmed(self, now: float) -> None:
-        """The peer's CONFIRM LINK is right: a request for a client, a response for a server."""
+        """A valid CONFIRM LINK of the peer: a request for a client, a response for a server."""
 
     def refused(self, diagnosis: Diagnosis) -> None:
-        """The peer's CONFIRM LINK is wrong, for the reason that the diagnosis names."""
+        """An invalid CONFIRM LINK of the peer."""
 
     def shutdown(self, now: float, reason: DeleteReason) -> None:
-        """We want to end the group."""
+        """The local end ends the group."""
 
     def deleteLink(self, request: LLC, now: float) -> None:
-        """The peer asks to delete the link, by this DELETE LINK (RFC 7609, A.3.4)."""
+        """The peer requests to delete the link, by this DELETE LINK (RFC 7609, A.3.4)."""
 
     def linkDeleted(self) -> None:
-        """The peer has done what we wanted."""
+        """The peer has answered the local DELETE LINK."""
 
     def violated(self, text: str) -> None:
-        """The peer broke the rules."""
+        """The peer violated the protocol."""
 
     def down(self, text: str) -> None:
-        """The queue pair does not work any more."""
+        """The queue pair has failed."""
 
     def expired(self) -> None:
-        """The answer that the state waits for did not come in time."""
+        """The expected answer did not arrive in time."""
 
 
 class Core:
     """
-    The data that transitions of a group's state machine act on, and that its flows use, too.
+    The data of a group that the state machine and the exchanges act on.
 
-    @ivar links: those that there are; the first one is of the first contact.
-    @ivar arriving: the link by which the message came that is being heard.
-    @ivar known: our buffers that the peer knows.
-    @ivar maxLinks: the most links that we want; C{peerLinks}: that the peer wants.
-    @ivar window: requests about buffers that are under way at once.
+    @ivar links: current links; the first one is of the first contact.
+    @ivar arriving: the link that received the current message.
+    @ivar known: local buffers that the peer knows.
+    @ivar maxLinks: local limit of links; C{peerLinks}: the peer's.
+    @ivar window: limit of pending requests about buffers.
     """
 
     def __init__(self, isServer: bool, local: LinkEnd, timing: Timing, version: int) -> None:

@@ -100,50 +100,49 @@ Event = Union[Proposed, Accepted, Confirmed, FellBack, ApplicationData, Failed]
 
 
 class _Inputs(Protocol):
-    """The inputs of a CLC handshake's state machine: all that can happen to the handshake."""
+    """The inputs of a CLC handshake's state machine."""
 
     def proposal(self) -> None:
         """The peer sent a Proposal (RFC 7609, A.2.1)."""
 
     def reply(self) -> None:
-        """The message came that is waited for: Accept, or Confirm."""
+        """The peer sent the expected Accept or Confirm."""
 
     def declined(self, decline: Decline) -> None:
         """The peer sent a Decline (RFC 7609, A.2.4)."""
 
     def stray(self, error: WireError) -> None:
-        """A message came that has no place here, or bytes that are none."""
+        """An unexpected message was received, or bytes that are not CLC."""
 
     def answer(self, message: Accept | Confirm, now: float) -> None:
-        """Our end agrees to SMC-R, by this Accept or Confirm."""
+        """The local end agrees to SMC-R, by this Accept or Confirm."""
 
     def decline(self, diagnosis: Diagnosis, now: float) -> None:
-        """Our end declines SMC-R, for this reason."""
+        """The local end declines SMC-R, for this reason."""
 
     def established(self) -> None:
         """The link carries the connection: the handshake has succeeded."""
 
     def expired(self, now: float) -> None:
-        """The deadline of the handshake's state is over."""
+        """The deadline of the current state has passed."""
 
     def ended(self) -> None:
-        """The TCP connection brings nothing more: the peer has ended it."""
+        """The peer has closed the TCP connection."""
 
     def withdrawn(self) -> None:
-        """The client that was announced goes on without SMC."""
+        """The announced client continues without SMC."""
 
 
 class _Core:
     """
     The data that transitions of a handshake act on.
 
-    @ivar buffer: bytes of TCP, from the message on that is being dealt with.
-    @ivar whole: how long that message is.
+    @ivar buffer: received bytes, from the current message on; C{whole}: length of that message.
     @ivar listening: bytes are read as CLC; otherwise they wait for a decision.
-    @ivar announced: the peer speaks SMC, somebody said.
-    @ivar sniffing: nothing else is known of the peer.
-    @ivar mayCross: CLC of the peer's may be under way, although nobody waits for it.
-    @ivar version: of SMC, that the two ends speak, as far as they have spoken.
+    @ivar announced: the peer is known to support SMC.
+    @ivar sniffing: nothing was received from the peer yet.
+    @ivar mayCross: unexpected CLC of the peer may be in flight.
+    @ivar version: version of SMC-R that both ends use, as far as it is known.
     """
 
     def __init__(self, announced: bool, peerID: bytes, version: int) -> None:
@@ -202,7 +201,7 @@ class _Core:
         self.decline(Diagnosis.TIMEOUT_CL, now + LATE_DECLINE_TIMEOUT)
 
     def decline(self, diagnosis: Diagnosis, until: float) -> None:
-        """TCP it is; until the peer has heard of that it may send more CLC."""
+        """Decline, and fall back to TCP; until the peer has read that, it may send more CLC."""
         self.send(Decline.inVersion(self.version, self.peerID, diagnosis))
         self.fellBack = True
         self.pending.append(FellBack(diagnosis, None, b""))

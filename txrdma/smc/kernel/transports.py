@@ -51,17 +51,9 @@ _MAX_POLL: Final = 0.1
 
 
 class EndpointPolicy:
-    """
-    What the connections of an endpoint share: whether they may fall back, and the log.
-
-    @ivar fallback: whether plain TCP is allowed.
-    """
+    """The log of an endpoint's connections, and whether they may fall back to TCP (C{fallback})."""
 
     def __init__(self, name: str, fallback: bool) -> None:
-        """
-        @param name: name of the connections in the log.
-        @param fallback: whether plain TCP is allowed.
-        """
         self.fallback = fallback
         self._outcomes = Outcomes(name)
         self._logged: set[bool] = set()
@@ -92,11 +84,7 @@ def _closeInThread(connected: socket.socket) -> None:
 
 @implementer(ISMCTransport)
 class KernelConnection(Connection):
-    """
-    A connection on an SMC socket of the kernel, as a TCP transport of Twisted.
-
-    @ivar smc: see L{ISMCTransport}.
-    """
+    """A connection on an SMC socket of the kernel, as a TCP transport of Twisted."""
 
     smc: KernelStatus
     _use: Use | None = None

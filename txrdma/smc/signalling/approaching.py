@@ -1,8 +1,7 @@
 """
-The client's side of the C{local} carrier, for one connection: announced before it is made.
+The client's side of the C{local} carrier for one connection, which is announced before it is made.
 
-See L{txrdma.smc.signalling.local} for what the two sides say to each other. Where announcing fails, the
-connection is made without.
+L{txrdma.smc.signalling.local} describes the protocol. Where announcing fails, the connection is made without.
 """
 
 from __future__ import annotations

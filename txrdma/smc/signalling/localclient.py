@@ -1,7 +1,7 @@
 """
-The client's side of the C{local} carrier: how this process announces its connections on this host.
+The client's side of the C{local} carrier: announces this process's connections on this host.
 
-See L{txrdma.smc.signalling.local} for what the two sides say to each other.
+L{txrdma.smc.signalling.local} describes the protocol.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-The C{local} carrier across network namespaces, and its client's side: which listener is behind an address.
+The client's side of the C{local} carrier across network namespaces: finds the listener of an address.
 
-See L{txrdma.smc.signalling.neighbours} for what the two sides say to each other, and what that proves.
+L{txrdma.smc.signalling.neighbours} describes the protocol.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ Found = Callable[["Channel | None"], None]
 
 
 class _Candidate:
-    """A listener at the right port, which may be the one behind the address."""
+    """A listener at the right port, which may be the one of the address."""
 
     def __init__(self, search: _Search, connection: socket.socket) -> None:
         self._search = search
         self._proof: ProvingSocket | None = None
         self._word = self._answer = b""
         self._told: tuple[str, bytes] | None = None
-        self.hasAnswered = False
         self.lines = Lines(search.reactor, connection, self._heard, self._ended)
         self.lines.say(b"seeking " + search.target.host.encode("ascii"))
 
@@ -66,7 +65,6 @@ class _Candidate:
 
     def _prove(self, port: int, word: bytes) -> None:
         """Send the word to the target address; raises OSError if it is unreachable."""
-        self.hasAnswered = True
         target = self._search.target
         family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
         kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
@@ -113,7 +111,7 @@ class _Candidate:
 
 
 class _Search:
-    """A search for the listener behind an address, of which many connections may wait for the end."""
+    """A search for the listener of an address, for any number of connections."""
 
     def __init__(
         self, reactor: Reactor, place: SocketDirectory, target: Place, names: frozenset[str]
@@ -125,7 +123,6 @@ class _Search:
         self._names = names
         self._since = reactor.seconds()
         self._timer: IDelayedCall | None = None
-        self._wasAnswered = False
         self._candidates: list[_Candidate] = []
         self.isOver = False
 
@@ -193,7 +190,7 @@ _Key = tuple[str, Place]
 
 
 class _Memory:
-    """The searches of a reactor, and the addresses that were nobody's of late."""
+    """The searches of a reactor, and addresses without a listener."""
 
     def __init__(self) -> None:
         self.searches: dict[_Key, _Search] = {}

@@ -66,9 +66,8 @@ class SoftCompletionChannel:
     """
     A descriptor that wakes readers of its queues.
 
-    Two things ring: a queue of this process that gets a completion while armed, and, through C{doorbell}, a
-    peer process that has put something into a route's shared memory. The peer can't tell which queue it is
-    for, so we look.
+    It is signaled by an armed queue that gets a completion, and, through C{doorbell}, by peers that wrote to
+    shared memory; as they can't name a queue, all are polled.
     """
 
     def __init__(self, closed: Callable[[SoftCompletionChannel], None] = lambda channel: None) -> None:
