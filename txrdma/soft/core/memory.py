@@ -44,11 +44,11 @@ class Domain:
 @implementer(IMemoryRegion)
 class Region:
     """
-    Memory that the device may reach.
+    Registered memory.
 
-    @ivar descriptor: the memfd, for a region that can be shared with other processes.
-    @ivar validOffset: where in the memfd the valid word is: a C{u64} of 1 until C{close}, then 0. It has
-        the last page for itself; the memfd is C{validOffset + PAGE} long.
+    @ivar descriptor: the memfd of memory that can be shared with other processes.
+    @ivar validOffset: offset of the valid word in the memfd, alone on its last page: a C{u64} of 1 until
+        C{close}, then 0.
     @ivar rights: C{access} as a plain integer.
     """
 
@@ -167,12 +167,7 @@ class KeyTable:
         return True
 
     def remote(self, domain: Domain, rkey: int, address: int, length: int, need: int) -> memoryview:
-        """
-        Memory that a peer requests.
-
-        @param need: rights of the region, all of them; plain integers are quickest.
-        @raise ProtectionError: there is no such memory for this peer: a remote access error.
-        """
+        """Memory that a peer accesses, which needs all of these rights; raises L{ProtectionError}."""
         region = self._regions.get(rkey)
         if region is not None and region.domain is domain:
             offset = address - region.address

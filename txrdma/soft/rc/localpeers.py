@@ -122,10 +122,9 @@ class LocalPeers:
 
     def shouldPollSocket(self) -> bool:
         """
-        Whether to poll the socket, which takes a system call.
+        Whether to poll the socket, a system call that is rare while it is empty.
 
-        Polls that find the socket empty leave it to the reactor after a while. The socket comes before
-        shared memory: peers change from UDP to memory, and their datagrams keep their order.
+        It is polled before shared memory, since a peer's earlier datagrams may have used UDP.
         """
         self._quiet += 1
         return not self._lanes.isOpen or self._quiet < _QUIET or not self._quiet % _SELDOM

@@ -1,8 +1,8 @@
 """
-RoCE v2: queue pairs of this process on one UDP port.
+RoCE v2: the queue pairs of this process on one UDP port.
 
-Follows annex A17 of the InfiniBand Architecture vol. 1. Makes datagrams of what the cores want to send, and
-runs of packets of the datagrams that come, checks the ICRC, and keeps the one timer that all cores share.
+Converts between UDP datagrams and the cores' runs of packets, checks the ICRC, and runs the timer that all
+cores share. Follows annex A17 of the InfiniBand Architecture vol. 1.
 """
 
 from __future__ import annotations
@@ -292,11 +292,7 @@ class RoCEPort(RoutePort):
     # Out.
 
     def emit(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """
-        Put packets into the frame, and send it whenever it is full.
-
-        @param heading: see L{txrdma.soft.rc._packets.heading}.
-        """
+        """Add packets with this C{heading} of the BTH to the frame, which is sent when it is full."""
         if run.packets > 1:
             self._emitRun(peer, heading, run)
             return
@@ -479,11 +475,7 @@ class RoCEPort(RoutePort):
         return found.count(RESIDUE) == count
 
     def _single(self, peer: Peer, data: memoryview, segment: int, index: int, now: float) -> None:
-        """
-        Check datagrams of any sort, one by one, and dispatch them.
-
-        @param index: the identification that the first one may have.
-        """
+        """Check different datagrams one by one; C{index} is the expected identification of the first."""
         states, changes = peer.taking, peer.changes
         unpack = _HEAD.unpack_from
         counters = self.counters

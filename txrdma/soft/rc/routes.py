@@ -42,7 +42,7 @@ _LAST_OF_RC: Final = 0x1F
 
 
 def _tell(owner: SoftQueuePair, events: Sequence[Event]) -> None:
-    """Hand the events of a core to its queue pair."""
+    """Report the events of a core to its queue pair."""
     for event in events:
         if isinstance(event, Completion):
             owner.sendCompleted(event)
@@ -133,7 +133,6 @@ class RoCERoute(Route):
         return left
 
     def attributesChanged(self) -> None:
-        """C{modify} has changed timers, counters, the state or a path."""
         attributes = self._owner.attributes
         self.responder.retune(
             int(attributes.access or Access.NONE),
@@ -162,7 +161,6 @@ class RoCERoute(Route):
             self._rearm()
 
     def migrate(self) -> None:
-        """Migrate to the alternate path now; an acknowledgement on it informs the peer."""
         if self._migrate(self.port.seconds()):
             self.responder.remind()
             self.port.turn(self)
@@ -399,7 +397,6 @@ class DatagramRoute(Route, PortRoute):
         return left
 
     def attributesChanged(self) -> None:
-        """C{modify} has changed the Q_Key, or the PSN to begin with."""
         attributes = self._owner.attributes
         self.datagrams.retune(attributes.qkey or 0, attributes.sqPSN)
 

@@ -35,11 +35,7 @@ def packed(address: int, rkey: RKey, operand: int, compare: int) -> memoryview:
 
 
 def execute(owner: SoftQueuePair, operation: int, asked: memoryview) -> tuple[Status, int]:
-    """
-    Execute an atomic for a peer, with the checks and statuses of RoCE v2.
-
-    @return: the status for the peer, and the old value.
-    """
+    """Execute an atomic for a peer, as RoCE v2 would; return the status and the old value."""
     attributes = owner.attributes
     if len(asked) != ATOMIC_BYTES or operation not in (_ADD, _SWAP):
         return Status.REM_INV_REQ_ERR, 0

@@ -155,11 +155,7 @@ class Lane:
             self._outgoing.resume()
 
     def peerGone(self, event: AsyncEventKind | None) -> None:
-        """
-        Handle the end of the peer's queue pair or process.
-
-        @param event: fail at once and raise this event, even when nothing is outstanding.
-        """
+        """Handle the end of the peer; with an C{event} fail at once, even when nothing is outstanding."""
         outgoing, incoming = self._outgoing, self._incoming
         before = -1
         while not outgoing.isClosed and before != incoming.consumed:
@@ -180,7 +176,7 @@ class Lane:
         return self._outgoing.hasPeerLeft
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop; what is not completed, oldest first."""
+        """Stop, and return uncompleted requests, oldest first."""
         left, begun = self._end()
         if begun is not None:
             owner = self._owner

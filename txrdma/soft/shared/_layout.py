@@ -117,7 +117,7 @@ release = _lock.release
 
 
 def barrier() -> None:
-    """A full fence on any machine. The hot path does by itself the part of it that its machine needs."""
+    """A full fence on any machine. Hot paths inline the part that their machine needs."""
     acquire()
     release()
     acquire()
