@@ -20,6 +20,7 @@ from txrdma.iba.verbs import (
     AsyncEventKind,
     Capacity,
     Completion,
+    COMPLETION_OF,
     CompletionOpcode,
     MigrationState,
     Operation,
@@ -41,15 +42,6 @@ from txrdma.soft.core.transitions import checkMigration, transition
 _RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
 
 _SEND: Final = CompletionOpcode.SEND
-_KINDS_OF_COMPLETION: Final = {
-    Operation.RDMA_WRITE: CompletionOpcode.RDMA_WRITE,
-    Operation.RDMA_WRITE_WITH_IMMEDIATE: CompletionOpcode.RDMA_WRITE,
-    Operation.SEND: CompletionOpcode.SEND,
-    Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
-    Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
-    Operation.COMPARE_AND_SWAP: CompletionOpcode.COMPARE_AND_SWAP,
-    Operation.FETCH_AND_ADD: CompletionOpcode.FETCH_AND_ADD,
-}
 # Plain integers: these are compared for every request.
 _LAST_INLINE: Final = int(Operation.SEND_WITH_IMMEDIATE)
 _LAST: Final = int(Operation.RDMA_READ)
@@ -191,7 +183,7 @@ class SoftQueuePair:
             self._checkForm(request)
         if self.state in (_SQE, _ERR):
             for request in requests:
-                self._flushed(request.identifier, _KINDS_OF_COMPLETION[request.operation])
+                self._flushed(request.identifier, COMPLETION_OF[request.operation])
             return
         if len(requests) > self.free:
             raise QueueFull(f"{len(requests)} requests for {self.free} free places in the send queue")
@@ -403,7 +395,7 @@ class SoftQueuePair:
             self._flushed(identifier, opcode)
         held, self._held = self._held, []
         for request in held:
-            self._flushed(request.identifier, _KINDS_OF_COMPLETION[request.operation])
+            self._flushed(request.identifier, COMPLETION_OF[request.operation])
         self.free = self.capacity.maxSend
         if self.shared is None:
             self._flushReceives()

@@ -34,7 +34,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from txrdma.iba.types import RKey
-from txrdma.iba.verbs import CompletionOpcode, Operation, SendRequest
+from txrdma.iba.verbs import SendRequest
 from txrdma.kit.values import record
 
 REMOTE_WRITE: Final = 2
@@ -97,16 +97,6 @@ class Wake:
     SENDS = 4
     ROOM = 8
 
-
-COMPLETION_OF: Final = {
-    Operation.RDMA_WRITE: CompletionOpcode.RDMA_WRITE,
-    Operation.RDMA_WRITE_WITH_IMMEDIATE: CompletionOpcode.RDMA_WRITE,
-    Operation.SEND: CompletionOpcode.SEND,
-    Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
-    Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
-    Operation.COMPARE_AND_SWAP: CompletionOpcode.COMPARE_AND_SWAP,
-    Operation.FETCH_AND_ADD: CompletionOpcode.FETCH_AND_ADD,
-}
 
 ORDERED: Final = platform.machine() in {"x86_64", "AMD64", "i686", "i386"}
 """Whether the machine keeps loads in order, and stores in order."""

@@ -17,6 +17,7 @@ from txrdma.error import ProtectionError
 from txrdma.iba.verbs import (
     AsyncEventKind,
     Completion,
+    COMPLETION_OF,
     CompletionOpcode,
     Operation,
     SendRequest,
@@ -28,7 +29,6 @@ from txrdma.soft.shared._layout import (
     ATOMIC_BYTES,
     barrier,
     CLOSED_SERVICES,
-    COMPLETION_OF,
     Kind,
     LaneServices,
     LINE,

@@ -22,6 +22,7 @@ from txrdma.iba.verbs import (
     Addressed,
     Capacity,
     Completion,
+    COMPLETION_OF,
     CompletionOpcode,
     QPAttributes,
     QPKind,
@@ -34,7 +35,7 @@ from txrdma.interfaces import IQueuePair
 from txrdma.verbs.pyverbs.attributes import EVERYTHING, fromPyverbs, STATE, toPyverbs
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionQueue
-from txrdma.verbs.pyverbs.requests import checkSend, KINDS, ReceivePlaces, SendPlaces
+from txrdma.verbs.pyverbs.requests import checkSend, ReceivePlaces, SendPlaces
 from txrdma.verbs.pyverbs.resourcetracker import ResourceTracker
 from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue, SHARED
 
@@ -186,7 +187,7 @@ class PyverbsQueuePair:
                 _Posted(
                     next(self._tokens) << 2 | _SEND,
                     request.identifier,
-                    KINDS[request.operation],
+                    COMPLETION_OF[request.operation],
                     request.signaled,
                     late,
                 )

@@ -18,7 +18,6 @@ from txrdma.error import InvalidRequest, QueueFull, RDMAError, ResourceExhausted
 from txrdma.iba.verbs import (
     Addressed,
     Capacity,
-    CompletionOpcode,
     Operation,
     QPKind,
     ReceiveRequest,
@@ -41,16 +40,6 @@ _MISFITS: Final = (OverflowError, TypeError)
 _ATOMICS: Final = (Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD)
 _READING: Final = (Operation.RDMA_READ, *_ATOMICS)
 _SENDS: Final = (Operation.SEND, Operation.SEND_WITH_IMMEDIATE)
-
-KINDS: Final = {
-    Operation.RDMA_WRITE: CompletionOpcode.RDMA_WRITE,
-    Operation.RDMA_WRITE_WITH_IMMEDIATE: CompletionOpcode.RDMA_WRITE,
-    Operation.SEND: CompletionOpcode.SEND,
-    Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
-    Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
-    Operation.COMPARE_AND_SWAP: CompletionOpcode.COMPARE_AND_SWAP,
-    Operation.FETCH_AND_ADD: CompletionOpcode.FETCH_AND_ADD,
-}
 
 
 def checkSend(request: SendRequest, kind: QPKind, capacity: Capacity) -> None:
