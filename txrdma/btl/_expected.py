@@ -38,10 +38,10 @@ class EarlyPackets:
 
     def keep(self, name: int, channel: int, address: Hashable, packet: Buffer) -> bool:
         """Keep a packet; tell whether its name is expected, and there was room."""
-        kept = self._packets.get(name)
-        if kept is None or len(kept) >= MOST_PACKETS:
+        held = self._packets.get(name)
+        if held is None or len(held) >= MOST_PACKETS:
             return False
-        kept.append((channel, address, bytes(packet)))
+        held.append((channel, address, bytes(packet)))
         return True
 
     def take(self, name: int) -> list[Early]:

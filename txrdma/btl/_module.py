@@ -308,19 +308,19 @@ class Module(FastPath):
             return
         if self._probation and (probation := self._probation.get(peer)) is not None:
             probation.allowance += AMPLIFICATION * (OVERHEAD + len(packet))
-        peer.heardAt = now
+        peer.receivedAt = now
         self._times.touch(peer)
         kind = segment.kind
         if kind == ACK:
             counters.ackRecvs += 1
             self._haveArrived(peer, peer.sent.acknowledged(segment, now), now)
             return
-        told = segment.acknowledged  # mostly no more than is known
-        if told is not None and (told + 1) & 0xFFFF != peer.sent.base:
-            if kind == FRAG and peer.sent.mayBe(told):
+        upTo = segment.acknowledged  # mostly no more than is known
+        if upTo is not None and (upTo + 1) & 0xFFFF != peer.sent.base:
+            if kind == FRAG and peer.sent.mayBe(upTo):
                 self._catchUp()
-                self._deferred = peer, told, now
-            elif not self._haveArrived(peer, peer.sent.acknowledgedBeside(told, now), now):
+                self._deferred = peer, upTo, now
+            elif not self._haveArrived(peer, peer.sent.acknowledgedBeside(upTo, now), now):
                 return
         if kind == REFUSED:
             self._wasRefused(peer, segment.sequence)

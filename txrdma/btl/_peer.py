@@ -80,7 +80,7 @@ class Peer:
             "assembly",
             "bye",
             "context",
-            "heardAt",
+            "receivedAt",
             "isAsking",
             "isLosing",
             "isReady",
@@ -133,7 +133,7 @@ class Peer:
         self.state = OPEN
         self.bye: int | None = None  # sequence number of the peer's last segment
         self.lingerUntil = 0.0
-        self.heardAt = now
+        self.receivedAt = now
         self.wakeAt: float | None = None  # entry in the module's heap that counts
         self.isReady = self.isLosing = self.isTouched = False
         self.receiveBuffer: ReceiveBuffer | None = None
@@ -178,9 +178,9 @@ class Peer:
         """Take the messages from the queues of which nothing was sent; C{BYE} goes, too, and is none."""
         queued = (*self.urgent, *self.usual)
         for queue in (self.urgent, self.usual):
-            kept = [each for each in queue if each.waiting or each.begun]
+            remaining = [each for each in queue if each.waiting or each.begun]
             queue.clear()
-            queue.extend(kept)
+            queue.extend(remaining)
         return [
             each for each in queued if not (each.isOver or each.begun or each.waiting or each.kind == BYE)
         ]
@@ -191,7 +191,7 @@ class Peer:
 
     def isSilent(self, keepAlive: float, now: float) -> bool:
         """Tell whether nothing was heard or is to be heard for so many seconds; zero is for ever."""
-        return bool(keepAlive) and self.isIdle() and self.heardAt + keepAlive <= now
+        return bool(keepAlive) and self.isIdle() and self.receivedAt + keepAlive <= now
 
     def turn(self) -> deque[Message]:
         """
@@ -324,7 +324,7 @@ class Peer:
         if self.state >= LEFT:
             times.append(self.lingerUntil)
         elif keepAlive and self.isIdle():
-            times.append(self.heardAt + keepAlive)
+            times.append(self.receivedAt + keepAlive)
         return min((each for each in times if each is not None), default=None)
 
 

@@ -39,7 +39,7 @@ class RoundTrip:
         "_usual",
         "_variation",
         "base",
-        "patience",
+        "reorderQuarters",
         "smoothed",
         "timeout",
     )
@@ -48,7 +48,7 @@ class RoundTrip:
         self.smoothed = self._variation = self._latest = self.base = 0.0
         self.timeout = self._usual = FIRST_TIMEOUT
         self._baseAt = 0.0
-        self.patience = 1  # quarters of a round trip, as RFC 8985 has it in 7.1
+        self.reorderQuarters = 1  # quarters of a round trip, as RFC 8985 has it in 7.1
         self._calm = 0
         self._hasOwn = False
 
@@ -90,11 +90,13 @@ class RoundTrip:
 
         RFC 8985, 6.2, waits for a part of a round trip. Where round trips differ they are waited for, too.
         """
-        return max(self.smoothed, self._latest) + max(self.base * self.patience / 4, 2 * self._variation)
+        return max(self.smoothed, self._latest) + max(
+            self.base * self.reorderQuarters / 4, 2 * self._variation
+        )
 
     def spurious(self) -> None:
         """Wait longer: something was sent again that had arrived. The timer does so until a sample comes."""
-        self.patience = min(self.patience + 1, MOST_PATIENT)
+        self.reorderQuarters = min(self.reorderQuarters + 1, MOST_PATIENT)
         self._calm = 0
         self._usual = min(2 * self._usual, LONGEST_TIMEOUT)
         self.timeout = max(self.timeout, self._usual)
@@ -103,4 +105,4 @@ class RoundTrip:
         """Note the end of a loss without spurious resends: some of these, and waiting becomes short again."""
         self._calm += 1
         if self._calm >= _FORGIVEN:
-            self.patience, self._calm = 1, 0
+            self.reorderQuarters, self._calm = 1, 0

@@ -144,7 +144,7 @@ class FastPath:
         if isNews:
             self._deferred = peer, acknowledged, now
         self._owed.peers[peer] = None
-        peer.heardAt = now
+        peer.receivedAt = now
         if peer.wakeAt is None:
             self._times.touch(peer)
         counters = self.counters

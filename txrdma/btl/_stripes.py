@@ -47,7 +47,7 @@ Bytes of incomplete messages, and of those that wait for their predecessors, of 
 A piece cannot wait for room, since the module has acknowledged it: the connection that needs more is closed.
 """
 
-PATIENCE: Final = 1.0
+SILENCE_SECONDS: Final = 1.0
 """Seconds without an arrival by a module after which what is on its way there goes by others, too."""
 
 
@@ -58,9 +58,9 @@ class Kind(Code):
     """Bytes for the handler of a tag."""
 
     PUT = 2
-    """Bytes for memory that the receiver has registered; answered by L{TOLD}."""
+    """Bytes for memory that the receiver has registered; answered by L{PROGRESS}."""
 
-    TOLD = 3
+    PROGRESS = 3
     """The outcome of a L{PUT}, whose number is in C{at}: C{region} is 0 when all is in its place."""
 
     END = 4
@@ -499,7 +499,7 @@ class Stripes:
             raise PeerViolation(
                 f"message {head.number} of {head.total} bytes, and {self._following} is missing"
             )
-        if not 1 <= head.kind <= 4 or (head.kind in (Kind.TOLD, Kind.END) and head.total):
+        if not 1 <= head.kind <= 4 or (head.kind in (Kind.PROGRESS, Kind.END) and head.total):
             raise PeerViolation(f"a message of kind {int(head.kind)} with {head.total} bytes")
         if self._bytesInFlight and self._bytesInFlight + head.total > MOST_BYTES:
             raise PeerViolation(f"{head.total} bytes more than may be under way")
@@ -518,8 +518,8 @@ class Stripes:
         del self._incoming[number]
         self._done[number] = head.total
         if kind == Kind.PUT:
-            self._urgent.append(Outgoing(Kind.TOLD, 0, b"", None, int(found.isRefused), number))
-        elif kind == Kind.TOLD:
+            self._urgent.append(Outgoing(Kind.PROGRESS, 0, b"", None, int(found.isRefused), number))
+        elif kind == Kind.PROGRESS:
             self._told(head.at, head.region)
         elif kind == Kind.MESSAGE and not self.order.wants(head.tag):
             self._release(head.total)
@@ -590,7 +590,7 @@ class Stripes:
     def deadline(self) -> float | None:
         """Time at which a module is suspect, if nothing arrives; None while nothing is on its way."""
         times = [
-            each.since + PATIENCE
+            each.since + SILENCE_SECONDS
             for each in self._lanes
             if each.inFlight and not (each.isSuspect or each.isLost)
         ]
@@ -604,7 +604,7 @@ class Stripes:
         """
         found = []
         for number, lane in enumerate(self._lanes):
-            if lane.inFlight and not (lane.isSuspect or lane.isLost) and lane.since + PATIENCE <= now:
+            if lane.inFlight and not (lane.isSuspect or lane.isLost) and lane.since + SILENCE_SECONDS <= now:
                 lane.isSuspect = True
                 self._sendAgain(lane)
                 found.append(number)

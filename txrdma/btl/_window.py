@@ -243,19 +243,19 @@ class SendWindow:
         @return: segments that have arrived now; None when that acknowledges what was never sent.
         """
         assert ack.acknowledged is not None
-        told = difference(ack.acknowledged, self.base)
+        count = difference(ack.acknowledged, self.base)
         outstanding = (self.following - self.base) & 0xFFFF
         if len(ack.payload) > _LONGEST_MAP:
             self._counters.badAckRecvs += 1
             return None
         beyond = int.from_bytes(ack.payload, "little")
-        if told >= outstanding or (beyond and told + 1 + beyond.bit_length() >= outstanding):
+        if count >= outstanding or (beyond and count + 1 + beyond.bit_length() >= outstanding):
             self._counters.badAckRecvs += 1
             return None
         self._countDuplicates(ack.duplicates)
-        if told == -1:
+        if count == -1:
             self._counters.dupAcks += 1
-        return self._arrive(told, beyond, ack.latest, ack.latestAttempt, now)
+        return self._arrive(count, beyond, ack.latest, ack.latestAttempt, now)
 
     def acknowledgedBeside(self, acknowledged: int, now: float) -> list[Sent] | None:
         """
@@ -263,11 +263,11 @@ class SendWindow:
 
         @return: see L{acknowledged}.
         """
-        told = difference(acknowledged, self.base)
-        if told >= (self.following - self.base) & 0xFFFF:
+        count = difference(acknowledged, self.base)
+        if count >= (self.following - self.base) & 0xFFFF:
             self._counters.badAckRecvs += 1
             return None
-        return self._arrive(told, 0, acknowledged, 1, now)
+        return self._arrive(count, 0, acknowledged, 1, now)
 
     def arrivedNext(self, acknowledged: int, now: float) -> Sent | None:
         """
@@ -304,12 +304,12 @@ class SendWindow:
         self.congestion.arrived(1, number, self._number + 1, self.roundTrips[DATA].base)
         return sent
 
-    def _arrive(self, told: int, beyond: int, latest: int, attempt: int, now: float) -> list[Sent]:
+    def _arrive(self, count: int, beyond: int, latest: int, attempt: int, now: float) -> list[Sent]:
         """Note what has arrived: all up to C{base + told}, and behind a gap what a bitmap tells."""
-        if told < -1:
+        if count < -1:
             self._counters.oldDupAcks += 1
             return []
-        marks = self._arrived | ((1 << (told + 1)) - 1) | (beyond << (told + 2))
+        marks = self._arrived | ((1 << (count + 1)) - 1) | (beyond << (count + 2))
         fresh = marks ^ self._arrived
         if not fresh:
             return []
@@ -393,11 +393,11 @@ class SendWindow:
         lost = 0
         for channel in (COMMAND, DATA):
             trail, newest = self._trails[channel], self._newest[channel]
-            patience = self.roundTrips[channel].overtaken()
+            delay = self.roundTrips[channel].overtaken()
             while trail:
                 number, sent = trail[0]
                 if not (sent.isArrived or sent.isLost or sent.number != number):
-                    if number > newest or sent.sentAt + patience > now:
+                    if number > newest or sent.sentAt + delay > now:
                         break
                     self._lose(sent)
                     lost += 1

@@ -42,7 +42,7 @@ from txrdma.interfaces import IAddressHandle, IDirectDatagrams, IProtectionDomai
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.verbs.completions import CompletionReader, ReaderReactor
 
-_seldom = RateLimitedLogger(Logger())
+_rateLimited = RateLimitedLogger(Logger())
 
 MEND_SECONDS: Final = 0.25
 """Seconds after which a queue pair that has failed begins anew: its port may be down for longer."""
@@ -138,7 +138,7 @@ class Channel:
             self._reader = CompletionReader(reactor, channel, [queue], self._completed, broken)
             self._direct = direct = IDirectDatagrams(self._pair, None)
             if direct is not None:
-                self._reader.addSource(direct.takeDatagrams, self._came, direct.openInbox())
+                self._reader.addSource(direct.takeDatagrams, self._packetsReceived, direct.openInbox())
             self._reader.start()
             undo.callback(self._reader.stop)
             self._closing = undo.pop_all()
@@ -222,8 +222,8 @@ class Channel:
     def _post(self, batch: Sequence[SendRequest]) -> bool:
         """Post requests; False if the device refuses them, so that their packets are lost as on a wire."""
         unreported = self._untold + len(batch)
-        isTold = unreported >= self._mostUnreported
-        if isTold:
+        isReported = unreported >= self._mostUnreported
+        if isReported:
             last = batch[-1]
             last.signaled, last.identifier = True, unreported
         try:
@@ -232,7 +232,7 @@ class Channel:
             self._warnRefused(error)
             return False
         self.posted += len(batch)
-        self._untold = 0 if isTold else unreported
+        self._untold = 0 if isReported else unreported
         return True
 
     def _repost(self, receives: list[ReceiveRequest]) -> None:
@@ -249,7 +249,7 @@ class Channel:
             self._refused = []
 
     def _warnRefused(self, error: RDMAError) -> None:
-        _seldom.warn(
+        _rateLimited.warn(
             str(self.qpn),
             "the device refuses requests of channel {number}: {error}",
             number=self.number,
@@ -269,7 +269,7 @@ class Channel:
             mending.cancel()
         self._closing.close()
 
-    def _came(self, packets: Sequence[tuple[Source, memoryview]]) -> None:
+    def _packetsReceived(self, packets: Sequence[tuple[Source, memoryview]]) -> None:
         """Take packets that came without receives."""
         self._taken(self, packets, 0)
 
@@ -305,7 +305,7 @@ class Channel:
 
     def _failed(self, status: Status) -> None:
         """Have the queue pair begin anew, in a while; what it had is lost."""
-        _seldom.warn(
+        _rateLimited.warn(
             str(self.qpn),
             "channel {number} begins anew, as its queue pair has failed: {status}",
             number=self.number,

@@ -39,7 +39,7 @@ from txrdma.messages.interfaces import (
 )
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 TIMEOUT: Final = 30.0
 """Seconds in which the TCP connection must be established."""
@@ -208,7 +208,7 @@ class _Waiting(StreamProtocol):
 
     def _late(self) -> None:
         self._timer = None
-        _seldom.warn(
+        _rateLimited.warn(
             self.host,
             "Closing a connection from {peer}, which did not introduce itself in time",
             peer=self.peer,
@@ -294,7 +294,7 @@ class _Accepting(Factory):
                 if result.check(RDMAError) is None:
                     _log.failure("A connection from {peer} failed", result, peer=peer)
                 else:
-                    _seldom.warn(
+                    _rateLimited.warn(
                         host, "Rejecting a connection from {peer}: {error}", peer=peer, error=result.value
                     )
 

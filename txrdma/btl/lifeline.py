@@ -292,7 +292,7 @@ class PeerConnection(StreamProtocol):
             self._meet([(self._rails[0], its, Interface(its.gid, 0, 0))])
         else:
             offers = [(rail.introduction, rail.interface) for rail in self._rails]
-            self._tell(FrameKind.INTERFACES, encodeInterfaces(offers))
+            self._sendFrame(FrameKind.INTERFACES, encodeInterfaces(offers))
 
     def _match(self, theirs: Sequence[tuple[Introduction, Interface]]) -> None:
         """Choose the rails: the peer finds the same ones."""
@@ -320,7 +320,7 @@ class PeerConnection(StreamProtocol):
             self.peer = rails[0].peer
             if _isOneHost(self.host, self.peerHost):
                 self._receiveBuffers = RemoteReceiveBuffers(
-                    self._reactor, self.module, rails[0].peer, its.place, self._tell
+                    self._reactor, self.module, rails[0].peer, its.place, self._sendFrame
                 )
             self.send, self.soon = partial(self.module.core.send, self.peer), self.module.soon
             self.sendFast = partial(self.module.sendFast, self.peer)
@@ -331,7 +331,7 @@ class PeerConnection(StreamProtocol):
                 self._reactor,
                 rails,
                 interfaces,
-                self._heard,
+                self._stripesEvent,
                 self.turnEnded,
                 self._brokeDown,
                 self._echo,
@@ -351,7 +351,7 @@ class PeerConnection(StreamProtocol):
         """Tell the peer that its probe has come."""
         if self._echoes < MOST_ECHOES * len(self._rails):
             self._echoes += 1
-            self._tell(FrameKind.ECHO, nonce)
+            self._sendFrame(FrameKind.ECHO, nonce)
 
     def _echoed(self, nonce: bytes) -> None:
         """Take a nonce that the peer has echoed."""
@@ -360,7 +360,7 @@ class PeerConnection(StreamProtocol):
             if self._isClient:
                 self._maybeEstablished()
             else:
-                self._tell(FrameKind.READY)
+                self._sendFrame(FrameKind.READY)
                 self._reactor.callLater(
                     0, self._reactor.callLater, 0, self._maybeEstablished
                 )  # it has left then
@@ -416,11 +416,11 @@ class PeerConnection(StreamProtocol):
             return Unreachable("no packet of the peer arrives here, or no answer there: it is not ready")
         place, mtu, its = rail.module.place, rail.peer.mtu, rail.peer.addresses[COMMAND]
         peer = self._peerName() if self._bundle is None else _addressOf(its)
-        way = f"{rail.module.interface} ({place.gid.ip or place.gid}) to {peer}"
+        route = f"{rail.module.interface} ({place.gid.ip or place.gid}) to {peer}"
         if SMALL in rail.missing:
-            return Unreachable(f"no packet passes from {way}: of {SMALL_LENGTH} bytes or of {mtu}, its MTU")
+            return Unreachable(f"no packet passes from {route}: of {SMALL_LENGTH} bytes or of {mtu}, its MTU")
         return Unreachable(
-            f"packets of {mtu} bytes, the MTU, do not pass from {way}, while small ones do: "
+            f"packets of {mtu} bytes, the MTU, do not pass from {route}, while small ones do: "
             f"choose a smaller MTU, as with the device string soft:{place.gid.ip}:mtu=1024"
         )
 
@@ -439,7 +439,7 @@ class PeerConnection(StreamProtocol):
         self._failure = self._failure or failure
         transport: Any = self.transport
         if self.user is None:
-            self._tell(FrameKind.FAILED, failure.getErrorMessage().encode())
+            self._sendFrame(FrameKind.FAILED, failure.getErrorMessage().encode())
             transport.loseConnection()
             self._finish()
         else:
@@ -481,12 +481,12 @@ class PeerConnection(StreamProtocol):
         assert self._bundle is not None
         self._bundle.turn()
 
-    def _heard(self, event: StripesEvent) -> None:
+    def _stripesEvent(self, event: StripesEvent) -> None:
         """Hear of an event of messages that go by several rails."""
         stripes = self.peer
         assert isinstance(stripes, Stripes) and self._bundle is not None
         if isinstance(event, Came):
-            self._came(((event.tag, event.data),))
+            self._messagesReceived(((event.tag, event.data),))
         elif isinstance(event, Arrived):
             self._call(event.context, None)
         elif isinstance(event, Failed):
@@ -507,16 +507,16 @@ class PeerConnection(StreamProtocol):
         stripes.fail("the connection has ended")
         for event in stripes.events():
             if not isinstance(event, Ended):
-                self._heard(event)
+                self._stripesEvent(event)
 
     # What happens: see L{txrdma.btl.module.Program}
 
     def happened(self, event: Event) -> None:
         """Hear of an event of the module."""
         if isinstance(event, MessageReceived):
-            self._came(((event.tag, event.data),))
+            self._messagesReceived(((event.tag, event.data),))
         elif isinstance(event, PackReceived):
-            self._came(event.messages)
+            self._messagesReceived(event.messages)
         elif isinstance(event, SendCompleted):
             self._call(event.context, None)
         elif isinstance(event, SendFailed):
@@ -537,7 +537,7 @@ class PeerConnection(StreamProtocol):
                 )
             self._giveUp(Failure(ConnectionLost(event.reason)))
 
-    def _came(self, messages: Sequence[tuple[int, memoryview]]) -> None:
+    def _messagesReceived(self, messages: Sequence[tuple[int, memoryview]]) -> None:
         """Take messages, or keep them until this end is connected."""
         user = self.user
         if user is not None:
@@ -554,7 +554,7 @@ class PeerConnection(StreamProtocol):
         self._isPeerReady = True
         self._maybeEstablished()
         self._isClean = not self._hasFailed
-        self._tell(FrameKind.FAREWELL, acknowledgement)
+        self._sendFrame(FrameKind.FAREWELL, acknowledgement)
         transport: Any = self.transport
         transport.loseConnection()
 
@@ -634,7 +634,7 @@ class PeerConnection(StreamProtocol):
         hasLeft = peer.state >= LEFT
         self._isClean = self._isClean or (hasLeft and not peer.unfinished() and not self._hasFailed)
 
-    def _tell(self, kind: FrameKind, content: bytes = b"") -> None:
+    def _sendFrame(self, kind: FrameKind, content: bytes = b"") -> None:
         """Send the peer a frame."""
         if self.transport is not None:
             self.transport.write(frame(kind, content))

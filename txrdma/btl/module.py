@@ -80,11 +80,11 @@ class Program(Protocol):
         """Hear of an event; the bytes of a message are valid until this returns."""
 
     def turnEnded(self) -> None:
-        """Hear that all events of a turn were told."""
+        """Called after all events of a reactor turn have been reported."""
 
 
-class _Way:
-    """The context of a peer: how its packets go, and who hears of it."""
+class _Route:
+    """The context of a peer: the destination of its packets, and the program that receives its events."""
 
     __slots__ = ("handle", "program", "qpns")
 
@@ -93,16 +93,16 @@ class _Way:
 
 
 def _command(context: object) -> tuple[IAddressHandle, QPN]:
-    assert isinstance(context, _Way)
+    assert isinstance(context, _Route)
     return context.handle, context.qpns[COMMAND]
 
 
 def _data(context: object) -> tuple[IAddressHandle, QPN]:
-    assert isinstance(context, _Way)
+    assert isinstance(context, _Route)
     return context.handle, context.qpns[DATA]
 
 
-_WAYS: Final = (_command, _data)
+_DESTINATIONS: Final = (_command, _data)
 
 
 Depths = tuple[int, int]
@@ -267,14 +267,14 @@ class ModulePort:
         """
         own = self.place.gid
         if own.isMapped != place.gid.isMapped and (own.ip is None or place.gid.ip is None):
-            raise InvalidRequest(f"there is no way from {own.ip or own} to {place.gid.ip or place.gid}")
-        way = _Way(self.domain.createAddressHandle(self.destinationOf(place)), place.qpns, program)
+            raise InvalidRequest(f"there is no route from {own.ip or own} to {place.gid.ip or place.gid}")
+        route = _Route(self.domain.createAddressHandle(self.destinationOf(place)), place.qpns, program)
         addresses: tuple[Source, Source] = (
             sourceOf(place.gid, place.qpns[0]),
             sourceOf(place.gid, place.qpns[1]),
         )
         return self.core.addPeer(
-            *(name, sender, addresses, *sequences, way, self._reactor.seconds()),
+            *(name, sender, addresses, *sequences, route, self._reactor.seconds()),
             mtu=place.mtu,
             allowance=allowance,
         )
@@ -292,11 +292,11 @@ class ModulePort:
         return name
 
     def forget(self, peer: Peer) -> None:
-        """Give up a peer, without a word to it."""
-        way = peer.context
-        assert isinstance(way, _Way)
+        """Drop a peer without notifying it."""
+        route = peer.context
+        assert isinstance(route, _Route)
         self.core.lose(peer, "the connection has ended")
-        self._unneeded.append((tuple(each.posted for each in self._channels), way.handle))
+        self._unneeded.append((tuple(each.posted for each in self._channels), route.handle))
         self._closeHandles()
 
     def _closeHandles(self) -> None:
@@ -327,9 +327,9 @@ class ModulePort:
         if packet is None:
             return False
         channel, head, payload = packet
-        way = peer.context
-        assert isinstance(way, _Way)
-        credits = self._channels[channel].sendFast(way.handle, way.qpns[channel], head, payload)
+        route = peer.context
+        assert isinstance(route, _Route)
+        credits = self._channels[channel].sendFast(route.handle, route.qpns[channel], head, payload)
         core.sentFast(peer, channel, tag, payload, context, self._reactor.seconds())
         if credits:
             core.completed(channel, credits)
@@ -357,9 +357,9 @@ class ModulePort:
         core = self.core
         try:
             now = self._reactor.seconds()
-            packets, isTold = 0, True
-            while (isTold or core.hasEvents) and not self._isClosed:
-                isTold = self._tell()
+            packets, isReported = 0, True
+            while (isReported or core.hasEvents) and not self._isClosed:
+                isReported = self._reportEvents()
                 packets += self._send(now)  # what is answered takes the acknowledgement with it
         finally:
             self._isBusy = False
@@ -390,9 +390,9 @@ class ModulePort:
         event = None if self._isClosed else self.core.receiveFast(channel, source, packet, now)
         if event is None:
             return False
-        way = event.peer.context
-        assert isinstance(way, _Way)
-        program = way.program
+        route = event.peer.context
+        assert isinstance(route, _Route)
+        program = route.program
         self._isBusy = True
         try:
             program.happened(event)
@@ -408,8 +408,8 @@ class ModulePort:
         _log.failure("{module}: an event could not be processed; its connection ends", module=self)
         self.core.lose(peer, "an event could not be processed")
 
-    def _tell(self) -> bool:
-        """Tell of events; whether there were any."""
+    def _reportEvents(self) -> bool:
+        """Report events to their programs; True if there were any."""
         self._reportsPlaced = self.core.hasPlaced
         events = self.core.events()
         if not events:
@@ -419,10 +419,10 @@ class ModulePort:
         for event in events:
             peer = event.peer
             if peer is not latest:  # many of one peer follow each other
-                latest, way = peer, peer.context
-                assert isinstance(way, _Way)
-                happened = way.program.happened
-                touched[way.program] = peer
+                latest, route = peer, peer.context
+                assert isinstance(route, _Route)
+                happened = route.program.happened
+                touched[route.program] = peer
             try:
                 happened(event)
             except Exception:
@@ -445,7 +445,7 @@ class ModulePort:
         batches: tuple[list[Packet], list[Packet]] = ([], [])
         for packet in packets:
             batches[packet.channel].append(packet)
-        for channel, batch, destinationOf in zip(self._channels, batches, _WAYS):  # noqa: B905  # there are two of each
+        for channel, batch, destinationOf in zip(self._channels, batches, _DESTINATIONS):  # noqa: B905  # there are two of each
             if batch and (dropped := channel.send(batch, destinationOf)):
                 self.core.completed(channel.number, dropped)
         return len(packets)

@@ -219,11 +219,11 @@ class MultiRailPeer:
             return
         if isinstance(event, PackReceived):
             for _tag, data in event.messages:
-                self._came(data)
-            self._tell()  # while the bytes are valid
+                self._received(data)
+            self._report()  # while the bytes are valid
         elif isinstance(event, MessageReceived):
-            self._came(event.data)
-            self._tell()
+            self._received(event.data)
+            self._report()
         elif isinstance(event, SendCompleted):
             if isinstance(event.context, Piece):
                 self.peer.arrived(number, event.context, self._reactor.seconds())
@@ -232,7 +232,7 @@ class MultiRailPeer:
         else:  # nobody closes or refuses here: whatever it is, this rail carries nothing any more
             self._lost(number)
 
-    def _came(self, data: memoryview) -> None:
+    def _received(self, data: memoryview) -> None:
         if self._isClosed:  # by an earlier message of the same packet
             return
         try:
@@ -251,7 +251,7 @@ class MultiRailPeer:
         if not self.peer.lost(number):
             self._failed(PeerLost("the peer answers by none of its interfaces"))
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         while not self._isClosed and (events := self.peer.events()):
             for event in events:
                 self._heard(event)
@@ -263,11 +263,11 @@ class MultiRailPeer:
         self._isBusy = True
         self.peer.settle()
         try:
-            self._tell()
+            self._report()
             if not self._isClosed:
                 self._turned()
             if not self._isClosed:
-                self._tell()
+                self._report()
                 self._send()
         finally:
             self._isBusy = False

@@ -77,13 +77,13 @@ class RemoteReceiveBuffers:
         module: ModulePort,
         peer: Peer,
         its: Place,
-        tell: Callable[[FrameKind, bytes], None],
+        sendFrame: Callable[[FrameKind, bytes], None],
     ) -> None:
         """
         @param its: the address of the peer's module.
-        @param tell: sends a frame to the peer.
+        @param sendFrame: sends a frame to the peer.
         """
-        self._reactor, self._tell = reactor, tell
+        self._reactor, self._sendFrame = reactor, sendFrame
         self._module, self._peer, self._its = module, peer, its
         self._timer: IDelayedCall | None = None
         self._pair: IQueuePair | None = None
@@ -144,7 +144,7 @@ class RemoteReceiveBuffers:
         if self._peer.state == OPEN:  # a closing peer does not wait
             self._peer.isAsking = True
             self._timer = self._reactor.callLater(HOLD_SECONDS, self._answered)
-        self._tell(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=pair.number).encode())
+        self._sendFrame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=pair.number).encode())
         return pair
 
     def _connect(self, qpn: QPN) -> None:
@@ -182,7 +182,7 @@ class RemoteReceiveBuffers:
         self._closing.callback(release)
         self._peer.localReceiveBuffer = memory.view
         part = ReceiveBufferFrame(rkey=memory.rkey, address=memory.address, length=memory.length)
-        self._tell(FrameKind.RECEIVE_BUFFER, part.encode())
+        self._sendFrame(FrameKind.RECEIVE_BUFFER, part.encode())
 
     def _prepare(self, pair: IQueuePair, part: ReceiveBufferFrame) -> None:
         """Map the peer's receive buffer."""
@@ -218,7 +218,7 @@ class RemoteReceiveBuffers:
         """Use datagrams only, and tell the peer that there is no receive buffer."""
         _log.debug("long messages with {peer} go by datagrams: {error}", peer=self._its.gid.ip, error=error)
         self.close()
-        self._tell(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode())
+        self._sendFrame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode())
 
     def close(self) -> None:
         """Release the receive buffers of both ends; may be called twice."""

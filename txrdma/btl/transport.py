@@ -37,7 +37,7 @@ from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport
 from txrdma.messages.transport import MessageTransport
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 LARGEST_TAG: Final = 0xFEFF
 """The largest tag for applications; larger ones are used by the transport."""
@@ -361,7 +361,7 @@ class BTLMessageTransport(MessageTransport):
                     elif tag > LARGEST_TAG:
                         self._receivedInternal(tag, data)
                     else:
-                        _seldom.warn(
+                        _rateLimited.warn(
                             str(tag),
                             "{transport}: dropping messages of tag {tag}, which has no handler",
                             transport=self,

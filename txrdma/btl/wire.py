@@ -299,21 +299,51 @@ def decodeSegment(packet: Buffer) -> Segment:
         raise WireError("Header", 16, f"{length} bytes behind the first {begin} of {have}")
     payload = memoryview(packet)[begin : begin + length]
     attempt = flags & 0x7F
-    told = acknowledged if flags & 0x80 or kind == ACK else None
+    acknowledgedUpTo = acknowledged if flags & 0x80 or kind == ACK else None
     if kind == CHUNK or kind == PLACED:
         fragment, total, offset = _CHUNK.unpack_from(packet)[7:]
         return Segment(
-            kind, sender, sequence, told, tag, payload, fragment, total, 0, offset, 0, 0, 0, attempt
+            kind,
+            sender,
+            sequence,
+            acknowledgedUpTo,
+            tag,
+            payload,
+            fragment,
+            total,
+            0,
+            offset,
+            0,
+            0,
+            0,
+            attempt,
         )
     if kind == PUT or kind == PLACED_PUT:
         region, offset = _PUT.unpack_from(packet)[7:]
-        return Segment(kind, sender, sequence, told, tag, payload, 0, 0, region, offset, 0, 0, 0, attempt)
+        return Segment(
+            kind, sender, sequence, acknowledgedUpTo, tag, payload, 0, 0, region, offset, 0, 0, 0, attempt
+        )
     if kind == ACK:
         again, latest, latestAttempt = _ACK.unpack_from(packet)[7:]
         return Segment(
-            *(kind, sender, sequence, told, tag, payload, 0, 0, 0, 0, again, latest, latestAttempt, attempt)
+            *(
+                kind,
+                sender,
+                sequence,
+                acknowledgedUpTo,
+                tag,
+                payload,
+                0,
+                0,
+                0,
+                0,
+                again,
+                latest,
+                latestAttempt,
+                attempt,
+            )
         )
-    return Segment(kind, sender, sequence, told, tag, payload, 0, 0, 0, 0, 0, 0, 0, attempt)
+    return Segment(kind, sender, sequence, acknowledgedUpTo, tag, payload, 0, 0, 0, 0, 0, 0, 0, attempt)
 
 
 def decodePlain(packet: memoryview) -> tuple[int, int, int, int, int, memoryview] | None:

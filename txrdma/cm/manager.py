@@ -34,7 +34,7 @@ from txrdma.cm.core.events import (
     ServiceResolved,
     ServiceTimedOut,
 )
-from txrdma.cm.core.exchange import Patience
+from txrdma.cm.core.exchange import RetryPolicy
 from txrdma.cm.errors import PeerSilent
 from txrdma.cm.interfaces import IConnectionManager, IManagedConnection
 from txrdma.cm.layouts.messages import (
@@ -410,8 +410,8 @@ class ConnectionManager:
         checkPrivateData(privateData, 216)
         question = SIDRREQ(serviceID=serviceID, pkey=path.pkey, privateData=privateData.ljust(216, b"\0"))
         life = SUBNET_TIMEOUT if path.packetLifeTime is None else path.packetLifeTime
-        patience = Patience(responseTimeout, life, RETRIES)
-        managed = self._core.resolve(question, path, patience, self.seconds())
+        retryPolicy = RetryPolicy(responseTimeout, life, RETRIES)
+        managed = self._core.resolve(question, path, retryPolicy, self.seconds())
 
         def cancel(_: Deferred[SIDRREP]) -> None:
             del self._resolving[managed]

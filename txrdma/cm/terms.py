@@ -81,11 +81,11 @@ class Terms:
             self.keepalive,
         )
 
-    def withGreeting(self, privateData: bytes, room: int) -> bytes:
+    def withGreeting(self, privateData: bytes, maximum: int) -> bytes:
         """
         Put a greeting in front of private data, if this end uses credits.
 
-        @param room: length of the private data of the message, in bytes.
+        @param maximum: length of the private data of the message, in bytes.
         @raise ValueError: the private data is too long.
         """
         greeting = b""
@@ -96,9 +96,11 @@ class Terms:
                 receives=self.receives,
                 messageBytes=self.messageBytes,
             ).encode()
-        if len(greeting) + len(privateData) > room:
-            raise ValueError(f"private data has {room - len(greeting)} bytes at most, not {len(privateData)}")
-        return (greeting + privateData).ljust(room, b"\0")
+        if len(greeting) + len(privateData) > maximum:
+            raise ValueError(
+                f"private data has {maximum - len(greeting)} bytes at most, not {len(privateData)}"
+            )
+        return (greeting + privateData).ljust(maximum, b"\0")
 
 
 @frozen
@@ -145,17 +147,17 @@ def negotiate(terms: Terms, greeting: Greeting | None, request: REQ, reply: REP,
 
     @param isActive: whether this end sent the REQ.
     """
-    mine, theirs = (request, reply) if isActive else (reply, request)
+    own, peer = (request, reply) if isActive else (reply, request)
     most = terms.messageBytes
     return Agreed(
         messageBytes=most if greeting is None else min(most, greeting.messageBytes),
         receives=None if greeting is None else greeting.receives,
         sends=terms.sends,
-        initiatorDepth=min(mine.initiatorDepth, theirs.responderResources),
-        responderResources=min(mine.responderResources, theirs.initiatorDepth),
+        initiatorDepth=min(own.initiatorDepth, peer.responderResources),
+        responderResources=min(own.responderResources, peer.initiatorDepth),
         mtu=MTU(int(request.pathMTU)),
         retryCount=request.retryCount,
-        rnrRetryCount=theirs.rnrRetryCount,
+        rnrRetryCount=peer.rnrRetryCount,
         ackTimeout=request.primary.localACKTimeout,
     )
 

@@ -34,7 +34,7 @@ file = '{history}'
 interval = 1
 sweep = 60
 settle = 1
-look = 10
+states = 10
 
 [findings]
 clear = 20

@@ -12,7 +12,7 @@ from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.datagrams import DatagramClientEndpoint, DatagramProtocol
 from txrdma.cm.connections.endpoints import LIFE_TIME
 from txrdma.cm.connections.hostnames import addressesOf
-from txrdma.cm.core.exchange import Patience
+from txrdma.cm.core.exchange import RetryPolicy
 from txrdma.cm.layouts.ipcm import portOf, PortSpace, serviceIDOf
 from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.terms import Terms
@@ -93,7 +93,7 @@ async def resolved(reactor: Any, options: CommandOptions) -> dict[str, Any]:
         release()
     path = IBPath(sgid=source, dgid=GID.fromIP(address), hopLimit=_HOPS, packetLifeTime=LIFE_TIME)
     terms = Terms()
-    request = Patience(terms.responseTimeout, LIFE_TIME, terms.maxCMRetries)
+    request = RetryPolicy(terms.responseTimeout, LIFE_TIME, terms.maxCMRetries)
     space = PortSpace.UDP if options["udp"] else PortSpace.TCP
     found: dict[str, Any] = {
         "service": serviceDict(serviceIDOf(space, options["number"])),

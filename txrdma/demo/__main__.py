@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from twisted.python import usage
 
 from txrdma.demo import files
-from txrdma.demo.processes import downloading, ProcessFailed, serving, Told
+from txrdma.demo.processes import downloading, ProcessFailed, serving, Statuses
 from txrdma.demo.report import Run, table
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ class Contestant:
         )
         self._downloader.turn(warming, lambda _: None)
         self._cpu = -self._server.cpuSeconds()
-        self._turns: list[Told] = []
+        self._turns: list[Statuses] = []
 
-    def turn(self, names: list[str], tell: Callable[[int], None]) -> None:
+    def turn(self, names: list[str], onProgress: Callable[[int], None]) -> None:
         """Fetch these."""
-        self._turns.append(self._downloader.turn(names, tell))
+        self._turns.append(self._downloader.turn(names, onProgress))
 
     def run(self, expected: dict[str, str]) -> Run:
         """What came of all turns; the large file was the last."""
@@ -112,11 +112,11 @@ def contest(scratch: Path, expected: dict[str, str], options: Options, progress:
             for contestant, task in order:
                 before = progress.tasks[task].completed
 
-                def tell(count: int, task: TaskID = task, before: float = before) -> None:
+                def onProgress(count: int, task: TaskID = task, before: float = before) -> None:
                     progress.update(task, completed=before + count)
 
-                contestant.turn(names, tell)
-                tell(sum((scratch / "files" / name).stat().st_size for name in names))
+                contestant.turn(names, onProgress)
+                onProgress(sum((scratch / "files" / name).stat().st_size for name in names))
         return [contestant.run(expected) for contestant in contestants]
 
 
@@ -130,10 +130,10 @@ def demonstrate(options: Options, console: Console) -> int:
         with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
             task = progress.add_task("making files", total=None)
 
-            def tell(count: int) -> None:
+            def onProgress(count: int) -> None:
                 progress.advance(task, count)
 
-            expected = files.make(scratch / "files", options["large"] << 20, options["files"], tell)
+            expected = files.make(scratch / "files", options["large"] << 20, options["files"], onProgress)
             progress.update(task, total=progress.tasks[task].completed)
             runs = contest(scratch, expected, options, progress)
     complaints = [complaint for run in runs for complaint in run.complaints()]

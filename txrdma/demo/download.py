@@ -36,7 +36,7 @@ def cpuSeconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def tell(message: dict[str, object]) -> None:
+def onProgress(message: dict[str, object]) -> None:
     """One line for the process that started us."""
     print(json.dumps(message), flush=True)
 
@@ -57,7 +57,7 @@ class Download:
         self._client = client
         self._base = base
         self._parallel = parallel
-        self._told = 0.0
+        self._reportedAt = 0.0
         self._bytes = 0
         self._latencies: list[float] = []
         self._hashes: dict[str, str] = {}
@@ -87,9 +87,9 @@ class Download:
             digest.update(data)
             self._bytes += len(data)
             now = time.monotonic()
-            if now - self._told > PROGRESS_SECONDS:
-                self._told = now
-                tell({"progress": self._bytes})
+            if now - self._reportedAt > PROGRESS_SECONDS:
+                self._reportedAt = now
+                onProgress({"progress": self._bytes})
 
         begun = time.perf_counter()
         response = await self._client.get(f"{self._base}/{quote(name)}")
@@ -114,11 +114,11 @@ async def main(reactor: object) -> None:
     for line in sys.stdin:
         order = json.loads(line)
         if order == "connections":
-            tell({"answer": [told.toDict() for told in status.statuses()]})
+            onProgress({"answer": [counters.toDict() for counters in status.statuses()]})
         elif order == "hashes":
-            tell({"answer": download.hashes()})
+            onProgress({"answer": download.hashes()})
         else:
-            tell({"answer": await download.turn(order)})
+            onProgress({"answer": await download.turn(order)})
     await pool.closeCachedConnections()
 
 

@@ -28,13 +28,13 @@ def sources() -> Iterator[tuple[Path, str]]:
 
 
 def make(
-    target: Path, largeBytes: int, mostFiles: int | None, tell: Callable[[int], None] = lambda _: None
+    target: Path, largeBytes: int, mostFiles: int | None, onProgress: Callable[[int], None] = lambda _: None
 ) -> dict[str, str]:
     """
     Fill a folder; the SHA-256 of each file in it, by name.
 
     @param mostFiles: how many sources at most, all when None.
-    @param tell: is called with the number of bytes of each step.
+    @param onProgress: is called with the number of bytes of each step.
     """
     hashes = {}
     for number, (path, name) in enumerate(sources()):
@@ -45,7 +45,7 @@ def make(
         shutil.copyfile(path, copy)
         body = copy.read_bytes()
         hashes[name] = hashlib.sha256(body).hexdigest()
-        tell(len(body))
+        onProgress(len(body))
     digest = hashlib.sha256()
     generator = random.Random(7609)
     with (target / LARGE).open("wb") as large:
@@ -54,7 +54,7 @@ def make(
             block = generator.randbytes(min(left, _BLOCK))
             large.write(block)
             digest.update(block)
-            tell(len(block))
+            onProgress(len(block))
             left -= len(block)
     hashes[LARGE] = digest.hexdigest()
     return hashes

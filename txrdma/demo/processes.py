@@ -17,7 +17,7 @@ from typing import Any
 _LISTENING = re.compile(r"Site starting on (\d+)")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
-Told = dict[str, Any]
+Statuses = dict[str, Any]
 """What came out of JSON; who reads it knows its form."""
 
 
@@ -68,11 +68,11 @@ class Server:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
-    def connections(self) -> list[Told]:
+    def connections(self) -> list[Statuses]:
         """What C{txrdma connections} says of it."""
         command = [sys.executable, "-m", "txrdma", "connections", "--json"]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-        return [told for told in json.loads(said.stdout) if told["pid"] == self.pid]
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        return [counters for counters in json.loads(output.stdout) if counters["pid"] == self.pid]
 
 
 @contextmanager
@@ -104,14 +104,14 @@ class Downloader:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def turn(self, names: list[str], tell: Callable[[int], None]) -> Told:
-        """Fetch these; what it took. C{tell} is called with the bytes so far."""
-        answer: Told = self._ask(names, tell)
+    def turn(self, names: list[str], onProgress: Callable[[int], None]) -> Statuses:
+        """Fetch these; what it took. C{onProgress} is called with the bytes so far."""
+        answer: Statuses = self._ask(names, onProgress)
         return answer
 
-    def connections(self) -> list[Told]:
+    def connections(self) -> list[Statuses]:
         """What its connections tell of themselves."""
-        answer: list[Told] = self._ask("connections")
+        answer: list[Statuses] = self._ask("connections")
         return answer
 
     def hashes(self) -> dict[str, str]:
@@ -119,17 +119,17 @@ class Downloader:
         answer: dict[str, str] = self._ask("hashes")
         return answer
 
-    def _ask(self, order: object, tell: Callable[[int], None] = lambda _: None) -> Any:  # out of JSON
+    def _ask(self, order: object, onProgress: Callable[[int], None] = lambda _: None) -> Any:  # out of JSON
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             print(json.dumps(order), file=self._process.stdin, flush=True)
         except BrokenPipeError:
             raise ProcessFailed(f"the download ended with {self._process.wait()}") from None
         for line in self._process.stdout:
-            said = json.loads(line)
-            if "answer" in said:
-                return said["answer"]
-            tell(said["progress"])
+            output = json.loads(line)
+            if "answer" in output:
+                return output["answer"]
+            onProgress(output["progress"])
         raise ProcessFailed(f"the download ended with {self._process.wait()}")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import TYPE_CHECKING
 
-from txrdma.demo.processes import Told
+from txrdma.demo.processes import Statuses
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,16 +33,16 @@ class Run:
     largeSeconds: float
     cpuSeconds: float
     latencies: Sequence[float]
-    near: Sequence[Told]
-    far: Sequence[Told]
+    near: Sequence[Statuses]
+    far: Sequence[Statuses]
 
     def total(self, key: str) -> int:
         """The sum over the connections of both processes."""
-        return sum(told[key] for told in (*self.near, *self.far))
+        return sum(counters[key] for counters in (*self.near, *self.far))
 
     def values(self, key: str) -> str:
         """What the downloader's connections say; several, if they differ."""
-        return ", ".join(sorted({str(told[key]) for told in self.near if told[key]})) or "-"
+        return ", ".join(sorted({str(counters[key]) for counters in self.near if counters[key]})) or "-"
 
     def latency(self, percent: int) -> float:
         """A percentile of the requests' latency, in seconds."""
@@ -60,16 +60,16 @@ class Run:
         if self.kind != "smc":
             return wrong
         for end, connections in (("downloading", self.near), ("serving", self.far)):
-            plain = [told for told in connections if told["mode"] != "SMC-R"]
+            plain = [counters for counters in connections if counters["mode"] != "SMC-R"]
             if not connections:
                 wrong.append(f"smc: the {end} process has no connection of an smc: endpoint")
             elif plain:
-                reasons = {str(told["fallbackReason"]) for told in plain}
+                reasons = {str(counters["fallbackReason"]) for counters in plain}
                 wrong.append(
                     f"smc: {len(plain)} of {len(connections)} connections of the {end} process "
                     f"are not SMC-R: {', '.join(sorted(reasons))}"
                 )
-        if not wrong and sum(told["bytesReceived"] for told in self.near) < self.bytes:
+        if not wrong and sum(counters["bytesReceived"] for counters in self.near) < self.bytes:
             wrong.append("smc: not all bytes came over the connections that are SMC-R")
         return wrong
 

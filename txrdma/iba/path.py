@@ -123,17 +123,17 @@ class IBPath(_Computed):
 
     def __str__(self) -> str:
         """What differs from the default, in words that L{fromString} reads: C{"lid 7 sl 1 dqpn 1"}."""
-        return " ".join(self._said(_NOWHERE)) or "lid 0"
+        return " ".join(self._words(_NOWHERE)) or "lid 0"
 
     def __repr__(self) -> str:
         """What differs from the default, as Python reads it; L{fromString} does, too."""
         default = type(self)()
-        said = (
+        given = (
             f"{name}={'MTU.' + value.name if isinstance(value, MTU) else repr(value)}"
             for name in self.__dataclass_fields__
             if (value := getattr(self, name)) != getattr(default, name)
         )
-        return f"{type(self).__name__}({', '.join(said)})"
+        return f"{type(self).__name__}({', '.join(given)})"
 
     @classmethod
     def fromString(cls, text: str) -> Self:
@@ -242,14 +242,14 @@ class IBPath(_Computed):
         least = (2 << life) + (1 << ackDelay if ackDelay else 0)
         return min(_LONGEST, (least - 1).bit_length())
 
-    def _said(self, default: IBPath) -> list[str]:
+    def _words(self, default: IBPath) -> list[str]:
         """The words of what differs from the default."""
-        said = [
+        given = [
             f"{word} {each.write(value)}"
             for word, each in _WORDS.items()
             if hasattr(self, each.name) and (value := getattr(self, each.name)) != getattr(default, each.name)
         ]
-        return said if self.reversible else [*said, "one-way"]
+        return given if self.reversible else [*given, "one-way"]
 
 
 @frozen
@@ -273,7 +273,7 @@ class IBDRPath(IBPath):
 
     def __str__(self) -> str:
         """C{"DR 0,1,3"}: the ports to leave by, after a 0 for the first; then words, as of other paths."""
-        return " ".join(("DR " + ",".join(map(str, (0, *self.drPath))), *self._said(_HERE)))
+        return " ".join(("DR " + ",".join(map(str, (0, *self.drPath))), *self._words(_HERE)))
 
     @classmethod
     def fromString(cls, text: str) -> Self:
@@ -460,14 +460,14 @@ def _worded(words: Iterable[str], text: str, isRoute: bool = False) -> dict[str,
     """
     values: dict[str, Any] = {}
     rest = iter(words)
-    for said in rest:
-        word = said.lower()
+    for given in rest:
+        word = given.lower()
         if word == "one-way":
             values["reversible"] = False
             continue
         known = _WORDS.get(word)
         if known is None or (known.name in _OF_ROUTES and not isRoute):
-            raise ValueError(f"{said!r} says nothing about a path; {', '.join(_WORDS)} do")
+            raise ValueError(f"{given!r} says nothing about a path; {', '.join(_WORDS)} do")
         value = next(rest, None)
         if value is None:
             raise ValueError(f"{word} what? Nothing stands behind it in {text!r}")
@@ -488,9 +488,9 @@ def _called(text: str) -> IBPath:
             raise ValueError
         kind = kinds[ast.unparse(call.func).rpartition(".")[2]]
         values = {}
-        for said in call.keywords:
-            name = _fieldCalled(kind, said.arg or "")
-            values[name] = _understood(name, said.value)
+        for given in call.keywords:
+            name = _fieldCalled(kind, given.arg or "")
+            values[name] = _understood(name, given.value)
         return kind(**_checked(values))
     except (SyntaxError, KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(
@@ -514,10 +514,10 @@ def _understood(name: str, value: ast.expr) -> Any:
         (value,) = value.args
     if isinstance(value, ast.Attribute):  # MTU.MTU_2048
         return MTU[value.attr]
-    said = ast.literal_eval(value)
-    if name in ("sgid", "dgid") and isinstance(said, str):
-        return GID.fromString(said)
-    return tuple(said) if name == "drPath" else said
+    given = ast.literal_eval(value)
+    if name in ("sgid", "dgid") and isinstance(given, str):
+        return GID.fromString(given)
+    return tuple(given) if name == "drPath" else given
 
 
 def _isOne(name: str, value: object) -> bool:

@@ -236,11 +236,11 @@ class Table(Generic[_Inputs, _Data]):
         for here, what, there, actions in self.rows:
             turn = _outputs(there, actions)
             self._states[here].upon(what).to(self._states[there])(turn)
-        said = self._known | self._ours
+        names = self._known | self._ours
         every = [what for name, what in vars(self._inputs).items() if not name.startswith("_")]
         for place, state in self._states.items():
             for what in every:
-                if (place, what.__name__) not in said:
+                if (place, what.__name__) not in names:
                     state.upon(what).loop().returns(None)
         self._machine = builder.build()
         return self._machine

@@ -99,7 +99,7 @@ def poke(layout: type[Layout], name: str) -> Callable[[bytearray, int], None]:
     def part(raw: bytearray, value: int) -> None:
         if value & ~mask:
             raise ValueError(f"{layout.__name__}.{name} has {field.width} bits, {value!r} more")
-        raw[first] = raw[first] & kept | value << shift
+        raw[first] = raw[first] & others | value << shift
 
     def several(raw: bytearray, value: int) -> None:
         if value & ~mask:
@@ -107,7 +107,7 @@ def poke(layout: type[Layout], name: str) -> Callable[[bytearray, int], None]:
         before = int.from_bytes(raw[first:last], "big") & ~(mask << shift)
         raw[first:last] = (before | value << shift).to_bytes(last - first, "big")
 
-    kept = ~(mask << shift) & 0xFF
+    others = ~(mask << shift) & 0xFF
     return several if last - first > 1 else part if field.width < 8 else whole
 
 

@@ -19,7 +19,7 @@ from typing_extensions import dataclass_transform
 
 _T = TypeVar("_T")
 
-_SELDOM: Final = 16
+_CACHE_AFTER: Final = 16
 """Values of a class that are made without code; making the code takes as long as about twenty of them."""
 
 _PARTS = "__value_parts__"
@@ -145,7 +145,7 @@ def _parts(cls: type[Any]) -> tuple[Field[Any], ...]:
 
 def _maker(kind: Sequence[type[Any]], name: str, qualname: str) -> Callable[..., Any]:
     """A method that makes the code, which takes its place, and goes on with that; __init__ may do without."""
-    without = _SELDOM if name == "__init__" else 0
+    without = _CACHE_AFTER if name == "__init__" else 0
 
     def method(self: Any, *args: Any, **values: Any) -> Any:
         nonlocal without

@@ -321,8 +321,8 @@ class MADAgent(RPCs):
         if self._closed:
             return
         self._core.answer(datagram, path, message, self.reactor.seconds())
-        for packet, way, _seconds in self._core.outgoing():
-            self.port.send(packet, way)
+        for packet, destination, _seconds in self._core.outgoing():
+            self.port.send(packet, destination)
         self._reschedule()
 
     # IMADReceiver

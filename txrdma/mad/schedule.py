@@ -43,8 +43,8 @@ class Progress:
         self._running = running
 
     def __repr__(self) -> str:
-        said = ("outstanding", "most", "waiting", "calls", "failed", "running")
-        return f"Progress({', '.join(f'{name}={getattr(self, name)}' for name in said)})"
+        names = ("outstanding", "most", "waiting", "calls", "failed", "running")
+        return f"Progress({', '.join(f'{name}={getattr(self, name)}' for name in names)})"
 
     @property
     def outstanding(self) -> int:

@@ -270,23 +270,23 @@ class MADServer:
         try:
             self._answer(request, _payloadOf(result, request), 0)
         except Exception:
-            _log.failure("no answer can be made of what a handler has said")
-            self._answer(request, None, _trouble(request))
+            _log.failure("the payload that a handler returned cannot be encoded")
+            self._answer(request, None, _statusOfInvalid(request))
 
     def _failed(self, failure: Failure, request: MADRequest) -> None:
         if not failure.check(MADRefusal):
-            _log.failure("while a handler answered a request", failure)
-            self._answer(request, None, _trouble(request))
+            _log.failure("a handler failed", failure)
+            self._answer(request, None, _statusOfInvalid(request))
             return
         refusal = failure.value
         assert isinstance(refusal, MADRefusal)
         try:
             self._answer(request, refusal.payload, refusal.status)
         except Exception:
-            _log.failure("no answer can be made of a handler's refusal")
-            self._answer(request, None, _trouble(request))
+            _log.failure("the payload of a handler's refusal cannot be encoded")
+            self._answer(request, None, _statusOfInvalid(request))
 
-    def _answer(self, request: MADRequest, said: Attribute | list[Attribute] | None, status: int) -> None:
+    def _answer(self, request: MADRequest, payload: Attribute | list[Attribute] | None, status: int) -> None:
         """
         Send the answer to a request.
 
@@ -295,7 +295,7 @@ class MADServer:
         """
         if request.header.method == Method.SEND:
             return  # nobody waits for an answer (IBA 13.4.5)
-        datagram, message = _written(request, said, status)
+        datagram, message = _written(request, payload, status)
         try:
             self.agent.answer(datagram, request.path.reverse(), message)
         except ResourceExhausted as error:
@@ -347,7 +347,7 @@ def _ouiOf(request: MADRequest) -> int:
     return request.frame.oui if isinstance(request.frame, VendorOUIFormat) else 0
 
 
-def _trouble(request: MADRequest) -> int:
+def _statusOfInvalid(request: MADRequest) -> int:
     """Status for an exception in a handler; only subnet administration has one for that."""
     isSA = request.header.managementClass is ManagementClass.SUBN_ADM
     return _NO_RESOURCES if isSA else MADStatus.INVALID_FIELD
@@ -374,19 +374,19 @@ def _payloadOf(result: object, request: MADRequest) -> Attribute | list[Attribut
 
 
 def _written(
-    request: MADRequest, said: Attribute | list[Attribute] | None, status: int
+    request: MADRequest, payload: Attribute | list[Attribute] | None, status: int
 ) -> tuple[bytes, bytes | None]:
     """Datagram of an answer, and the whole message if it is an RMPP transfer."""
     header = request.header
     answer = _answerTo(request)
     if header.managementClass in _MANAGEMENT:
-        content = said.encode() if isinstance(said, Attribute) else request.data[:64]
+        content = payload.encode() if isinstance(payload, Attribute) else request.data[:64]
         return _managementAnswer(request, answer, content, status), None
-    records = said if isinstance(said, list) else [] if said is None else [said]
+    records = payload if isinstance(payload, list) else [] if payload is None else [payload]
     isTable = answer in TABLES and not status
     distance = -(-records[0].size // 8) * 8 if records else 0
     content = b"".join(record.encode().ljust(distance if isTable else 0, b"\0") for record in records)
-    if said is None and status:
+    if payload is None and status:
         content = request.data[: 256 - formatOf(header.managementClass).dataOffset]  # type: ignore[attr-defined]  # every frame has it
     rmpp = RMPPHeader(version=1, type=RMPPType.DATA, active=True) if isTable else None
     datagram = frame(

@@ -160,10 +160,10 @@ class Subscription:
         if pending is not None:
             pending.cancel()
 
-    def _accepted(self, said: InformInfo, pending: Deferred[InformInfo]) -> None:
+    def _accepted(self, accepted: InformInfo, pending: Deferred[InformInfo]) -> None:
         if pending is self._pending:
             self._pending = None
-            self.isStanding = bool(said.subscribe)
+            self.isStanding = bool(accepted.subscribe)
             self._isLogged = False
 
     def _refused(self, failure: Failure, pending: Deferred[InformInfo]) -> None:

@@ -148,7 +148,7 @@ class Runner:
     async def _each(self, works: Iterator[Any], source: Task) -> None:
         """Begin each piece of work when there is room, and end after the last has ended."""
         try:
-            await self._room()
+            await self._whenFree()
             for work in works:
                 if source.work is None:  # closed by what the iterable did
                     if work is not None and not isinstance(work, Task):
@@ -158,7 +158,7 @@ class Runner:
                     await work
                 elif work is not None:
                     source.children[self.start(work, source)] = None
-                await self._room()
+                await self._whenFree()
         finally:
             if isgenerator(works):
                 works.close()
@@ -166,10 +166,10 @@ class Runner:
             source.settled = Deferred()
             await source.settled
 
-    def _room(self) -> Deferred[None]:
-        room: Deferred[None] = Deferred()
-        self.wanting.append(room)
-        return room
+    def _whenFree(self) -> Deferred[None]:
+        waiter: Deferred[None] = Deferred()
+        self.wanting.append(waiter)
+        return waiter
 
 
 def dropped(failure: Failure) -> None:
@@ -266,7 +266,7 @@ class Task:
     def drop(self) -> None:
         """End a task that was cancelled with all others."""
         if not self.isDone:
-            self._tell(None, CancelledError())
+            self._deliver(None, CancelledError())
 
     def _await(self, answer: Any) -> None:
         """Go on with the result of a Deferred, at once with an error when that can never come."""
@@ -308,12 +308,12 @@ class Task:
             del source.children[self]
             if not source.children and source.settled is not None:
                 source.settled.callback(None)
-        isHeard = bool(self._answers)
-        self._tell(value, error)
-        if error is not None and not isHeard:
+        hasListener = bool(self._answers)
+        self._deliver(value, error)
+        if error is not None and not hasListener:
             self._runner.unheard(error)
 
-    def _tell(self, value: Any, error: BaseException | None) -> None:
+    def _deliver(self, value: Any, error: BaseException | None) -> None:
         self.isDone = True
         self.value, self.error = value, error
         answers, self._answers = self._answers, {}

@@ -127,8 +127,8 @@ def processors(path: str = "/proc/cpuinfo") -> str:
     return "".join(lines) or f"{os.cpu_count() or 1} processors\n"
 
 
-def _processors(told: str) -> Iterator[str]:
-    for number, part in enumerate(part for part in told.split("\n\n") if part.strip()):
+def _processors(listing: str) -> Iterator[str]:
+    for number, part in enumerate(part for part in listing.split("\n\n") if part.strip()):
         values = dict(line.split(":", 1) for line in part.splitlines() if ":" in line)
         known = {key.strip(): value.strip() for key, value in values.items()}
         if "model name" in known or "cpu MHz" in known:
@@ -152,11 +152,11 @@ class TextHandler:
     def handle(self, request: MADRequest) -> object:
         """Answer one request with the text of its attribute."""
         kind = type(request.payload)
-        tell = self._texts.get(kind)  # type: ignore[arg-type]  # others are simply not in it
-        if tell is None:
+        getText = self._texts.get(kind)  # type: ignore[arg-type]  # others are simply not in it
+        if getText is None:
             raise MADRefusal(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
         self.answered += 1
-        return kind(content=filled(tell()))  # type: ignore[call-arg, misc]  # all of these have it
+        return kind(content=filled(getText()))  # type: ignore[call-arg, misc]  # all of these have it
 
 
 def servePing(server: MADServer, name: str = "") -> tuple[TextHandler, Callable[[], None]]:

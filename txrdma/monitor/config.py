@@ -194,7 +194,7 @@ def _format(value: object) -> str:
     return str(value)
 
 
-def _moment(value: object) -> float:
+def _timestamp(value: object) -> float:
     """A time in seconds since 1970; without a time zone it is meant as the host's."""
     if isinstance(value, datetime):
         return value.timestamp()
@@ -269,7 +269,7 @@ _SCHEMA: Final[Mapping[str, Any]] = {
         },
         "webhooks": {_ANY: (str, _WEBHOOK)},
         "silences": {
-            _ANY: (str, {"kind": ("kind", _text), "where": ("where", _text), "until": ("until", _moment)})
+            _ANY: (str, {"kind": ("kind", _text), "where": ("where", _text), "until": ("until", _timestamp)})
         },
     },
 }

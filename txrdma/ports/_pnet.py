@@ -138,8 +138,8 @@ def withoutEntries(text: str, network: str, members: Iterable[str] = ()) -> str:
             lines.append(line)
         elif left or "#" in line:
             comment = line.rstrip("\n").partition("#")[1:]
-            kept = " ".join([words[0], *left]) if left else ""
-            lines.append(f"{kept} {''.join(comment)}".strip() + "\n")
+            setting = " ".join([words[0], *left]) if left else ""
+            lines.append(f"{setting} {''.join(comment)}".strip() + "\n")
     return "".join(lines)
 
 
@@ -261,8 +261,8 @@ def portFor(interfaces: Sequence[str], ports: Sequence[RDMAPort], tables: Sequen
         why = f"no table names {interface}"
     active = next((port for port in fitting if port.isActive), None)
     if active is not None:
-        way = f"as {active.name} does" if network else f"and {active.name} is on it"
-        return Finding(active, f"{why}, {way}", network)
+        detail = f"as {active.name} does" if network else f"and {active.name} is on it"
+        return Finding(active, f"{why}, {detail}", network)
     if fitting:
         down = ", ".join(port.name for port in fitting)
         return Finding(None, f"{why}, and of its RDMA ports none is active: {down}", network)

@@ -177,7 +177,7 @@ class EndPortWatcher:
 
     def look(self) -> None:
         """Look now, and again soon: something may have changed, or be about to."""
-        self._look()
+        self._poll()
         self._schedule((*_AGAIN, self._interval))
 
     def stop(self) -> None:
@@ -198,7 +198,7 @@ class EndPortWatcher:
 
     def _later(self) -> None:
         self._calls = [call for call in self._calls if call.active()]
-        self._look()
+        self._poll()
         if not self._calls:
             self._schedule((self._interval,))
 
@@ -208,7 +208,7 @@ class EndPortWatcher:
             if call.active():
                 call.cancel()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         before = self.seen
         self._view = view(self._root, before)
         changes = list(differences(before, self._view))

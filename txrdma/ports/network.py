@@ -37,7 +37,7 @@ _ROUTE_GROUPS: Final = (1, 5, 9)  # links, IPv4 addresses, IPv6 addresses
 _EVENT_GROUPS: Final = (1,)  # what the kernel says itself; 2 is what udev makes of it
 
 _BUFFER: Final = 1 << 16
-_PATIENCE: Final = 2.0
+_TIMEOUT_SECONDS: Final = 2.0
 _TRIES: Final = 5
 
 _ROUTES: Final = Path("/proc/thread-self/net/route")
@@ -114,7 +114,7 @@ class HostNetwork:
                 kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
                 opened.append(socket.socket(_NETLINK, kind, family))
                 opened[-1].bind((0, 0))
-            opened[0].settimeout(_PATIENCE)
+            opened[0].settimeout(_TIMEOUT_SECONDS)
             opened[1].setblocking(False)
             opened[2].setblocking(False)
         except OSError as error:
@@ -215,9 +215,9 @@ class HostNetwork:
 
     def _changed(self) -> None:
         if self._reactor is not None and (self._settling is None or not self._settling.active()):
-            self._settling = self._reactor.callLater(self.SETTLING, self._tell)
+            self._settling = self._reactor.callLater(self.SETTLING, self._notify)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._settling = None
         for key, listener in list(self._listeners.items()):
             if key in self._listeners:  # else an earlier listener ended it

@@ -36,12 +36,12 @@ from txrdma.ports.netlink import (
 from txrdma.ports.network import HostNetwork
 from txrdma.ports.sysfs import devices, SYS
 
-_seldom = RateLimitedLogger(Logger())
+_rateLimited = RateLimitedLogger(Logger())
 
 USUAL_FILE: Final = "/etc/txrdma/pnet.conf"
 _PROTOCOLS: Final = "/proc/net/protocols"
 _GENERIC_NETLINK: Final = 16
-_PATIENCE: Final = 1.0
+_CACHE_SECONDS: Final = 1.0
 _DEEPEST: Final = 8
 
 
@@ -93,7 +93,7 @@ def kernelTable() -> Table:
     if not any(line.split()[0] == "SMC" for line in protocols.splitlines() if line.strip()):
         return ()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _GENERIC_NETLINK) as asking:
-        asking.settimeout(_PATIENCE)
+        asking.settimeout(_CACHE_SECONDS)
         asking.bind((0, 0))
         try:
             [answer] = _asked(asking, _pnet.CONTROLLER, _pnet.familyRequest("SMC_PNETID"))
@@ -124,11 +124,11 @@ def tables() -> tuple[Table, ...]:
     try:
         found.append(_pnet.parseTable(readText(path)))
     except (OSError, ValueError) as error:
-        _seldom.warn(str(path), "the PNET table {path} is left out: {error}", path=path, error=error)
+        _rateLimited.warn(str(path), "the PNET table {path} is left out: {error}", path=path, error=error)
     try:
         found.append(kernelTable())
     except OSError as error:
-        _seldom.warn("kernel", "the kernel's PNET table is left out: {error}", error=error)
+        _rateLimited.warn("kernel", "the kernel's PNET table is left out: {error}", error=error)
     return tuple(found)
 
 

@@ -160,9 +160,9 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self._isGone, self._transport = True, None
         if core is not None:  # nothing more is sent or received
             self._wasCut = self._wasCut or core.wasCut
-            hasSaid = not (core.isWritable or core.backlog) and reason.check(ConnectionDone) is not None
+            allWritten = not (core.isWritable or core.backlog) and reason.check(ConnectionDone) is not None
             self._isClean = (
-                core.isOver or core.hasParted or (self.discardsInput and hasSaid and core.isDelivered)
+                core.isOver or core.hasParted or (self.discardsInput and allWritten and core.isDelivered)
             )
         self._soon()
 

@@ -66,17 +66,17 @@ _FIXED: Final = ("port", "listen", "counters", "history")
 """Parts of the configuration that are followed at the start alone."""
 
 
-def tell(event: FindingEvent) -> None:
+def logFinding(event: FindingEvent) -> None:
     """Log a finding that was raised or cleared; not one that a former process has logged."""
     entry = event.entry
     if isinstance(event, Resumed):
         return
-    said = "is there" if isinstance(event, Raised) else "is cleared"
+    state = "is there" if isinstance(event, Raised) else "is cleared"
     _log.info(
         "{severity} {kind} {said}: {where}: {text}. {advice}",
         severity=entry.severity.name.lower(),
         kind=entry.finding.kind,
-        said=said,
+        state=state,
         where=entry.finding.where,
         text=entry.finding.text,
         advice=entry.advice,
@@ -162,8 +162,10 @@ def statusOf(poller: FabricPoller) -> str:
     """Line about a fabric, as C{systemctl status} shows it."""
     nodes = 0 if poller.fabric is None else len(poller.fabric.nodes)
     worst = poller.findingLog.worst()
-    said = "all is well" if worst is None else f"{len(poller.findingLog.open)} findings, {worst.name.lower()}"
-    return f"{nodes} nodes: {said}"
+    state = (
+        "all is well" if worst is None else f"{len(poller.findingLog.open)} findings, {worst.name.lower()}"
+    )
+    return f"{nodes} nodes: {state}"
 
 
 class MonitorService(MultiService):
@@ -224,7 +226,16 @@ class MonitorService(MultiService):
         self._notifier = SystemNotifier(reactor, os.environ, supervisor.isAlive)
         thresholds = self._thresholds = ErrorThresholds(config.limits, config.flaps, config.mostBitErrors)
         self.poller = FabricPoller(
-            *(reactor, self._agent, config.settings, config.rules, thresholds, self._tell, self._read, check),
+            *(
+                reactor,
+                self._agent,
+                config.settings,
+                config.rules,
+                thresholds,
+                self._logFinding,
+                self._read,
+                check,
+            ),
             supervisor,
         )
         watch = Watch(self.poller, self._agent, self._writer, reactor.seconds)
@@ -261,8 +272,8 @@ class MonitorService(MultiService):
                 _log.warn("what a former process has found is not known: {why}", why=str(error))
         memory.skip(began)
 
-    def _tell(self, event: FindingEvent) -> None:
-        for receive in (tell, self._alerts.findingChanged, self.site.hub.findingChanged):
+    def _logFinding(self, event: FindingEvent) -> None:
+        for receive in (logFinding, self._alerts.findingChanged, self.site.hub.findingChanged):
             with _log.failuresHandled("while {event!r} was reported", event=event):
                 receive(event)
         if self._memory is not None and self._updating is None:  # once for all events of a turn
@@ -356,17 +367,17 @@ class MonitorService(MultiService):
 
     def address(self) -> Deferred[IAddress | None]:
         """Fires with the address of the pages when they can be had; with None where there are none."""
-        told: Deferred[IAddress | None] = Deferred()
+        bound: Deferred[IAddress | None] = Deferred()
 
         def listens(port: IListeningPort) -> IListeningPort:
-            told.callback(port.getHost())
+            bound.callback(port.getHost())
             return port
 
         if self._listening is None or self._listening._waitingForPort is None:
-            told.callback(None)
+            bound.callback(None)
         else:
-            self._listening._waitingForPort.addCallbacks(listens, told.errback)
-        return told
+            self._listening._waitingForPort.addCallbacks(listens, bound.errback)
+        return bound
 
     def privilegedStartService(self) -> None:
         """

@@ -35,7 +35,7 @@ from twisted.python.failure import Failure
 from txrdma.kit.logs import RateLimitedLogger
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 
 class IStreamTransport(ITCPTransport, IConsumer, IPushProducer):
@@ -231,7 +231,7 @@ class ProxyFactory(Factory):
     def refused(self, pair: Pair, reason: Failure) -> None:
         """Log that the connection to the target failed."""
         self.statistics.failed += 1
-        _seldom.warn(
+        _rateLimited.warn(
             (self._targetName, reason.type),
             "Connection from {peer} not passed on to {target}: {reason}",
             peer=pair.near.transport.getPeer(),

@@ -41,13 +41,13 @@ class HasCounters(TypingProtocol):
 
 T = TypeVar("T", bound=HasCounters)
 
-_seldom = RateLimitedLogger(Logger())
+_rateLimited = RateLimitedLogger(Logger())
 
 _LISTENING: Final = 0x10000
 """__SO_ACCEPTCON, among the flags of C{/proc/net/unix}."""
 
 _LONGEST_ANSWER: Final = 64 << 20
-_PATIENCE: Final = 10.0
+_TIMEOUT_SECONDS: Final = 10.0
 
 PROC_NET_UNIX: Final = Path("/proc/net/unix")
 
@@ -80,9 +80,9 @@ class Answering(LocalListener):
         """
         self._report = report
         self.owner = (os.getpid(), os.geteuid())
-        super().__init__(reactor, socket.SOCK_STREAM, nameIn(namespace, os.getpid()), self._tell, purpose)
+        super().__init__(reactor, socket.SOCK_STREAM, nameIn(namespace, os.getpid()), self._reply, purpose)
 
-    def _tell(self, asker: socket.socket) -> None:
+    def _reply(self, asker: socket.socket) -> None:
         command = [os.path.basename(sys.executable), *sys.argv]
         answer = json.dumps({"pid": os.getpid(), "command": command, **self._report()}).encode() + b"\n"
         try:
@@ -97,7 +97,7 @@ class Answering(LocalListener):
 
 def _sendRest(asker: socket.socket, answer: bytes) -> None:
     with asker:
-        asker.settimeout(_PATIENCE)
+        asker.settimeout(_TIMEOUT_SECONDS)
         try:
             asker.sendall(answer)
         except OSError:
@@ -165,8 +165,8 @@ class StatusServer(Generic[T]):
         try:
             listener = Answering(reactor, self._namespace, self._report, "to know our counters")
         except OSError as error:  # another reactor of this process answers, or there are no abstract names
-            told = {"command": self._command, "error": error}
-            _seldom.info(f"{self._command} {error}", "Not answering `{command}`: {error}", **told)
+            reply = {"command": self._command, "error": error}
+            _rateLimited.info(f"{self._command} {error}", "Not answering `{command}`: {error}", **reply)
             return
         reactor._internalReaders.add(listener)
         self._answering[reactor] = listener
@@ -233,5 +233,5 @@ async def askProcess(reactor: IReactor, namespace: str, pid: int, timeoutSeconds
     asking = _Asking()
     endpoint = UNIXClientEndpoint(reactor, nameIn(namespace, pid), timeout=timeoutSeconds)
     await connectProtocol(endpoint, asking)
-    said = json.loads(await asking.answered.addTimeout(timeoutSeconds, reactor))
-    return {"command": [], **said}
+    decoded = json.loads(await asking.answered.addTimeout(timeoutSeconds, reactor))
+    return {"command": [], **decoded}

@@ -43,17 +43,17 @@ class Lines:
         self,
         reactor: Reactor,
         connection: socket.socket,
-        heard: Callable[[list[bytes]], None],
+        received: Callable[[list[bytes]], None],
         ended: Callable[[], None],
     ) -> None:
         """
         @param connection: a connected, non-blocking socket, which this object closes.
-        @param heard: called with the lines received at once; it may close the connection.
+        @param received: called with the lines received at once; it may close the connection.
         @param ended: called once when the connection is closed by either end.
         """
         self._reactor = reactor
         self._socket = connection
-        self._heard = heard
+        self._received = received
         self._ended = ended
         self._rest = b""
         self._unsent = b""
@@ -133,7 +133,7 @@ class Lines:
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         if lines:
-            self._heard(lines)
+            self._received(lines)
         if len(self._rest) > LONGEST:
             self.close()
 

@@ -25,7 +25,7 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.unix.sockets import isOurs, LocalListener, peerOf, Reactor, unmapped
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 _SHARED: Final = stat.S_ISGID | stat.S_IRWXG
 _SO_PEERGROUPS: Final = 59
@@ -38,15 +38,15 @@ _GROUP: Final = struct.Struct("=I")
 def _groupsOf(connected: socket.socket) -> set[int]:
     """The groups of the process at the other end of a UNIX socket, without its effective one."""
     try:
-        told = connected.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * _GROUP.size)
+        value = connected.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * _GROUP.size)
     except OSError:  # a kernel before 4.13, or a process with more groups
         return set()
-    return {group for (group,) in _GROUP.iter_unpack(told)}
+    return {group for (group,) in _GROUP.iter_unpack(value)}
 
 
 def _effectiveGroup(connected: socket.socket) -> int:
-    told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int(_GROUP.unpack_from(told, 8)[0])
+    value = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int(_GROUP.unpack_from(value, 8)[0])
 
 
 class SocketDirectory:
@@ -68,10 +68,10 @@ class SocketDirectory:
     def _sharedGroup(self) -> int | None:
         """The group whose users may connect; None if only the same user may."""
         try:
-            told = os.stat(self.path)
+            value = os.stat(self.path)
         except OSError:
             return None
-        return told.st_gid if told.st_mode & _SHARED == _SHARED else None
+        return value.st_gid if value.st_mode & _SHARED == _SHARED else None
 
     def admits(self, connected: socket.socket) -> bool:
         """Whether the peer of a UNIX socket may connect, by its credentials."""
@@ -88,7 +88,7 @@ class SocketDirectory:
         try:
             return [name for name in os.listdir(self.path) if name.startswith(prefix)]
         except OSError as error:
-            _seldom.warn(
+            _rateLimited.warn(
                 self.path, "cannot list the processes in {path}: {error}", path=self.path, error=error
             )
             return []
@@ -145,7 +145,7 @@ class SocketDirectory:
             connected.connect(self._in(name))
             if self.admits(connected):
                 return connected
-            _seldom.warn(
+            _rateLimited.warn(
                 (self.path, peerOf(connected).user),
                 "ignoring a socket of user {user} in {path}, who is not permitted",
                 user=peerOf(connected).user,
@@ -160,10 +160,10 @@ class SocketDirectory:
     def _numberOf(self, name: str) -> int | None:
         """The inode of a socket by name; None if there is none, or it is another kind of file."""
         try:
-            told = os.lstat(self._in(name))
+            value = os.lstat(self._in(name))
         except OSError:
             return None
-        return told.st_ino if stat.S_ISSOCK(told.st_mode) else None
+        return value.st_ino if stat.S_ISSOCK(value.st_mode) else None
 
     def _in(self, name: str) -> str:
         return f"{self.path}/{name}"

@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 from txrdma.kit.logs import advised, RateLimitedLogger
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 _CREDENTIALS: Final = struct.Struct("3i")
 _AT_ONCE: Final = 32
@@ -55,8 +55,8 @@ class Credentials(NamedTuple):
 
 def peerOf(connected: socket.socket) -> Credentials:
     """The process at the other end of a connected UNIX socket (SO_PEERCRED)."""
-    told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, _group = _CREDENTIALS.unpack(told)
+    value = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _group = _CREDENTIALS.unpack(value)
     return Credentials(pid, user)
 
 
@@ -171,7 +171,7 @@ class LocalListener:
                     _log.failure("Unhandled error; closed a connection for {purpose}", purpose=self._purpose)
             else:
                 sock.close()
-                _seldom.warn(
+                _rateLimited.warn(
                     (self._purpose, user),
                     "refused process {pid} of user {user}, which wants {purpose}",
                     pid=pid,
@@ -180,7 +180,7 @@ class LocalListener:
                 )
 
     def _stepAside(self, error: OSError) -> None:
-        _seldom.warn(
+        _rateLimited.warn(
             (self._purpose, error.errno),
             "cannot accept a process that wants {purpose}, retrying in {seconds:g} s: {error}",
             purpose=self._purpose,

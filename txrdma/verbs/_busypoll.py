@@ -21,7 +21,7 @@ _LEARNT_SECONDS: Final = 550e-6
 _FIRST_SECONDS: Final = 30e-6
 _SPARE_SECONDS: Final = 15e-6
 _FORGETTING: Final = 1 / 8
-_PATIENCE: Final = 2
+_EMPTY_POLLS: Final = 2
 
 FREE_SECONDS: Final = 50e-6
 """Seconds of busy-polling that are free: a sleep would cost as much processor time."""
@@ -97,7 +97,7 @@ class BusyPoll:
         if not self._isWaiting:
             self._isWaiting = True
             self._since = self._until = now
-            if self._late < _PATIENCE:
+            if self._late < _EMPTY_POLLS:
                 wanted = min(1.5 * self._expected + _SPARE_SECONDS, self._most)
                 self._until += self._budget.window(now, wanted)
         return self._until

@@ -13,7 +13,7 @@ from typing import Any, Final
 Poll = Callable[[int], Sequence[Any]]
 """Takes at most so many items from a source, oldest first."""
 
-Taker = Callable[[Sequence[Any]], None]
+Consumer = Callable[[Sequence[Any]], None]
 """Handles a batch of items, which is not empty."""
 
 _BATCH: Final = 64
@@ -30,18 +30,18 @@ class Sources:
     def __init__(self, failed: Callable[[], None]) -> None:
         self.isRunning = self.isArmed = False
         self._failed = failed
-        self._pairs: tuple[tuple[Poll, Taker], ...] = ()
+        self._pairs: tuple[tuple[Poll, Consumer], ...] = ()
         self._first: Poll | None = None
-        self._takeFirst: Taker
+        self._takeFirst: Consumer
         self._unread: Sized = ()
         self._disarms: list[Callable[[], None]] = []
 
-    def add(self, poll: Poll, taker: Taker) -> None:
-        self._pairs = ((poll, taker), *self._pairs)
+    def add(self, poll: Poll, consumer: Consumer) -> None:
+        self._pairs = ((poll, consumer), *self._pairs)
 
-    def addFirst(self, poll: Poll, taker: Taker, unread: Sized) -> None:
+    def addFirst(self, poll: Poll, consumer: Consumer, unread: Sized) -> None:
         """Poll this source first, and the others only when it is empty and C{unread} is not."""
-        self._takeFirst = taker
+        self._takeFirst = consumer
         self._unread = unread
         self._first = poll
 

@@ -27,13 +27,13 @@ from txrdma.interfaces import (
     IReactorPolling,
 )
 from txrdma.verbs._busypoll import BusyPoll, SpinBudget
-from txrdma.verbs._sources import Poll, Sources, Taker
+from txrdma.verbs._sources import Consumer, Poll, Sources
 
 _log = Logger()
 
 _TURN_SECONDS: Final = 200e-6
 _SLICE_SECONDS: Final = 40e-6
-_LOOKS: Final = range(8)
+_POLLS: Final = range(8)
 _BUDGET: Final = 16
 
 _budget: Final = SpinBudget()
@@ -104,7 +104,7 @@ class CompletionReader:
         self._again: IDelayedCall | None = None
         self._isAttended = False
 
-    def addSource(self, poll: Poll, handler: Taker, unread: Sized | None = None) -> None:
+    def addSource(self, poll: Poll, handler: Consumer, unread: Sized | None = None) -> None:
         """
         Poll another source before the queues: see L{txrdma.interfaces.IDirectLane}.
 
@@ -136,7 +136,7 @@ class CompletionReader:
         if not self._sources.isRunning:
             return
         self._sources.isRunning = False
-        self._look(False)
+        self._poll(False)
         self._reactor.removeReader(self)
         if self._polling is not None:
             self._polling.removePollable(self)
@@ -181,7 +181,7 @@ class CompletionReader:
         isDelayed = not isReadable
         isEmpty = self._drain(isDelayed)
         isPolling = isEmpty and isReadable and self._busyPolls and self._pollOn()
-        self._look(isPolling)
+        self._poll(isPolling)
         if isEmpty and not isPolling and self._sources.isRunning:
             if isReadable:
                 isReadable = False
@@ -221,7 +221,7 @@ class CompletionReader:
         # With several pollers, each polls once per reactor iteration.
         end = now + _SLICE_SECONDS if _budget.pollers <= self._isBusyPolling else now
         while now < end and now < until and self._sleep() != 0:
-            for _ in _LOOKS:
+            for _ in _POLLS:
                 if self.poll():
                     busyPoll.came(now)
                     now = perf_counter()
@@ -243,7 +243,7 @@ class CompletionReader:
             busyPoll.came(now)
         return self._sources.isRunning
 
-    def _look(self, isPolling: bool) -> None:
+    def _poll(self, isPolling: bool) -> None:
         """Update the number of busy-polling readers in the budget."""
         if isPolling is not self._isBusyPolling:
             self._isBusyPolling = isPolling

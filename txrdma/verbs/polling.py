@@ -27,7 +27,7 @@ _log = Logger()
 
 SPIN_SECONDS: Final = 100e-6
 _CHECK_SECONDS: Final = 50e-6
-_PATIENCE: Final = 4
+_EMPTY_POLLS: Final = 4
 _LEAST_SHIFT: Final = 5
 _PROBE: Final = 16
 _STRIDE: Final = range(16)
@@ -81,11 +81,11 @@ class PollingReactor(EPollReactor):
         if not self._live:
             self._wait(timeout)
         elif timeout is not None and timeout <= 0:
-            self._look()
+            self._pollSources()
             self._wait(0)
         elif not self._spin(timeout):
             self._arm(self._polls)
-            if self._look() or self._calledAway():
+            if self._pollSources() or self._calledAway():
                 self._wait(0)
             else:
                 self._wait(self.timeout())
@@ -145,11 +145,11 @@ class PollingReactor(EPollReactor):
     def _window(self) -> float:
         """Seconds to spin without a result: less, the more spins had none."""
         misses = self._misses
-        if misses < _PATIENCE or misses % _PROBE == 0:
+        if misses < _EMPTY_POLLS or misses % _PROBE == 0:
             return self.spinSeconds
-        return self.spinSeconds / (1 << min(misses - _PATIENCE + 1, _LEAST_SHIFT))
+        return self.spinSeconds / (1 << min(misses - _EMPTY_POLLS + 1, _LEAST_SHIFT))
 
-    def _look(self) -> bool:
+    def _pollSources(self) -> bool:
         """Poll each once; return whether there was a result."""
         found = False
         for poll in self._polls:
@@ -179,7 +179,7 @@ class PollingReactor(EPollReactor):
         if quiet:
             self._arm(quiet)
             self._polls = tuple(quiet)
-            self._look()
+            self._pollSources()
             for poll in quiet:
                 if poll not in self._hits:
                     self._live.pop(poll, None)

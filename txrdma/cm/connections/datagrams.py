@@ -333,9 +333,9 @@ class DatagramClientEndpoint:
             if source.ip is None or (":" in source.ip) != (":" in address):
                 raise InvalidRequest(f"{adapter.device.name} has no route to {address}")
             sourcePort = _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
-            said = IPAddresses(source.ip, sourcePort, address).toPrivateData(self._privateData)
+            question = IPAddresses(source.ip, sourcePort, address).toPrivateData(self._privateData)
             path = IBPath(sgid=source, dgid=gid, hopLimit=_HOPS, packetLifeTime=LIFE_TIME)
-            found = await adapter.own.resolve(self._serviceID, path, said)
+            found = await adapter.own.resolve(self._serviceID, path, question)
             transport = DatagramTransport(adapter, source, protocol)
         finally:
             release()

@@ -106,9 +106,9 @@ class Attempt:
             adapter.requireGID(alternate.sgid)
         self._terms = terms = terms.within(adapter.device.limits)
         prefix = naming.prefix(path)
-        room = REQ_PRIVATE_BYTES - len(prefix)
+        maximum = REQ_PRIVATE_BYTES - len(prefix)
         if isinstance(privateData, bytes):
-            terms.withGreeting(privateData, room)  # raise before any resource is allocated
+            terms.withGreeting(privateData, maximum)  # raise before any resource is allocated
         mtu = adapter.mtuOf(port)
         self._transport = transport = RDMATransport(adapter, terms, port, path.pkey)
         self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(transport))
@@ -130,7 +130,7 @@ class Attempt:
                 remoteCMResponseTimeout=terms.responseTimeout,
                 primary=pathFor(path),
                 alternate=NO_PATH if alternate is None else pathFor(alternate),
-                privateData=prefix + terms.withGreeting(userData, room),
+                privateData=prefix + terms.withGreeting(userData, maximum),
             )
             self._ask(request)
         except BaseException:
@@ -180,7 +180,7 @@ class Attempt:
         return True
 
     def _replied(self, connection: IManagedConnection, reply: REP) -> None:
-        greeting, self._said = splitGreeting(reply.privateData, self._terms)
+        greeting, self._privateData = splitGreeting(reply.privateData, self._terms)
         agreed = negotiate(self._terms, greeting, connection.request, reply, True)
         try:
             self._transport.ready(connection.request, reply, True, agreed)
@@ -194,7 +194,7 @@ class Attempt:
         reply, gid = connection.reply, connection.primary.remoteGID
         assert reply is not None
         address = self._naming.addressOf(connection.request.serviceID, gid)
-        peer = MessagePeer(address, reply.localQPN, self._said)
+        peer = MessagePeer(address, reply.localQPN, self._privateData)
         host, _ = self._naming.peerOf(connection.request)
         try:
             protocol = self._factory.buildProtocol(peer)
@@ -312,17 +312,20 @@ class Listening:
             information = informationFor(RejectReason.INVALID_PATH_MTU, int(most))
             raise Rejection(RejectReason.INVALID_PATH_MTU, b"", information)
         try:
-            address, said = self._naming.peerOf(request)
+            address, requestData = self._naming.peerOf(request)
         except WireError:
             raise Rejection(RejectReason.UNSUPPORTED_REQUEST) from None
-        greeting, privateData = splitGreeting(said, self._terms)
+        greeting, privateData = splitGreeting(requestData, self._terms)
         peer = MessagePeer(replace(address, gid=connection.primary.remoteGID), request.localQPN, privateData)
         protocol = self._factory.buildProtocol(peer)
         if protocol is None:
             raise Rejection
         terms = replace(self._terms, usesCredits=greeting is not None)
         Acceptance(self._adapter, connection, terms, port).accept(
-            protocol, peer, self._naming.addressOf(request.serviceID, connection.primary.localGID), said
+            protocol,
+            peer,
+            self._naming.addressOf(request.serviceID, connection.primary.localGID),
+            requestData,
         )
 
 
@@ -338,11 +341,13 @@ class Acceptance:
         self._transport = RDMATransport(adapter, terms, port, connection.request.pkey)
         self._transport.connection = connection
 
-    def accept(self, protocol: IRDMAProtocol, peer: MessagePeer, host: MessageAddress, said: bytes) -> None:
+    def accept(
+        self, protocol: IRDMAProtocol, peer: MessagePeer, host: MessageAddress, requestData: bytes
+    ) -> None:
         """
         Make the queue pair ready, and send a REP.
 
-        @param said: private data of the REQ, with the greeting.
+        @param requestData: private data of the REQ, with the greeting.
         @raise RDMAError: the device refuses the attributes that the peer asks for.
         """
         self._protocol, self._peer, self._host = protocol, peer, host
@@ -362,7 +367,7 @@ class Acceptance:
                 rnrRetryCount=terms.rnrRetryCount,
                 privateData=terms.withGreeting(answer, REP_PRIVATE_BYTES),
             )
-            greeting, _ = splitGreeting(said, terms)
+            greeting, _ = splitGreeting(requestData, terms)
             transport.ready(request, reply, False, negotiate(terms, greeting, request, reply, False))
             connection.setHandler(self._handleEvent, transport.pathChanged)
             connection.accept(reply.replace(failoverAccepted=self._failover(request)))

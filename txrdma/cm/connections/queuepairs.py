@@ -37,14 +37,14 @@ def toReceive(
     @param minRNRTimer: the delay of senders that find no receive, encoded; 0 is 0.65 seconds.
     """
     path = request.primary if isActive else reversedPath(request.primary)
-    mine, theirs = (request, reply) if isActive else (reply, request)
+    own, peer = (request, reply) if isActive else (reply, request)
     return QPAttributes(
         state=QPState.RTR,
         address=addressOf(path, port, sgidIndex),
         pathMTU=MTU(int(request.pathMTU)),
         destinationQPN=reply.localQPN if isActive else request.localQPN,
-        rqPSN=mine.startingPSN,
-        maxDestRDAtomic=min(mine.responderResources, theirs.initiatorDepth),
+        rqPSN=own.startingPSN,
+        maxDestRDAtomic=min(own.responderResources, peer.initiatorDepth),
         minRNRTimer=minRNRTimer,
     )
 
@@ -55,17 +55,17 @@ def toSend(request: REQ, reply: REP, isActive: bool) -> QPAttributes:
 
     @param isActive: this end sent the REQ.
     """
-    mine, theirs = (request, reply) if isActive else (reply, request)
+    own, peer = (request, reply) if isActive else (reply, request)
     timeout = request.primary.localACKTimeout
     if isActive:
         timeout = pathOf(request.primary).qpTimeout(reply.targetACKDelay)
     return QPAttributes(
         state=QPState.RTS,
-        sqPSN=theirs.startingPSN,
+        sqPSN=peer.startingPSN,
         timeout=timeout,
         retryCount=request.retryCount,
-        rnrRetry=theirs.rnrRetryCount,
-        maxRDAtomic=min(mine.initiatorDepth, theirs.responderResources),
+        rnrRetry=peer.rnrRetryCount,
+        maxRDAtomic=min(own.initiatorDepth, peer.responderResources),
     )
 
 

@@ -27,7 +27,7 @@ from txrdma.cm.core.events import (
     QPArmed,
     QPDisarmed,
 )
-from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, Patience
+from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, RetryPolicy
 from txrdma.cm.layouts.messages import (
     APR,
     APStatus,
@@ -168,7 +168,7 @@ class Alternate(Core):
         isActive: bool,
         primary: CMPath,
         alternate: CMPath | None,
-        patience: Patience,
+        retryPolicy: RetryPolicy,
         isSupported: bool = True,
         mayReload: bool = False,
         checkPath: AlternateCheck = acceptAnyPath,
@@ -193,7 +193,7 @@ class Alternate(Core):
         self._private = b""
         self._service = LONGEST_SERVICE
         self._timedOut = False
-        super().__init__(patience)
+        super().__init__(retryPolicy)
 
     @property
     def isOutstanding(self) -> bool:
@@ -276,7 +276,7 @@ class Alternate(Core):
         self._now = now
         self._inputs.close()
 
-    def _hear(self, message: Layout) -> None:
+    def _handleMessage(self, message: Layout) -> None:
         self._transaction &= LOW_BITS
         if isinstance(message, LAP):
             self._receiveLAP(message)
@@ -361,27 +361,27 @@ class Alternate(Core):
         self.wasUsed = True
         if self.alternate is not None:
             self.alternate = None
-            self._tell(QPDisarmed())
+            self._emit(QPDisarmed())
 
     def _arm(self) -> None:
         self.alternate = self._path
-        self._tell(QPArmed(self._path))
+        self._emit(QPArmed(self._path))
 
     def _sendLAP(self) -> None:
         blank = LAP(
             localCommID=self._ends.localCommID,
             remoteCommID=self._ends.remoteCommID,
             remoteQPN=self._ends.remoteQPN,
-            remoteCMResponseTimeout=self._patience.responseTimeout,
+            remoteCMResponseTimeout=self._retryPolicy.responseTimeout,
             privateData=self._private.ljust(168, b"\0"),
         )
         self._sendUntilAnswered(lapFor(self._path, blank), self._lapTransaction)
 
     def _reportRequested(self) -> None:
-        self._tell(AlternatePathRequested(self._lap, self._path, self._lapTransaction))
+        self._emit(AlternatePathRequested(self._lap, self._path, self._lapTransaction))
 
     def _cancel(self) -> None:
-        self._tell(AlternatePathCancelled(self._lapTransaction))
+        self._emit(AlternatePathCancelled(self._lapTransaction))
 
     def _reply(self) -> None:
         if self._response.apStatus == APStatus.LOADED:
@@ -400,31 +400,31 @@ class Alternate(Core):
         self._send(mra, self._lapTransaction)
 
     def _waitLonger(self) -> None:
-        self._wait(self._heard.serviceTimeout)
+        self._wait(self._message.serviceTimeout)
 
     def _reportLoaded(self) -> None:
         self._arm()
-        self._tell(AlternatePathLoaded(self._path, self._heard))
+        self._emit(AlternatePathLoaded(self._path, self._message))
 
     def _reportRefused(self) -> None:
-        self._tell(AlternatePathRejected(self._heard))
+        self._emit(AlternatePathRejected(self._message))
 
     def _reportTimedOut(self) -> None:
         self._timedOut = True
-        self._tell(AlternatePathTimedOut())
+        self._emit(AlternatePathTimedOut())
 
     def _migrate(self) -> None:
         assert self.alternate is not None
         self.primary, self.alternate = self.alternate, None
-        self._patience = self._patience.by(self.primary)
+        self._retryPolicy = self._retryPolicy.by(self.primary)
         self._answered = None  # nobody waits for it: the peer could not have migrated
-        self._tell(PathMigrated(self.primary))
+        self._emit(PathMigrated(self.primary))
 
     def _reportUnexpected(self) -> None:
-        self._tell(MigrationUnexpected())
+        self._emit(MigrationUnexpected())
 
     def _reportAbandoned(self) -> None:
-        self._tell(AlternatePathAbandoned())
+        self._emit(AlternatePathAbandoned())
 
 
 _IDLE = "IDLE"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from txrdma.cm.core.events import ConnectionRejected, Disconnected, TimewaitOver
-from txrdma.cm.core.exchange import Core, Patience
+from txrdma.cm.core.exchange import Core, RetryPolicy
 from txrdma.cm.layouts.messages import checkPrivateData, DREP, DREQ, DREQ_PRIVATE_BYTES, REJ
 from txrdma.iba.types import QPN
 from txrdma.kit.machines import Row, Table
@@ -57,7 +57,12 @@ class Closing(Core):
     _final = frozenset({"DREQ_SENT", "TIMEWAIT", "FREE"})
 
     def __init__(
-        self, localCommID: int, remoteCommID: int, remoteQPN: QPN, patience: Patience, restSeconds: float
+        self,
+        localCommID: int,
+        remoteCommID: int,
+        remoteQPN: QPN,
+        retryPolicy: RetryPolicy,
+        restSeconds: float,
     ) -> None:
         """
         @param restSeconds: the time that ids rest after the end.
@@ -70,7 +75,7 @@ class Closing(Core):
         self._newTransaction = 0
         self._dreq: int = 0
         self._drep: DREP | None = None
-        super().__init__(patience)
+        super().__init__(retryPolicy)
 
     @property
     def isFree(self) -> bool:
@@ -99,7 +104,7 @@ class Closing(Core):
         self._now = now
         self._inputs.linger()
 
-    def _hear(self, message: Layout) -> None:
+    def _handleMessage(self, message: Layout) -> None:
         if isinstance(message, DREQ):
             self._inputs.requested()
         elif isinstance(message, DREP):
@@ -120,7 +125,7 @@ class Closing(Core):
 
     def _takeRequest(self) -> None:
         self._dreq = self._transaction
-        self._tell(Disconnected(self._heard))
+        self._emit(Disconnected(self._message))
 
     def _crossed(self) -> None:
         self._private = b""  # was for the DREQ
@@ -146,13 +151,13 @@ class Closing(Core):
         self.deadlineSeconds = self._now + self._restSeconds
 
     def _reportDisconnected(self) -> None:
-        self._tell(Disconnected(None))
+        self._emit(Disconnected(None))
 
     def _reportRejected(self) -> None:
-        self._tell(ConnectionRejected(self._heard))
+        self._emit(ConnectionRejected(self._message))
 
     def _reportFree(self) -> None:
-        self._tell(TimewaitOver())
+        self._emit(TimewaitOver())
 
 
 _ESTABLISHED = "ESTABLISHED"

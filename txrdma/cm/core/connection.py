@@ -10,7 +10,7 @@ from __future__ import annotations
 from txrdma.cm.core.alternate import acceptAnyPath, Alternate, Ends, PathCheck
 from txrdma.cm.core.closing import Closing
 from txrdma.cm.core.events import Event
-from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, Outgoing, Patience
+from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, Outgoing, RetryPolicy
 from txrdma.cm.core.opening import Opening
 from txrdma.cm.layouts.messages import (
     APR,
@@ -59,7 +59,7 @@ class Connection:
         self.alternate: Alternate | None = None
         self._transactionID = transactionID
         self._mayReload, self._judge = mayReload, checkPath
-        self._way: tuple[CMPath, CMPath] | None = None  # that of a passive end's REQ, and reversed
+        self._paths: tuple[CMPath, CMPath] | None = None  # that of a passive end's REQ, and reversed
 
     # Its names
 
@@ -77,8 +77,8 @@ class Connection:
     def remoteGUID(self) -> GUID | None:
         """The peer's CA GUID, as far as it is known."""
         opening = self.opening
-        theirs = opening.reply if opening.isActive else opening.request
-        return None if theirs is None else theirs.localCAGUID
+        peer = opening.reply if opening.isActive else opening.request
+        return None if peer is None else peer.localCAGUID
 
     @property
     def localQPN(self) -> QPN:
@@ -102,9 +102,9 @@ class Connection:
         path = self.opening.request.primary
         if self.opening.isActive:
             return path
-        if self._way is None or self._way[0] is not path:
-            self._way = path, reversedPath(path)
-        return self._way[1]
+        if self._paths is None or self._paths[0] is not path:
+            self._paths = path, reversedPath(path)
+        return self._paths[1]
 
     @property
     def state(self) -> str:
@@ -261,10 +261,10 @@ class Connection:
         """Begin and end parts, as others have come so far; a DREQ will be answered by the closing."""
         opening, closing = self.opening, self.closing
         if closing is None and (opening.isEstablished or (opening.isOver and opening.lingers)):
-            patience = self._patience()
-            self.closing = closing = self._newClosing(patience)
+            retryPolicy = self._retryPolicy()
+            self.closing = closing = self._newClosing(retryPolicy)
             if opening.isEstablished:
-                self.alternate = self._newAlternate(patience)
+                self.alternate = self._newAlternate(retryPolicy)
             elif not isDREQ:
                 closing.linger(now)
             return True
@@ -272,16 +272,16 @@ class Connection:
             self.alternate.close(now)
         return False
 
-    def _newClosing(self, patience: Patience) -> Closing:
+    def _newClosing(self, retryPolicy: RetryPolicy) -> Closing:
         rest = lifetimeSeconds(min(self.opening.request.primary.localACKTimeout, LONGEST_SERVICE))
-        return Closing(self.localCommID, self.remoteCommID, self.remoteQPN, patience, rest)
+        return Closing(self.localCommID, self.remoteCommID, self.remoteQPN, retryPolicy, rest)
 
-    def _patience(self) -> Patience:
+    def _retryPolicy(self) -> RetryPolicy:
         request = self.opening.request
-        theirs = request.remoteCMResponseTimeout if self.opening.isActive else request.localCMResponseTimeout
-        return Patience(theirs, lifeTimeOf(request.primary), request.maxCMRetries)
+        peer = request.remoteCMResponseTimeout if self.opening.isActive else request.localCMResponseTimeout
+        return RetryPolicy(peer, lifeTimeOf(request.primary), request.maxCMRetries)
 
-    def _newAlternate(self, patience: Patience) -> Alternate:
+    def _newAlternate(self, retryPolicy: RetryPolicy) -> Alternate:
         opening = self.opening
         assert opening.reply is not None  # there is no connection without
         isActive, request, checkPath = opening.isActive, opening.request, self._judge
@@ -295,7 +295,7 @@ class Connection:
             isActive=isActive,
             primary=self.primary,
             alternate=first if first is None or isActive else reversedPath(first),
-            patience=patience,
+            retryPolicy=retryPolicy,
             isSupported=isAccepted,
             mayReload=self._mayReload,
             checkPath=lambda path: checkPath(path, request.pkey),

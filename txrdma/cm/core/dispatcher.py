@@ -15,7 +15,7 @@ from typing import Final, Union
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.events import ConnectionEstablished, Event, PathMigrated
-from txrdma.cm.core.exchange import LOW_BITS, Patience
+from txrdma.cm.core.exchange import LOW_BITS, RetryPolicy
 from txrdma.cm.core.sidr import Resolution
 from txrdma.cm.layouts.messages import (
     APR,
@@ -51,7 +51,7 @@ SLOT_SECONDS: Final = 0.01
 MOST_QUESTIONS: Final = 1024
 """SIDR_REQs of peers that are kept with their answers: a flood of others gets none."""
 
-_AGAIN: Final = Patience(18, 18, 2)
+_AGAIN: Final = RetryPolicy(18, 18, 2)
 """The time in which a SIDR_REQ may come again."""
 
 _TRIES: Final = 64
@@ -226,14 +226,14 @@ class Dispatcher:
         self.turned(managed, now)
         return managed
 
-    def resolve(self, question: SIDRREQ, path: IBPath, patience: Patience, now: float) -> Managed:
+    def resolve(self, question: SIDRREQ, path: IBPath, retryPolicy: RetryPolicy, now: float) -> Managed:
         """
         Send a SIDR_REQ; its request id is filled in.
 
         @raise ResourceExhausted: no request id is free.
         """
         number = self._freeNumber(self._questions)
-        managed = self._questions[number] = Managed(number, Resolution(patience), _toGSI(path))
+        managed = self._questions[number] = Managed(number, Resolution(retryPolicy), _toGSI(path))
         managed.resolution.ask(question.replace(requestID=number), self._random() & LOW_BITS, now)
         self.turned(managed, now)
         return managed

@@ -29,7 +29,7 @@ LOW_BITS: Final = 0xFFFFFFFF
 
 
 @frozen
-class Patience:
+class RetryPolicy:
     """
     The time after which a message is sent again, and how often.
 
@@ -54,9 +54,9 @@ class Patience:
     def _roundTripSeconds(self) -> float:
         return 2 * lifetimeSeconds(min(self.lifeTime, LONGEST_RESPONSE))
 
-    def by(self, path: CMPath) -> Patience:
+    def by(self, path: CMPath) -> RetryPolicy:
         """Patience with the same response timeout and retries on another path."""
-        return Patience(self.responseTimeout, lifeTimeOf(path), self.retries)
+        return RetryPolicy(self.responseTimeout, lifeTimeOf(path), self.retries)
 
 
 @frozen
@@ -94,7 +94,7 @@ class Core:
     """
 
     __slots__ = (
-        *("_again", "_events", "_heard", "_inputs", "_now", "_outgoing", "_patience", "_place"),
+        *("_again", "_events", "_message", "_inputs", "_now", "_outgoing", "_retryPolicy", "_place"),
         *("_retries", "_transaction", "deadlineSeconds"),
     )
     _table: Table[Any, Any]
@@ -102,12 +102,12 @@ class Core:
     _final: frozenset[str] = frozenset()
     """Names of states in which a program's requests are ignored: it hears of the end, or has heard of it."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, retryPolicy: RetryPolicy) -> None:
+        self._retryPolicy = retryPolicy
         self._events: list[Event] = []
         self._outgoing: list[Outgoing] = []
         self._again: Outgoing | None = None
-        self._heard: Any = None
+        self._message: Any = None
         self._transaction = 0
         self._retries = 0
         self._now = 0.0
@@ -140,9 +140,9 @@ class Core:
         @return: whether it was news: late and duplicate messages are none, though they may be answered.
         """
         place, events = self._place, len(self._events)
-        self._heard, self._transaction, self._now = message, transactionID, now
-        self._hear(message)
-        self._heard = None
+        self._message, self._transaction, self._now = message, transactionID, now
+        self._handleMessage(message)
+        self._message = None
         return self._place != place or len(self._events) > events
 
     def expired(self, now: float) -> None:
@@ -161,7 +161,7 @@ class Core:
         """Let go of the machine, as nothing happens any more: it holds this, too."""
         self._inputs = _OVER
 
-    def _hear(self, message: Layout) -> None:
+    def _handleMessage(self, message: Layout) -> None:
         raise NotImplementedError
 
     def _ask(self, what: str, now: float) -> bool:
@@ -179,7 +179,7 @@ class Core:
         getattr(self._inputs, what)()
         return True
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         self._events.append(event)
 
     def _send(self, message: Layout, transactionID: int | None = None) -> Outgoing:
@@ -191,13 +191,13 @@ class Core:
     def _sendUntilAnswered(self, message: Layout, transactionID: int) -> None:
         made = self._send(message, transactionID)
         self._again = Outgoing(message, made.transactionID, True)
-        self._retries = self._patience.retries
-        self.deadlineSeconds = self._now + self._patience.seconds
+        self._retries = self._retryPolicy.retries
+        self.deadlineSeconds = self._now + self._retryPolicy.seconds
 
     def _sendAgain(self) -> None:
         assert self._again is not None  # a deadline comes with it
         self._outgoing.append(self._again)
-        self.deadlineSeconds = self._now + self._patience.seconds
+        self.deadlineSeconds = self._now + self._retryPolicy.seconds
 
     def _stop(self) -> None:
         self._again = None
@@ -205,4 +205,4 @@ class Core:
 
     def _wait(self, code: int) -> None:
         """The peer takes longer: it sent an MRA with this service timeout."""
-        self.deadlineSeconds = self._now + self._patience.service(code)
+        self.deadlineSeconds = self._now + self._retryPolicy.service(code)

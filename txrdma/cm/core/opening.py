@@ -18,7 +18,7 @@ from txrdma.cm.core.events import (
     ConnectionRequested,
     ConnectionTimedOut,
 )
-from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, Patience
+from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, RetryPolicy
 from txrdma.cm.layouts.messages import (
     checkFits,
     checkPrivateData,
@@ -128,7 +128,7 @@ class Opening(Core):
         self._service = LONGEST_SERVICE
         self._private = b""
         self.isPeerToPeer = False
-        super().__init__(Patience(0, 0, 0))
+        super().__init__(RetryPolicy(0, 0, 0))
 
     @property
     def isOver(self) -> bool:
@@ -151,7 +151,7 @@ class Opening(Core):
         self.isActive = True
         self.request, self.transactionID, self.isPeerToPeer = request, transactionID, isPeerToPeer
         life = lifeTimeOf(request.primary)
-        self._patience = Patience(request.remoteCMResponseTimeout, life, request.maxCMRetries)
+        self._retryPolicy = RetryPolicy(request.remoteCMResponseTimeout, life, request.maxCMRetries)
         self._ask("connect", now)
 
     def accept(self, reply: REP, now: float) -> bool:
@@ -211,7 +211,7 @@ class Opening(Core):
         self._now = now
         self._inputs.confirmed()
 
-    def _hear(self, message: Layout) -> None:
+    def _handleMessage(self, message: Layout) -> None:
         if isinstance(message, REQ):
             self._receiveREQ(message)
         elif isinstance(message, REP):
@@ -290,32 +290,32 @@ class Opening(Core):
 
     def _takeRequest(self) -> None:
         self.isActive = False
-        self.request, self.transactionID = self._heard, self._transaction
+        self.request, self.transactionID = self._message, self._transaction
         self.remoteCommID = self.request.localCommID
         life = lifeTimeOf(self.request.primary)
-        self._patience = Patience(self.request.localCMResponseTimeout, life, self.request.maxCMRetries)
-        self._tell(ConnectionRequested(self.request))
+        self._retryPolicy = RetryPolicy(self.request.localCMResponseTimeout, life, self.request.maxCMRetries)
+        self._emit(ConnectionRequested(self.request))
 
     def _takeReply(self) -> None:
-        self.reply = self._heard
-        self.remoteCommID = self._heard.localCommID
-        self._tell(ConnectionReplied(self._heard))
+        self.reply = self._message
+        self.remoteCommID = self._message.localCommID
+        self._emit(ConnectionReplied(self._message))
 
     def _reportEstablished(self) -> None:
-        self._tell(ConnectionEstablished(self._heard if isinstance(self._heard, RTU) else None))
+        self._emit(ConnectionEstablished(self._message if isinstance(self._message, RTU) else None))
 
     def _reportRejected(self) -> None:
-        self.lingers = self.lingers or self._heard.reason == RejectReason.STALE_CONNECTION
-        self._tell(ConnectionRejected(self._heard))
+        self.lingers = self.lingers or self._message.reason == RejectReason.STALE_CONNECTION
+        self._emit(ConnectionRejected(self._message))
 
     def _reportTimedOut(self) -> None:
-        self._tell(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
+        self._emit(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
 
     def _linger(self) -> None:
         self.lingers = True
 
     def _waitLonger(self) -> None:
-        self._wait(self._heard.serviceTimeout)
+        self._wait(self._message.serviceTimeout)
 
 
 def _rank(request: REQ) -> tuple[bytes, int]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from txrdma.cm.core.events import ServiceRequested, ServiceResolved, ServiceTimedOut
-from txrdma.cm.core.exchange import Core, Patience
+from txrdma.cm.core.exchange import Core, RetryPolicy
 from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ
 from txrdma.kit.machines import Row, Table
 from txrdma.kit.wire import Layout
@@ -51,10 +51,10 @@ class Resolution(Core):
     __slots__ = ("_question", "_response")
     _final = frozenset({"DONE"})
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, retryPolicy: RetryPolicy) -> None:
         self._question = SIDRREQ()
         self._response = SIDRREP()
-        super().__init__(patience)
+        super().__init__(retryPolicy)
 
     @property
     def isOver(self) -> bool:
@@ -80,7 +80,7 @@ class Resolution(Core):
         """Give up a question: nobody has to be told."""
         return self._ask("cancel", now)
 
-    def _hear(self, message: Layout) -> None:
+    def _handleMessage(self, message: Layout) -> None:
         if isinstance(message, SIDRREQ):
             self._inputs.requested()
         elif isinstance(message, SIDRREP):
@@ -92,15 +92,15 @@ class Resolution(Core):
         self._sendUntilAnswered(self._question, self._transaction)
 
     def _reportResolved(self) -> None:
-        self._tell(ServiceResolved(self._heard))
+        self._emit(ServiceResolved(self._message))
 
     def _reportTimedOut(self) -> None:
-        self._tell(ServiceTimedOut())
+        self._emit(ServiceTimedOut())
 
     def _takeQuestion(self) -> None:
-        self._question = self._heard
+        self._question = self._message
         self._keep()
-        self._tell(ServiceRequested(self._heard))
+        self._emit(ServiceRequested(self._message))
 
     def _sendResponse(self) -> None:
         self._send(self._response)
@@ -110,7 +110,7 @@ class Resolution(Core):
         self._send(self._response)
 
     def _keep(self) -> None:
-        self.deadlineSeconds = self._now + self._patience.seconds * (1 + self._patience.retries)
+        self.deadlineSeconds = self._now + self._retryPolicy.seconds * (1 + self._retryPolicy.retries)
 
 
 _IDLE = "IDLE"

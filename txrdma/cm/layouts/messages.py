@@ -19,14 +19,14 @@ DREQ_PRIVATE_BYTES: Final = 220
 """Octets of private data in a DREQ."""
 
 
-def checkPrivateData(octets: bytes, room: int, what: str = "private data") -> None:
+def checkPrivateData(octets: bytes, maximum: int, what: str = "private data") -> None:
     """
     Check that a message has room for what a program wants to send in it.
 
     @raise InvalidRequest: there are more octets than the message has room for.
     """
-    if len(octets) > room:
-        raise InvalidRequest(f"the message has room for {room} bytes of {what}, not for {len(octets)}")
+    if len(octets) > maximum:
+        raise InvalidRequest(f"the message has room for {maximum} bytes of {what}, not for {len(octets)}")
 
 
 def checkFits(message: Layout) -> None:

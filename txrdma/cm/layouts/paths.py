@@ -80,10 +80,10 @@ def isPath(path: CMPath) -> bool:
 
 def areSame(one: CMPath, other: CMPath) -> bool:
     """True if two paths, seen from the same end, take the same way; LIDs count on InfiniBand links only."""
-    return _way(one) == _way(other)
+    return _endpointsOf(one) == _endpointsOf(other)
 
 
-def _way(path: CMPath) -> tuple[object, ...]:
+def _endpointsOf(path: CMPath) -> tuple[object, ...]:
     isRoCE = PERMISSIVE_LID in (path.localLID, path.remoteLID) or not (path.localLID or path.remoteLID)
     lids = () if isRoCE else (path.localLID, path.remoteLID)
     return path.localGID, path.remoteGID, path.flowLabel, path.serviceLevel, path.trafficClass, lids

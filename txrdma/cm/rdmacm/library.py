@@ -281,20 +281,20 @@ class Channel:
                 return None
             raise translated(code, "events of the kernel's communication manager can't be read")
         event = found.contents
-        said = event.parameters
+        fields = event.parameters
         happened = Happened(
             kind=EventKind(event.kind),
             identifier=event.identifier,
             listener=event.listener or 0,
             status=event.status,
             parameters=Parameters(
-                qpn=QPN(said.qpn),
-                responderResources=said.responderResources,
-                initiatorDepth=said.initiatorDepth,
-                retryCount=said.retryCount,
-                rnrRetryCount=said.rnrRetryCount,
-                privateData=ctypes.string_at(said.privateData, said.privateLength)
-                if said.privateData
+                qpn=QPN(fields.qpn),
+                responderResources=fields.responderResources,
+                initiatorDepth=fields.initiatorDepth,
+                retryCount=fields.retryCount,
+                rnrRetryCount=fields.rnrRetryCount,
+                privateData=ctypes.string_at(fields.privateData, fields.privateLength)
+                if fields.privateData
                 else b"",
             ),
         )
@@ -394,9 +394,9 @@ class Channel:
         return attributes
 
     def _withParameters(self, name: str, identifier: int, parameters: Parameters) -> None:
-        said = ctypes.create_string_buffer(parameters.privateData, len(parameters.privateData) or 1)
+        fields = ctypes.create_string_buffer(parameters.privateData, len(parameters.privateData) or 1)
         raw = _Parameters(
-            privateData=ctypes.cast(said, ctypes.c_void_p),
+            privateData=ctypes.cast(fields, ctypes.c_void_p),
             privateLength=len(parameters.privateData),
             responderResources=parameters.responderResources,
             initiatorDepth=parameters.initiatorDepth,

@@ -244,12 +244,12 @@ class KernelConnection:
         )
         self.manager.counters["sent REQ"] += 1
 
-    def _replied(self, said: Parameters) -> None:
+    def _replied(self, parameters: Parameters) -> None:
         channel = self.manager.channel
         prepared = channel.prepared(self.identifier)
         self.manager.counters["received REP"] += 1
         self.request = requestSent(self.request, channel.ends(self.identifier), prepared)
-        self.reply, self.state = replyOf(said, prepared), "REP_RCVD"
+        self.reply, self.state = replyOf(parameters, prepared), "REP_RCVD"
         self._happened(ConnectionReplied(self.reply))
 
     def _disconnected(self) -> None:

@@ -46,18 +46,18 @@ def _partition(ends: Ends, prepared: Prepared) -> int:
     return DEFAULT_PKEY if prepared.isGlobal and not prepared.dlid else ends.pkey
 
 
-def requestOf(serviceID: int, ends: Ends, said: Parameters, prepared: Prepared) -> REQ:
+def requestOf(serviceID: int, ends: Ends, parameters: Parameters, prepared: Prepared) -> REQ:
     """The REQ of a peer, with addresses before the private data as on the wire."""
     (source, port), (destination, _) = ends.destination, ends.source
-    header = IPAddresses(source, port, destination).toPrivateData(said.privateData)
+    header = IPAddresses(source, port, destination).toPrivateData(parameters.privateData)
     return REQ(
         serviceID=serviceID,
-        localQPN=said.qpn,
+        localQPN=parameters.qpn,
         startingPSN=prepared.sqPSN,
         pathMTU=PathMTU(prepared.pathMTU),
         pkey=_partition(ends, prepared),
-        responderResources=said.initiatorDepth,  # of the peer: it serves what we begin
-        initiatorDepth=said.responderResources,
+        responderResources=parameters.initiatorDepth,  # of the peer: it serves what we begin
+        initiatorDepth=parameters.responderResources,
         retryCount=prepared.retryCount,
         rnrRetryCount=prepared.rnrRetry,
         primary=reversedPath(pathFrom(ends, prepared)),
@@ -76,13 +76,13 @@ def requestSent(request: REQ, ends: Ends, prepared: Prepared) -> REQ:
     )
 
 
-def replyOf(said: Parameters, prepared: Prepared) -> REP:
+def replyOf(parameters: Parameters, prepared: Prepared) -> REP:
     """The REP of a peer."""
     return REP(
         localQPN=prepared.destinationQPN,
         startingPSN=prepared.sqPSN,
-        responderResources=said.initiatorDepth,
-        initiatorDepth=said.responderResources,
+        responderResources=parameters.initiatorDepth,
+        initiatorDepth=parameters.responderResources,
         rnrRetryCount=prepared.rnrRetry,
-        privateData=said.privateData.ljust(REP_PRIVATE_BYTES, b"\0"),
+        privateData=parameters.privateData.ljust(REP_PRIVATE_BYTES, b"\0"),
     )

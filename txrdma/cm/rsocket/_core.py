@@ -140,7 +140,7 @@ class RSocket:
         self._own = self._peer = ConnectionData()
         self._peerAt = 0
         self._wanted: Control | None = None
-        self._said: Control | None = None
+        self._sentControl: Control | None = None
         self._isProbing = False
         self.isReadable = self.isWritable = True
         self.isOver = self.wasCut = self.hasParted = False
@@ -242,7 +242,7 @@ class RSocket:
 
     def unmap(self, index: int) -> None:
         """Tell the peer that memory is mapped no more, if it is to hear anything more."""
-        self._mappings.unmap(index, not (self.isOver or self._said is Control.DISCONNECT))
+        self._mappings.unmap(index, not (self.isOver or self._sentControl is Control.DISCONNECT))
 
     def writeMapped(self, offset: int, data: bytes) -> int | None:
         """
@@ -279,13 +279,13 @@ class RSocket:
         elif operation == Kind.CREDITS:
             self._sending.credited(value, length > 0)
         elif operation == Kind.CONTROL:
-            self._told(value)
+            self._controlReceived(value)
         elif operation == Kind.MAPPING:
             self._mappings.told(value)
         elif operation != IGNORED:
             raise PeerViolation(f"operation {operation} has no meaning")
 
-    def _told(self, value: int) -> None:
+    def _controlReceived(self, value: int) -> None:
         if value == Control.DISCONNECT:
             self.wasCut = self.wasCut or not self.isDelivered
             self.drop()
@@ -293,7 +293,7 @@ class RSocket:
             self.isReadable = False
         elif value == Control.SHUTDOWN:
             self.isReadable = False
-            if self._said is not None:
+            if self._sentControl is not None:
                 self.isOver = True
             elif self._wanted is not None:
                 self._wanted = Control.DISCONNECT
@@ -313,19 +313,19 @@ class RSocket:
                 return True
             return sending.backlog > 0 or self._wanted is not None or len(self._orders) > 0
         self._controlsFlying -= 1
-        if self._said is Control.DISCONNECT and not self._flying:
+        if self._sentControl is Control.DISCONNECT and not self._flying:
             self.hasParted = True
         return True
 
     def outgoing(self) -> list[Post]:
         """The messages that can be posted now, which are to be posted in that order."""
         posts: list[Post] = []
-        if self.isOver or self._said is Control.DISCONNECT:
+        if self.isOver or self._sentControl is Control.DISCONNECT:
             return posts
         if self._controlsFlying < CONTROLS:
             grant = self._receiving.due()
             if grant is not None:
-                posts.append(self._tell(grant.limit, grant.half))
+                posts.append(self._creditMessage(grant.limit, grant.half))
         sending = self._sending
         while sending.backlog and (post := sending.next()) is not None:
             self._flying.append(True)
@@ -334,7 +334,7 @@ class RSocket:
             pass
         wanted = None if sending.backlog or self._orders else self._wanted
         if wanted is not None and self._controlsFlying < CONTROLS:
-            self._wanted, self._said = None, wanted
+            self._wanted, self._sentControl = None, wanted
             posts.append(self._control(Post(0, 0, 0, _NO_KEY, immediate(Kind.CONTROL, wanted))))
         if self._isProbing and not self._flying:
             posts.append(self._control(Post(0, 0, 0, _NO_KEY, None)))
@@ -373,7 +373,7 @@ class RSocket:
             self._flying.append(True)
         return False
 
-    def _tell(self, limit: int, half: int | None) -> Post:
+    def _creditMessage(self, limit: int, half: int | None) -> Post:
         """The message that gives credits, and the target if there is one."""
         number = immediate(Kind.CREDITS, limit)
         if half is None:
@@ -414,9 +414,9 @@ def understood(privateData: bytes) -> ConnectionData:
 
     @raise WireError: they are too short, of another version, or tell of no table.
     """
-    said = ConnectionData.decode(privateData)
-    if said.version != VERSION:
-        raise WireError("ConnectionData", 0, f"rsockets of version {said.version}, not {VERSION}")
-    if not said.tableLength:
+    connectionData = ConnectionData.decode(privateData)
+    if connectionData.version != VERSION:
+        raise WireError("ConnectionData", 0, f"rsockets of version {connectionData.version}, not {VERSION}")
+    if not connectionData.tableLength:
         raise WireError("ConnectionData", 20, "a table without targets")
-    return said
+    return connectionData

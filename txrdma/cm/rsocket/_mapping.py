@@ -118,13 +118,13 @@ class Mappings:
         self.events: list[Event] = []
         self._table = table
         self._kind: type[Mapped] | type[LittleMapped] = LittleMapped if isLittle else Mapped
-        self._room = self._number = self._after = 0
+        self._capacity = self._number = self._after = 0
         self._own: dict[int, Place] = {}
         self._peers: dict[int, Place] = {}
 
-    def begin(self, room: int) -> None:
+    def begin(self, capacity: int) -> None:
         """Begin with the entries for which the peer's table has room."""
-        self._room = room
+        self._capacity = capacity
 
     # Memory of this end
 
@@ -140,26 +140,26 @@ class Mappings:
         for each in self._own.values():
             if offset < each.offset + each.length and each.offset < offset + length:
                 raise InvalidRequest(f"{each.length} bytes at offset {each.offset} are mapped already")
-        if len(self._own) >= self._room:
-            raise ResourceExhausted(f"the peer has room for {self._room} mappings")
+        if len(self._own) >= self._capacity:
+            raise ResourceExhausted(f"the peer has room for {self._capacity} mappings")
 
     def map(self, place: Place) -> int:
         """Have the peer told of memory that C{check} has found to be fine; the number of its entry."""
         # The peer may still read an entry whose memory is closed: it comes last.
-        order = (*range(self._after, self._room), *range(self._after))
+        order = (*range(self._after, self._capacity), *range(self._after))
         index: int = next(number for number in order if number not in self._own)
         self._after = index + 1
         self._own[index] = place
-        self._tell(index, place)
+        self._announce(index, place)
         return index
 
     def unmap(self, index: int, mustNotify: bool) -> None:
         """Use an entry no more, and have the peer told that it stands for no memory."""
         place = self._own.pop(index)
         if mustNotify:
-            self._tell(index, Place(place.offset, 0, 0, RKey(0)))
+            self._announce(index, Place(place.offset, 0, 0, RKey(0)))
 
-    def _tell(self, index: int, place: Place) -> None:
+    def _announce(self, index: int, place: Place) -> None:
         self.orders.append(Entry(index, place))
         self.held += MAPPED_BYTES
 

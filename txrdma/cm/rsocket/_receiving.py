@@ -45,7 +45,7 @@ class Receiving:
         self.half = len(buffer) // 2
         self._lengths: deque[int] = deque()
         self._writes = self._reads = 0
-        self._told = self._read = self._nextHalf = self.half
+        self._offered = self._read = self._nextHalf = self.half
         self._sequence = 0
         self._due = credits // 2
 
@@ -55,11 +55,11 @@ class Receiving:
 
         @raise PeerViolation: it had no room for so many, or no credit.
         """
-        if length > self._told or length > self.half - self._writes % self.half:
+        if length > self._offered or length > self.half - self._writes % self.half:
             raise PeerViolation(f"it has written {length} bytes, beyond what it was told")
         if len(self._lengths) >= self._credits:
             raise PeerViolation("it has sent more messages than it has credits for")
-        self._told -= length
+        self._offered -= length
         self._writes = (self._writes + length) % len(self._buffer)
         self._lengths.append(length)
         self.unread += length
@@ -87,6 +87,6 @@ class Receiving:
         if not isHalfRead:
             return Grant(limit, None)
         self._read -= self.half
-        self._told += self.half
+        self._offered += self.half
         half, self._nextHalf = self._nextHalf, self.half - self._nextHalf
         return Grant(limit, half)

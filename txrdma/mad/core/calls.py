@@ -390,8 +390,8 @@ class Calls:
         elif datagram[1] != _DIRECTED and not self._port.isFrom(envelope, call.path):
             self._wrongSource(call)
         else:
-            said = f"{call.rpc.name}: the answer has {len(datagram)} bytes instead of {MAD_LENGTH}"
-            self._fail(call, MADClassError(said, call.rpc, call.path, call.datagram, datagram))
+            reason = f"{call.rpc.name}: the answer has {len(datagram)} bytes instead of {MAD_LENGTH}"
+            self._fail(call, MADClassError(reason, call.rpc, call.path, call.datagram, datagram))
 
     def _callOf(self, datagram: bytes) -> Call | None:
         """Open call of this transaction ID and class; None without one."""
@@ -406,8 +406,8 @@ class Calls:
             else:
                 self._packets.append((call.datagram, call.path, call.timeoutSeconds))
         for call in due.late:
-            said = f"{call.rpc.name}: {why}{silenceHint(call.rpc, call.path, call.keys.mkey)}"
-            self._fail(call, MADTimeoutError(said, call.rpc, call.path, call.datagram))
+            reason = f"{call.rpc.name}: {why}{silenceHint(call.rpc, call.path, call.keys.mkey)}"
+            self._fail(call, MADTimeoutError(reason, call.rpc, call.path, call.datagram))
 
     def _hasBegun(self, call: Call) -> bool:
         """True if an RMPP transfer of the request or of the answer is on its way."""
@@ -426,11 +426,11 @@ class Calls:
 
     def _refused(self, call: Call, status: int, datagram: bytes, now: float) -> None:
         """Handle an error status: wait after BUSY, follow REDIRECT, or fail the call."""
-        said = MADStatus(status)
-        if said.isBusy and self._transactions.busy(call, now):
+        refusal = MADStatus(status)
+        if refusal.isBusy and self._transactions.busy(call, now):
             return
         why = ""
-        if said.isRedirect and call.rpc.managementClass != _SUBN:
+        if refusal.isRedirect and call.rpc.managementClass != _SUBN:
             target = redirected(call.path, datagram)
             if target is not None and call.redirections < MOST_REDIRECTIONS:
                 self.forget(call)

@@ -154,10 +154,10 @@ def _framed(
     log = b""
     if kind is CongMgtFormat and header.attributeID == _CONGESTION_LOG:
         log, payload = payload[:_LOG_DATA], payload[_LOG_DATA:]
-    room = 256 - kind.dataOffset  # type: ignore[attr-defined]  # every frame has it
-    if len(payload) > room:
-        raise InvalidRequest(f"{len(payload)} bytes are more than the {room} of {kind.__name__}")
-    content = payload.ljust(room, b"\0")
+    capacity = 256 - kind.dataOffset  # type: ignore[attr-defined]  # every frame has it
+    if len(payload) > capacity:
+        raise InvalidRequest(f"{len(payload)} bytes are more than the {capacity} of {kind.__name__}")
+    content = payload.ljust(capacity, b"\0")
     if kind is SAFormat:
         return SAFormat(
             header=header,

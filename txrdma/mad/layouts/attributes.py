@@ -149,8 +149,8 @@ def mask(width: int, names: type[enum.IntFlag]) -> Any:
     """A field of bits with names."""
 
     def shown(number: int) -> str:
-        said = ", ".join(setBits(number, names))
-        return f"{number:#0{-(-width // 4) + 2}x}" + (f" ({said})" if said else "")
+        decoded = ", ".join(setBits(number, names))
+        return f"{number:#0{-(-width // 4) + 2}x}" + (f" ({decoded})" if decoded else "")
 
     return bits(width, shown=shown)
 
@@ -202,9 +202,9 @@ def carried(verbs: str, but: str = "") -> Iterator[str]:
 
     @param verbs: C{"Get Set"}; C{but} names classes to leave out: C{"Subn SubnAdm"}.
     """
-    for prefix, theirs in _METHODS_OF.items():
+    for prefix, suffixes in _METHODS_OF.items():
         if prefix not in but.split():
-            yield from (prefix + verb for verb in theirs.split() if verb in verbs.split())
+            yield from (prefix + verb for verb in suffixes.split() if verb in verbs.split())
 
 
 def attribute(
@@ -276,8 +276,8 @@ def _named(field: Field, value: Any) -> Any:
 
 def _plainText(raw: bytes) -> object:
     """A text; or its bytes, where the text would not be all."""
-    said = text(raw)
-    return said if said.encode().ljust(len(raw), b"\0") == raw else {"hex": raw.hex()}
+    decoded = text(raw)
+    return decoded if decoded.encode().ljust(len(raw), b"\0") == raw else {"hex": raw.hex()}
 
 
 def lines(layout: Layout, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -61,9 +61,9 @@ _NAMES: Final[dict[int, tuple[type[IntFlag] | None, type[IntFlag] | None]]] = {
 def capabilitiesOf(info: ClassPortInfo, managementClass: int) -> list[str]:
     """Names of the capabilities in the ClassPortInfo of an agent of this class."""
     first, second = _NAMES.get(managementClass, (None, None))
-    said = setBits(info.capabilityMask, ClassCapability)
+    names = setBits(info.capabilityMask, ClassCapability)
     if first is not None:
-        said += setBits(info.capabilityMask, first)
+        names += setBits(info.capabilityMask, first)
     if second is not None:
-        said += setBits(info.capabilityMask2, second)
-    return said
+        names += setBits(info.capabilityMask2, second)
+    return names

@@ -27,14 +27,16 @@ def summary(datagram: bytes) -> str:
     status = header.status
     if header.managementClass is ManagementClass.SUBN_DIRECTED:
         status &= 0x7FFF
-    said = f"{header.managementClass.name} {header.method.name} {what} modifier {header.attributeModifier:#x}"
-    said += f" TID {header.transactionID:#x}"
+    output = (
+        f"{header.managementClass.name} {header.method.name} {what} modifier {header.attributeModifier:#x}"
+    )
+    output += f" TID {header.transactionID:#x}"
     hasParts: bool = formatOf(header.managementClass).hasRMPP  # type: ignore[attr-defined]  # every frame has it
     if hasParts and len(datagram) >= MADHeader.size + RMPPHeader.size:
-        said += _part(RMPPHeader.decode(datagram, MADHeader.size))
+        output += _part(RMPPHeader.decode(datagram, MADHeader.size))
     if status:
-        said += f" status {status:#06x} ({MADStatus(status).words(header.managementClass)})"
-    return said
+        output += f" status {status:#06x} ({MADStatus(status).words(header.managementClass)})"
+    return output
 
 
 def _part(rmpp: RMPPHeader) -> str:
@@ -55,15 +57,15 @@ def dumped(datagram: bytes, level: int = 2) -> str:
     @param level: 1 is its summary, 2 adds the fields of its frame and of its attribute, 3 its bytes.
     """
     try:
-        said = [summary(datagram)]
+        output = [summary(datagram)]
         if level >= 2:
-            said += _fields(datagram)
+            output += _fields(datagram)
     except WireError as error:
-        said = [f"{len(datagram)} bytes: {error}"]
+        output = [f"{len(datagram)} bytes: {error}"]
         level = 3
     if level >= 3:
-        said += [f"{at:#06x}  {datagram[at : at + 16].hex(' ', 4)}" for at in range(0, len(datagram), 16)]
-    return "\n".join(said)
+        output += [f"{at:#06x}  {datagram[at : at + 16].hex(' ', 4)}" for at in range(0, len(datagram), 16)]
+    return "\n".join(output)
 
 
 def payloadOf(datagram: bytes) -> Attribute | None:

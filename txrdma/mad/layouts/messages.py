@@ -61,17 +61,17 @@ class MADStatus(int):
 
     def words(self, managementClass: int) -> str:
         """Status in words; empty for success."""
-        said = []
+        parts = []
         if self.isBusy:
-            said.append("busy")
+            parts.append("busy")
         if self.isRedirect:
-            said.append("redirected")
+            parts.append("redirected")
         if self.code:
-            said.append(self._CODES.get(self.code, f"reserved code {self.code}"))
+            parts.append(self._CODES.get(self.code, f"reserved code {self.code}"))
         if self.classCode:
             known = SA_STATUS if managementClass == ManagementClass.SUBN_ADM else {}
-            said.append(known.get(self.classCode, f"class status {self.classCode:#x}"))
-        return ", ".join(said)
+            parts.append(known.get(self.classCode, f"class status {self.classCode:#x}"))
+        return ", ".join(parts)
 
 
 SA_STATUS: Final = {

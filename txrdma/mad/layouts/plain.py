@@ -13,11 +13,11 @@ T = TypeVar("T", bound=Layout)
 
 def text(raw: bytes) -> str:
     """Text of UTF-8 bytes up to the first zero; invalid bytes and unprintable characters are replaced."""
-    said = raw.partition(b"\0")[0].decode("utf-8", "replace")
+    decoded = raw.partition(b"\0")[0].decode("utf-8", "replace")
     return (
-        said
-        if said.isprintable()
-        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in said)
+        decoded
+        if decoded.isprintable()
+        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in decoded)
     )
 
 

@@ -98,8 +98,8 @@ def extendedSpeed2Text(mask: int) -> str:
 
 def vendorSpeedText(mask: int) -> str:
     """Lane speeds of a vendor's own as text: C{"FDR10 (0x01)"}."""
-    said = ", ".join(flag.name for flag in VendorLinkSpeed if mask & flag and flag.name is not None)
-    return f"{said} ({mask:#04x})" if said else f"{mask:#04x}"
+    text = ", ".join(flag.name for flag in VendorLinkSpeed if mask & flag and flag.name is not None)
+    return f"{text} ({mask:#04x})" if text else f"{mask:#04x}"
 
 
 def lanesText(code: int) -> str:
@@ -111,10 +111,10 @@ _LANES_OF: Final = {1: "VL0", 2: "VL0-1", 3: "VL0-3", 4: "VL0-7", 5: "VL0-14"}
 
 
 def _alternatives(names: Mapping[Any, str], mask: int) -> str:
-    said = [name for flag, name in names.items() if mask & flag]
+    text = [name for flag, name in names.items() if mask & flag]
     if not mask or mask & ~sum(names):
-        said.append(f"undefined ({mask})")
-    return " or ".join(said)
+        text.append(f"undefined ({mask})")
+    return " or ".join(text)
 
 
 class Rate(Code):

@@ -56,7 +56,7 @@ Requests that answers to one batch bring about are sent together: ibsim is woken
 the most.
 """
 
-_ROOM: Final = 4 << 20
+_BUFFER_BYTES: Final = 4 << 20
 _SMALLEST_IDENTIFIER: Final = 1 << 22
 """Smallest identifier of a client; those of other clients are process IDs, which are lower."""
 
@@ -302,17 +302,17 @@ class IbsimPort:
         self._control.connect(_abstract(self._base, "ctl"))
         asked = _CONNECT.pack(identifier, 0, isSM, node.encode()[:31])
         try:
-            told = self._ask(ControlType.CONNECT, asked)
+            reply = self._ask(ControlType.CONNECT, asked)
         except DeviceUnavailable as error:
             if isinstance(error.__cause__, OSError):
                 raise
             raise DeviceUnavailable(f"ibsim has no node {node!r}, or no place for one client more") from None
-        self._slot = int.from_bytes(told[:4], "little")
+        self._slot = int.from_bytes(reply[:4], "little")
         self._socket.connect(_abstract(self._base, f"out{self._slot}"))
         self._socket.setblocking(False)
         self._batches = Batches(self._socket.fileno(), _LENGTH)
         for which in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            self._socket.setsockopt(socket.SOL_SOCKET, which, _ROOM)
+            self._socket.setsockopt(socket.SOL_SOCKET, which, _BUFFER_BYTES)
 
     def _bind(self) -> int:
         """Bind names that no other client has: ibsim ends when it finds no data socket of ours."""
@@ -338,17 +338,17 @@ class IbsimPort:
         )
         try:
             self._control.send(asked.encode())
-            told = Control.decode(self._control.recv(80))
+            reply = Control.decode(self._control.recv(80))
             # To the one before us, who had our name; or to a question of ours that took too long.
-            while told.type not in (kind, ControlType.ERROR):
-                told = Control.decode(self._control.recv(80))
+            while reply.type not in (kind, ControlType.ERROR):
+                reply = Control.decode(self._control.recv(80))
         except OSError as error:
             if isinstance(error, ConnectionError):  # else a port that only serves never hears of it
                 self._lost(error)
             raise DeviceUnavailable(f"ibsim does not answer {kind.name}: {error}") from error
-        if told.type is ControlType.ERROR:
+        if reply.type is ControlType.ERROR:
             raise DeviceUnavailable(f"ibsim refuses {kind.name}")
-        return told.content
+        return reply.content
 
     def _lost(self, error: OSError) -> None:
         if self._closed:

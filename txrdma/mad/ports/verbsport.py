@@ -492,5 +492,5 @@ def grhFields(grh: bytes) -> tuple[GID, GID, int, int, int]:
         ip = IPv4.decode(grh, 20)
         source, destination = (GID(bytes(10) + b"\xff\xff" + raw) for raw in (ip.source, ip.destination))
         return source, destination, ip.typeOfService, 0, ip.timeToLive
-    way = GRH.decode(grh)
-    return way.sgid, way.dgid, way.trafficClass, way.flowLabel, way.hopLimit
+    header = GRH.decode(grh)
+    return header.sgid, header.dgid, header.trafficClass, header.flowLabel, header.hopLimit

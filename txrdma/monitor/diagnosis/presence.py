@@ -67,7 +67,7 @@ class Presence:
     def __init__(self, forgetSeconds: float = FORGET_SECONDS, mostGone: int = MOST_GONE) -> None:
         self._forgetSeconds = forgetSeconds
         self._mostGone = mostGone
-        self._came: dict[Any, float] = {}
+        self._appeared: dict[Any, float] = {}
         self.present: Mapping[GUID, tuple[str, str]] = {}
         self.linked: Mapping[Link, tuple[str, str]] = {}
         self.nodes: dict[GUID, Gone] = {}
@@ -167,23 +167,23 @@ class Presence:
 
     def _noteTimes(self, nodes: Collection[GUID], links: Collection[Link], now: float) -> None:
         """Note since when nodes and links are there; those of the first sweep count as always there."""
-        known: dict[Any, float] = self._came
-        came = self._came = {}
+        known: dict[Any, float] = self._appeared
+        appeared = self._appeared = {}
         several: tuple[tuple[Any, Any, Any], ...] = (
             (nodes, self.present, self.nodes),
             (links, self.linked, self.links),
         )
         for present, before, gone in several:
             for key in present:
-                came[key] = known.get(key, now if before and key not in before else -inf)
+                appeared[key] = known.get(key, now if before and key not in before else -inf)
             for key in gone:
-                came[key] = known.get(key, -inf)
+                appeared[key] = known.get(key, -inf)
 
     def _bound(self, gone: dict[Any, Gone]) -> None:
         """Forget who was there for the shortest time, while there are too many."""
         excess = len(gone) - self._mostGone
         if excess > 0:
-            shortest = sorted(gone, key=lambda key: gone[key].since - self._came.get(key, -inf))
+            shortest = sorted(gone, key=lambda key: gone[key].since - self._appeared.get(key, -inf))
             for key in shortest[:excess]:
                 del gone[key]
 

@@ -89,8 +89,8 @@ class Tallies(Generic[Place]):
         self._limits.clear()
         for limit in limits:
             self._limits.setdefault(limit.counter, []).append(limit)
-        kept = {limit for several in self._limits.values() for limit in several}
-        self._tallies = {key: tally for key, tally in self._tallies.items() if key[1] in kept}
+        current = {limit for several in self._limits.values() for limit in several}
+        self._tallies = {key: tally for key, tally in self._tallies.items() if key[1] in current}
 
     def __len__(self) -> int:
         """Number of tallies that are not known to be zero."""

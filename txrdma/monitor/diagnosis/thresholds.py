@@ -281,9 +281,9 @@ class ErrorThresholds:
     def _expire(self, now: float) -> None:
         oldest = now - self._flaps.seconds
         for place, downs in list(self._downs.items()):
-            kept = [one for one in downs if one[0] > oldest]
-            if kept:
-                self._downs[place] = kept
+            recent = [one for one in downs if one[0] > oldest]
+            if recent:
+                self._downs[place] = recent
             else:
                 del self._downs[place]
                 self._links.pop(place, None)

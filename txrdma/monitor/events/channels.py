@@ -257,10 +257,10 @@ def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> Email
     raised = [one for one in alerts if one.isRaised]
     cleared = [one for one in alerts if not one.isRaised]
     first = (raised or cleared)[0].finding
-    said = f"{first['kind']} at {first['where']}" + (" cleared" if not raised else "")
+    subject = f"{first['kind']} at {first['where']}" + (" cleared" if not raised else "")
     more = f" and {len(alerts) - 1} more" if len(alerts) > 1 else ""
     message = EmailMessage()
-    message["Subject"] = "".join(each if each.isprintable() else " " for each in f"[fabric] {said}{more}")
+    message["Subject"] = "".join(each if each.isprintable() else " " for each in f"[fabric] {subject}{more}")
     message["From"] = settings.sender
     message["To"] = ", ".join(settings.receivers)
     message["Date"] = formatdate(now)

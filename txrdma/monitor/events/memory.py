@@ -96,8 +96,8 @@ class MonitorMemory:
         self._entries = {_nameOf(entry): _stateOf(entry) for entry in entries}
         self._findingLog.restore(entries, heldUntil)
 
-    def _read(self, room: str) -> Iterator[tuple[str, Any]]:
-        return ((name, json.loads(value)) for name, value in self._store.remembered(room))
+    def _read(self, category: str) -> Iterator[tuple[str, Any]]:
+        return ((name, json.loads(value)) for name, value in self._store.remembered(category))
 
     def skip(self, now: float) -> None:
         """Begin without what a former process has stored; what is stored from now on is later than that."""
@@ -138,16 +138,16 @@ class MonitorMemory:
         self._number = journal.number
 
     def _differences(
-        self, room: str, now: Mapping[Any, Any], row: Callable[[Any], list[Any]]
+        self, category: str, now: Mapping[Any, Any], row: Callable[[Any], list[Any]]
     ) -> Iterator[Remembered]:
-        before, self._seen[room] = self._seen.get(room, {}), now
+        before, self._seen[category] = self._seen.get(category, {}), now
         if before is now or before == now:
             return
         for name in before.keys() - now.keys():
-            yield room, _textOf(name), None
+            yield category, _textOf(name), None
         for name, value in now.items():
             if before.get(name) != value:
-                yield room, _textOf(name), json.dumps(row(value))
+                yield category, _textOf(name), json.dumps(row(value))
 
 
 # Values as JSON can carry them.
@@ -205,8 +205,8 @@ def _changeOf(row: list[Any]) -> Change:
 
 def _entryRow(entry: Entry) -> list[Any]:
     found = entry.finding
-    said = [found.where, found.text, _guidText(found.guid), found.port]
-    return [list(entry.key), said, entry.firstSeen, entry.lastSeen, entry.clearedAt, entry.times]
+    columns = [found.where, found.text, _guidText(found.guid), found.port]
+    return [list(entry.key), columns, entry.firstSeen, entry.lastSeen, entry.clearedAt, entry.times]
 
 
 def _entryOf(row: list[Any]) -> Entry:

@@ -284,7 +284,9 @@ def causeText(causes: Mapping[Place, Mapping[str, int]], counters: Collection[st
     """
     for counter in counters:
         for cause, text in CAUSES.get(counter, {}).items():
-            series = [(_ofPort(place), told[cause]) for place, told in causes.items() if cause in told]
+            series = [
+                (_ofPort(place), byCause[cause]) for place, byCause in causes.items() if cause in byCause
+            ]
             if series:
                 yield family(f"infiniband_{CAUSE_FAMILIES[cause]}_total", "counter", text, series)
 

@@ -51,7 +51,7 @@ _UNITS: Final = ("", "k", "M", "G", "T", "P")
 # Values.
 
 
-def moment(at: float, now: float) -> Tag:
+def timeTag(at: float, now: float) -> Tag:
     """Time of an event: how long ago, and exactly in its tooltip."""
     exact = datetime.fromtimestamp(at, timezone.utc)
     text = exact.strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -169,8 +169,8 @@ def sortable(path: str, query: dict[str, Any], text: str, column: str) -> Tag:
     now = query.get("sort") or ""
     other = f"-{column}" if now == column else column
     mark = " ▲" if now == column else " ▼" if now == f"-{column}" else ""
-    kept = {name: value for name, value in query.items() if value and name not in ("sort", "offset")}
-    return tags.a(f"{text}{mark}", href=f"{path}?{urlencode({**kept, 'sort': other})}")
+    parameters = {name: value for name, value in query.items() if value and name not in ("sort", "offset")}
+    return tags.a(f"{text}{mark}", href=f"{path}?{urlencode({**parameters, 'sort': other})}")
 
 
 def pager(path: str, query: dict[str, Any], total: int) -> Part:
@@ -178,10 +178,10 @@ def pager(path: str, query: dict[str, Any], total: int) -> Part:
     offset, limit = query["offset"], query["limit"]
     if total <= limit and not offset:
         return tags.p(f"{total} in all", class_="pager")
-    kept = {name: value for name, value in query.items() if value and name != "offset"}
+    parameters = {name: value for name, value in query.items() if value and name != "offset"}
 
     def to(at: int, text: str) -> Tag:
-        return tags.a(text, href=f"{path}?{urlencode({**kept, 'offset': max(0, at)})}")
+        return tags.a(text, href=f"{path}?{urlencode({**parameters, 'offset': max(0, at)})}")
 
     return tags.nav(
         to(offset - limit, "← Before") if offset else "",
@@ -260,7 +260,7 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
     @param path: path of the page in the menu.
     @param drawing: one of L{SCRIPTS}; C{""} for none.
     """
-    said, colour = health(context)
+    verdict, colour = health(context)
     scripts = ("monitor.js", *SCRIPTS.get(drawing, ()))
     return tags.html(
         tags.head(
@@ -277,7 +277,9 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
             tags.a("Skip to the content", href="#main", class_="skip"),
             tags.header(
                 tags.a("Fabric monitor", href="/", class_="brand"),
-                tags.a(said, href="/findings", id="health", class_=f"badge {colour}", **{"data-live": "yes"}),
+                tags.a(
+                    verdict, href="/findings", id="health", class_=f"badge {colour}", **{"data-live": "yes"}
+                ),
                 tags.nav(
                     tags.ul(
                         [

@@ -29,7 +29,6 @@ from txrdma.monitor.web.layout import (
     frame,
     gauge,
     health,
-    moment,
     nodeLink,
     pager,
     Part,
@@ -39,6 +38,7 @@ from txrdma.monitor.web.layout import (
     sortable,
     table,
     tags,
+    timeTag,
     title,
 )
 from txrdma.monitor.web.parameters import listing, Parameter, TIME
@@ -85,7 +85,7 @@ class Page:
 
 
 def _overview(context: PageContext, values: Values) -> Tag:
-    said, colour = health(context)
+    verdict, colour = health(context)
     fabric, poller = context.fabric, context.poller
     switches = sum(node.isSwitch for node in fabric.nodes.values())
     gone = len(poller.presence.nodes) + len(poller.presence.links)
@@ -108,7 +108,7 @@ def _overview(context: PageContext, values: Values) -> Tag:
         "Overview",
         [
             tags.section(
-                tags.p(said, class_="said"),
+                tags.p(verdict, class_="said"),
                 tags.p(
                     "Nothing is wrong with any node, port or link."
                     if colour == "ok"
@@ -411,7 +411,7 @@ def _findings(context: PageContext, values: Values) -> Tag:
     closed = FINDINGS.select(context, reversed(context.poller.findingLog.closed), values)[:100]
     severities = [("", "all"), *((severity, severity) for severity in SEVERITIES)]
     rows = [
-        [*row[:3], moment(entry.clearedAt or entry.lastSeen, context.now)]
+        [*row[:3], timeTag(entry.clearedAt or entry.lastSeen, context.now)]
         for row, entry in zip(findingRows(context, closed), closed, strict=True)
     ]
     return frame(
@@ -505,14 +505,14 @@ def _resolved(context: PageContext, text: str) -> tuple[Node | None, str]:
 
 async def _trace(context: PageContext, values: Values) -> Tag:
     begin, end = values["from"] or "", values["to"] or ""
-    told: list[Part] = []
+    traces: list[Part] = []
     if begin and end:
         first, why = _resolved(context, begin)
         last, whyLast = _resolved(context, end)
         if first is None or last is None:
-            told = [tags.p(why or whyLast, class_="empty", role="alert")]
+            traces = [tags.p(why or whyLast, class_="empty", role="alert")]
         else:
-            told = [_way(await traced(context, first, last))]
+            traces = [_pathSection(await traced(context, first, last))]
     hosts = [node for node in context.fabric.ordered() if not node.isSwitch][:_MOST_SUGGESTED]
     form = tags.form(
         tags.label("From ", tags.input(name="from", list="hosts", value=begin, required="required")),
@@ -524,10 +524,10 @@ async def _trace(context: PageContext, values: Values) -> Tag:
         class_="filters",
     )
     intro = tags.p("Where the forwarding tables send packets at present. Names or GUIDs of two nodes:")
-    return frame(context, "/trace", "Path between two nodes", [intro, form, told])
+    return frame(context, "/trace", "Path between two nodes", [intro, form, traces])
 
 
-def _way(told: Row) -> Tag:
+def _pathSection(trace: Row) -> Tag:
     rows = [
         [
             str(number),
@@ -538,13 +538,13 @@ def _way(told: Row) -> Tag:
             gauge(hop["load"]) if hop["exit"] else "",
             errors(hop["errorRate"]) if hop["exit"] else "",
         ]
-        for number, hop in enumerate(told["hops"])
+        for number, hop in enumerate(trace["hops"])
     ]
     heads = ["Hop", "Node", "In by port", "Out by port", "Sent there", "Load there", "Errors/s"]
-    verdict = f"{len(rows) - 1} links" if told["isReached"] else f"It does not get there: {told['reason']}"
+    verdict = f"{len(rows) - 1} links" if trace["isReached"] else f"It does not get there: {trace['reason']}"
     return section(
         "Path",
-        tags.p(verdict, class_="said" if told["isReached"] else "empty", role="status"),
+        tags.p(verdict, class_="said" if trace["isReached"] else "empty", role="status"),
         table("Hops", heads, rows, "There is no hop."),
         name="path",
     )

@@ -14,13 +14,13 @@ from txrdma.monitor.web.layout import (
     badge,
     errors,
     gauge,
-    moment,
     nodeLink,
     Part,
     placeLink,
     portLink,
     table,
     tags,
+    timeTag,
 )
 from txrdma.monitor.web.watch import PageContext, printable
 
@@ -34,7 +34,7 @@ def findingRows(context: PageContext, entries: list[Entry]) -> list[list[Part]]:
             badge(entry.severity.name.lower()),
             placeLink(context, entry.finding.guid, entry.finding.port, entry.finding.where),
             [tags.strong(printable(entry.finding.text)), tags.br(), entry.advice],
-            moment(entry.firstSeen, context.now),
+            timeTag(entry.firstSeen, context.now),
         ]
         for entry in entries
     ]
@@ -51,7 +51,7 @@ def changeTable(context: PageContext, changes: list[Change], empty: str) -> Part
     """Table of changes, with their times."""
     rows = [
         [
-            moment(change.at, context.now),
+            timeTag(change.at, context.now),
             change.kind.replace("-", " "),
             placeLink(context, change.guid, change.port, change.where),
             printable(change.text),

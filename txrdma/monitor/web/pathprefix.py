@@ -19,8 +19,8 @@ _LINKS: Final = ("href", "src", "action")
 
 def prefixOf(request: Request) -> str:
     """Path that a proxy has taken from the front of a request's; C{""} for none, or for one of no meaning."""
-    told: bytes = request.getHeader(b"x-forwarded-prefix") or b""
-    return told.decode("ascii").rstrip("/") if _PREFIX.fullmatch(told) else ""
+    header: bytes = request.getHeader(b"x-forwarded-prefix") or b""
+    return header.decode("ascii").rstrip("/") if _PREFIX.fullmatch(header) else ""
 
 
 def addPrefix(prefix: str, page: Tag) -> None:

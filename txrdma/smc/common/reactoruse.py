@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 
 from txrdma.kit.logs import RateLimitedLogger
 
-_seldom = RateLimitedLogger(Logger())
+_rateLimited = RateLimitedLogger(Logger())
 
 _FEW: Final = 8
 """
@@ -190,7 +190,7 @@ class ReactorUse:
             try:
                 self._sentinel = Sentinel(IReactorFDSet(reactor))
             except OSError as error:
-                _seldom.warn("sentinel", "can't detect removed readers: {error}", error=error)
+                _rateLimited.warn("sentinel", "can't detect removed readers: {error}", error=error)
 
     def _dismiss(self) -> None:
         sentinel, self._sentinel = self._sentinel, None

@@ -22,7 +22,7 @@ from txrdma.verbs.strings import DEVICES
 if TYPE_CHECKING:
     from txrdma.ports.pnet import Networks
 
-_seldom = RateLimitedLogger(Logger())
+_rateLimited = RateLimitedLogger(Logger())
 
 LIFE: Final = 10.0
 """Seconds for which ports, interfaces and tables are taken to be as they were seen."""
@@ -82,7 +82,7 @@ class RealPorts:
                 self._networks = Networks.look()
             found = self._networks.portFor(own, peer)
         except (DeviceUnavailable, OSError) as error:
-            _seldom.warn("look", "can't look for RDMA ports: {error}", error=error)
+            _rateLimited.warn("look", "can't look for RDMA ports: {error}", error=error)
             return None
         return None if found.port is None else (f"pyverbs:{found.port.device}", found.port.number)
 

@@ -29,7 +29,7 @@ from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import AddLink
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 
 class Extensible(LinkOwner, Protocol):
@@ -130,7 +130,7 @@ class LinkFailover:
                 tokens = {buffer.rkey: buffer.tokenOn(group.domainOf(port)) for buffer in group.pool}
                 undo.pop_all()
         except (RDMAError, OSError) as error:
-            _seldom.warn(
+            _rateLimited.warn(
                 port.device.name, "no additional link on {device}: {error}", device=port.device, error=error
             )
             group.core.decline(now)
@@ -176,7 +176,7 @@ class LinkFailover:
         group.links.remove(link)
         other = min((each for each in group.links if each.isActive), key=lambda each: len(each.members))
         if wasActive:
-            _seldom.info(
+            _rateLimited.info(
                 group.key.witness,
                 "{count} SMC-R connections with {peer} moved to another link: {reason}",
                 count=len(link.members),

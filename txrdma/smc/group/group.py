@@ -58,7 +58,7 @@ from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 
 class Group:
@@ -399,7 +399,7 @@ class Group:
                 for stream in list(link.members):
                     stream.remoteBuffersGone(event.rkeys)
         elif isinstance(event, RuleBroken):
-            _seldom.warn(
+            _rateLimited.warn(
                 (self.key.witness, "rules"),
                 "the peer {peer} violated the SMC-R link protocol: {rule}",
                 peer=self._peer(),
@@ -569,7 +569,7 @@ class Group:
             streams += [(stream, vanishes, arrived) for stream in link.members]
         alive = [stream for stream, _, _ in streams if not stream.disconnected and not stream.hasReceivedEnd]
         if alive:
-            _seldom.info(
+            _rateLimited.info(
                 self.key.witness,
                 "{count} SMC-R connections with {peer} on {device} ended: {reason}",
                 count=len(alive),

@@ -19,7 +19,7 @@ from txrdma.smc.signalling.interfaces import Carrier, IClientSignal, IListenerSi
 from txrdma.smc.signalling.local import Announcements
 from txrdma.smc.terms.options import Options
 
-_seldom = RateLimitedLogger(Logger())
+_rateLimited = RateLimitedLogger(Logger())
 
 
 def reachesOthers(options: Options) -> bool:
@@ -72,7 +72,7 @@ def _opens(reactor: Any, device: str) -> bool:
     try:
         groups = linkGroups(reactor, device)
     except (RDMAError, OSError) as error:
-        _seldom.warn(
+        _rateLimited.warn(
             device, "no TCP option, can't open the device {device}: {error}", device=device, error=error
         )
         return False

@@ -42,7 +42,7 @@ from txrdma.smc.terms.options import LOCAL_DEVICE, Options
 from txrdma.smc.wire.clc import Diagnosis, LateCLCFilter
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 
 @lru_cache(1)
@@ -259,7 +259,7 @@ class Negotiation(Protocol):
             diagnosis = Diagnosis.INTERR
             if failure.check(RDMAError):
                 text = failure.getErrorMessage()
-                _seldom.warn(text, "a connection can't use SMC-R: {error}", error=text)
+                _rateLimited.warn(text, "a connection can't use SMC-R: {error}", error=text)
             else:
                 _log.failure("A connection can't use SMC-R because of an error", failure)
         self._decline(diagnosis)
@@ -445,5 +445,5 @@ class Negotiation(Protocol):
         try:
             return linkGroups(self._reactor, device)
         except (RDMAError, OSError) as error:
-            _seldom.warn(device, "can't open the device {device}: {error}", device=device, error=error)
+            _rateLimited.warn(device, "can't open the device {device}: {error}", device=device, error=error)
             raise Refused(str(error), Diagnosis.NOSMCDEV) from error

@@ -14,7 +14,7 @@ from txrdma.smc.common.names import diagnosisName
 from txrdma.smc.wire.clc import Diagnosis
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log, seconds=3600.0)
+_rateLimited = RateLimitedLogger(_log, seconds=3600.0)
 
 
 class NotSMC(Refused, ConnectError):
@@ -53,7 +53,7 @@ class Outcomes:
         """Record that a connection uses TCP, or has been dropped because it must not."""
         if not allowed:
             counting.refused[diagnosisName(reason) or ""] += 1
-        _seldom.info(
+        _rateLimited.info(
             (self._where, allowed, reason, peerDiagnosis),
             "{where}: {what}, because {reason}{peer}",
             where=self._where,
@@ -63,7 +63,7 @@ class Outcomes:
         )
 
     def established(self, version: int, device: str, route: str) -> None:
-        _seldom.info(
+        _rateLimited.info(
             (self._where, version, device, route),
             "{where}: {what} by {device}, {route}",
             where=self._where,

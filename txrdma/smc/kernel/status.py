@@ -25,7 +25,7 @@ from txrdma.smc.wire.clc import Diagnosis
 if TYPE_CHECKING:
     from twisted.internet.tcp import Connection
 
-_seldom = RateLimitedLogger(Logger())
+_rateLimited = RateLimitedLogger(Logger())
 
 _CACHE_SECONDS: Final = 0.02
 """Seconds for which a reply of the kernel, which lists all sockets, is used for all connections."""
@@ -44,7 +44,7 @@ class _SocketCache:
             try:
                 self._sockets = {each.inode: each for each in kernelSockets()}
             except (OSError, WireError) as error:
-                _seldom.warn("sock_diag", "can't list SMC sockets: {error}", error=error)
+                _rateLimited.warn("sock_diag", "can't list SMC sockets: {error}", error=error)
                 self._sockets = {}
             self._requestedAt = now
         return self._sockets.get(inode)

@@ -43,7 +43,7 @@ from txrdma.unix.lines import Lines
 from txrdma.unix.sockets import Credentials, isOurs, LocalListener, processAt, Reactor
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 _ANNOUNCED: Final = 60.0
 """Seconds that a connection may take to come after it was announced."""
@@ -108,7 +108,7 @@ class Announced:
         user = self.client.user
         if user == 0 or (client and own and user == socketUser(client, own)):
             return True
-        _seldom.warn(
+        _rateLimited.warn(
             (user, "not its own"),
             "user {user} says that a connection is its own, and it is another's: plain TCP for that one",
             user=user,
@@ -187,7 +187,7 @@ class Teller:
                 raise ValueError("unexpected")
             announced = self.announced(Place.of(host, int(port)), number)
         except ValueError:
-            _seldom.warn(
+            _rateLimited.warn(
                 (self.client.user, "nonsense"),
                 "process {pid} of user {user} says {line!r} where it should announce an SMC connection",
                 pid=self.client.pid,

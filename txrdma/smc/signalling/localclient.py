@@ -23,7 +23,7 @@ from txrdma.unix.lines import Lines
 from txrdma.unix.sockets import Credentials, peerOf, processAt, Reactor
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 PATIENCE: Final = 2.0
 """Seconds in which a client wants to hear something of a listener: one turn of its reactor."""
@@ -316,7 +316,7 @@ def findListener(target: Place) -> socket.socket | None:
             continue
         if isOwned(user, target):
             return connection
-        _seldom.warn(
+        _rateLimited.warn(
             (user, target),
             "user {user} says that {target} is its own and speaks SMC, but others listen there: plain TCP",
             user=user,

@@ -40,7 +40,7 @@ from txrdma.smc.signalling.owners import Place
 from txrdma.unix.places import DirectoryListener, SocketDirectory
 from txrdma.unix.sockets import Reactor
 
-_seldom = RateLimitedLogger(Logger())
+_rateLimited = RateLimitedLogger(Logger())
 
 _MOST_PROVING: Final = 256
 """Processes that may be at their proof at the same time, each with a UDP socket."""
@@ -216,7 +216,7 @@ class NeighbourAnnouncements(Announcements):
                 self.reactor, self._directory, socket.SOCK_STREAM, name, self._met, purpose, _BACKLOG
             )
         except OSError as error:
-            _seldom.warn(
+            _rateLimited.warn(
                 self._directory.path,
                 "containers of this host will connect by plain TCP, as {path} can't be used: {error}",
                 path=self._directory.path,

@@ -25,7 +25,7 @@ from txrdma.unix.answers import Answering, askProcess, IReactor, nameIn, process
 from txrdma.unix.sockets import Reactor
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 NAMESPACE = "txrdma/control"
 """The beginning of the abstract names on which processes answer."""
@@ -125,7 +125,7 @@ def answer(reactor: object, report: Report) -> Control | None:
     try:
         return Control(cast(Reactor, reactor), report)
     except OSError as error:
-        _seldom.info(str(error), "Not answering `txrdma connections`: {error}", error=error)
+        _rateLimited.info(str(error), "Not answering `txrdma connections`: {error}", error=error)
         return None
 
 

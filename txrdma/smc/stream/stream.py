@@ -45,7 +45,7 @@ from txrdma.streams.transport import StreamTransport
 Address = IPv4Address | IPv6Address
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 _CLOSED: Final = int(StateFlags.CLOSED)
 _ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)
@@ -222,7 +222,7 @@ class Stream:
 
     def violated(self, what: str) -> None:
         """Close this connection because the peer violated the protocol; others of the link continue."""
-        _seldom.warn(
+        _rateLimited.warn(
             (self.peer.host, self.role),
             "SMC-R connection with {peer} closed because the peer violated the protocol: {what}",
             peer=describe(self.peer),

@@ -30,7 +30,7 @@ from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.sharedqueuepair import closeMapping, SharingReactor
 from txrdma.soft.shared.unixpackets import Rendezvous
 
-_seldom = RateLimitedLogger(Logger())
+_rateLimited = RateLimitedLogger(Logger())
 
 RING_BYTES: Final = 1 << 22
 """Size of a ring in bytes: about 1,000 of the longest datagrams."""
@@ -303,7 +303,7 @@ class SharedDatagrams:
 
     def _drop(self, lane: DatagramLane, reason: str) -> None:
         """Close all connections to a peer that has written an invalid record."""
-        _seldom.warn(
+        _rateLimited.warn(
             lane.name,
             "invalid datagram ring of the device at {address}: {reason}",
             address=lane.name[0],

@@ -50,7 +50,7 @@ from txrdma.soft.shared.unixpackets import Line, NO_DESCRIPTORS, Rendezvous, Uni
 from txrdma.unix.sockets import Reactor
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 _MOST_WAITING: Final = 256
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
@@ -287,7 +287,7 @@ class _Link:
         try:
             self._process(message, descriptors)
         except (WireError, ValueError, OSError) as error:
-            _seldom.warn(
+            _rateLimited.warn(
                 (self._port.address, self._port.port),
                 "shared memory: invalid message of process {pid}: {error}",
                 pid=self.line.process.pid,

@@ -41,7 +41,7 @@ from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS, Rendezvous
 
 _log = Logger()
-_seldom = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(_log)
 
 _AGAIN: Final = 0.1
 """Seconds until a region is requested again whose descriptor was lost."""
@@ -157,7 +157,7 @@ class SharedQueuePair:
 
     def descriptorsLost(self, rkey: RKey) -> None:
         """Request a region again later, because no descriptor is left for it."""
-        _seldom.warn(
+        _rateLimited.warn(
             "descriptors",
             "no descriptor is left to map memory of another process: requests wait for one",
         )

@@ -100,7 +100,7 @@ class HTTPTests(WebTestCase):
     async def test_log(self) -> None:
         """An agent that makes an endpoint for each request tells once what its connections are."""
         events = EventLoggingObserver.createWithCleanup(self, globalLogPublisher)
-        self.patch(outcomes, "_seldom", RateLimitedLogger(Logger()))  # others may have told of this port
+        self.patch(outcomes, "_rateLimited", RateLimitedLogger(Logger()))  # others may have told of this port
         port = await self.listen(serverFromString(reactor, "smc:0:interface=127.0.0.1"))
         for _ in range(3):
             await readBody(await self.agent().request(b"GET", f"http://127.0.0.1:{port}/".encode()))

@@ -10,13 +10,13 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.demo import files
-from txrdma.demo.processes import Told
+from txrdma.demo.processes import Statuses
 from txrdma.demo.report import Run
 
 
-def connection(**changes: object) -> Told:
+def connection(**changes: object) -> Statuses:
     """What a connection on SMC-R tells."""
-    told: Told = {
+    told: Statuses = {
         "mode": "SMC-R",
         "fallbackReason": None,
         "device": "soft",

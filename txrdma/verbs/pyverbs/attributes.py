@@ -59,45 +59,45 @@ def toPyverbs(verbs: Pyverbs, attributes: QPAttributes) -> tuple[Any, int]:
 
     @raise InvalidRequest: a value can't be.
     """
-    said = verbs.QPAttr()
+    attr = verbs.QPAttr()
     mask = 0
     given = attributes.given()
-    for name, (bit, theirs, most, _made) in _WORDS.items():
+    for name, (bit, field, most, _made) in _WORDS.items():
         if name in given:
             value = getattr(attributes, name)
             if not 0 <= value <= most:
                 raise InvalidRequest(f"{name} is {value}, not from 0 to {most}")
-            setattr(said, theirs, int(value))
+            setattr(attr, field, int(value))
             mask |= bit
     if attributes.address is not None:
-        said.ah_attr = addressToPyverbs(verbs, attributes.address)
+        attr.ah_attr = addressToPyverbs(verbs, attributes.address)
         mask |= _ADDRESS
     if attributes.alternateAddress is not None:
-        said.alt_ah_attr = addressToPyverbs(verbs, attributes.alternateAddress)
-        said.alt_port_num = attributes.alternateAddress.port
-        said.alt_pkey_index = _within("alternatePKeyIndex", attributes.alternatePKeyIndex or 0, 0xFFFF)
-        said.alt_timeout = _within("alternateTimeout", attributes.alternateTimeout or 0, 31)
+        attr.alt_ah_attr = addressToPyverbs(verbs, attributes.alternateAddress)
+        attr.alt_port_num = attributes.alternateAddress.port
+        attr.alt_pkey_index = _within("alternatePKeyIndex", attributes.alternatePKeyIndex or 0, 0xFFFF)
+        attr.alt_timeout = _within("alternateTimeout", attributes.alternateTimeout or 0, 31)
         mask |= _ALTERNATE
     elif given & {"alternateTimeout", "alternatePKeyIndex"}:
         raise InvalidRequest("alternateTimeout and alternatePKeyIndex need alternateAddress")
     if attributes.state is QPState.SQD:
-        said.en_sqd_async_notify = 1
+        attr.en_sqd_async_notify = 1
         mask |= SQD_NOTIFY
-    return said, mask
+    return attr, mask
 
 
-def fromPyverbs(said: Any, names: frozenset[str]) -> QPAttributes:
+def fromPyverbs(attr: Any, names: frozenset[str]) -> QPAttributes:
     """The attributes of these names."""
     values: dict[str, Any] = {}
     for name, word in _WORDS.items():
         if name in names:
-            values[name] = word.made(getattr(said, word.name))
+            values[name] = word.made(getattr(attr, word.name))
     if "address" in names:
-        values["address"] = addressFromPyverbs(said.ah_attr)
+        values["address"] = addressFromPyverbs(attr.ah_attr)
     if "alternateAddress" in names:
-        values["alternateAddress"] = addressFromPyverbs(said.alt_ah_attr, said.alt_port_num)
-        values["alternatePKeyIndex"] = said.alt_pkey_index
-        values["alternateTimeout"] = said.alt_timeout
+        values["alternateAddress"] = addressFromPyverbs(attr.alt_ah_attr, attr.alt_port_num)
+        values["alternatePKeyIndex"] = attr.alt_pkey_index
+        values["alternateTimeout"] = attr.alt_timeout
     return QPAttributes(**values)
 
 
@@ -126,22 +126,22 @@ def addressToPyverbs(verbs: Pyverbs, address: AddressVector) -> Any:
     )
 
 
-def addressFromPyverbs(said: Any, port: int | None = None) -> AddressVector:
+def addressFromPyverbs(attr: Any, port: int | None = None) -> AddressVector:
     """The address vector of an address of pyverbs."""
-    port = said.port_num if port is None else port
-    if not said.is_global:
+    port = attr.port_num if port is None else port
+    if not attr.is_global:
         return AddressVector(
-            GID.fromBytes(bytes(16)), port=port, serviceLevel=said.sl, dlid=LID(said.dlid), hopLimit=0
+            GID.fromBytes(bytes(16)), port=port, serviceLevel=attr.sl, dlid=LID(attr.dlid), hopLimit=0
         )
     return AddressVector(
-        GID.fromBytes(bytes.fromhex(said.dgid.replace(":", ""))),
-        sgidIndex=said.sgid_index,
+        GID.fromBytes(bytes.fromhex(attr.dgid.replace(":", ""))),
+        sgidIndex=attr.sgid_index,
         port=port,
-        hopLimit=said.hop_limit,
-        trafficClass=said.traffic_class,
-        flowLabel=said.flow_label,
-        serviceLevel=said.sl,
-        dlid=LID(said.dlid),
+        hopLimit=attr.hop_limit,
+        trafficClass=attr.traffic_class,
+        flowLabel=attr.flow_label,
+        serviceLevel=attr.sl,
+        dlid=LID(attr.dlid),
     )
 
 

@@ -37,7 +37,7 @@ from txrdma.interfaces import (
 )
 from txrdma.verbs.pyverbs.bindings import loadPyverbs, Pyverbs, translated
 from txrdma.verbs.pyverbs.domain import PyverbsProtectionDomain
-from txrdma.verbs.pyverbs.events import EventReader, Removals, takeEvents, Told
+from txrdma.verbs.pyverbs.events import EventReader, Notification, Removals, takeEvents
 from txrdma.verbs.pyverbs.facts import deviceAttributes, deviceLimits, gidTable, pkeyTable, portAttributes
 from txrdma.verbs.pyverbs.queuepair import PyverbsQueuePair
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionChannel, PyverbsCompletionQueue
@@ -241,16 +241,16 @@ class PyverbsDevice:
     def readEvents(self) -> None:
         """Process pending asynchronous events."""
         if self._error is None:
-            for told in takeEvents(self.verbs, self._context):
-                self._heard(told)
+            for notification in takeEvents(self.verbs, self._context):
+                self._notified(notification)
 
     def readRemovals(self) -> None:
         """Release everything, if the kernel reports that the device was removed."""
         if self._error is None and self._removals is not None and self._removals.isRemoved():
-            self._heard(Told(AsyncEventKind.DEVICE_FATAL, None))
+            self._notified(Notification(AsyncEventKind.DEVICE_FATAL, None))
 
-    def _heard(self, told: Told) -> None:
-        kind, number = told
+    def _notified(self, notification: Notification) -> None:
+        kind, number = notification
         if self._error is not None:
             return
         event = AsyncEvent(kind)
@@ -260,7 +260,7 @@ class PyverbsDevice:
                 queues = [queue for queue in queues if queue.limitReached()]
             event = AsyncEvent(kind, sharedReceiveQueue=queues[0] if len(queues) == 1 else None)
             for queue in queues[1:] if kind is AsyncEventKind.SRQ_LIMIT_REACHED else ():
-                self._tell(AsyncEvent(kind, sharedReceiveQueue=queue))
+                self._deliver(AsyncEvent(kind, sharedReceiveQueue=queue))
         elif kind is AsyncEventKind.CQ_ERROR:
             for overrun in tuple(self._completionQueues):
                 if id(overrun) == number:
@@ -278,9 +278,9 @@ class PyverbsDevice:
             event = AsyncEvent(kind, queuePair=queuePair)
         else:
             event = AsyncEvent(kind, port=number)
-        self._tell(event)
+        self._deliver(event)
 
-    def _tell(self, event: AsyncEvent) -> None:
+    def _deliver(self, event: AsyncEvent) -> None:
         for key, listener in tuple(self._listeners.items()):
             if key in self._listeners:
                 try:

@@ -100,7 +100,7 @@ class PyverbsMemoryRegion:
         self.lost()
         if self._onClosed is _nobody:
             return
-        tellClosed, self._onClosed = self._onClosed, _nobody
+        onClosed, self._onClosed = self._onClosed, _nobody
         if self._mapping is not None:
             view, self.view = self.view, _EMPTY
             view.release()
@@ -109,7 +109,7 @@ class PyverbsMemoryRegion:
             except BufferError:
                 pass  # the last slice unmaps it
             self._mapping = None
-        tellClosed(self)
+        onClosed(self)
 
     def lost(self) -> None:
         """Deregister the memory; its bytes stay."""

@@ -55,7 +55,7 @@ _PORTS: Final = frozenset({9, 10, 11, 12, 13, 17, 18})
 _QUEUE_PAIRS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 16})
 
 
-class Told(NamedTuple):
+class Notification(NamedTuple):
     """
     An asynchronous event of libibverbs: its kind and its subject.
 
@@ -84,7 +84,7 @@ class _CompletionQueue(ctypes.Structure):
     _fields_ = (("pointers", ctypes.c_void_p * 2), ("context", ctypes.c_void_p))
 
 
-def read(event: Any) -> Told | None:
+def read(event: Any) -> Notification | None:
     """
     The kind and the object of an event of pyverbs; None for an unknown kind.
 
@@ -98,14 +98,14 @@ def read(event: Any) -> Told | None:
     place = id(event) + type(event).__basicsize__ - ctypes.sizeof(_AsyncEvent)
     raw = _AsyncEvent.from_address(place)
     if raw.type != number or not raw.element:
-        return Told(kind, None)
+        return Notification(kind, None)
     if number in _PORTS:
-        return Told(kind, ctypes.c_int.from_address(place).value)
+        return Notification(kind, ctypes.c_int.from_address(place).value)
     if number in _QUEUE_PAIRS:
-        return Told(kind, _QueuePair.from_address(raw.element).number)
+        return Notification(kind, _QueuePair.from_address(raw.element).number)
     if number == 0:
-        return Told(kind, _CompletionQueue.from_address(raw.element).context)
-    return Told(kind, None)
+        return Notification(kind, _CompletionQueue.from_address(raw.element).context)
+    return Notification(kind, None)
 
 
 @implementer(IReadDescriptor)
@@ -145,20 +145,20 @@ class EventReader:
         self._reactor.removeReader(self)
 
 
-def takeEvents(verbs: Pyverbs, context: Any) -> list[Told]:
+def takeEvents(verbs: Pyverbs, context: Any) -> list[Notification]:
     """Take and acknowledge pending events, so that their objects may be destroyed."""
-    taken: list[Told] = []
+    taken: list[Notification] = []
     while True:
         try:
             event = context.get_async_event()
         except verbs.Error:
             return taken
-        told = read(event)
+        notification = read(event)
         event.ack()
-        if told is None:
+        if notification is None:
             _log.debug("an event of the unknown type {type}", type=event.event_type)
         else:
-            taken.append(told)
+            taken.append(notification)
 
 
 class Removals:

@@ -114,8 +114,8 @@ def gidTable(context: Any, port: int) -> tuple[GIDEntry, ...]:
     """The GIDs of a port, holes included, up to the last that is one."""
     found: dict[int, GIDEntry] = {}
     ports = context.query_device().phys_port_cnt
-    room = sum(context.query_port(number).gid_tbl_len for number in range(1, ports + 1))
-    for entry in context.query_gid_table(room):
+    entries = sum(context.query_port(number).gid_tbl_len for number in range(1, ports + 1))
+    for entry in context.query_gid_table(entries):
         if entry.port_num == port:
             raw = _raw(entry.gid_subnet_prefix) + _raw(entry.gid_interface_id)
             kind = _GID_TYPES.get(entry.gid_type, GIDType.INFINIBAND)

@@ -112,7 +112,7 @@ class PyverbsQueuePair:
         self._queues = (send, receive)
         self._shared = shared
         self._state = QPState.RESET
-        self._said: frozenset[str] = frozenset()
+        self._given: frozenset[str] = frozenset()
         self._tokens = count()
         self._sends: deque[_Posted] = deque()
         self._receives: deque[_Posted] = deque()
@@ -142,20 +142,20 @@ class PyverbsQueuePair:
 
     def modify(self, attributes: QPAttributes) -> None:
         raw = self._checkRaw()
-        said, mask = toPyverbs(self._verbs, attributes)
+        attr, mask = toPyverbs(self._verbs, attributes)
         self._domain.admit(attributes)
         try:
-            raw.modify(said, mask)
+            raw.modify(attr, mask)
         except self._verbs.Error as error:
             raise translated(error, f"{self!r} refuses {', '.join(sorted(attributes.given()))}") from error
-        self._said |= attributes.given()
+        self._given |= attributes.given()
         if attributes.state is None:
             return
         self._state = attributes.state
         if attributes.state is QPState.RTR:
             self.route = "verbs"
         elif attributes.state is QPState.RESET:
-            self._said, self.route, self._quiet = frozenset(), "", 0
+            self._given, self.route, self._quiet = frozenset(), "", 0
             self._sends.clear()
             self._receives.clear()
             for queue in self._queues:
@@ -166,7 +166,7 @@ class PyverbsQueuePair:
             known, _init = self._checkRaw().query(EVERYTHING)
         except self._verbs.Error as error:
             raise translated(error, f"{self!r} can't be queried") from error
-        return fromPyverbs(known, (self._said | {"state"}) - {"currentState"})
+        return fromPyverbs(known, (self._given | {"state"}) - {"currentState"})
 
     def postSend(self, requests: Sequence[SendRequest]) -> None:
         self._checkOpen()
@@ -174,7 +174,7 @@ class PyverbsQueuePair:
             checkSend(request, self.kind, self.capacity)
         if self._state not in _SENDING:
             raise InvalidRequest(f"nothing can be sent in {self._state.name}")
-        if self._noRoom(self._sends, len(requests), self.capacity.maxSend, _SEND):
+        if self._isFull(self._sends, len(requests), self.capacity.maxSend, _SEND):
             raise QueueFull(f"the send queue has {self.capacity.maxSend} places")
         late = self._isError()
         quiet = self._quiet
@@ -209,7 +209,7 @@ class PyverbsQueuePair:
                 raise InvalidRequest(f"at most {self.capacity.maxReceiveSegments} segments")
         if self._state is QPState.RESET:
             raise InvalidRequest("nothing can be received in RESET")
-        if self._noRoom(self._receives, len(requests), self.capacity.maxReceive, _RECEIVE):
+        if self._isFull(self._receives, len(requests), self.capacity.maxReceive, _RECEIVE):
             raise QueueFull(f"the receive queue has {self.capacity.maxReceive} places")
         late = self._isError()
         posted = [
@@ -316,13 +316,13 @@ class PyverbsQueuePair:
         self._state = QPState.ERR
         if self._raw is None:
             return  # the queue pair is being destroyed
-        said, mask = toPyverbs(self._verbs, QPAttributes(state=QPState.ERR))
+        attr, mask = toPyverbs(self._verbs, QPAttributes(state=QPState.ERR))
         try:
-            self._raw.modify(said, mask)
+            self._raw.modify(attr, mask)
         except self._verbs.Error as error:
             _log.debug("{qp!r} can't go to ERR: {error}", qp=self, error=error)
 
-    def _noRoom(self, waiting: deque[_Posted], count: int, most: int, which: int) -> bool:
+    def _isFull(self, waiting: deque[_Posted], count: int, most: int, which: int) -> bool:
         """Post in ERR, where there is always room."""
         if self._isError() or len(waiting) + count <= most:
             return False

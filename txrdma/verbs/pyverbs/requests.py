@@ -31,7 +31,7 @@ _SIGNALED: Final = 2
 _SOLICITED: Final = 4
 _INLINE: Final = 8
 
-_ROOM: Final = 256
+_CAPACITY: Final = 256
 """Inline bytes that a request has memory for at first; it gets more when there are more."""
 
 _NO_KEY: Any = 0
@@ -71,7 +71,7 @@ def checkSend(request: SendRequest, kind: QPKind, capacity: Capacity) -> None:
 class _Place:
     """A send request of libibverbs, its one segment, and memory for bytes that go inline."""
 
-    __slots__ = ("_address", "_room", "request", "segment")
+    __slots__ = ("_address", "_entries", "request", "segment")
 
     def __init__(self, verbs: Pyverbs, below: _Place | None) -> None:
         """@param below: the place whose request is posted after this one's, None for the last of a list."""
@@ -79,7 +79,7 @@ class _Place:
         after: Any = None if below is None else below.request
         self.request: Any = verbs.SendWR(num_sge=1, sg=[self.segment], next_wr=after)
         self.request.sg_list = self.segment  # itself and no copy, so that it may change
-        self._makeSpace(_ROOM)
+        self._makeSpace(_CAPACITY)
 
     def point(self, segments: Sequence[Segment]) -> None:
         """Let the segment be the one that there is; it is not used where there is none."""
@@ -90,18 +90,18 @@ class _Place:
         """Let the segment be a copy of these bytes."""
         views = [memoryview(piece).cast("B") for piece in pieces]
         length = sum(map(len, views))
-        if length > len(self._room):
+        if length > len(self._entries):
             self._makeSpace(length)
         at = 0
         for view in views:
-            self._room[at : at + len(view)] = view
+            self._entries[at : at + len(view)] = view
             at += len(view)
         self.point([Segment(self._address, length, _NO_KEY)])
 
     def _makeSpace(self, length: int) -> None:
         memory = (ctypes.c_char * length)()
         self._address = ctypes.addressof(memory)
-        self._room = memoryview(memory).cast("B")  # which keeps the memory
+        self._entries = memoryview(memory).cast("B")  # which keeps the memory
 
 
 _idle: dict[type, list[list[_Place]]] = {}
@@ -201,7 +201,7 @@ class ReceivePlaces:
     def __init__(self, verbs: Pyverbs, most: int) -> None:
         self._verbs = verbs
         self._most = most
-        self._kept: dict[tuple[Segment, ...], Any] = {}
+        self._cache: dict[tuple[Segment, ...], Any] = {}
 
     def post(
         self, requests: Sequence[ReceiveRequest], tokens: Sequence[int], post: Callable[[Any, Any], None]
@@ -214,7 +214,7 @@ class ReceivePlaces:
         @return: None when all were posted; else the token of the first that was not.
         @raise RDMAError: not even the first was posted.
         """
-        if len(self._kept) + len(requests) > self._most:
+        if len(self._cache) + len(requests) > self._most:
             self.close()
         try:
             ready = [self._place(tuple(request.segments)) for request in requests]
@@ -231,12 +231,12 @@ class ReceivePlaces:
         return None
 
     def _place(self, segments: tuple[Segment, ...]) -> Any:
-        place = self._kept.get(segments)
+        place = self._cache.get(segments)
         if place is None:
             pieces: list[Any] = []
             try:
                 sg = _pieces(self._verbs, segments, pieces)
-                place = self._kept[segments] = self._verbs.RecvWR(num_sge=len(sg), sg=sg)
+                place = self._cache[segments] = self._verbs.RecvWR(num_sge=len(sg), sg=sg)
             finally:
                 for piece in pieces:
                     piece.close()
@@ -245,8 +245,8 @@ class ReceivePlaces:
 
     def close(self) -> None:
         """Free them; idempotent."""
-        kept, self._kept = self._kept, {}
-        for place in kept.values():
+        cache, self._cache = self._cache, {}
+        for place in cache.values():
             place.close()
 
 

@@ -26,7 +26,7 @@ _LIMIT: Final = 1 << 1
 _CLOSED: Final = InvalidRequest("the shared receive queue is closed")
 
 
-class Taker(Protocol):
+class Consumer(Protocol):
     """The interface of queue pairs for their shared receive queue."""
 
     def queueClosed(self) -> None:
@@ -54,7 +54,7 @@ class PyverbsSharedReceiveQueue:
         self._onClosed = closed
         self._tokens = count()
         self._receives: dict[int, int] = {}
-        self._takers: dict[Taker, None] = {}
+        self._consumers: dict[Consumer, None] = {}
         self._error: RDMAError | None = None
         self._armed = False
         try:
@@ -76,8 +76,8 @@ class PyverbsSharedReceiveQueue:
             if len(request.segments) > self.maxSegments:
                 raise InvalidRequest(f"at most {self.maxSegments} segments, not {len(request.segments)}")
         if len(self._receives) + len(requests) > self.maxReceive:
-            for taker in self._takers:
-                taker.drainReceives()
+            for consumer in self._consumers:
+                consumer.drainReceives()
             if len(self._receives) + len(requests) > self.maxReceive:
                 raise QueueFull(f"the shared receive queue has {self.maxReceive} places")
         if not requests:
@@ -116,11 +116,11 @@ class PyverbsSharedReceiveQueue:
 
     # For queue pairs and the device.
 
-    def join(self, taker: Taker) -> None:
-        self._takers[taker] = None
+    def join(self, consumer: Consumer) -> None:
+        self._consumers[consumer] = None
 
-    def leave(self, taker: Taker) -> None:
-        self._takers.pop(taker, None)
+    def leave(self, consumer: Consumer) -> None:
+        self._consumers.pop(consumer, None)
 
     def ended(self, token: int) -> int | None:
         """The identifier of a finished receive."""
@@ -140,8 +140,8 @@ class PyverbsSharedReceiveQueue:
         """Release the queue; calls raise C{wrong} from now on."""
         if self._error is None:
             self._error = wrong
-        for taker in tuple(self._takers):
-            taker.queueClosed()
+        for consumer in tuple(self._consumers):
+            consumer.queueClosed()
         raw, self.raw = self.raw, None
         if raw is not None:
             self._tracker.close(raw)

@@ -267,7 +267,7 @@ class FallbackForbiddenTests(EndsTestCase):
 
     async def test_server(self) -> None:
         """The listener drops who can't, without a protocol, and says why in the log."""
-        self.patch(outcomes, "_seldom", RateLimitedLogger(Logger()))  # others may have told of this port
+        self.patch(outcomes, "_rateLimited", RateLimitedLogger(Logger()))  # others may have told of this port
         events = EventLoggingObserver.createWithCleanup(self, globalLogPublisher)
         factory, port = await self.serve("smc:127.0.0.1:0:fallback=no")
         protocol = await self.connect(f"tcp:127.0.0.1:{port}")

@@ -383,7 +383,7 @@ class WordsTests(RaceTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, observer)
         globalLogPublisher.addObserver(observer)
         for module in (groupModule, streamModule):
-            self.patch(module._seldom, "_entries", {})
+            self.patch(module._rateLimited, "_entries", {})
 
     def observe(self, event: Any) -> None:
         self.said.append(formatEvent(event))

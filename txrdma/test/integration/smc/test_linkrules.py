@@ -24,7 +24,7 @@ class LogTests(RaceTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(groupModule._seldom, "_entries", {})
+        self.patch(groupModule._rateLimited, "_entries", {})
         self.said: list[LogEvent] = []
         observer = cast(ILogObserver, self.said.append)
         globalLogPublisher.addObserver(observer)
@@ -43,7 +43,7 @@ class LogTests(RaceTestCase):
                 self.until(lambda here=here, there=there: here.reason and there.reason)  # type: ignore[misc]
                 self.wait(1)
                 peer = str(group.key.gid)
-                groupModule._seldom._entries.clear()
+                groupModule._rateLimited._entries.clear()
             self.said.clear()
             other.links[0].send(LLC(LLCType.CONFIRM_LINK, Header(), bodies(1)[0]).encode())
             self.until(lambda group=group, other=other: group.isOver and other.isOver)  # type: ignore[misc]

@@ -302,7 +302,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual(self.looked.there, 4)
         other.there = 0
         self.reactor.addPollable(Looked())
-        self.reactor._look()
+        self.reactor._pollSources()
         self.assertEqual(self.looked.there, 4)
 
     def test_failingArm(self) -> None:
@@ -364,7 +364,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.looked.there = 0
         self.assertEqual(len(heard), 1)
         looks = late.looks
-        self.reactor._look()
+        self.reactor._pollSources()
         self.assertEqual(late.looks, looks + 1)
 
     def test_awakeAgain(self) -> None:
@@ -374,13 +374,13 @@ class PollingReactorTests(SynchronousTestCase):
         self.reactor._sweep()
         self.reactor._sweep()
         looks = quiet.looks
-        self.reactor._look()
+        self.reactor._pollSources()
         self.assertEqual(quiet.looks, looks)
         self.reactor.addPollable(quiet)
-        self.reactor._look()
+        self.reactor._pollSources()
         self.assertEqual(quiet.looks, looks + 1)
         self.reactor.removePollable(quiet)
-        self.reactor._look()
+        self.reactor._pollSources()
         self.assertEqual(quiet.looks, looks + 1)
 
     def test_stoppedWhileArming(self) -> None:

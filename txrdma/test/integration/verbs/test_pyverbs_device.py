@@ -46,7 +46,7 @@ from txrdma.test.support.verbs.pyverbs_device import _inside, FakeDevice
 from txrdma.verbs.pyverbs import device as _pyverbs_device
 from txrdma.verbs.pyverbs import requests
 from txrdma.verbs.pyverbs.device import PyverbsDevice
-from txrdma.verbs.pyverbs.events import EventReader, read, Told
+from txrdma.verbs.pyverbs.events import EventReader, Notification, read
 from txrdma.verbs.pyverbs.resourcetracker import openContext
 
 _FLUSHED = Status.WR_FLUSH_ERR
@@ -431,7 +431,7 @@ class EndTests(FakeDevice):
         self.receive(3)
         self.raw.complete(self.rawSends)
         self.receives.arm()
-        self.device._heard(Told(AsyncEventKind.DEVICE_FATAL, None))
+        self.device._notified(Notification(AsyncEventKind.DEVICE_FATAL, None))
         self.assertEqual([event.kind for event in heard], [AsyncEventKind.DEVICE_FATAL])
         self.assertEqual(self.kinds()[-1], "Context")
         self.assertEqual(self.channel.takeEvents(), [self.receives])
@@ -460,7 +460,7 @@ class EndTests(FakeDevice):
         self.receive(3)
         self.receives.arm()
         self.raw.complete(self.rawReceives, receive=True)
-        self.device._heard(Told(AsyncEventKind.DEVICE_FATAL, None))
+        self.device._notified(Notification(AsyncEventKind.DEVICE_FATAL, None))
         self.assertEqual(self.channel.takeEvents(), [self.receives])
         self.assertEqual([(c.identifier, c.status) for c in self.receives.poll(9)], [(3, Status.SUCCESS)])
 
@@ -483,21 +483,21 @@ class EventTests(FakeDevice):
     def test_unknown(self) -> None:
         """A kind that we have no word for is no event of ours; one that tells only its kind is."""
         self.assertIsNone(read(Record(event_type=77)))
-        self.assertEqual(read(Record(event_type=9)), Told(AsyncEventKind.PORT_ACTIVE, None))
+        self.assertEqual(read(Record(event_type=9)), Notification(AsyncEventKind.PORT_ACTIVE, None))
 
     def test_overrun(self) -> None:
         """The queue that overran is found by what it was given, and its queue pairs go to ERR."""
-        self.device._heard(Told(AsyncEventKind.CQ_ERROR, self.rawReceives.token))
+        self.device._notified(Notification(AsyncEventKind.CQ_ERROR, self.rawReceives.token))
         self.assertEqual(self.heard, [AsyncEvent(AsyncEventKind.CQ_ERROR, completionQueue=self.receives)])
         self.assertIs(self.queuePair.state, QPState.ERR)
 
     def test_queuePair(self) -> None:
         """An error of a queue pair is told with it, and puts it into ERR."""
-        self.device._heard(Told(AsyncEventKind.QP_ACCESS_ERROR, self.raw.qp_num))
+        self.device._notified(Notification(AsyncEventKind.QP_ACCESS_ERROR, self.raw.qp_num))
         self.assertEqual(self.heard, [AsyncEvent(AsyncEventKind.QP_ACCESS_ERROR, queuePair=self.queuePair)])
         self.assertIs(self.queuePair.state, QPState.ERR)
         self.queuePair.close()
-        self.device._heard(Told(AsyncEventKind.QP_FATAL, self.raw.qp_num))
+        self.device._notified(Notification(AsyncEventKind.QP_FATAL, self.raw.qp_num))
         self.assertEqual(len(self.heard), 1)
 
     def test_limits(self) -> None:
@@ -507,7 +507,7 @@ class EventTests(FakeDevice):
         for queue in (one, other):
             queue.arm(2)
         other.raw.attributes = Record(srq_limit=0)
-        self.device._heard(Told(AsyncEventKind.SRQ_LIMIT_REACHED, None))
+        self.device._notified(Notification(AsyncEventKind.SRQ_LIMIT_REACHED, None))
         self.assertEqual(self.heard, [AsyncEvent(AsyncEventKind.SRQ_LIMIT_REACHED, sharedReceiveQueue=other)])
 
     def test_readerHoldsNobody(self) -> None:

@@ -119,8 +119,8 @@ async def main(reactor: Any, role: str, port: str = "0", interfaces: str = "", r
         reason = await taking.ended
         await listening.stopListening()
         counters = report()["counters"]
-        way = "receiveBuffer" if counters["num_rdma_recvs"] or counters["num_rdma_sends"] else "packets"
-        print(taking.count, taking.outcome, reason, way, flush=True)
+        route = "receive-buffer" if counters["num_rdma_recvs"] or counters["num_rdma_sends"] else "packets"
+        print(taking.count, taking.outcome, reason, route, flush=True)
         return
     protocol: Victim | Sending = Sending(role == "patient")
     if role == "victim":

@@ -28,7 +28,7 @@ from txrdma.cm.core.events import (
     QPArmed,
     QPDisarmed,
 )
-from txrdma.cm.core.exchange import Patience
+from txrdma.cm.core.exchange import RetryPolicy
 from txrdma.cm.layouts.messages import APStatus, CMPath, LAP
 from txrdma.cm.layouts.paths import areSame, reversedPath
 from txrdma.error import InvalidRequest
@@ -71,7 +71,7 @@ def made(isActive: bool, **more: Any) -> Alternate:
         isActive=isActive,
         primary=PRIMARY if isActive else reversedPath(PRIMARY),
         alternate=None,
-        patience=Patience(20, 18, 1),
+        retryPolicy=RetryPolicy(20, 18, 1),
         **more,
     )
 

@@ -40,7 +40,7 @@ class CommandTests(TestCase):
             self.assertIn(f"--listen {listen}: the demonstration is for this host alone", str(error))
 
     def test_command(self) -> Deferred[None]:
-        """It tells where its page is, which is there, and ends with Ctrl-C, leaving nothing."""
+        """It prints the address of its page, serves it, and ends with Ctrl-C, leaving no files."""
         return Deferred.fromCoroutine(self._command())
 
     async def _command(self) -> None:
@@ -51,7 +51,7 @@ class CommandTests(TestCase):
         command = [sys.executable, "-c", "from txrdma.command import main; main()", *words]
         environment = {**os.environ, "TMPDIR": os.path.abspath(folder)}
         reactor.spawnProcess(process, sys.executable, command, environment)
-        url = await process.log
+        url = await process.url
         response: Any = await Agent(reactor).request(b"GET", url.encode())
         body = await readBody(response)
         self.assertEqual((response.code, b"Fabric monitor" in body), (200, True))
@@ -63,16 +63,18 @@ class CommandTests(TestCase):
 
 class _Demo(ProcessProtocol):
     def __init__(self) -> None:
-        self.log: Deferred[str] = Deferred()
+        self.url: Deferred[str] = Deferred()
         self.ended: Deferred[int | None] = Deferred()
-        self._said = ""
+        self._output = ""
 
     def outReceived(self, data: bytes) -> None:
-        """Look for the address of the page."""
-        self._said += data.decode()
-        if "http://" in self._said and not self.log.called:
-            self.log.callback("http://" + self._said.partition("http://")[2].split()[0])
+        """Find the address of the page."""
+        self._output += data.decode()
+        if "http://" in self._output and not self.url.called:
+            self.url.callback("http://" + self._output.partition("http://")[2].split()[0])
 
     def processEnded(self, reason: Any) -> None:
-        """Tell the status."""
+        """Report the status, also to a test that waits for the address."""
         self.ended.callback(reason.value.exitCode)
+        if not self.url.called:
+            self.url.errback(reason)

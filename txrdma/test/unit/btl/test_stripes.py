@@ -22,10 +22,10 @@ from txrdma.btl._stripes import (
     Kind,
     MOST_MESSAGES,
     MOST_OF_MODULE,
-    PATIENCE,
     Piece,
     PieceHead,
     ROOM,
+    SILENCE_SECONDS,
     Stripes,
 )
 from txrdma.error import InvalidRequest, PeerViolation, WireError
@@ -225,16 +225,16 @@ class StripesTests(SynchronousTestCase):
         for lane, piece in first:
             if not lane:
                 stripes.arrived(0, piece, 0.5)
-        self.assertEqual(stripes.deadline(), PATIENCE)
-        self.assertEqual(stripes.expired(PATIENCE - 0.1), [])
-        self.assertEqual(stripes.expired(PATIENCE), [1])
-        again = stripes.outgoing(PATIENCE)
+        self.assertEqual(stripes.deadline(), SILENCE_SECONDS)
+        self.assertEqual(stripes.expired(SILENCE_SECONDS - 0.1), [])
+        self.assertEqual(stripes.expired(SILENCE_SECONDS), [1])
+        again = stripes.outgoing(SILENCE_SECONDS)
         self.assertEqual({lane for lane, _piece in again}, {0})
         self.assertEqual([piece for _lane, piece in again], [piece for lane, piece in first if lane])
         for _lane, piece in first:
-            stripes.arrived(1, piece, PATIENCE + 0.1)
+            stripes.arrived(1, piece, SILENCE_SECONDS + 0.1)
         stripes.send(PLAIN, bytes(1000), None)
-        self.assertEqual(stripes.outgoing(PATIENCE)[0][0], 1)
+        self.assertEqual(stripes.outgoing(SILENCE_SECONDS)[0][0], 1)
 
     def test_allSilent(self) -> None:
         """Where all modules are silent, as those of a busy peer, nothing is sent twice by the same one."""
@@ -253,10 +253,10 @@ class StripesTests(SynchronousTestCase):
         stripes = Stripes([GIGABIT, GIGABIT], lambda region, at, data: False, Budget(MOST_OF_MODULE))
         stripes.send(PLAIN, bytes(1000), "x")
         [(first, piece)] = stripes.outgoing(0.0)
-        self.assertEqual(stripes.expired(PATIENCE), [first])
-        self.assertEqual(stripes.outgoing(PATIENCE), [(1 - first, piece)])
-        self.assertEqual(stripes.expired(2 * PATIENCE), [1 - first])
-        self.assertEqual(stripes.outgoing(2 * PATIENCE), [])
+        self.assertEqual(stripes.expired(SILENCE_SECONDS), [first])
+        self.assertEqual(stripes.outgoing(SILENCE_SECONDS), [(1 - first, piece)])
+        self.assertEqual(stripes.expired(2 * SILENCE_SECONDS), [1 - first])
+        self.assertEqual(stripes.outgoing(2 * SILENCE_SECONDS), [])
 
     def test_doubled(self) -> None:
         """A message that comes again before all others are here is not told again."""
@@ -404,7 +404,7 @@ class LiarTests(SynchronousTestCase):
             (plain.replace(total=(64 << 20) + 1), b"1"),
             (plain.replace(kind=Kind.END), b"1"),
             (plain.replace(kind=Kind(9)), b"1"),
-            (PieceHead(kind=Kind.TOLD, at=3), b""),
+            (PieceHead(kind=Kind.PROGRESS, at=3), b""),
         ):
             self.assertViolation((head, data))
         piece, double = bytes(EAGER), plain.replace(total=2 * EAGER)

@@ -139,10 +139,10 @@ class ActiveTests(SynchronousTestCase):
         """A peer that asks for time gets it, but not more than a minute or so."""
         self.core.load(FIRST, 5, 0.0)
         self.core.received(MRA(messageMRAed=MessageKind.LAP, serviceTimeout=31), 5, 1.0)
-        patience = lifetimeSeconds(LONGEST_SERVICE) + 2 * lifetimeSeconds(18)
-        self.assertEqual((self.core.state, self.core.deadline()), ("MRA_LAP_RCVD", 1.0 + patience))
+        retryPolicy = lifetimeSeconds(LONGEST_SERVICE) + 2 * lifetimeSeconds(18)
+        self.assertEqual((self.core.state, self.core.deadline()), ("MRA_LAP_RCVD", 1.0 + retryPolicy))
         self.assertFalse(self.core.received(MRA(messageMRAed=MessageKind.LAP, serviceTimeout=31), 5, 9.0))
-        self.assertEqual(self.core.deadline(), 1.0 + patience)
+        self.assertEqual(self.core.deadline(), 1.0 + retryPolicy)
 
     def test_legacy(self) -> None:
         """An APR in the transaction of the REQ counts, until a LAP has timed out."""
@@ -309,7 +309,7 @@ class PassiveTests(SynchronousTestCase):
         self.core.migrated(0.0)
         self.assertEqual(self.core.events(), [PathMigrated(reversedPath(slow))])
         self.assertEqual((self.core.primary, self.core.alternate), (reversedPath(slow), None))
-        self.assertEqual(self.core._patience.lifeTime, 21)
+        self.assertEqual(self.core._retryPolicy.lifeTime, 21)
         self.core.migrated(0.0)
         self.assertEqual(self.core.events(), [MigrationUnexpected()])
 

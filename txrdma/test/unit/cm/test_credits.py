@@ -60,7 +60,7 @@ class CreditTests(SynchronousTestCase):
         depths = [random.choice((1, 2, 3, 4, 5, 8, 33)) for _ in range(2)]
         ends = [End(depths[0], depths[1], 200), End(depths[1], depths[0], random.choice((0, 1, 200)))]
         totals = [end.left for end in ends]
-        patience = random.random()
+        retryPolicy = random.random()
         while any(end.left or end.flying or end.arrived for end in ends):
             which = random.randrange(2)
             end, peer = ends[which], ends[1 - which]
@@ -68,7 +68,7 @@ class CreditTests(SynchronousTestCase):
                 self.assertGreater(peer.free, 0, f"seed {seed}: a message finds no receive")
                 peer.free -= 1
                 peer.arrived.append(end.flying.popleft())
-            elif end.arrived and random.random() < patience + 0.05:
+            elif end.arrived and random.random() < retryPolicy + 0.05:
                 self.assertTrue(end.take(), seed)
                 end.turn()
             else:

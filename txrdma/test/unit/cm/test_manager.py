@@ -17,7 +17,7 @@ from txrdma.cm.core.events import (
     ServiceResolved,
     ServiceTimedOut,
 )
-from txrdma.cm.core.exchange import Patience
+from txrdma.cm.core.exchange import RetryPolicy
 from txrdma.cm.layouts.messages import (
     APR,
     APStatus,
@@ -554,7 +554,7 @@ class ServiceTests(Case):
         """Ask the server for a service."""
         question = SIDRREQ(serviceID=SERVICE)
         path = self.client.pathTo(self.server)
-        self.client.manager.resolve(question, path, Patience(17, 14, 3), self.world.now)
+        self.client.manager.resolve(question, path, RetryPolicy(17, 14, 3), self.world.now)
         self.client.turn()
         self.world.run(until=5.0)
 

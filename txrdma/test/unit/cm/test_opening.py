@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.cm.core import opening
 from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.events import ConnectionReplied
-from txrdma.cm.core.exchange import LONGEST_SERVICE, Patience
+from txrdma.cm.core.exchange import LONGEST_SERVICE, RetryPolicy
 from txrdma.cm.core.opening import Inputs, Opening, TABLE
 from txrdma.cm.layouts.messages import MessageKind, MRA, REJ, RejectReason, REP, REQ, RTU
 from txrdma.error import InvalidRequest
@@ -124,8 +124,8 @@ class RequestTests(SynchronousTestCase):
 
     def test_patience(self) -> None:
         """No peer makes us wait for hours."""
-        self.assertLess(Patience(0, 18, 0).service(31), lifetimeSeconds(LONGEST_SERVICE) + 3)
-        self.assertLess(Patience(31, 30, 15).seconds, 60)
+        self.assertLess(RetryPolicy(0, 18, 0).service(31), lifetimeSeconds(LONGEST_SERVICE) + 3)
+        self.assertLess(RetryPolicy(31, 30, 15).seconds, 60)
 
     def test_delays(self) -> None:
         """A peer that answers each REQ by an MRA makes us wait for the longest delay once for each retry."""

@@ -328,7 +328,7 @@ class ServiceTests(SynchronousTestCase):
             self.calls.clear()
             for receiver in receivers:
                 self.broken(receiver, "findingChanged", receiver is broken)
-            service._tell(Raised(entryOf()))
+            service._logFinding(Raised(entryOf()))
             self.assertEqual(self.calls, ["findingChanged", "findingChanged"])
             self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
