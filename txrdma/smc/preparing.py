@@ -19,9 +19,7 @@ _ELSEWHERE: Final = ("txrdma.smc.signalling.tcpoption", "txrdma.smc.signalling.o
 
 
 def prepare(options: Options) -> None:
-    """
-    Import what connections with these options need, except modules for real devices with C{device=auto}.
-    """
+    """Import what connections need, except modules for real devices with C{device=auto}."""
     if options.backend == "kernel":
         import_module("txrdma.smc.kernel.transports")
         return

@@ -155,10 +155,7 @@ class SMCPort:
                 self._opening = IReactorTime(self._tcp.reactor).callLater(0, self._open)
 
     def _open(self) -> None:
-        """
-        Open the device, which takes tens of milliseconds, after a service has forked, before its first
-        client.
-        """
+        """Open the device, which takes tens of milliseconds, before the first client."""
         self._opening = None
         with suppress(RDMAError, OSError, ValueError):  # whoever proposes will hear of it
             linkGroups(self._tcp.reactor, self._device)

@@ -190,11 +190,6 @@ class SoftDevice:
         closed: Callable[[], None] = lambda: None,
         interfaces: HostInterfaces | None = None,
     ) -> None:
-        """
-        @param ports: are owned by the device, and closed with it.
-        @param closed: called at the end of C{close}.
-        @param interfaces: of the host, to be followed.
-        """
         self.name = name
         self.ports = tuple(ports)
         self.portCount = len(self.ports)
@@ -360,9 +355,7 @@ class SoftDevice:
 
     def connect(self, queuePair: SoftQueuePair) -> Route:
         """
-        The first route of its port that leads there.
-
-        @raise ResourceExhausted: another queue pair is number 1 of that port.
+        The first route of the port that leads to the peer; raises L{ResourceExhausted} for a second GSI.
         """
         attributes = queuePair.attributes
         if queuePair.number == _GSI and any(

@@ -85,11 +85,7 @@ def openPort(
     mtu: MTU | None,
     runtime: str | None = None,
 ) -> SoftPort:
-    """
-    Open a port; parameters are those of L{openSoftDevice <txrdma.soft.device.openSoftDevice>}.
-
-    @raise DeviceUnavailable: there is no such address, or the port is taken.
-    """
+    """Open a port; for parameters and errors see L{openSoftDevice <txrdma.soft.device.openSoftDevice>}."""
     interface = None if interfaces is None else interfaces.interfaceOf(address)
     if interface is None:
         interfaces = None  # a local address without an interface: nothing to watch

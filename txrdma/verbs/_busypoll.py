@@ -64,9 +64,7 @@ class SpinBudget:
         self._credit -= max(seconds - FREE_SECONDS, 0.0)
 
     def yielded(self, before: float, now: float) -> bool:
-        """
-        Record a yield of the processor; return whether others took it. Then polling pauses, longer each time.
-        """
+        """Record a yield of the processor; return whether others took it, so that polling pauses."""
         if now - before < CROWDED_SECONDS:
             self._pause = max(_LEAST_PAUSE, self._pause * 0.9)
             return False

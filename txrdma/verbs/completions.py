@@ -193,11 +193,7 @@ class CompletionReader:
             self._again = self._reactor.callLater(0, self._turn)
 
     def _drain(self, isDelayed: bool) -> bool:
-        """
-        Poll until empty; False when more is left, or when a delayed turn has found something.
-
-        When the reactor is stopped, the rest waits for its next run, if there is one.
-        """
+        """Poll until empty; False when more is left, or when a delayed turn has found something."""
         if self._isEnding():
             return False
         began = perf_counter()

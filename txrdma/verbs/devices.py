@@ -52,11 +52,7 @@ def openDevice(reactor: object, description: str) -> IVerbsDevice:
 
 
 def prepareDevice(description: str) -> None:
-    """
-    Import the modules of a device without opening it, by the optional method C{prepare} of its parser.
-
-    Errors in the string are left to L{openDevice}.
-    """
+    """Import the modules of a device by the optional method C{prepare} of its parser, without opening it."""
     try:
         parser, args, kwargs = _understood(description)
     except ValueError:

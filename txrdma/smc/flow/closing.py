@@ -231,9 +231,7 @@ class Closing:
         self._inputs.expired()
 
     def received(self, flags: int, unread: int) -> None:
-        """
-        Process the peer's state flags, after the cursors of their message; C{unread} bytes are not read yet.
-        """
+        """Process the peer's state flags, after its cursors; C{unread} bytes are not read yet."""
         new = flags & ~self._peer & _KNOWN
         if new:
             self._peer |= new

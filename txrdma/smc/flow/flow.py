@@ -613,9 +613,7 @@ class Flow:
         self.backlog -= first + second
 
     def _resend(self, requests: list[SendRequest]) -> None:
-        """
-        Append the first requests after a failover: the validation message, then the unacknowledged bytes.
-        """
+        """Append the first requests after a failover: validation, then the unacknowledged bytes."""
         queue, ring = self.queue, self.ring
         if self._isNew:
             self._isNew = False

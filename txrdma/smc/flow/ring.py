@@ -168,9 +168,7 @@ class Ring:
 
     def message(self, state: int = 0) -> bytes:
         """
-        Encode the next CDC message, to be sent after the bytes that it announces.
-
-        @param state: state flags, which stay set in all later messages.
+        Encode the next CDC message with these state flags, to be sent after the bytes that it announces.
         """
         self.sequence = sequence = (self.sequence + 1) & 0xFFFF
         self.reported = consumed = self.consumed
@@ -243,9 +241,7 @@ class Ring:
 
     @property
     def updateDue(self) -> bool:
-        """
-        Whether to report consumption now: the peer waits, or is short of space (RFC 7609, 4.5.1, 4.7.3).
-        """
+        """Whether to report consumption now: the peer waits, or lacks space (RFC 7609, 4.5.1, 4.7.3)."""
         unreported = self.consumed - self.reported
         if self._hurry and unreported:
             if self.urgentAt is None or self.consumed >= self.urgentAt or self.peerFlags & _REQUESTED:

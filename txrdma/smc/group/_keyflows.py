@@ -135,9 +135,7 @@ class KeyFlows:
                 self._askRKey(flow, carrier)
 
     def _askRKey(self, flow: _Flow, carrier: LinkLife) -> None:
-        """
-        Send CONFIRM RKEY with the buffer's keys on all links; those that do not fit follow in continuations.
-        """
+        """Send CONFIRM RKEY with the buffer's keys on all links, by continuations if necessary."""
         name = flow.rkeys[0]
         flow.told = [link for link in self._core.active if name in link.own]
         rkey, address = carrier.own.get(name, Token(name, 0))

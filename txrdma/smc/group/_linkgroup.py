@@ -187,11 +187,7 @@ class LinkGroup:
     # The link
 
     def confirm(self, now: float, remote: LinkEnd) -> None:
-        """
-        First contact. Server: send CONFIRM LINK (the queue pair is in RTS). Client: wait for it (RTR).
-
-        @param remote: the peer's end, from its Accept or Confirm.
-        """
+        """First contact. Server: send CONFIRM LINK (in RTS). Client: wait for it (in RTR)."""
         self.first.remote = remote
         self.first.heard = now
         if not self.connections:
@@ -213,13 +209,7 @@ class LinkGroup:
             self.shutdown(now)
 
     def linkDown(self, now: float, text: str, link: LinkLife | None = None) -> None:
-        """
-        Handle the failure of a link's queue pair; C{text} is the reason.
-
-        L{LinkLost} follows if other links are active, else L{GroupEnded}.
-
-        @param link: None: the first one.
-        """
+        """Handle the failure of a link's queue pair: L{LinkLost} follows, or L{GroupEnded} without others."""
         link = self.first if link is None else link
         core = self._core
         if link.place == "gone":
@@ -234,9 +224,7 @@ class LinkGroup:
 
     def grow(self, port: LinkEnd | None, now: float) -> None:
         """
-        Get an additional link. A client requests it, and repeats that if the request has no effect.
-
-        @param port: a usable local port without a link; None without one.
+        Get an additional link; C{port} is a usable local port without a link. A client repeats its request.
         """
         if self.role is Role.CLIENT:
             self._linkFlows.request(port, now)
@@ -404,9 +392,7 @@ class LinkGroup:
 
     def _test(self, link: LinkLife, now: float) -> None:
         """
-        Send TEST LINK on all links, or handle a missing response.
-
-        A peer that answers on no link may be busy, and gets as much time as TCP would give it.
+        Send TEST LINK on all links, or handle a missing response; a busy peer gets as much time as in TCP.
         """
         if now >= link.heard + self._timing.silence:
             self.linkDown(now, "the peer has answered no TEST LINK for too long", link)

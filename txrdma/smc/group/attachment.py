@@ -180,13 +180,7 @@ class Attachment:
         ]
 
     def connect(self, far: FarEnd, psn: int, isDirect: bool) -> None:
-        """
-        Connect the queue pair to the peer's.
-
-        @param psn: first packet sequence number to send.
-        @param isDirect: whether there is no router between the two ends.
-        @raise Refused: the device failed to connect.
-        """
+        """Connect the queue pair to the peer's; C{isDirect}: without a router. Raises L{Refused}."""
         queuePair, candidate = self.queuePair, self._candidate
         hops = 1 if isDirect else _ROUTED_HOPS
         queuePair.postReceive(self.requests)

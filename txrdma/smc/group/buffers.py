@@ -116,11 +116,7 @@ class RemoteMemoryBuffer:
         return Element(self, self._free.pop())
 
     def give(self, element: Element, quiet: bool) -> None:
-        """
-        Put an element back into the buffer.
-
-        @param quiet: the peer won't write into it any more.
-        """
+        """Put an element back; C{quiet}: the peer will not write into it any more."""
         if quiet:
             self._free.append(element.index)
         else:

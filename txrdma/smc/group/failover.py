@@ -98,8 +98,6 @@ class LinkFailover:
         Choose the port for a new link: one without a link, else one that makes the group asymmetric.
 
         If two links share no port, another link on their ports adds no redundancy.
-
-        @param far: the server's end, for a client.
         """
         group = self._group
         gid = None if far is None else far.gid

@@ -75,9 +75,6 @@ class Group:
     """
 
     def __init__(self, groups: Membership, key: GroupKey, port: Port, agreement: Agreement) -> None:
-        """
-        @param port: local port of the first link.
-        """
         self.groups = groups
         self.key = key
         self.agreement = agreement
@@ -229,9 +226,7 @@ class Group:
                 size //= 2
 
     def pick(self) -> Link:
-        """
-        The server's link for the next connection, the one with the fewest; raises L{Refused} without links.
-        """
+        """The server's link for the next connection, the one with the fewest; raises L{Refused}."""
         links = [link for link in self.links if link.isActive or self.isNew]
         if links:
             return min(links, key=lambda link: len(link.members))
@@ -245,12 +240,7 @@ class Group:
         raise Refused("the Accept names an unknown link", Diagnosis.NOSRVLINK)
 
     def target(self, link: Link, named: Link, answer: Accept | Confirm) -> tuple[int, RKey]:
-        """
-        Return the first address of the peer's ring, in its address space, and its remote key on a link.
-
-        @param named: the link that the answer names.
-        @raise Refused: the peer has not announced that buffer.
-        """
+        """Address and remote key of the peer's ring on a link; C{named} is the link in the answer."""
         core, rkey = self.core, answer.rkey
         address = core.target(rkey, answer.address, answer.size, answer.index, named.life)
         if link is named:
@@ -311,12 +301,7 @@ class Group:
     # LLC
 
     def control(self, link: Link, raw: bytes) -> None:
-        """
-        Process an LLC message.
-
-        A buffer that it announces is about to be named by an Accept or a Confirm: its address in shared
-        memory is resolved early, so that fewer connections wait for it.
-        """
+        """Process an LLC message. The address of a newly announced buffer is resolved early, to save time."""
         theirs = link.life.theirs
         known = len(theirs)
         self.core.received(raw, self._reactor.seconds(), link.life)
@@ -544,11 +529,7 @@ class Group:
             self._post()
 
     def _over(self, text: str, diagnosis: Diagnosis, mayVanish: bool = False) -> None:
-        """
-        End the group with its links and connections.
-
-        @param mayVanish: the peer's process may have died after sending everything.
-        """
+        """End the group; C{mayVanish}: the peer's process may have died after sending everything."""
         if self.isOver:
             return
         self.isOver = True

@@ -177,10 +177,6 @@ class LinkGroups:
     """
 
     def __init__(self, reactor: Any, description: str, devices: Sequence[IVerbsDevice] = ()) -> None:
-        """
-        @param description: a device string, or several joined by C{+}.
-        @param devices: its devices, if they are already open; they are closed with this object.
-        """
         self.reactor = reactor
         self.reactorUse = reactorUse(reactor)
         self.closeNotifier = CloseNotifier(reactor)
@@ -447,9 +443,7 @@ class LinkGroups:
     # The end of the process
 
     def _reactorStops(self) -> Deferred[None] | None:
-        """
-        Deliver all written bytes before the reactor stops; the Deferred, if any, fires when that is done.
-        """
+        """Deliver all written bytes before the reactor stops; the Deferred fires after that."""
         self.isStopping = self.reactorUse.isEnding = self.closeNotifier.isPrompt = True
         self.closeNotifier.notify()
         del self._triggers[0]
@@ -539,9 +533,7 @@ class LinkGroups:
         return any(link.isActive and link.scheduler.queue.dirty for link in self.links())
 
     def _pollAll(self) -> bool:
-        """
-        Poll all link groups of the reactor, which may be each other's peers; return whether any received.
-        """
+        """Poll all link groups of the reactor, perhaps each other's peers; return whether any received."""
         before = [link.life.heard for link in self.links()]
         self._isOwed = True in [device.drive() for device in self._driven]
         for (owner, _), those in list(_open.items()):

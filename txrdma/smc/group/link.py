@@ -76,10 +76,6 @@ class Link:
     life: LinkLife
 
     def __init__(self, group: LinkOwner, port: Port, domain: IProtectionDomain) -> None:
-        """
-        @param port: local port of the link.
-        @param domain: the group's protection domain on the device of that port.
-        """
         groups = group.groups
         self.group = group
         self.groups = groups
@@ -321,11 +317,7 @@ class Link:
             used.clear()
 
     def _take(self, batch: Sequence[Completion]) -> None:
-        """
-        Dispatch received messages to their connections.
-
-        If that is slow, flush writes in between, so that both ends work in parallel.
-        """
+        """Dispatch received messages to connections; if that is slow, flush writes in between."""
         # Local names: this loop runs once per message.
         queue = self._queue
         clock = self.scheduler.clock

@@ -132,9 +132,7 @@ class SendScheduler:
             self.schedule()
 
     def schedule(self) -> None:
-        """
-        Schedule a flush for the next reactor iteration; if this one takes long, flush all but the last flow.
-        """
+        """Schedule a flush for the next reactor iteration; flush early if this one takes long."""
         if self._isResting:
             self._owner.rouse()
         elif self._call is None:
@@ -481,11 +479,7 @@ class SendScheduler:
             self._sendReader.start()
 
     def handOver(self, other: SendScheduler) -> dict[Any, list[Unacknowledged]]:
-        """
-        Move pending calls to the scheduler of another link, because this link has failed.
-
-        @return: unacknowledged messages, by flow.
-        """
+        """Move pending calls to another link after a failure; return unacknowledged messages, by flow."""
         try:
             for completion in self._sendQueue.poll(self.queue.sent + 1):
                 if completion.status:

@@ -225,10 +225,8 @@ _Machine = Callable[[_Core], _Inputs]
 @lru_cache(2)
 def _machine(server: bool) -> _Machine:
     """
-    The states of one end.
-
-    Server: sniffing, deciding, waiting (for Confirm), linking. Client: waiting (for Accept), deciding,
-    linking.
+    The states of a server (sniffing, deciding, waiting for Confirm, linking) or a client (waiting for Accept,
+    deciding, linking).
     """
     builder = machineBuilder(_Inputs, _Core)
     first, second = ("sniffing", "waiting") if server else ("waiting", "sniffing")
@@ -420,11 +418,7 @@ class _Handshake:
         self._inputs.established()
 
     def decline(self, diagnosis: Diagnosis, now: float) -> None:
-        """
-        Decline SMC: use TCP. Legal at any time before C{established}.
-
-        @param diagnosis: the reason; C{SYNCERR} asks the peer to forget the link group that it meant.
-        """
+        """Decline SMC before C{established}; C{SYNCERR} asks the peer to forget the link group."""
         self._inputs.decline(diagnosis, now)
         self._read(now)
         self.expired(now)
@@ -560,11 +554,7 @@ class ServerHandshake(_Handshake):
 
 
 class ClientHandshake(_Handshake):
-    """
-    The client's end of a CLC handshake.
-
-    @param offer: its Proposal is in C{outgoing} at once.
-    """
+    """The client's end of a CLC handshake; the Proposal is in C{outgoing} immediately."""
 
     _reply = Accept
 

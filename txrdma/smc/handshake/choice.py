@@ -28,11 +28,7 @@ def reachesOthers(options: Options) -> bool:
 
 
 def carrierFor(reactor: Any, options: Options) -> Carrier:
-    """
-    The carrier by which an endpoint with these options finds out whether its peers speak SMC.
-
-    Carriers that most endpoints do without are imported when one is wanted.
-    """
+    """The carrier for an endpoint with these options; rarely used modules are imported on demand."""
     takesTCP = options.fallback
     anybody = options.device != "auto"  # other users may connect where the device was chosen by hand
     approach: Callable[[], IClientSignal] = partial(LocalApproach, reactor, takesTCP)

@@ -58,9 +58,6 @@ class ClientNegotiation(Negotiation):
         use: Use | None = None,
         finished: Deferred[IProtocol] | None = None,
     ) -> None:
-        """
-        @param finished: fires with the user's protocol; its canceller must call C{cancel}.
-        """
         super().__init__(reactor, options, outcomes, build, use)
         self._finished: Deferred[IProtocol] = finished or Deferred(lambda _: self.cancel())
         self._manager: LinkGroups | None = None

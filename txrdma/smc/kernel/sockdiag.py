@@ -88,11 +88,7 @@ class Buffers:
 
     @classmethod
     def decode(cls, data: bytes) -> Buffers:
-        """
-        Decode the value of the attribute.
-
-        @raise WireError: it is truncated.
-        """
+        """Decode the value of the attribute; raises L{WireError}."""
         if len(data) < _SIZES.size + 4 * _CURSOR.size:
             raise WireError("smc_diag_conninfo", len(data), "it is truncated")
         cursors = (
@@ -121,11 +117,7 @@ class LinkGroup:
 
     @classmethod
     def decode(cls, data: bytes) -> LinkGroup:
-        """
-        Decode the value of the attribute.
-
-        @raise WireError: it is truncated, or a GID is malformed.
-        """
+        """Decode the value of the attribute; raises L{WireError}."""
         if len(data) < _GROUP.size:
             raise WireError("smc_diag_lgrinfo", len(data), "it is truncated")
         device, port, gid, peerGID, role = _GROUP.unpack_from(data)
@@ -160,11 +152,7 @@ class KernelSocket:
 
     @classmethod
     def decode(cls, payload: bytes) -> KernelSocket:
-        """
-        Decode a message of sock_diag.
-
-        @raise WireError: it is truncated, or contains a wrong length.
-        """
+        """Decode a message of sock_diag; raises L{WireError}."""
         if len(payload) < _ANSWER.size:
             raise WireError("smc_diag_msg", len(payload), "it is truncated")
         state, mode, _user, inode = _ANSWER.unpack_from(payload)

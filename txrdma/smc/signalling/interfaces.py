@@ -51,18 +51,10 @@ class IClientSignal(Interface):
     )
 
     def prepare(client: IDialing, proceed: Callable[[], None]) -> None:
-        """
-        Prepare the client's socket, and call C{proceed} when it may connect: now, or later.
-
-        An unsuitable socket is renewed instead.
-        """
+        """Prepare the client's socket, or renew it; call C{proceed} when it may connect: now, or later."""
 
     def failed(error: object) -> bool:
-        """
-        Forget the prepared socket, because it could not connect.
-
-        @return: whether the carrier caused that, so that the client should be renewed.
-        """
+        """Forget the socket, which could not connect; return whether the client should be renewed."""
 
     def ask(transport: Connection, told: Callable[[], None]) -> None:
         """Call C{told} when C{isSMC} is known for this connection: now, or later."""
@@ -84,17 +76,11 @@ class IServerSignal(Interface):
 
     def expect(withdrawn: Callable[[], None]) -> None:
         """
-        Inform the client, if necessary, that a Proposal is expected.
-
-        @param withdrawn: called when the client informs the carrier that it continues without SMC.
+        Inform the client that a Proposal is expected; C{withdrawn} is called if it continues without SMC.
         """
 
     def refuse() -> bool:
-        """
-        Have the client continue without SMC, because the listener is overloaded.
-
-        @return: False if the client can't be informed: its Proposal has to be declined.
-        """
+        """Have the client continue without SMC; False if it can't be informed: decline its Proposal."""
 
     def settle() -> None:
         """Stop waiting: the client has proposed, or the connection has ended. Idempotent."""

@@ -224,10 +224,6 @@ class Announcements:
     """
 
     def __init__(self, reactor: Reactor, anybody: bool, room: int = 50) -> None:
-        """
-        @param anybody: whether processes of other users may announce connections.
-        @param room: the backlog of the TCP socket.
-        """
         self.reactor = reactor
         self._acceptsOtherUsers = anybody
         self._room = max(room, 1)

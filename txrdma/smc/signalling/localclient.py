@@ -211,9 +211,7 @@ class Channel:
         return self._reactor.seconds()
 
     def _late(self) -> None:
-        """
-        Close overdue announcements; pending lines are read first, since this process may have been busy.
-        """
+        """Close overdue announcements, after reading lines that came while this process was busy."""
         self._timer = None
         self._lines.doRead()
         now = self._reactor.seconds()
@@ -300,9 +298,7 @@ def openChannel(
 
 
 def findListener(target: Place) -> socket.socket | None:
-    """
-    Connect to the UNIX socket of the SMC listener at an address of this host; None without a trusted one.
-    """
+    """Connect to the trusted SMC listener at an address of this host by its UNIX socket, or None."""
     for name in candidateNames(target):
         try:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)

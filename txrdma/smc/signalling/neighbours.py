@@ -123,9 +123,7 @@ class AnnouncedNeighbour(Announced):
 
 
 class Neighbour(Teller):
-    """
-    A process that has connected by the directory; it may announce connections once it has proven the address.
-    """
+    """A process connected by the directory, which may announce connections after the proof."""
 
     def __init__(self, announcements: Announcements, connection: socket.socket, directory: str) -> None:
         super().__init__(announcements, connection)

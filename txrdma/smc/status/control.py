@@ -115,9 +115,7 @@ class _Appearance:
 
 
 def answer(reactor: object, report: Report) -> Control | None:
-    """
-    Begin to answer; return an object to close, or None if that is impossible or done by another reactor.
-    """
+    """Begin to answer; return an object to close, or None if another reactor does, or it is impossible."""
     if not (IReactorFDSet.providedBy(reactor) and IReactorTime.providedBy(reactor)):
         return None
     if not sys.platform.startswith("linux"):

@@ -131,11 +131,7 @@ def socketToDict(status: ISMCStatus, role: str, transport: Connection | None) ->
 
 @implementer(ISMCStatus)
 class TCPStatus:
-    """
-    A connection that runs plain TCP.
-
-    Its bytes are counted by the kernel: nothing of ours stands between the transport and the protocol.
-    """
+    """A connection that uses plain TCP, whose bytes are counted by the kernel."""
 
     __slots__ = ("_received", "_sent", "_transport", "fallbackReason", "peerDiagnosis", "role")
 

@@ -86,9 +86,6 @@ class Stream:
     )
 
     def __init__(self, link: Link, element: Element, addresses: tuple[Address, Address], role: Role) -> None:
-        """
-        @param addresses: local address of the TCP connection, and the peer's.
-        """
         self.link = self.named = link
         self.role = role
         self.flow = Flow(link.scheduler.queue, element.view, link.contexts, self)

@@ -114,9 +114,7 @@ class TCPMonitor(Protocol):
 
     def linkLost(self, mayVanish: bool) -> None:
         """
-        Handle the end of the link, after its last messages were processed.
-
-        @param mayVanish: nothing that the peer has sent can be missing, even if its process has died.
+        Handle the end of the link, after its last messages; C{mayVanish}: nothing of the peer is missing.
         """
         self._isLinkGone = True
         stream = self._stream
@@ -128,10 +126,7 @@ class TCPMonitor(Protocol):
             self._giveUp(stream)
 
     def _judge(self, stream: MonitoredStream) -> None:
-        """
-        Decide how the peer ended from the ends of TCP and the link; if only one has ended, wait for the
-        other.
-        """
+        """Decide how the peer ended, from the ends of both TCP and the link."""
         stream.poll()
         if self._stream is None:
             return

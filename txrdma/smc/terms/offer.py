@@ -139,9 +139,7 @@ class Candidate:
         return version == 1 or (self.type is GIDType.ROCE_V2 and self.gid.isMapped)
 
     def isDirectTo(self, gid: GID, version: int = 2) -> bool | None:
-        """
-        Whether a peer's GID is in a local subnet; False: behind a router (version 2), None: unreachable.
-        """
+        """Whether a peer's GID is in a local subnet; False: behind a router, None: unreachable."""
         if not gid.isMapped:
             return True if version == 1 else None
         if self.subnets is None or self.subnets.holds(gid):

@@ -202,11 +202,7 @@ MOST_CROSSING = 2
 
 
 class LateCLCFilter:
-    """
-    Tells CLC that the peer sent before it heard of our Decline from what comes behind that.
-
-    Called with what has come, as long as it is not sure.
-    """
+    """Strips CLC that the peer sent before it received our Decline. Called until the end of CLC is sure."""
 
     def __init__(self, isJoining: bool = False) -> None:
         """@param isJoining: a peer that confirms uses SMC-R from then on."""
@@ -215,10 +211,9 @@ class LateCLCFilter:
 
     def __call__(self, data: bytes) -> tuple[int, bool]:
         """
-        How many of these bytes are such CLC, and are not to be shown again.
+        The number of bytes of late CLC, and whether the bytes behind are sure to be the application's.
 
-        @return: and whether what follows these is sure to be no CLC.
-        @raise Refused: the peer is on SMC-R: nothing that is said by TCP reaches the two applications.
+        @raise Refused: the peer uses SMC-R, so it will not use TCP.
         """
         at = 0
         while self._left:

@@ -151,9 +151,7 @@ class KeyTable:
         raise ProtectionError(self._why(region, domain, address, length))
 
     def fill(self, domain: Domain, segment: Segment, head: Buffer, body: Buffer, length: int) -> bool:
-        """
-        Write head and body, C{length} bytes together, into a local segment; False if that is not allowed.
-        """
+        """Write head and body, C{length} bytes together, into a local segment; False if not allowed."""
         address, room, lkey = segment
         region = self._regions.get(lkey)
         if region is None or region.domain is not domain or length > room:

@@ -58,11 +58,7 @@ class Host(Protocol):
         """The route for a queue pair that goes to RTR; by its C{kind} and C{attributes}."""
 
     def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
-        """
-        Check ports, P_Keys, GIDs, MTU and counts against the device.
-
-        @raise InvalidRequest: the device does not have them.
-        """
+        """Check attributes against the device; raises L{InvalidRequest}."""
 
     def notify(self, event: AsyncEvent) -> None:
         """Deliver an event to listeners, in a later reactor iteration."""
@@ -380,11 +376,7 @@ class SoftQueuePair:
                 self._reportDrained()
 
     def failed(self, event: AsyncEventKind | None = None) -> None:
-        """
-        Go to ERR: flush the sends, then the receives, each in order (IBA 10.3.1.7).
-
-        A send that is the cause has been completed before, by C{sendCompleted}.
-        """
+        """Go to ERR: flush sends, then receives (IBA 10.3.1.7). The failed send is completed already."""
         if self.state is _ERR or self.state is _RESET:
             return
         self.state = _ERR

@@ -45,26 +45,18 @@ class Route(Protocol):
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
         """
-        Wake the channel for the next completed send, or the next receive.
-
-        With all False the route is polled, and does not wake.
+        Wake the channel for the next completed send, or the next receive; all False: the route is polled.
         """
         return
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """
-        Stop, and return identifiers and kinds of uncompleted requests, oldest first.
-
-        No request is sent after this.
-        """
+        """Stop, and return identifiers and kinds of uncompleted requests, oldest first."""
 
     def attributesChanged(self) -> None:
         """Apply attributes that C{modify} has changed: timers, counters, state, alternate path, REARM."""
 
     def migrate(self) -> None:
-        """
-        Migrate to the alternate path of C{attributes} now, with the peer; C{migrationChanged} follows.
-        """
+        """Migrate to the alternate path of C{attributes}, with the peer; C{migrationChanged} follows."""
         return
 
     def close(self) -> None:

@@ -28,27 +28,14 @@ class RoutePort(Protocol):
         return
 
     def connect(self, queuePair: SoftQueuePair) -> Route | None:
-        """
-        The route for a queue pair that goes to RTR, by its C{kind} and C{attributes}.
-
-        @return: None when this kind of route does not lead to the destination.
-        @raise txrdma.error.RDMAError: the route can't be set up.
-        """
+        """The route for a queue pair that goes to RTR; None if this kind does not lead there."""
 
     def drive(self) -> bool:
-        """
-        Do the work of the reactor once, after it has ended.
-
-        @return: whether an acknowledgement of a peer is outstanding.
-        """
+        """Do the work of the reactor once, after its end; return whether acknowledgements are outstanding."""
         return False
 
     def setEnabled(self, isEnabled: bool) -> None:
-        """
-        Take the port down or up, by command.
-
-        While it is down RoCE neither sends nor receives; connections end after their usual retries.
-        """
+        """Enable or disable the port for RoCE; connections fail after their usual retries."""
         return
 
     def close(self) -> None:

@@ -133,7 +133,6 @@ class Answers:
         """
         Append as much of the oldest answer as fits; return the number of packets.
 
-        @param messages: the message sequence number.
         @raise ProtectionError: its memory was deregistered.
         """
         answer = self.waiting[0]

@@ -113,10 +113,6 @@ class Datagrams:
         psn: int,
         qkey: int,
     ) -> None:
-        """
-        @param receives: the receive queue, used from the left.
-        @param mtu: the longest payload.
-        """
         self._number = number
         self._keys = keys
         self._domain = domain
@@ -160,10 +156,7 @@ class Datagrams:
         self, requests: Sequence[SendRequest], laneTo: Callable[[AddressVector], DatagramLane | None]
     ) -> tuple[int, int]:
         """
-        Write the first of these requests into shared memory: those without immediates and with a lane.
-
-        This is the hot loop of sending. The caller posts the remaining requests, and retires those that were
-        written.
+        Write the first requests that are plain and have a lane; return their number and bytes (hot loop).
         """
         if self._posted or self._stopped:
             return 0, 0
@@ -360,12 +353,7 @@ class Datagrams:
         return completion.status is Status.SUCCESS
 
     def take(self, payload: memoryview, qkey: int, source: int, header: bytes) -> Completion | None:
-        """
-        Fill a receive with a datagram that has no immediate.
-
-        @param header: the 40 bytes of the GRH.
-        @return: the completion of the receive, also of one that has failed.
-        """
+        """Fill a receive with a datagram without immediate and its GRH; return the completion, if any."""
         receives, end = self._receives, GRH_LENGTH + len(payload)
         if receives and qkey == self.qkey and end <= self._longest and not self._stopped:
             receive = receives[0]

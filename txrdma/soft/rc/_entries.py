@@ -136,11 +136,7 @@ class Entry:
         count: int,
         extension: int,
     ) -> None:
-        """
-        Copy payloads of answers into C{pieces}, the memory of C{segments}.
-
-        @param extension: the length of the header before each payload.
-        """
+        """Copy payloads of answers, behind headers of C{extension} bytes, into the memory of C{segments}."""
         if self.atomic:
             start = number * run.stride + BTH_LENGTH + extension
             original = bytes(run.data[start : start + ATOMIC_LENGTH])

@@ -117,10 +117,7 @@ def psnWords(run: Incoming) -> tuple[int, ...]:
 
 
 def consecutive(words: Sequence[int], number: int, end: int) -> tuple[int, int]:
-    """
-    The number of packets from C{number} on, before C{end}, without a gap in their C{words}; and the union of
-    their acknowledge bits.
-    """
+    """The number of consecutive PSNs in C{words} from C{number} on, and the union of acknowledge bits."""
     first, last = words[number], words[end - 1]
     if end - number > 2 and tuple(words[number : end - 1]) == tuple(range(first, first + end - 1 - number)):
         if (last - first - end + 1 + number) & PSN_MASK == 0:  # the common case, quickly

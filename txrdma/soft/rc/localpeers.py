@@ -121,11 +121,7 @@ class LocalPeers:
             self._lanes.poll()
 
     def shouldPollSocket(self) -> bool:
-        """
-        Whether to poll the socket, a system call that is rare while it is empty.
-
-        It is polled before shared memory, since a peer's earlier datagrams may have used UDP.
-        """
+        """Whether to poll the socket (before memory, as earlier datagrams may be there); rarely if empty."""
         self._quiet += 1
         return not self._lanes.isOpen or self._quiet < _QUIET or not self._quiet % _SELDOM
 

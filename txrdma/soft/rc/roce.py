@@ -461,9 +461,7 @@ class RoCEPort(RoutePort):
         self._dispatch(head, packet, size, 1, peer, now)
 
     def _uniform(self, peer: Peer, data: memoryview, segment: int) -> bool:
-        """
-        Whether datagrams are alike, numbered from 0, and have the right ICRC (the hot loop of receiving).
-        """
+        """Whether datagrams are alike, numbered from 0, and have the right ICRC (hot loop of receiving)."""
         count = len(data) // segment
         if segment < FRAME or segment & 3 or count >= _IDENTIFICATIONS:
             return False

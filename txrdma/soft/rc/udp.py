@@ -50,9 +50,7 @@ class Receiver(Protocol):
 
     def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
         """
-        Datagrams of one sender, C{segment} bytes each; the last may be shorter.
-
-        C{data} is the carrier's again when this returns.
+        Process datagrams of one sender, C{segment} bytes each, the last perhaps shorter; C{data} is reused.
         """
 
     def turnEnded(self) -> None:
@@ -120,9 +118,8 @@ class UDPCarrier:
         self, reactor: IReactorFDSet, address: str, port: int | None = None, offload: bool = True
     ) -> None:
         """
-        @param port: without it the port of RoCE v2, or any other when that one is taken.
-        @param offload: use UDP_SEGMENT and UDP_GRO where the system has them.
-        @raise DeviceUnavailable: there is no such address, or the port is taken.
+        @param port: by default RoCE's, or any other if that is in use.
+        @param offload: use UDP_SEGMENT and UDP_GRO if available.
         """
         self._reactor = reactor
         self._receiver: Receiver | None = None

@@ -90,10 +90,6 @@ class Incoming:
     """
 
     def __init__(self, owner: SoftQueuePair, outgoing: Outgoing, shared: bool) -> None:
-        """
-        @param outgoing: the outgoing half of the lane.
-        @param shared: the receives belong to a shared receive queue.
-        """
         self.consumed = 0
         self.idle = 0
         self.isUnannounced = False
@@ -195,9 +191,7 @@ class Incoming:
             self.pollSends()  # otherwise left for idle polls
 
     def pollSends(self) -> None:
-        """
-        Complete consumed sends, and wake a peer that waits for our position: when idle, and before sleeping.
-        """
+        """Complete consumed sends, and wake a peer that waits for our position."""
         outgoing = self._outgoing
         if outgoing.isLinked and (outgoing.outstanding or outgoing.isSuspended):
             consumed = self._rings.peerWords[CONSUMED]

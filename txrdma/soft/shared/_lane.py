@@ -316,10 +316,8 @@ class Lane:
 
     def expired(self, now: float) -> float | None:
         """
-        Fail the oldest request when the peer takes too long to connect (IBA 9.7.6.1.3) or to post a receive
-        (9.7.5.2.8).
-
-        @return: seconds until the next call; None when no timeout is running.
+        Fail the oldest request when a peer takes too long to connect (IBA 9.7.6.1.3) or to post a receive
+        (9.7.5.2.8); return the seconds until the next call.
         """
         outgoing = self._outgoing
         if outgoing.isClosed or not (outgoing.outstanding or outgoing.waiting):

@@ -89,11 +89,7 @@ class RemoteMemory:
         return True
 
     def copy(self, request: SendRequest, pieces: list[memoryview], length: int) -> Status | None:
-        """
-        Carry out an RDMA operation by a copy.
-
-        @return: C{SUCCESS}, or the status with which the peer would refuse it; None when it has to wait.
-        """
+        """Carry out an RDMA operation by a copy; return the status, or None when it has to wait."""
         rkey = request.rkey
         if rkey not in self.regions:
             if self.asked is None:
@@ -149,9 +145,7 @@ class RemoteMemory:
         return not self._isClosed and (rkey in self._preparing or self.asked == rkey)
 
     def known(self, rkey: RKey, region: RemoteRegion | None, access: int) -> bool:
-        """
-        Handle the reply to C{requestRegion}, with the peer's rights; return whether a request waits for it.
-        """
+        """Handle the reply to C{requestRegion}; return whether a request waits for it."""
         preparing = self._preparing.pop(rkey, None)
         if self._isClosed or (preparing is None and self.asked != rkey):
             return False

@@ -85,11 +85,7 @@ class DoorbellNotice(Layout):
 
 @wire(8)
 class DatagramRingOffer(Layout):
-    """
-    The sender's box for datagrams, as a descriptor.
-
-    C{number} is that of the doorbell that wakes the sender for the receiver's datagrams; 0 refuses.
-    """
+    """The sender's box for datagrams, with the number of the doorbell that wakes the sender; 0 refuses."""
 
     kind: MessageKind = bits(8)
     reserved: int = bits(24)
@@ -98,11 +94,7 @@ class DatagramRingOffer(Layout):
 
 @wire(20)
 class Join(Layout):
-    """
-    A queue pair is ready to receive.
-
-    Its box comes as a descriptor. C{receives} and C{sends} are doorbell numbers of its completion queues.
-    """
+    """A queue pair is ready to receive: its box, and doorbell numbers of its completion queues."""
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
@@ -201,11 +193,7 @@ MAGIC: Final = int.from_bytes(b"txr", "big")
 
 
 def decode(message: bytes) -> tuple[Layout, memoryview]:
-    """
-    Decode a message; return its layout, and the data that follow.
-
-    @raise WireError: the kind is unknown, or the length is wrong.
-    """
+    """Decode a message; return its layout, and the data that follow. Raises L{WireError}."""
     layout = _LAYOUTS.get(message[0] if message else 0)
     if layout is None:
         raise WireError("Message", 0, "unknown kind")

@@ -46,10 +46,6 @@ class DatagramLane:
     """
 
     def __init__(self, name: tuple[str, int], box: memoryview, ring: Callable[[], None]) -> None:
-        """
-        @param box: ours, which the other device maps to read.
-        @param ring: wakes the other device.
-        """
         self.name = name
         self.isUp = self.isClosed = False
         self.lost = 0
@@ -68,9 +64,7 @@ class DatagramLane:
 
     def put(self, pieces: Sequence[Buffer], length: int) -> bool:
         """
-        Write a packet of C{length} bytes, including the ICRC behind C{pieces}; False: the ring is full.
-
-        A polling peer finds it; L{announce} wakes a sleeping one.
+        Write a packet of C{length} bytes, including the ICRC, for a polling peer; False: the ring is full.
         """
         if self._rings.append(PLAIN, 0, pieces, length):
             return True

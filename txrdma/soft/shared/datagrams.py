@@ -145,10 +145,7 @@ class SharedDatagrams:
         reach: Callable[[tuple[str, int]], DatagramLink | None],
         lost: Callable[[tuple[str, int], str], None],
     ) -> None:
-        """
-        @param reach: finds the device with this IP address and UDP port, if it is one of this host.
-        @param lost: closes all connections to the process of that device, for a reason to be logged.
-        """
+        """@param reach: finds the device with this IP address and UDP port, if it is one of this host."""
         self._reactor = reactor
         self._rendezvous = rendezvous
         self._connect = reach

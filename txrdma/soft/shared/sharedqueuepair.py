@@ -70,9 +70,6 @@ class SharedQueuePair:
         ring: int,
         closed: Callable[[QPN], None],
     ) -> None:
-        """
-        @param closed: called with the queue pair's number when the lane has ended.
-        """
         self.owner = owner
         self.number = owner.number
         self.destination = destination

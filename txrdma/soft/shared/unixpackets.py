@@ -98,11 +98,7 @@ class Rendezvous(Protocol):
     """The ways in which processes of one host and user find, hear and wake each other."""
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
-        """
-        Be found as the device with this IP address and UDP port.
-
-        @raise OSError: the name is taken.
-        """
+        """Listen by the name of this IP address and UDP port; raises OSError if it is in use."""
 
     def connect(self, address: str, port: int) -> Line | None:
         """Connect to the process with that device; None without one of our user."""

@@ -54,9 +54,7 @@ _QUEUE_PAIR_FAILED: Final = frozenset(
 
 @implementer(IVerbsDevice, IReactorDevice)
 class PyverbsDevice:
-    """
-    An open device of the kernel.
-    """
+    """An open device of the kernel."""
 
     canRest = isAttended = True
 

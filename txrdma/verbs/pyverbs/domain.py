@@ -42,18 +42,10 @@ class Device(Protocol):
     tracker: ResourceTracker
 
     def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
-        """
-        The completion queue as our class, if it is the device's.
-
-        @raise InvalidRequest: it is another device's, or closed.
-        """
+        """The device's completion queue as its class; raises L{InvalidRequest} for other queues."""
 
     def admit(self, attributes: QPAttributes) -> None:
-        """
-        Check attributes against the device, where kernels may not.
-
-        @raise InvalidRequest: the device does not have what they name.
-        """
+        """Check attributes against the device, where kernels may not; raises L{InvalidRequest}."""
 
     def keep(self, queuePair: PyverbsQueuePair) -> None:
         """Register a queue pair."""

@@ -110,9 +110,7 @@ def read(event: Any) -> Notification | None:
 
 @implementer(IReadDescriptor)
 class EventReader:
-    """
-    Reads a descriptor for a device, with a weak reference to it.
-    """
+    """Reads a descriptor for a device, with a weak reference to it."""
 
     def __init__(self, reactor: IReactorFDSet, descriptor: int, ready: Callable[[], None]) -> None:
         self._reactor = reactor
@@ -170,9 +168,6 @@ class Removals:
     """
 
     def __init__(self, context: Any) -> None:
-        """
-        @raise OSError: the system does not have such messages.
-        """
         self.node = os.path.basename(os.readlink(f"/proc/self/fd/{context.cmd_fd}"))
         self._socket = socket.socket(
             socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, _UEVENTS

@@ -71,11 +71,7 @@ class Domain(Protocol):
         """The address handle of pyverbs."""
 
     def admit(self, attributes: QPAttributes) -> None:
-        """
-        Check attributes against the device.
-
-        @raise InvalidRequest: the device does not have what they name.
-        """
+        """Check attributes against the device; raises L{InvalidRequest}."""
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
         """Forget a queue pair that has been closed."""
@@ -83,11 +79,7 @@ class Domain(Protocol):
 
 @implementer(IQueuePair)
 class PyverbsQueuePair:
-    """
-    A queue pair of a real device.
-
-    It outlives the object of the device: when that is destroyed, the queue pair stays in ERR.
-    """
+    """A queue pair of a real device. When that is destroyed, it stays in ERR."""
 
     def __init__(
         self,
@@ -279,9 +271,7 @@ class PyverbsQueuePair:
 
     def lost(self, wrong: RDMAError) -> None:
         """
-        Stay in ERR, and flush outstanding requests, because the device has destroyed the queue pair.
-
-        @param wrong: what its methods raise from now on.
+        Stay in ERR, and flush requests: the device has destroyed the queue pair. Methods raise C{wrong}.
         """
         if self._error is not None:
             return

@@ -44,9 +44,7 @@ class Member(Protocol):
     number: QPN
 
     def ended(self, token: int, status: Status) -> tuple[int, CompletionOpcode] | None:
-        """
-        Identifier and kind of the finished work request with this token; None if its success is not reported.
-        """
+        """Identifier and kind of a finished request; None if its success is not reported."""
 
     def queueClosed(self) -> None:
         """Go to ERR, because the completion queue is closed."""

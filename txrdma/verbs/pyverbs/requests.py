@@ -43,11 +43,7 @@ _SENDS: Final = (Operation.SEND, Operation.SEND_WITH_IMMEDIATE)
 
 
 def checkSend(request: SendRequest, kind: QPKind, capacity: Capacity) -> None:
-    """
-    Check the form of a request, before any of its batch is posted.
-
-    @raise InvalidRequest: it has not the form that such a queue pair takes.
-    """
+    """Check the form of a request before its batch is posted; raises L{InvalidRequest}."""
     operation = request.operation
     if len(request.segments) > capacity.maxSendSegments:
         raise InvalidRequest(f"at most {capacity.maxSendSegments} segments, not {len(request.segments)}")

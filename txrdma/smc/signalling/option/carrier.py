@@ -72,15 +72,11 @@ class OptionCarrier:
         self._mark(client, "mark a socket for the TCP option")
 
     def markBeforeListen(self, listener: socket.socket) -> None:
-        """
-        Add the option to the SYN-ACKs of a future listener, until it is closed; raises L{OptionUnavailable}.
-        """
+        """Add the option to the SYN-ACKs of a future listener; raises L{OptionUnavailable}."""
         self._mark(listener, "mark a listening socket", isListener=True)
 
     def peerHasOption(self, connected: socket.socket) -> bool:
-        """
-        Whether both ends of a marked socket's connection have sent the option; raises L{OptionUnavailable}.
-        """
+        """Whether both ends of a marked connection have sent the option; raises L{OptionUnavailable}."""
         sockets = self._requireMap()
         try:
             flags = int.from_bytes(sockets.get(connected.fileno(), STORAGE_BYTES), sys.byteorder)
