@@ -44,7 +44,7 @@ class _LoopbackResolver:
     """
     Finds a name's addresses; C{127.0.0.1} before C{::1}.
 
-    C{HostnameEndpoint} tries the second address a third of a second after the first, and most who listen at
+    C{HostnameEndpoint} tries the second address a third of a second after the first, and most that listen at
     "localhost" listen by IPv4: C{tcp:localhost} tries nothing else.
     """
 

@@ -157,7 +157,7 @@ class SMCPort:
     def _open(self) -> None:
         """Open the device, which takes tens of milliseconds, before the first client."""
         self._opening = None
-        with suppress(RDMAError, OSError, ValueError):  # whoever proposes will hear of it
+        with suppress(RDMAError, OSError, ValueError):  # the first handshake will report it
             linkGroups(self._tcp.reactor, self._device)
 
     def _end(self) -> None:
@@ -200,7 +200,7 @@ class SMCPort:
         return self._tcp.socket
 
     def fileno(self) -> int:
-        """The descriptor of the TCP socket, which C{adoptStreamPort} takes; -1 when nobody listens."""
+        """The descriptor of the TCP socket, which C{adoptStreamPort} takes; -1 when closed."""
         return int(self._tcp.fileno())
 
     # IPushProducer

@@ -67,5 +67,5 @@ class HandshakeProtocol(Protocol):
         try:
             self._accepting.connectionAccepted(transport, self._build)
         except BaseException:
-            transport.abortConnection()  # nobody else knows of it; the error is logged by the port
+            transport.abortConnection()  # no other code refers to it; the error is logged by the port
             raise

@@ -27,16 +27,10 @@ from txrdma.kit.logs import RateLimitedLogger
 _rateLimited = RateLimitedLogger(Logger())
 
 _FEW: Final = 8
-"""
-Number of uses up to which each new one checks that the readers are still on the reactor.
-
-A test suite has few connections, and may remove all readers between two of them.
-"""
+"""Number of uses up to which each new one checks the readers: a test suite has few, and removes readers."""
 
 _CHECK_SECONDS: Final = 1e-3
-"""
-Seconds between checks, for each existing use, if there are more: a service has many, and removes nothing.
-"""
+"""Seconds between checks for each use, if there are more: a service has many, and removes no readers."""
 
 
 class Suspendable(Protocol):

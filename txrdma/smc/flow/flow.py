@@ -45,7 +45,7 @@ DELIVERY: Final = 256 * 1024
 """The most bytes for one C{dataReceived}."""
 
 ENDS: Final = int(StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
-"""The state flags of a peer after which there is nobody to write to."""
+"""The state flags of a peer after which it reads no more."""
 
 _EARLY: Final = 64
 """Messages that are queued at most until the local handshake completes."""

@@ -66,7 +66,7 @@ class Ring:
     @ivar peerConsumed: total of bytes that the peer has reported as read.
     @ivar blocked: messages carry WRITE_BLOCKED: more is queued than fits.
     @ivar arrived: total of bytes received.
-    @ivar consumed: total of bytes read; C{reported}: total that the peer has been told.
+    @ivar consumed: total of bytes read; C{reported}: total that was reported to the peer.
     @ivar mayArrive: total up to which the peer may write.
     @ivar dueAbove: no report is due until C{consumed} exceeds this total.
     @ivar peerFlags: producer flags of the last message; C{receivedSequence}: its sequence number.

@@ -27,10 +27,7 @@ STAGE: Final = 1 << 20
 _UNLIMITED: Final = 1 << 30
 
 Unacknowledged = tuple[int, Any, int, int, list[bytes | memoryview]]
-"""
-A posted message: its number on the link, flow, CDC sequence number, the flow's produced total, and the new
-bytes that it announced.
-"""
+"""A posted message: number on the link, flow, CDC sequence number, produced total, and its new bytes."""
 
 
 class LinkSendQueue:
@@ -68,7 +65,7 @@ class LinkSendQueue:
         self._writes: list[SendRequest] = []
         self._used = 0
         self._maxInline = capacity.maxInline
-        self._staged = self._freed = 0  # bytes, all told
+        self._staged = self._freed = 0  # bytes in total
         self._marks: deque[tuple[int, int]] = deque()
         self._stage = domain.allocateMemory(STAGE, Access.NONE) if self.isStaged else None
 

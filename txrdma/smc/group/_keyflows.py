@@ -60,7 +60,7 @@ class KeyFlows:
         self._links = links
         self._waiting: deque[_Flow] = deque()
         self._flows: list[_Flow] = []
-        self._isSilent = False  # the last CONFIRM RKEY had no answer, nor has come one since
+        self._isSilent = False  # the last CONFIRM RKEY is unanswered
 
     @property
     def untils(self) -> list[float]:
@@ -161,7 +161,7 @@ class KeyFlows:
             and not flow.isDeletion
             and any(name in link.own and link not in flow.told for link in self._core.links)
         ):
-            self._waiting.appendleft(flow)  # a link has come meanwhile, on which it is not known
+            self._waiting.appendleft(flow)  # a link was added meanwhile, on which it is not known
         else:
             self._report(flow, well)
         self.next(now)

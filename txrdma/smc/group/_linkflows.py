@@ -48,10 +48,9 @@ MOST_LINKS = 8
 
 MOST_TRIES = 10
 """
-The most attempts of a server to replace a link that has failed, each after twice the time of the last one.
+The most attempts to replace a failed link, from a second to a quarter of an hour apart.
 
-The first comes after a second, the last after a quarter of an hour. After that it takes a port that returns.
-A client that has asked for a link to such a port asks as often again.
+After that, a port that becomes active again is used.
 """
 
 
@@ -64,7 +63,7 @@ class _Adding:
         told, C{"making"}: the owner connects; C{"confirming"}.
     @ivar carrier: the old link that all is said by, except CONFIRM LINK.
     @ivar request: the server's, for a client.
-    @ivar left: our buffers that the peer has not been told of.
+    @ivar left: local buffers that are not announced yet.
     @ivar remaining: the peer's buffers that were still to come by its last ADD LINK CONTINUATION.
     """
 
@@ -366,7 +365,7 @@ class LinkFlows:
         elif isinstance(body, RequestAddLink) and not self._core.isServer:
             raise WireError("REQUEST ADD LINK", 0, "a server asks for a link, which it adds itself")
         elif isinstance(current, _Adding) and current.far is not None and current.far == body:
-            pass  # it has come twice
+            pass  # a duplicate
         elif isinstance(body, AddLink) and self._isTaken(body.link):
             raise WireError("ADD LINK", 31, f"there is a link {body.link}")
         elif self._isSuperseded(body):

@@ -100,7 +100,7 @@ class LinkGroup:
     to SEND, each by its link), C{events()}.
 
     @ivar first: the link of the first contact, which has our end from the beginning.
-    @ivar isWatched: somebody else tells when the peer's process is gone: no need for TEST LINK.
+    @ivar isWatched: the end of the peer's process is reported otherwise: no TEST LINK is sent.
     @ivar connections: by alert token.
     @ivar promised: connections that have a place, and are not put on the group yet.
     @param offersLink: as a server, offer a second link, to be rejected: Linux's version 1 clients wait
@@ -346,7 +346,7 @@ class LinkGroup:
         link = self.first if link is None else link
         token = link.theirs.get(rkey, {}).get(link)
         if token is None or token.address != address or index < 1:
-            raise Refused(f"the peer never told of buffer {rkey:#x} at {address:#x}", Diagnosis.ERR_RTOK)
+            raise Refused(f"the peer has not announced buffer {rkey:#x} at {address:#x}", Diagnosis.ERR_RTOK)
         return address + size * (index - 1)
 
     # Time

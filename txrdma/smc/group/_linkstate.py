@@ -42,7 +42,7 @@ class Timing:
         2 s, as long as one turn may take on a machine that has much to do.
     @ivar confirmLink: as a client, for the server's CONFIRM LINK.
     @ivar newLink: for CONFIRM LINK, or its answer, on a further link.
-    @ivar testIdle: after that much silence, see whether somebody is there; 0: never.
+    @ivar testIdle: seconds of silence after which TEST LINK is sent; 0: never.
     @ivar testInterval: how often to ask one that does not answer.
     @ivar testSeveral: the same where the group has other links: if one of them brings something while this
         link does not answer, it is dead, and the peer is not.

@@ -50,10 +50,8 @@ _TIMEOUT: Final = 15
 
 _PATIENT_TIMEOUT: Final = 25
 """
-137 s, where a peer's program has to answer, which may be busy.
-
-With seven retries that is 18 minutes: Linux gives TCP about 15 minutes to have data acknowledged (tcp(7),
-tcp_retries2).
+137 s, for peers whose program has to answer. With seven retries that is 18 minutes, as long as Linux gives
+TCP (tcp(7), tcp_retries2).
 """
 
 _Handler = Callable[[Sequence[Completion]], None]

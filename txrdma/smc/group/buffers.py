@@ -128,7 +128,7 @@ class BufferPool:
     The buffers of one link group.
 
     @cvar total: bytes of the buffers of all groups in this process.
-    @ivar asked: buffers of which the peer is being told, by key, and who waits for its answer.
+    @ivar asked: buffers that are being announced, by key, with the waiting Deferreds.
     """
 
     total: ClassVar[int] = 0
@@ -233,7 +233,7 @@ class BufferPool:
         self._mayTrim |= element.buffer.isIdle
 
     def surplus(self) -> RemoteMemoryBuffer | None:
-        """A buffer that nobody uses, and not the only one of its kind."""
+        """An unused buffer that is not the only one of its size."""
         idle = [buffer for buffer in self._buffers.values() if buffer.isIdle and not buffer.isLeaving]
         for buffer in sorted(idle, key=lambda each: each.isWhole):  # the whole ones are worth more
             if not buffer.isWhole or any(each is not buffer and each.size == buffer.size for each in idle):

@@ -54,24 +54,13 @@ SMALL_RING: Final = 32 << 10
 """Ring size of further connections, in bytes."""
 
 STOPPING_SECONDS: Final = 5.0
-"""
-Seconds that a stopping reactor waits until peers have received everything.
-
-Through shared memory that is immediate, unless a peer does not read; over RoCE, peers have to acknowledge it.
-"""
+"""Seconds for which a stopping reactor waits until peers have received everything."""
 
 PARTING_SECONDS: Final = 2.0
-"""
-Seconds that closing groups waits at most for peers to receive the last messages, and over adapters for the
-end of their connections, and then for their answer: see L{LinkGroups.close}.
-"""
+"""Seconds for which closing groups waits for peers: see L{LinkGroups.close}."""
 
 _QUIET_SECONDS: Final = 0.3
-"""
-Seconds without a message after which a peer whose group ended with open connections is considered finished.
-
-Linux then aborts each of its connections by a message over the link, and waits until that has arrived.
-"""
+"""Seconds of silence after which a peer's kernel has aborted the open connections of an ended group."""
 
 _POLL_SECONDS: Final = 1e-3
 

@@ -314,7 +314,7 @@ def _machine(server: bool) -> _Machine:
         if core.announced:
             declineLate(inputs, core, diagnosis, now)
         else:
-            core.fallBack(diagnosis)  # who knows that the peer speaks CLC?
+            core.fallBack(diagnosis)  # the peer may not support CLC
 
     def crossed(inputs: _Inputs, core: _Core) -> None:
         core.consume()
@@ -366,9 +366,7 @@ class _Handshake:
     _reply: type[Accept] | type[Confirm]
 
     isJoining: bool = False
-    """
-    The client joins a link group that there is: once it has confirmed it is on SMC-R, and never back on TCP.
-    """
+    """The client joins an existing link group: after its Confirm it never uses TCP."""
 
     def __init__(self, machine: _Machine, announced: bool, peerID: bytes, version: int) -> None:
         self._core = _Core(announced, peerID, version)
@@ -569,7 +567,7 @@ class ClientHandshake(_Handshake):
         if now < self._until or message.firstContact:
             self._inputs.answer(message, now)
             self._read(now)
-        else:  # who joins a group is on SMC-R by a Confirm, and would hear of no Decline under way
+        else:  # a client that joins a group uses SMC-R after its Confirm, and reads no Decline
             self.decline(Diagnosis.TIMEOUT_CL, now)
 
     def _proposed(self, proposal: Proposal, now: float) -> None:

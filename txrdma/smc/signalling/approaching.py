@@ -24,10 +24,8 @@ from txrdma.unix.sockets import Credentials, Reactor
 
 _ATTEMPTS: Final = 16
 """
-Connections to announce before one is made that is not: another one had the port that was drawn.
-
-With a thousand connections to one listener that is one draw in thirty: three attempts were too few for one
-connection in some ten thousand.
+Most announcements of a connection whose port is in use by another; with a thousand connections one port in
+thirty is.
 """
 
 _TAKEN: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
@@ -38,7 +36,7 @@ class LocalApproach:
     """
     A connection that is announced to a listener on this host.
 
-    @ivar announcement: what the listener was told of the present socket, None when nobody could be told.
+    @ivar announcement: the announcement of the present socket, None without a listener.
     """
 
     isSMC = False
@@ -105,7 +103,7 @@ class LocalApproach:
             self.prepare(client, proceed)  # another one may listen there by now
         elif announcement.wasRefused and self._isBound:
             self._isBound = False
-            client.renew()  # somebody has drawn the same port
+            client.renew()  # another process announced the same port
         else:
             proceed()
 

@@ -47,10 +47,10 @@ class AgreedApproach:
         told()
 
     def decideNow(self) -> None:
-        """Do nothing: nobody was asked."""
+        """Do nothing: there is no pending question."""
 
     def close(self) -> None:
-        """Do nothing: nobody was asked."""
+        """Do nothing: there is no pending question."""
 
 
 @implementer(IServerSignal)

@@ -26,7 +26,7 @@ _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
 PATIENCE: Final = 2.0
-"""Seconds in which a client wants to hear something of a listener: one turn of its reactor."""
+"""Seconds for which a client waits for an answer of a listener that answers no other client either."""
 
 LONGEST_WAIT: Final = 10.0
 """Seconds that a client waits for one word when the listener answers others: there may be thousands."""
@@ -171,7 +171,7 @@ class Channel:
     def _heard(self, lines: list[bytes]) -> None:
         self._heardAt = self._reactor.seconds()
         self._hasAnswered = True
-        self._isOwned = None  # it is looked at once for all that has come at once
+        self._isOwned = None  # checked once for each batch of lines
         for line in lines:
             if self._lines.isOpen:
                 self._obey(line)

@@ -86,7 +86,7 @@ class ProvingSocket:
         except BlockingIOError:
             return
         except OSError:
-            data, sender = b"", ()  # nobody is there
+            data, sender = b"", ()  # the port is closed
         self._heard(data, sender)
 
     def send(self, word: bytes, target: tuple[object, ...] | None = None) -> None:

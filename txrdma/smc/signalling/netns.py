@@ -30,7 +30,7 @@ _MOST_ASKED: Final = 64
 """Listeners at one port that are asked at the same time."""
 
 _STRANGE: Final = 10.0
-"""Seconds for which an address is nobody's, as long as no other listener at its port comes or goes."""
+"""Seconds for which an address has no listener, while the listeners at its port stay the same."""
 
 Found = Callable[["Channel | None"], None]
 
@@ -88,7 +88,7 @@ class _Candidate:
             self._answer = data
             self._check()
         else:
-            self.lines.close()  # the address is somebody else's, too, and leads there
+            self.lines.close()  # the address leads to another host or namespace
 
     def _check(self) -> None:
         proof = self._proof

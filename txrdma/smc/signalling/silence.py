@@ -21,7 +21,7 @@ SPAN: Final = 60.0
 """Seconds for which a peer that did not answer is not asked."""
 
 TRIAL: Final = 15.0
-"""Seconds for which nobody else asks while one connection does: more than a handshake may take."""
+"""Seconds for which other connections wait while one tries SMC: longer than a handshake may take."""
 
 MOST: Final = 1024
 """The most peers that are remembered as silent."""

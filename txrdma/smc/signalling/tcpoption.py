@@ -50,7 +50,7 @@ class MarkedApproach:
         self._isMarked = False
 
     def prepare(self, client: IDialing, proceed: Callable[[], None]) -> None:
-        """Announce the connection; if nobody expects it then, mark its socket."""
+        """Announce the connection; if no listener expects it, mark its socket."""
         self._isMarked = False
 
         def announced() -> None:

@@ -24,7 +24,7 @@ _PREFIX = "txrdma_smc_"
 
 class SMCCollector:
     """
-    Collects the statistics of SMC connections, each time that somebody asks for metrics.
+    Collects the statistics of SMC connections, whenever metrics are requested.
 
     Statistics are read in the reactor's thread, also where metrics are served by another.
     """

@@ -48,7 +48,7 @@ def statistics() -> dict[str, Any]:
     for stream in streams:
         stream.addTo(summed)
     seconds = counting.blockedSeconds[0] + sum(stream.blockedSeconds for stream in streams)
-    current = Counter(dict.fromkeys(counting.connections, 0))  # who watches wants to see the end of the last
+    current = Counter(dict.fromkeys(counting.connections, 0))  # show 0 after the last has ended
     current.update((each.kind, each.role) for each in cast("list[Any]", alive))
     groups = everyGroup()
     sizes: Counter[int] = Counter()

@@ -23,11 +23,7 @@ from twisted.python.failure import Failure
 _log = Logger()
 
 GRACE: Final = 0.5
-"""
-Seconds to wait between the end of TCP and the end, or the last messages, of the link.
-
-A process that dies ends both, in any order.
-"""
+"""Seconds between the ends of TCP and of the link: a process that dies ends both, in any order."""
 
 
 class MonitoredStream(Shape):

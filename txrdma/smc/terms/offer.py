@@ -116,7 +116,7 @@ class Candidate:
     @ivar port: the port's number, from 1.
     @ivar gidIndex: the place of the GID in the port's table.
     @ivar versions: the versions of SMC-R that the device is meant for.
-    @ivar subnets: of the port's network interface; None when nobody knows: then none is compared.
+    @ivar subnets: of the port's network interface; None if unknown: then none is compared.
     @ivar isRouted: whether routers lead to other subnets.
     """
 
@@ -301,7 +301,7 @@ def _nearest(candidates: tuple[Candidate, ...], address: str) -> tuple[Candidate
 
 
 def _area(candidate: Candidate, address: str) -> dict[str, Any]:
-    """Subnet and prefixes for version 1; where nobody knows them, it is the address alone."""
+    """Subnet and prefixes for version 1; if they are unknown, the address alone."""
     subnets = candidate.subnets
     host = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(host, ipaddress.IPv4Address):

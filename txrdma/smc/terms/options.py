@@ -13,11 +13,7 @@ from txrdma.smc.terms.offer import Abilities, FEWEST_LINKS, MOST_LINKS, MOST_UEI
 from txrdma.smc.wire.clc import enterpriseID, MAX_SIZE_CODE, SMALLEST_BUFFER
 
 LOCAL_DEVICE: Final = "soft:port=0:route=shared-memory"
-"""
-The device string that C{device=auto} stands for when the peer is on this host, of the same user.
-
-It leaves UDP port 4791 to programs that others look for there.
-"""
+"""The device of C{device=auto} for peers of this user on this host; it does not use UDP port 4791."""
 
 USUAL_LINKS: Final = 2
 """Links of a link group where the device has more than one port, as on Linux."""
@@ -32,7 +28,7 @@ MEMORY: Final = 1 << 30
 """The usual limit of the rings of a process, in bytes."""
 
 HANDSHAKES: Final = 1024
-"""The most handshakes that a listener has under way at once, unless told otherwise."""
+"""The most handshakes that a listener has under way at once, by default."""
 
 
 def ringSize(size: int) -> int:
@@ -63,7 +59,7 @@ class Options:
 
     @ivar backend: whose stack speaks SMC: C{"auto"} and C{"own"} (the same), or C{"kernel"}.
     @ivar device: C{"auto"}, or a device string: C{"soft"}.
-    @ivar agreed: the other end is known to speak SMC (C{peer=smc}): nobody needs to be asked.
+    @ivar agreed: the other end is known to speak SMC (C{peer=smc}): no signalling is needed.
     @ivar timeout: seconds for the TCP connection (client, 30 when None) or for the handshake (server).
     @ivar fallback: whether plain TCP will do.
     @ivar bindAddress: where a client's TCP connection comes from; None leaves that to the system.

@@ -24,7 +24,7 @@ HEADER_LENGTH = 8
 TRAILER_LENGTH = 4
 
 MAX_LENGTH = 4096
-"""Longer than every message there is: who says more does not speak CLC."""
+"""Longer than every message: a greater length is not CLC."""
 
 SMALLEST_BUFFER = 16384
 """Bytes of a buffer with size code 0; each further code doubles it (RFC 7609, A.2.2)."""

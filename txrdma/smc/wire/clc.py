@@ -198,7 +198,7 @@ def _proposal(raw: bytes) -> Proposal:
 
 
 MOST_CROSSING = 2
-"""Messages that a peer may have sent before it heard of our Decline: one of its turn, and its own Decline."""
+"""Messages that a peer may have sent before it received our Decline: an expected one, and its own Decline."""
 
 
 class LateCLCFilter:

@@ -271,7 +271,7 @@ class ConfirmRKey(Body):
 
 @wire(40)
 class TestLink(Body):
-    """TEST LINK: is somebody there (RFC 7609, A.3.7)?"""
+    """TEST LINK: requests a response (RFC 7609, A.3.7)."""
 
     __test__ = False
 
@@ -410,7 +410,7 @@ def decode(buffer: Buffer) -> LLC:
     body = layout.decode(raw)
     rest = raw[layout.size :]
     if layout is AddLink and header.version == 2 and rest:
-        if buffer[1] == buffer[2]:  # the length is the same in both orders: let the count of keys tell
+        if buffer[1] == buffer[2]:  # the length is the same in both orders: the count of keys decides
             count = int.from_bytes(_AddLinkExtension.decode(rest).rkeyCount, "big")
             header = replace(header, bigEndian=_AddLinkExtension.size + count * RKeyPair.size == len(rest))
         extension, rest = _readExtension(rest, header.bigEndian)

@@ -71,7 +71,7 @@ class DirectDatagrams:
     def takeDatagrams(self, limit: int) -> Sequence[ReceivedDatagram]:
         way = self.way
         if way is not None:
-            self._isTaking = True  # who asks now needs no bell for it
+            self._isTaking = True  # the caller needs no wakeup for these
             try:
                 way.poll()
             finally:

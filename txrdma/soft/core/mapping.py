@@ -13,10 +13,7 @@ from typing import Final
 
 PLAIN: Final = 128
 """
-The number from which on a descriptor tells that a process has many: its mapping keeps none then.
-
-Descriptors get the lowest number that is free. To do without one takes two more system calls, and C{ctypes},
-5 ms to be imported.
+Descriptors from this number on keep none in their mapping: the process has many. That costs two system calls.
 """
 
 

@@ -42,11 +42,7 @@ _KINDS: Final = (
     (CompletionOpcode.COMPARE_AND_SWAP, COMPARE_SWAP, False, True),
     (CompletionOpcode.FETCH_AND_ADD, FETCH_ADD, False, True),
 )
-"""
-By C{Operation}: its completion, its first packet, whether there are immediate data, whether it has an answer.
-
-A tuple, because the hash of an enumeration's member costs as much as all else here.
-"""
+"""By operation: completion, first packet, whether there is an immediate, whether there is an answer."""
 
 
 class Entry:

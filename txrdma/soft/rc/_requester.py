@@ -125,7 +125,7 @@ class Requester:
         self._pausedUntil: float | None = None
         self._recovering = False  # gone back for a NAK; a second one says the same
         self._askAgainAt = -math.inf  # before that no answer can be here to a READ that was asked for again
-        self._probing = False  # gone back for the timer: one packet at a time until something is heard
+        self._probing = False  # gone back for the timer: one packet at a time until an answer
         self._events: list[Event] = []
         self._stopped = False
         self.alternate = self.pathFailed = False

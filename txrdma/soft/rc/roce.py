@@ -266,7 +266,7 @@ class RoCEPort(RoutePort):
     def _schedule(self, deadline: float, now: float) -> None:
         if (
             self._timer is not None and self._timer.active()
-        ):  # somebody else may have cancelled all delayed calls
+        ):  # other code may have cancelled all delayed calls
             self._timer.cancel()
         self._timerAt = deadline
         self._timer = self._clock.callLater(max(0.0, deadline - now), self._due)

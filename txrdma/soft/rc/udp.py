@@ -54,7 +54,7 @@ class Receiver(Protocol):
         """
 
     def turnEnded(self) -> None:
-        """No more has come for now."""
+        """The batch of datagrams has ended."""
 
     def writable(self) -> None:
         """Resume sending: L{Carrier.send} has room again."""

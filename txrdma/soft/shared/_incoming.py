@@ -61,11 +61,7 @@ _new = tuple.__new__
 
 _SHORT_BYTES: Final = 512
 _SHORT: Final[dict[int, tuple[int, int, bool]]] = {}
-"""
-Cache of headers of short SENDs: length, size in words, whether solicited.
-
-Without immediates, of which a peer could send any number, it is bounded: about a thousand.
-"""
+"""Cache of headers of short SENDs without immediates: length, size in words, whether solicited."""
 
 _EVENTS: Final = {
     Status.REM_INV_REQ_ERR: AsyncEventKind.QP_REQUEST_ERROR,

@@ -95,7 +95,7 @@ class Listening(Protocol):
 
 
 class Rendezvous(Protocol):
-    """The ways in which processes of one host and user find, hear and wake each other."""
+    """How processes of one host and user connect to each other, and wake each other."""
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
         """Listen by the name of this IP address and UDP port; raises OSError if it is in use."""

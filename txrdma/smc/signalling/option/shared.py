@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 _log = Logger()
 
 VARIABLE: Final = "TXRDMA_SMC_OPTION"
-"""
-An environment variable; with the value C{installed} a process never loads the program.
-
-It uses the one that C{txrdma smc-option install} has installed, or none.
-"""
+"""Environment variable; with the value C{installed} only an installed program is used."""
 
 _logged: set[str] = set()
 """Reasons that this process has logged."""
