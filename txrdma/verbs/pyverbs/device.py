@@ -1,12 +1,13 @@
 """
 RDMA devices of the kernel, through pyverbs: what C{pyverbs:NAME} opens.
 
-Follows InfiniBand Architecture vol. 1, 11.2.1.
+Follows InfiniBand Architecture vol. 1, 10.2.3 (protection domains) and 11.2.1.
 """
 
 from __future__ import annotations
 
 import atexit
+import mmap
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -17,31 +18,42 @@ from zope.interface import implementer
 from twisted.internet.interfaces import IReactorFDSet
 from twisted.logger import Logger
 
-from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.types import GID, PKey, QPN
 from txrdma.iba.verbs import (
+    Access,
+    Addressed,
+    AddressVector,
     AsyncEventKind,
+    Capacity,
     DeviceAttributes,
     DeviceLimits,
     GIDEntry,
     PortAttributes,
     QPAttributes,
+    QPKind,
 )
 from txrdma.interfaces import (
     AsyncEvent,
+    IAddressHandle,
     ICompletionChannel,
     ICompletionQueue,
+    IMemoryRegion,
     IProtectionDomain,
+    IQueuePair,
     IReactorDevice,
+    ISharedReceiveQueue,
     IVerbsDevice,
 )
+from txrdma.verbs.pyverbs.attributes import addressToPyverbs
 from txrdma.verbs.pyverbs.bindings import loadPyverbs, Pyverbs, translated
-from txrdma.verbs.pyverbs.domain import PyverbsProtectionDomain
 from txrdma.verbs.pyverbs.events import EventReader, Notification, Removals, takeEvents
 from txrdma.verbs.pyverbs.facts import deviceAttributes, deviceLimits, gidTable, pkeyTable, portAttributes
+from txrdma.verbs.pyverbs.memory import PyverbsAddressHandle, PyverbsMemoryRegion
 from txrdma.verbs.pyverbs.queuepair import PyverbsQueuePair
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionChannel, PyverbsCompletionQueue
 from txrdma.verbs.pyverbs.resourcetracker import closeEach, keep, openContext, ResourceTracker
+from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue
 
 _log = Logger()
 
@@ -50,6 +62,166 @@ _Fact = TypeVar("_Fact")
 _QUEUE_PAIR_FAILED: Final = frozenset(
     {AsyncEventKind.QP_FATAL, AsyncEventKind.QP_REQUEST_ERROR, AsyncEventKind.QP_ACCESS_ERROR}
 )
+
+
+_CLOSED: Final = InvalidRequest("the protection domain is closed")
+
+
+@implementer(IProtectionDomain)
+class PyverbsProtectionDomain:
+    """A protection domain: memory and queue pairs that may access each other."""
+
+    def __init__(self, device: PyverbsDevice, raw: Any) -> None:
+        self.device = device
+        self._verbs: Pyverbs = device.verbs
+        self._tracker: ResourceTracker = device.tracker
+        self._raw: Any = raw
+        self._error: RDMAError | None = None
+        self._queuePairs: dict[PyverbsQueuePair, None] = {}
+        self._shared: dict[PyverbsSharedReceiveQueue, None] = {}
+        self._handles: dict[PyverbsAddressHandle, None] = {}
+        self._regions: dict[PyverbsMemoryRegion, None] = {}
+
+    def allocateMemory(self, length: int, access: Access) -> IMemoryRegion:
+        self._checkOpen()
+        if length < 1:
+            raise InvalidRequest(f"a memory region has at least one byte, not {length}")
+        try:
+            mapping = mmap.mmap(-1, -(-length // mmap.PAGESIZE) * mmap.PAGESIZE)
+        except (OSError, ValueError, OverflowError) as error:
+            raise ResourceExhausted(f"no memory region of {length} bytes: {error}") from error
+        return self._register(memoryview(mapping)[:length], access, mapping)
+
+    def registerMemory(self, buffer: memoryview, access: Access) -> IMemoryRegion:
+        self._checkOpen()
+        view = memoryview(buffer)
+        if view.readonly or not view.c_contiguous:
+            raise InvalidRequest("only writable, contiguous memory can be registered")
+        if view.nbytes == 0:
+            raise InvalidRequest("a memory region has at least one byte")
+        return self._register(view.cast("B"), access, None)
+
+    def _register(self, view: memoryview, access: Access, mapping: mmap.mmap | None) -> PyverbsMemoryRegion:
+        if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
+            raise InvalidRequest("memory that peers may write must be writable for ourselves (IBA 10.6.3)")
+        region = PyverbsMemoryRegion(
+            self._verbs, self._tracker, self._raw, view, access, mapping, self._regions.pop
+        )
+        self._regions[region] = None
+        return region
+
+    def createAddressHandle(self, address: AddressVector) -> IAddressHandle:
+        self._checkOpen()
+        try:
+            raw = self._verbs.AH(self._raw, attr=addressToPyverbs(self._verbs, address))
+        except self._verbs.Error as error:
+            raise translated(error, f"no address handle for {address}") from error
+        handle = PyverbsAddressHandle(self._tracker, raw, address, self._handles.pop)
+        self._handles[handle] = None
+        return handle
+
+    def createSharedReceiveQueue(self, maxReceive: int, maxSegments: int) -> ISharedReceiveQueue:
+        self._checkOpen()
+        if maxReceive < 1 or maxSegments < 0:
+            raise InvalidRequest(f"no shared receive queue of {maxReceive} with {maxSegments} segments")
+        queue = PyverbsSharedReceiveQueue(
+            self._verbs, self._tracker, self._raw, maxReceive, maxSegments, self._shared.pop
+        )
+        self._shared[queue] = None
+        return queue
+
+    def createQueuePair(
+        self,
+        kind: QPKind,
+        send: ICompletionQueue,
+        receive: ICompletionQueue,
+        capacity: Capacity,
+        shared: ISharedReceiveQueue | None = None,
+    ) -> IQueuePair:
+        self._checkOpen()
+        verbs = self._verbs
+        if kind not in (QPKind.RC, QPKind.UD):
+            raise InvalidRequest(f"queue pairs are RC or UD here, not {kind!r}")
+        send, receive = self.device.ownQueue(send), self.device.ownQueue(receive)
+        if shared is not None and not (
+            isinstance(shared, PyverbsSharedReceiveQueue) and shared in self._shared
+        ):
+            raise InvalidRequest(f"{shared!r} is no shared receive queue of this domain, or closed")
+        try:
+            wanted = verbs.QPInitAttr(
+                qp_type=int(kind),
+                scq=send.raw,
+                rcq=receive.raw,
+                srq=None if shared is None else shared.raw,
+                cap=verbs.QPCap(
+                    max_send_wr=capacity.maxSend,
+                    max_recv_wr=0 if shared else capacity.maxReceive,
+                    max_send_sge=capacity.maxSendSegments,
+                    max_recv_sge=0 if shared else capacity.maxReceiveSegments,
+                    max_inline_data=capacity.maxInline,
+                ),
+                sq_sig_all=0,
+            )
+            raw = verbs.QP(self._raw, wanted)
+        except verbs.Error as error:
+            raise translated(error, f"no queue pair of {capacity}") from error
+        except OverflowError as error:
+            raise InvalidRequest(f"no queue pair of {capacity}: {error}") from error
+        has = wanted.cap
+        really = Capacity(
+            has.max_send_wr, has.max_recv_wr, has.max_send_sge, has.max_recv_sge, has.max_inline_data
+        )
+        queuePair = PyverbsQueuePair(verbs, self._tracker, self, raw, kind, really, send, receive, shared)
+        self._queuePairs[queuePair] = None
+        self.device.keep(queuePair)
+        return queuePair
+
+    def close(self) -> None:
+        if self._error is _CLOSED:
+            return
+        closeEach(*self._queuePairs, *self._shared, *self._handles, *self._regions)
+        self.lost(_CLOSED)
+        self._error = _CLOSED
+        self.device.domainClosed(self)
+
+    # For queue pairs and the device.
+
+    def handleOf(self, address: Addressed) -> Any:
+        """The address handle of pyverbs."""
+        if not isinstance(address, PyverbsAddressHandle) or address not in self._handles:
+            raise InvalidRequest(f"{address!r} is no address handle of this domain, or closed")
+        return address.raw
+
+    def admit(self, attributes: QPAttributes) -> None:
+        self.device.admit(attributes)
+
+    def sharedReceiveQueues(self) -> tuple[PyverbsSharedReceiveQueue, ...]:
+        """The shared receive queues of the domain."""
+        return tuple(self._shared)
+
+    def forget(self, queuePair: PyverbsQueuePair) -> None:
+        self._queuePairs.pop(queuePair, None)
+        self.device.forget(queuePair)
+
+    def lost(self, wrong: RDMAError) -> None:
+        """Release the domain and everything in it; calls raise C{wrong} from now on."""
+        if self._error is None:
+            self._error = wrong
+        for queuePair in tuple(self._queuePairs):
+            queuePair.lost(wrong)
+        for shared in tuple(self._shared):
+            shared.lost(wrong)
+        for handle in tuple(self._handles):
+            handle.close()
+        for region in tuple(self._regions):
+            region.lost()
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            self._tracker.close(raw)
+
+    def _checkOpen(self) -> None:
+        if self._error is not None:
+            raise self._error.__class__(*self._error.args)
 
 
 @implementer(IVerbsDevice, IReactorDevice)
