@@ -27,11 +27,7 @@ from txrdma.smc.wrapping import HandshakeFactory
 
 
 class Connecting(HandshakeFactory):
-    """
-    Begins a handshake on each TCP connection of one call of an endpoint's C{connect}.
-
-    @ivar _connected: fires with the user's protocol, if the host is an IP address.
-    """
+    """Begins a handshake on each TCP connection of one call of an endpoint's C{connect}."""
 
     def __init__(self, wrapped: IProtocolFactory, reactor: Any, options: Options, where: str) -> None:
         super().__init__(wrapped)

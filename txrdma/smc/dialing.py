@@ -41,12 +41,7 @@ ConnectTCP = Callable[[str, int, "ClientFactory[Any]", float, Any], IConnector]
 
 @implementer(IHostnameResolver)
 class _LoopbackResolver:
-    """
-    Finds a name's addresses; C{127.0.0.1} before C{::1}.
-
-    C{HostnameEndpoint} tries the second address a third of a second after the first, and most that listen at
-    "localhost" listen by IPv4: C{tcp:localhost} tries nothing else.
-    """
+    """Finds a name's addresses, C{127.0.0.1} before C{::1}, since most servers listen by IPv4 only."""
 
     def __init__(self, resolver: IHostnameResolver) -> None:
         self._resolver = resolver

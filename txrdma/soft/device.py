@@ -173,11 +173,7 @@ class SoftProtectionDomain(Domain):
 
 @implementer(IVerbsDevice, IReactorDevice)
 class SoftDevice:
-    """
-    A device with one or more ports, each at one IP address of this host.
-
-    @ivar ports: in the order of their numbers, which begin at 1.
-    """
+    """A device with one or more ports, each at one IP address of this host."""
 
     limits = LIMITS
     isAttended = False

@@ -32,11 +32,7 @@ _UNKNOWN: Final = 0xFFFFFFFF
 
 
 class HostInterfaces:
-    """
-    The network interfaces in the network namespace of the thread that made this object.
-
-    On systems other than Linux nothing is known and nothing changes.
-    """
+    """The network interfaces of the creating thread's network namespace; on Linux only."""
 
     def __init__(self) -> None:
         self._network: HostNetwork | None = None

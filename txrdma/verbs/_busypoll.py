@@ -38,9 +38,7 @@ _MOST_PAUSE: Final = 0.5
 
 class SpinBudget:
     """
-    The time that a process may busy-poll: a share of the processor, and none while others need it.
-
-    @ivar pollers: number of readers that busy-poll now.
+    The time for busy-polling: a share of the processor, none while others need it; C{pollers} use it now.
     """
 
     def __init__(self) -> None:

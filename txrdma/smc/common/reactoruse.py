@@ -51,11 +51,7 @@ class Suspendable(Protocol):
 
 
 class Use:
-    """
-    One use of SMC on a reactor: a port, a handshake, or a connection.
-
-    @ivar swept: called when other code has removed all readers from the reactor.
-    """
+    """A use of SMC on a reactor; C{swept} is called when other code has removed all readers."""
 
     __slots__ = ("_reactorUse", "swept")
 

@@ -38,11 +38,7 @@ def hasPyverbs() -> bool:
 
 
 class RealPorts:
-    """
-    Cached information about the host's RDMA ports.
-
-    @ivar failed: devices that could not be opened, and until when they are not used, by L{monotonic}.
-    """
+    """Cached information about RDMA ports; C{failed}: until when devices that failed are not used."""
 
     def __init__(self) -> None:
         self._until = 0.0

@@ -181,13 +181,7 @@ class LinkSendQueue:
 
 
 class RemoteBuffer(NamedTuple):
-    """
-    The ring of a peer, and the link that leads there.
-
-    @ivar queue: send queue of the link.
-    @ivar address: first address of the peer's ring.
-    @ivar rkey: remote key of the peer's buffer on that link.
-    """
+    """The ring of a peer: the send queue of a link, and address and key of the ring on that link."""
 
     queue: LinkSendQueue
     address: int

@@ -88,11 +88,7 @@ class _Deleting:
 
 
 class LinkFlows:
-    """
-    The flows about links of one group.
-
-    @ivar current: what goes on.
-    """
+    """The exchanges about links of one group, of which C{current} is in progress."""
 
     def __init__(self, core: Core) -> None:
         self.current: _Adding | _Deleting | None = None

@@ -155,11 +155,7 @@ class LinkLife:
 
 @frozen
 class LinkWanted:
-    """
-    A link is to be added: the owner answers with C{offer}, or C{decline} where it has no other path.
-
-    @ivar far: the server's end, for a client; None: the client's is not known yet.
-    """
+    """A link is to be added (answer: C{offer} or C{decline}); C{far} is the server's end, for a client."""
 
     far: AddLink | None
 
@@ -222,11 +218,7 @@ class RKeysDeleted:
 
 @frozen
 class RemoteRKeysDeleted:
-    """
-    The peer took these buffers of its own back: nothing may be written there.
-
-    @ivar link: where they have these keys; there is an event for each link.
-    """
+    """The peer has withdrawn these buffers, by their keys on C{link}: nothing may be written there."""
 
     rkeys: tuple[RKey, ...]
     link: LinkLife | None = field(default=None, compare=False)
@@ -242,9 +234,7 @@ class RuleBroken:
 @frozen
 class GroupEnded:
     """
-    The group is over: every connection on it is lost, the queue pair can be closed.
-
-    @ivar isByPeer: the peer has ended it, so that all is here that it has sent.
+    The group has ended with all connections; C{isByPeer}: the peer has ended it after sending everything.
     """
 
     reason: DeleteReason

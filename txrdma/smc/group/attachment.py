@@ -79,11 +79,7 @@ class Port:
 
 
 class FarEnd(Protocol):
-    """
-    The peer's queue pair, as Accept, Confirm or ADD LINK describe it.
-
-    @ivar psn: its first packet sequence number.
-    """
+    """The peer's queue pair in Accept, Confirm or ADD LINK, with its first PSN."""
 
     @property
     def gid(self) -> GID: ...

@@ -36,11 +36,7 @@ SMALLEST_RING = 16 << 10
 
 @frozen
 class Element:
-    """
-    The ring of one connection.
-
-    @ivar index: from 1, as CLC says it.
-    """
+    """The ring of one connection, with its index from 1."""
 
     buffer: RemoteMemoryBuffer
     index: int

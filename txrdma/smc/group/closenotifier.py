@@ -28,11 +28,7 @@ class NotifierReactor(IReactorFDSet, IReactorTime):
 
 @implementer(IReadDescriptor)
 class CloseNotifier:
-    """
-    Pending notifications on one reactor: an always-ready reader, while there are any.
-
-    @ivar isPrompt: the reactor is stopping and polls no more: notifications are made at once.
-    """
+    """Calls C{connectionLost} when the reactor polls next; C{isPrompt}: it stops, so call immediately."""
 
     def __init__(self, reactor: NotifierReactor) -> None:
         self.isPrompt = False

@@ -33,13 +33,7 @@ _rateLimited = RateLimitedLogger(_log)
 
 
 class Extensible(LinkOwner, Protocol):
-    """
-    A link group with several links: L{Group<txrdma.smc.group.group.Group>}.
-
-    @ivar links: current links, oldest first.
-    @ivar pool: local buffers.
-    @ivar core: implements LLC.
-    """
+    """A link group with several links: L{Group<txrdma.smc.group.group.Group>}."""
 
     links: list[Link]
     pool: BufferPool

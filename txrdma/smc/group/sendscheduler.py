@@ -70,11 +70,7 @@ def _refused(error: RDMAError) -> str:
 
 
 class Owner(Protocol):
-    """
-    The link of a scheduler.
-
-    @ivar isActive: connections may use it.
-    """
+    """The link of a scheduler; C{isActive}: connections may use it."""
 
     isActive: bool
 

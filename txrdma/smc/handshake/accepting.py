@@ -31,21 +31,13 @@ def _meansMemory(proposal: Proposal) -> bool:
 
 
 class HandshakeCount:
-    """
-    Number of handshakes in progress on a listener. Clients that have not announced SMC are not counted.
-
-    @ivar present: the number.
-    """
+    """The number of handshakes of announced clients in progress on a listener."""
 
     present = 0
 
 
 class ServerNegotiation(Negotiation):
-    """
-    The server's side of a handshake with a client that supports SMC, or may support it.
-
-    @ivar _arrival: signal of the client; None if there is none.
-    """
+    """The server's side of a handshake with a client that supports SMC, or may support it."""
 
     role = Role.SERVER
     _group: Group | None = None

@@ -18,12 +18,7 @@ _rateLimited = RateLimitedLogger(_log, seconds=3600.0)
 
 
 class NotSMC(Refused, ConnectError):
-    """
-    The connection can't use SMC-R, and C{fallback=no} forbids plain TCP.
-
-    @ivar reason: the reason.
-    @ivar peerDiagnosis: the peer's reason, if it declined.
-    """
+    """The connection can't use SMC-R for this reason, and C{fallback=no} forbids plain TCP."""
 
     def __init__(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None) -> None:
         text = f"no SMC-R, and no fallback to TCP is allowed: {diagnosisName(reason)}"
@@ -40,11 +35,7 @@ class NotSMC(Refused, ConnectError):
 
 
 class Outcomes:
-    """
-    Logs the outcome of an endpoint's connections: the first of each kind, then a count once an hour.
-
-    The limit is per name, so it does not matter whether connections share an instance.
-    """
+    """Logs the outcome of connections by name: the first of each kind, then a count once an hour."""
 
     def __init__(self, where: str) -> None:
         self._where = where

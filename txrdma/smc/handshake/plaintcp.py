@@ -38,10 +38,9 @@ class _Reactor(IReactorFDSet, IReactorTime):
 
 class _Leftover:
     """
-    Bytes that were read before the protocol was connected.
+    Bytes read before the protocol was connected, which the first C{doRead} delivers.
 
-    The first C{doRead} delivers them, so that pausing, TLS and ordering work as usual. It is called from
-    here, since the socket may never become readable again.
+    It is called from here, since the socket may never become readable again.
     """
 
     def __init__(self, transport: Connection, data: bytes) -> None:
@@ -80,11 +79,7 @@ class _Leftover:
 
 
 class _CLCStripper:
-    """
-    Strips late CLC messages from the TCP stream before the application sees it.
-
-    It replaces the method that gets bytes from the socket, so that it works below TLS, too.
-    """
+    """Strips late CLC messages from the TCP stream, by a method of the socket below TLS."""
 
     def __init__(self, transport: Connection, foreign: Foreign) -> None:
         self._transport = transport

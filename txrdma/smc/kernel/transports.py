@@ -179,11 +179,7 @@ class KernelClient(KernelConnection, Client):
 
 
 class KernelConnector(Connector):
-    """
-    Connects with L{KernelClient}.
-
-    @ivar policy: shared by the connections of an endpoint.
-    """
+    """Connects with L{KernelClient}, by the policy of an endpoint."""
 
     policy: EndpointPolicy
 
@@ -210,11 +206,7 @@ class KernelServer(KernelConnection, Server):
 
 
 class KernelPort(Port):
-    """
-    A listening port.
-
-    @ivar policy: shared by its connections.
-    """
+    """A listening port, with the policy of its connections."""
 
     transport = KernelServer  # type: ignore[assignment]  # Port declares Server
     policy: EndpointPolicy

@@ -33,11 +33,7 @@ _TAKEN: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 @implementer(IClientSignal)
 class LocalApproach:
-    """
-    A connection that is announced to a listener on this host.
-
-    @ivar announcement: the announcement of the present socket, None without a listener.
-    """
+    """A connection that is announced to a listener on this host, if there is one."""
 
     isSMC = False
     isAwaited = False

@@ -55,11 +55,7 @@ class AgreedApproach:
 
 @implementer(IServerSignal)
 class UnannouncedArrival:
-    """
-    An accepted connection that was not announced.
-
-    @ivar isSure: both ends have sent the TCP option; otherwise the client's first bytes show what it is.
-    """
+    """An accepted connection without announcement; C{isSure}: both ends have sent the TCP option."""
 
     process: Credentials | None = None
     user: int | None = None

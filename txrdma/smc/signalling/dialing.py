@@ -28,11 +28,7 @@ def hasSockets(reactor: object) -> bool:
 
 @implementer(IDialing)
 class DialedClient(Client):
-    """
-    A TCP client whose carrier prepares its socket.
-
-    @ivar approach: the carrier's view of the connection.
-    """
+    """A TCP client whose carrier prepares its socket, by its signal C{approach}."""
 
     approach: IClientSignal | None = None
     _isBegun = False
@@ -101,11 +97,7 @@ class DialedClient(Client):
 
 
 class _Connector(Connector):
-    """
-    Makes L{DialedClient}s.
-
-    @ivar carrier: the carrier that sees their sockets.
-    """
+    """Makes L{DialedClient}s with a carrier."""
 
     carrier: Carrier
 

@@ -36,9 +36,7 @@ class IDialing(Interface):
 
 class IClientSignal(Interface):
     """
-    The carrier's part of a client's connection: from the socket to the answer whether both ends speak SMC.
-
-    For a connection that was made without the carrier C{prepare} is never called.
+    The carrier's part of a client's connection; C{prepare} is called only if the carrier's socket is used.
     """
 
     isSMC: bool = Attribute("Whether the listener speaks SMC, once that is known.")
@@ -103,12 +101,7 @@ class IListenerSignal(Interface):
 
 
 class Carrier(NamedTuple):
-    """
-    Finds out whether both ends of TCP connections speak SMC.
-
-    @ivar approach: makes the signal of a client's connection, which may already exist.
-    @ivar reception: makes the signal of a listener with this backlog.
-    """
+    """Finds out whether both ends speak SMC: makes the signals of connections and, by backlog, listeners."""
 
     approach: Callable[[], IClientSignal]
     reception: Callable[[int], IListenerSignal]

@@ -84,10 +84,9 @@ class Announced:
     """
     A connection that a client has announced.
 
-    @ivar client: the process that has announced it, by the kernel's word.
-    @ivar number: the client's, for this connection, which comes from C{place}.
-    @ivar since: when it was announced.
-    @ivar onWithdrawal: called when the client says that it goes on without SMC, though it was accepted.
+    @ivar client: the announcing process, by the kernel's credentials.
+    @ivar number: the client's number for this connection.
+    @ivar onWithdrawal: called when the client continues without SMC after all.
     """
 
     __slots__ = ("_printer", "client", "directory", "number", "onWithdrawal", "place", "since")
@@ -153,11 +152,7 @@ class Announced:
 
 
 class Teller:
-    """
-    A process that announces its connections to a listener.
-
-    @ivar open: the connections that are announced, and may be withdrawn, by its numbers.
-    """
+    """A process that announces its connections to a listener; C{open}: those that it may withdraw."""
 
     def __init__(self, announcements: Announcements, connection: socket.socket) -> None:
         self._announcements = announcements
@@ -219,8 +214,8 @@ class Announcements:
     """
     The connections that clients on this host have announced to one SMC listener.
 
-    @ivar expected: the announced connections that have not come yet, by the client's place.
-    @ivar tellers: the processes that announce connections.
+    @ivar expected: announced connections that were not accepted yet, by client address.
+    @ivar tellers: the announcing processes.
     """
 
     def __init__(self, reactor: Reactor, anybody: bool, room: int = 50) -> None:

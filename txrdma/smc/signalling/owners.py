@@ -211,11 +211,7 @@ def _tabledUser(local: Place, remote: Place) -> int | None:
 
 @frozen
 class _Listener:
-    """
-    A TCP socket of this host that listens, and its owner.
-
-    @ivar onlyIPv6: it does not take IPv4 connections; False may mean that this is not known.
-    """
+    """A listening TCP socket of this host, and its owner; C{onlyIPv6} is False if unknown."""
 
     host: str
     user: int

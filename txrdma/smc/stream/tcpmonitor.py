@@ -59,11 +59,7 @@ class MonitoredStream(Shape):
 
 @implementer(IHalfCloseableProtocol)
 class TCPMonitor(Protocol):
-    """
-    Protocol of the TCP connection of one stream.
-
-    @ivar tcp: the connection.
-    """
+    """Protocol of the TCP connection of one stream."""
 
     def __init__(self, stream: MonitoredStream, tcp: Connection, reactor: IReactorTime) -> None:
         self.tcp = tcp

@@ -64,12 +64,7 @@ class Role(Enum):
 
 @frozen
 class Subnets:
-    """
-    The subnets of a network interface, for the checks of both versions.
-
-    @ivar ipv4: the network and the length of its prefix.
-    @ivar ipv6: prefixes, of 16 bytes, and their lengths.
-    """
+    """The subnets of a network interface, as addresses and prefix lengths."""
 
     ipv4: tuple[int, int] | None = None
     ipv6: tuple[tuple[bytes, int], ...] = ()

@@ -50,11 +50,7 @@ class _IPArea(Layout):
 
 @wire(40)
 class SMCDArea(Layout):
-    """
-    The part of a Proposal about SMC-D, with the place where version 2 begins.
-
-    @ivar extensionOffset: of the version 2 extension, from byte 12 of this area.
-    """
+    """The part of a Proposal about SMC-D, with the offset of the version 2 extension from byte 12 on."""
 
     gid: int = bits(64)
     chid: int = bits(16)

@@ -159,11 +159,7 @@ class Body(Layout):
 
 @wire(40)
 class ConfirmLink(Body):
-    """
-    CONFIRM LINK: a new link works (RFC 7609, A.3.1).
-
-    @ivar maxConnections: version 2.1's.
-    """
+    """CONFIRM LINK: a new link works (RFC 7609, A.3.1); C{maxConnections} is of version 2.1."""
 
     TYPE = LLCType.CONFIRM_LINK
 
@@ -179,11 +175,7 @@ class ConfirmLink(Body):
 
 @wire(40)
 class AddLink(Body):
-    """
-    ADD LINK: a second link (RFC 7609, A.3.2; the two bytes after the MAC address are not in its figure).
-
-    Version 2's is followed by L{AddLinkExtension}.
-    """
+    """ADD LINK: another link (RFC 7609, A.3.2, whose figure lacks two bytes); see L{AddLinkExtension}."""
 
     TYPE = LLCType.ADD_LINK
 
@@ -254,11 +246,7 @@ class LinkRKey(Layout):
 
 @wire(40)
 class ConfirmRKey(Body):
-    """
-    CONFIRM RKEY: a new buffer (RFC 7609, A.3.5).
-
-    @ivar others: how many other links there are, each with a key of its own for the buffer.
-    """
+    """CONFIRM RKEY: a new buffer (RFC 7609, A.3.5), and the number of other links with keys for it."""
 
     TYPE = LLCType.CONFIRM_RKEY
 
@@ -294,9 +282,8 @@ class ConfirmRKeyContinuation(Body):
 @wire(40)
 class DeleteRKey(Body):
     """
-    DELETE RKEY: buffers go (RFC 7609, A.3.8).
-
-    @ivar errorMask: a response's: which of them are unknown, the first by its highest bit.
+    DELETE RKEY (RFC 7609, A.3.8); C{errorMask} of a response marks unknown keys, the first by the highest
+    bit.
     """
 
     TYPE = LLCType.DELETE_RKEY
@@ -320,11 +307,7 @@ class _AddLinkExtension(Layout):
 
 @frozen
 class AddLinkExtension:
-    """
-    The extension of version 2's ADD LINK, which takes the place of continuations.
-
-    @ivar gid: the client's GID that the new link is for.
-    """
+    """The extension of version 2's ADD LINK, instead of continuations, with the client's GID."""
 
     gid: GID
     direct: bool = True

@@ -118,11 +118,7 @@ class SoftCompletionChannel:
 
 @implementer(ICompletionQueue)
 class SoftCompletionQueue:
-    """
-    A completion queue of a software device, which holds finished work requests until they are polled.
-
-    @ivar armed: 0 for nothing, 1 for solicited completions, 2 for any.
-    """
+    """A completion queue; C{armed} is 0, 1 for solicited completions, or 2 for any."""
 
     def __init__(
         self,

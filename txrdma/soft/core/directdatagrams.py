@@ -20,11 +20,7 @@ ReceivedDatagram = tuple[tuple[bytes, int], memoryview]
 
 
 class DatagramRoute(Route, Protocol):
-    """
-    The route of a UD queue pair.
-
-    @ivar inbox: queue of datagrams that are taken without receives; None where receives take them.
-    """
+    """The route of a UD queue pair; with an C{inbox} received datagrams need no receives."""
 
     inbox: DirectDatagrams | None
 

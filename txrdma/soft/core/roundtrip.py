@@ -27,11 +27,7 @@ LONGEST_TIMEOUT: Final = 1.0
 
 
 class RoundTrip:
-    """
-    The estimate of a connection's round trip.
-
-    @ivar timeout: seconds without an acknowledgement after which a packet is sent again.
-    """
+    """The estimated round trip of a connection, and the resulting C{timeout} in seconds."""
 
     __slots__ = ("_at", "_doubled", "_end", "_smoothed", "_usual", "_variation", "timeout")
 

@@ -12,9 +12,7 @@ from txrdma.soft.core.route import Route
 
 class RoutePort(Protocol):
     """
-    Makes the routes of queue pairs, and is shared by them.
-
-    @ivar canRest: whether C{rest} loses nothing: peers need no answers in time.
+    Makes the routes of queue pairs; C{canRest}: C{rest} loses nothing, as peers need no answers in time.
     """
 
     canRest: bool

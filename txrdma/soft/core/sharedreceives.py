@@ -36,12 +36,7 @@ class _Receives(deque[ReceiveRequest]):
 
 @implementer(ISharedReceiveQueue)
 class SoftSharedReceiveQueue:
-    """
-    Receives that are shared by queue pairs.
-
-    @ivar receives: the requests: those of every queue pair that takes from here. They must stay unchanged
-        until their completion.
-    """
+    """Receives shared by queue pairs; requests must stay unchanged until their completion."""
 
     def __init__(
         self,

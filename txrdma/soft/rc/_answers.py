@@ -54,12 +54,7 @@ class Read:
 
 
 class Atomic:
-    """
-    An atomic operation that was executed.
-
-    @ivar request: its opcode and its header, so that another one of the same number is not taken for it.
-    @ivar original: what was in memory before.
-    """
+    """An executed atomic operation: its request (opcode and header), and the original value."""
 
     __slots__ = ("again", "end", "first", "next", "original", "request")
 
@@ -75,11 +70,7 @@ Answer = Union[Read, Atomic]
 
 
 class Answers:
-    """
-    The answers of one queue pair.
-
-    @ivar waiting: those that are not given yet, or not to their end.
-    """
+    """The answers of one queue pair, of which C{waiting} are not complete."""
 
     def __init__(self, keys: KeyTable, domain: Domain, mtu: int, batch: int) -> None:
         self._keys = keys

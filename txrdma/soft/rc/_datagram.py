@@ -96,11 +96,7 @@ class _Posted(NamedTuple):
 
 
 class Datagrams:
-    """
-    A UD queue pair.
-
-    @ivar dropped: datagrams without a receive, with one that was too small, or with a wrong Q_Key.
-    """
+    """A UD queue pair; C{dropped} counts datagrams without a suitable receive or the right Q_Key."""
 
     def __init__(
         self,

@@ -14,11 +14,7 @@ from txrdma.iba.verbs import MigrationState
 
 
 class Migration:
-    """
-    The state of one queue pair.
-
-    @ivar state: see L{MigrationState}.
-    """
+    """The migration state of one queue pair."""
 
     def __init__(self) -> None:
         self.state = MigrationState.MIGRATED

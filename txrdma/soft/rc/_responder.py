@@ -108,11 +108,7 @@ def _forbidden() -> _Refused:
 
 
 class Responder:
-    """
-    The receiving half of an RC queue pair.
-
-    @ivar duplicates: packets that came again; for statistics.
-    """
+    """The receiving half of an RC queue pair; C{duplicates} counts repeated packets."""
 
     def __init__(
         self,

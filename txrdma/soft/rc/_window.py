@@ -19,11 +19,7 @@ FEWEST_PACKETS: Final = 4
 
 
 class Window:
-    """
-    The window of one connection.
-
-    @ivar size: packets.
-    """
+    """The window of one connection; C{size} is in packets."""
 
     __slots__ = ("_credit", "_threshold", "_widest", "size")
 

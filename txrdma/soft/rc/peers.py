@@ -103,11 +103,7 @@ class RoutesPort(Protocol):
 
 
 class PortRoute(Protocol):
-    """
-    The interface of routes for the RoCE port.
-
-    @ivar port: the port by which it sends.
-    """
+    """The interface of routes for the RoCE port by which they send."""
 
     number: QPN
     port: RoutesPort

@@ -50,14 +50,7 @@ _PEERS: Final = 4096
 
 
 class RoCEPort(RoutePort):
-    """
-    The RoCE v2 routes of one port of a device: one UDP port.
-
-    @ivar counters: packets and bytes sent, received and dropped.
-    @ivar siblings: this and the other ports of the device, by their numbers.
-    @ivar isEnabled: False while the port is down: nothing is sent or received.
-    @ivar isLive: whether L{poll} finds packets without the reactor.
-    """
+    """The RoCE v2 routes of one port of a device, which has one UDP port."""
 
     canRest = False  # peers need acknowledgements in time
 

@@ -74,11 +74,7 @@ def _required(value: int | None) -> int:
 
 
 class RoCERoute(Route):
-    """
-    The connection of an RC queue pair, by UDP. Peers retry after an RNR NAK, and packets wake the reactor.
-
-    @ivar requester: None until the queue pair may send.
-    """
+    """The connection of an RC queue pair by UDP; its C{requester} exists from RTS on."""
 
     name = "rocev2"
     polled = False

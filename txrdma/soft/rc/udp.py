@@ -106,11 +106,7 @@ def ipAndPort(address: RawAddress) -> tuple[str, int]:
 
 @implementer(IReadDescriptor, IWriteDescriptor)
 class UDPCarrier:
-    """
-    A UDP socket with Don't Fragment, whose datagrams have the IPv4 identification 0 and on.
-
-    @ivar dropped: datagrams that the system would not send.
-    """
+    """A UDP socket with Don't Fragment and counted IPv4 identifications; C{dropped} were not sent."""
 
     isLive = True
 

@@ -64,11 +64,7 @@ def perform(memory: memoryview, operation: int, operand: int, compare: int) -> i
 
 
 class Atomics(deque[tuple[int, list[memoryview]]]):
-    """
-    Outstanding atomics: the end position of each record, and the buffers for its result.
-
-    @ivar delivered: number of results so far.
-    """
+    """Outstanding atomics: the end position of each record, and the buffers for its result."""
 
     delivered = 0
 

@@ -32,11 +32,7 @@ class Channel(Protocol):
 
 
 class Doorbell:
-    """
-    A reference-counted doorbell of a peer.
-
-    @ivar descriptor: -1 where messages are sent instead.
-    """
+    """A reference-counted doorbell of a peer; C{descriptor} is -1 where messages are sent instead."""
 
     __slots__ = ("_holders", "descriptor")
 

@@ -171,11 +171,7 @@ class LaneServices(Protocol):
 
 
 class ClosedServices:
-    """
-    L{LaneServices} of a closed lane: nothing happens.
-
-    Replacing the real services breaks the reference cycle between them and the lane.
-    """
+    """Services of a closed lane, which do nothing: they break the reference cycle with the real ones."""
 
     def _ignore(self, *_: object) -> None:
         """Do nothing: a closed lane has no peer."""

@@ -132,11 +132,7 @@ class DatagramLink:
 
 
 class SharedDatagrams:
-    """
-    The lanes of one port's datagrams.
-
-    @ivar isOpen: whether a poll can find anything.
-    """
+    """The lanes of one port's datagrams; C{isOpen}: a poll can find something."""
 
     def __init__(
         self,

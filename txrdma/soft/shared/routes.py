@@ -57,12 +57,7 @@ _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
 
 
 class _Peer(PeerProcess):
-    """
-    Another process, with all that connects us to it.
-
-    @ivar queuePairs: by our queue pairs' numbers.
-    @ivar datagramLink: for datagrams, since the first of them.
-    """
+    """Another process, with its queue pairs by our numbers, and its link for datagrams."""
 
     def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
         super().__init__(name)
@@ -261,11 +256,7 @@ class _Peer(PeerProcess):
 
 
 class _Link:
-    """
-    One connection to a peer.
-
-    @ivar peer: None until its L{Hello} has arrived.
-    """
+    """One connection to a peer, which is None until its L{Hello} has arrived."""
 
     def __init__(self, port: SharedMemoryPort, line: Line, peer: _Peer | None) -> None:
         self._port = port
@@ -375,12 +366,7 @@ class _Link:
 
 
 class SharedMemoryPort(RoutePort):
-    """
-    The local end of routes through shared memory: a L{RoutePort <txrdma.soft.core.routeport.RoutePort>}.
-
-    @ivar address: our device's IP address, and C{port} its UDP port, by which peers find us.
-    @ivar datagrams: the lanes for datagrams.
-    """
+    """The local end of routes through shared memory, found by the device's IP address and UDP port."""
 
     canRest = True  # data waits in shared memory, and messages in sockets
 

@@ -54,11 +54,7 @@ class SharingReactor(IReactorFDSet, IReactorTime):
 
 
 class SharedQueuePair:
-    """
-    A queue pair that is connected by shared memory: its lane, and the resources of the lane.
-
-    @ivar lane: the data path.
-    """
+    """A queue pair that is connected by shared memory: its lane, and the resources of the lane."""
 
     def __init__(
         self,

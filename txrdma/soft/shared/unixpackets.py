@@ -53,11 +53,7 @@ class MessageReceiver(Protocol):
 
 
 class Line(Protocol):
-    """
-    An end of a connection between two processes of a host: messages with descriptors, whole and in order.
-
-    @ivar process: the process at the other end, by the kernel's word.
-    """
+    """A connection to another process of this host, for messages with descriptors, in order."""
 
     process: Credentials
 

@@ -37,11 +37,7 @@ _EXHAUSTED: Final = frozenset(
 
 @dataclass(frozen=True)
 class Pyverbs:
-    """
-    The classes of pyverbs that we use.
-
-    They are compiled, without annotations: every C{Any} of these modules is one of them.
-    """
+    """The classes of pyverbs, which have no annotations: every C{Any} of these modules is one of them."""
 
     Error: type[Exception]
     Context: Any

@@ -56,11 +56,7 @@ _QUEUE_PAIRS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 16})
 
 
 class Notification(NamedTuple):
-    """
-    An asynchronous event of libibverbs: its kind and its subject.
-
-    @ivar number: of the port or of the queue pair, or what a completion queue was given as its context.
-    """
+    """An asynchronous event: its kind, and the number of the port or queue pair, or the queue's context."""
 
     kind: AsyncEventKind
     number: int | None

@@ -27,11 +27,7 @@ _opening = Lock()
 
 
 class ResourceTracker:
-    """
-    Closes the objects of one device.
-
-    @ivar stuck: True once an object could not be closed; its parents then stay open.
-    """
+    """Closes the objects of one device; if one is C{stuck}, its parents stay open."""
 
     def __init__(self) -> None:
         self.stuck = False

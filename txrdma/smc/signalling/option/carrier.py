@@ -51,11 +51,7 @@ def takeSYN(accepted: socket.socket) -> bytes:
 
 
 class OptionCarrier:
-    """
-    Marks sockets, and reads the flags that the program has set.
-
-    @ivar why: why the option can't be used, and how to change that; empty when it can.
-    """
+    """Marks sockets, and reads the program's flags; C{why}: the reason if that is impossible."""
 
     def __init__(self, sockets: BPFMap | None, loaded: LoadedProgram | None = None, why: str = "") -> None:
         """@param sockets: map with the flags of sockets; it is closed with the carrier, like C{loaded}."""

@@ -23,12 +23,7 @@ NAMES: Final = (_LINK, SOCKETS, _COUNTERS)
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """
-    Users besides root who may mark their sockets.
-
-    @ivar group: the number of a group, or None.
-    @ivar isEveryone: whether all users may.
-    """
+    """Users besides root who may mark their sockets: a group, or everyone."""
 
     group: int | None = None
     isEveryone: bool = False

@@ -26,12 +26,7 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 
 class Mount(NamedTuple):
-    """
-    A mounted file system.
-
-    @ivar root: the directory of the file system that is mounted at C{point}.
-    @ivar kind: the type of the file system, such as C{cgroup2}.
-    """
+    """A mounted file system: the type C{kind}, and its directory C{root} at C{point}."""
 
     root: str
     point: Path

@@ -37,11 +37,7 @@ def openByEnvironment() -> OptionCarrier:
 
 
 class SharedOption:
-    """
-    The option carrier of a reactor's sockets, while SMC is in use there (L{txrdma.smc.common.reactoruse}).
-
-    @ivar open: opens the carrier, which may not be available.
-    """
+    """The option carrier of a reactor's sockets, opened by C{open} while SMC is in use there."""
 
     isBusy: Final = False
 
