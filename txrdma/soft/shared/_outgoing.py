@@ -111,7 +111,7 @@ class Outgoing:
         Carry out requests, in order.
 
         Fast path: a SEND of inline bytes in one piece, and an RDMA WRITE of one piece into a mapped region,
-        are done here without calls. That saves 20 % of the processor time of a message of 64 bytes.
+        are done here without calls. For a SEND of 64 bytes that saves a fifth of the processor time.
         """
         if self.isSuspended:
             self._enqueue(requests)
