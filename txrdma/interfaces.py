@@ -183,22 +183,18 @@ class ICompletionQueue(Interface):
         What completed before may raise none: arm, then poll until empty.
         """
 
+    isLive: bool = Attribute(
+        "Whether C{poll} finds completions without help of the reactor or a device, as with shared memory."
+    )
+
+    def disarm() -> None:
+        """Request no event any more, because the queue is polled: peers need not wake the channel."""
+
     def poll(limit: int) -> Sequence[Completion]:
         """Take at most C{limit} completions, oldest first."""
 
     def close() -> None:
         """Let go of it. Twice is fine."""
-
-
-class ILiveCompletionQueue(ICompletionQueue):
-    """A completion queue that may find what a peer has done by looking, without any help of the device."""
-
-    isLive: bool = Attribute(
-        "Whether C{poll} finds what a peer has done this moment: in shared memory, or in a UDP socket."
-    )
-
-    def disarm() -> None:
-        """Nobody waits for the channel any more, but looks: peers need not wake it."""
 
 
 class IQueuePair(Interface):
@@ -237,70 +233,57 @@ class IQueuePair(Interface):
         """Destroy it: what is outstanding makes no completion. Twice is fine."""
 
 
-class IPlacing(Interface):
+class IDirectLane(Interface):
     """
-    Optional on a queue pair, from RTR on: what it sends stands in the peer's memory before it completes.
+    Optional on a queue pair whose peer is on this host: memory that both ends map, without work requests.
 
-    Nothing that is there is lost when this process ends, in whatever way: the peer finds it. Elsewhere only a
-    completion tells that the peer has something.
+    C{prepare}, C{isPlaced} and C{isPeerGone} can be used from RTR on, the other methods in RTS. What is in
+    shared memory is not lost when the sender's process ends.
+
+    Messages are SENDs of one length and layout. They are ordered with all posted requests, and complete like
+    them. The peer receives them by a lane or by posted receives.
     """
 
     def prepare(rkey: RKey, known: Callable[[], None]) -> None:
         """
-        Find out how the peer's memory with this key is reached, so that no RDMA has to wait for that.
+        Map the peer's memory region in advance, so that no RDMA waits for it.
 
-        @param known: called once, perhaps at once: when that is known, or the queue pair is of no more use.
+        @param known: called once, possibly at once: the region is mapped or refused, or the pair has ended.
         """
 
     def isPlaced() -> bool:
-        """Whether everything that was posted stands in the peer's memory."""
+        """Whether everything that was posted is in the peer's memory."""
 
     def isPeerGone() -> bool:
-        """Whether the peer's queue pair, or its process, is known to be no more: all that it sent is here."""
+        """Whether the peer's queue pair or process has ended; everything that it sent has arrived then."""
 
-
-class IDirectLane(Interface):
-    """
-    Optional on a queue pair, in RTS: writing and short messages without work requests.
-
-    Both ends map the same memory then.
-
-    Messages are SENDs of one length and layout. They keep their place among all that is posted, and complete
-    like it; the peer may take them by a lane of its own, or by receives, and so may we.
-    """
-
-    def openLane(
-        length: int,
-        first: int,
-        unpack: Callable[[Buffer, int], tuple[int, ...]],
-    ) -> Sized:
+    def openLane(length: int, first: int, unpack: Callable[[Buffer, int], tuple[int, ...]]) -> Sized:
         """
-        Have messages of this layout brought by C{takeMessages} from now on.
+        Receive messages of this layout by C{takeMessages} from now on; they need no receives.
 
-        They need no receives then. Whoever opens the lane looks there as often as at the completion queue of
-        receives, which brings everything else, and now and then such messages, too.
+        The completion queue of receives gets everything else, and sometimes such messages, too: poll both.
 
         @param length: bytes of a message.
-        @param first: the first number of each message; SENDs with another one are no such messages.
-        @param unpack: C{unpack_from} of the layout's C{struct.Struct}, or of a part that the receiver reads.
-        @return: the completions that the completion queue of receives holds: it brings nothing else of this
-            queue pair, so there is no need to look at it while these are none.
+        @param first: the first number of each message; SENDs with another one are not such messages.
+        @param unpack: C{unpack_from} of the layout's C{struct.Struct}, or of a part of the layout.
+        @return: the completions in the completion queue of receives. While there are none, it need not be
+            polled for this queue pair.
         """
 
     def targetOf(rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
         """
-        The peer's memory itself, checked once.
+        The peer's memory, checked once.
 
-        @return: the bytes, and a word that is 1 as long as they may be written to; None when that memory is
-            not known yet, or takes nothing but RDMA WRITE.
+        @return: the bytes, and a word that is 1 as long as they may be written; None when the region is not
+            mapped yet, or can't be.
         """
 
     def putMessage(identifier: int, signaled: bool, message: bytes) -> bool:
         """
-        Send one message now, behind all that was posted, and behind what was written to a target.
+        Send one message now, behind all posted requests and all bytes written to a target.
 
-        @param message: its bytes, as many as C{openLane} was told.
-        @return: False when that can't be done at present: then it has to be posted.
+        @param message: as many bytes as given to C{openLane}.
+        @return: False when it has to be posted instead.
         """
 
     def takeMessages(limit: int) -> Sequence[tuple[int, ...]]:
@@ -308,53 +291,44 @@ class IDirectLane(Interface):
 
 
 class IDirectDatagrams(Interface):
-    """Optional on a queue pair: datagrams, but for those with an immediate, without work requests."""
+    """Optional on a queue pair: datagrams without work requests, except for those with an immediate."""
 
     def openInbox() -> Sized:
-        """Have them wait for C{takeDatagrams} from now on, in any state: see C{IDirectLane.openLane}."""
+        """Queue datagrams for C{takeDatagrams} from now on, in any state: see C{IDirectLane.openLane}."""
 
     def takeDatagrams(limit: int) -> Sequence[tuple[tuple[bytes, int], memoryview]]:
-        """Take some, oldest first: of each the sender's IP address and queue pair number, and its bytes."""
+        """Take datagrams, oldest first: the sender's IP address and queue pair number, and the bytes."""
 
     def putDatagram(address: IAddressHandle, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
-        """Send C{head} and C{body} as one, behind all that was posted; False: at present post it."""
+        """Send C{head} and C{body} as one datagram, behind all posted requests; False: post it instead."""
 
 
-class IRestingDevice(Interface):
-    """Optional on a device: nothing that peers do is lost while this process looks away."""
+class IReactorDevice(Interface):
+    """Optional on a device that uses the reactor, and may leave it while no connection is in use."""
 
-    def rest() -> None:
-        """Leave the reactor: what peers do waits until C{wake}. Twice is fine."""
-
-    def wake() -> None:
-        """Be part of the reactor, again or still: who was removed from it without a word is added, too."""
-
-
-class IAttendedDevice(Interface):
-    """
-    Optional on a device that works without this process, as adapters do, but has events that cannot wait.
-
-    While it rests somebody watches its descriptors, and calls C{attend} when one of them is readable.
-    """
+    canRest: bool = Attribute(
+        "Whether C{rest} loses nothing: peers need no answers of this process meanwhile."
+    )
+    isAttended: bool = Attribute("Whether the events of a resting device must be watched, as an adapter's.")
 
     def rest() -> None:
-        """Leave the reactor. Twice is fine."""
+        """Leave the reactor. Idempotent."""
 
     def wake() -> None:
-        """Be part of the reactor, again or still: who was removed from it without a word is added, too."""
+        """Return to the reactor, or add readers again that other code has removed. Idempotent."""
 
     def descriptors() -> Sequence[int]:
-        """The file descriptors that become readable when the device has something to tell."""
+        """File descriptors to watch while the device rests: call C{attend} when one is readable."""
 
     def attend() -> None:
-        """Take what the device has to tell, if there is anything."""
-
-
-class IDrivenDevice(Interface):
-    """Optional on a device that lives by the reactor: for the last words of a process, behind its end."""
+        """Process pending events while the device rests."""
 
     def drive() -> bool:
-        """Take in what has come, and answer it; tell whether a peer has still to acknowledge something."""
+        """
+        Do the work of the reactor once, after it has stopped.
+
+        @return: whether an acknowledgement of a peer is outstanding.
+        """
 
 
 class ISharedReceiveQueue(Interface):

@@ -27,7 +27,7 @@ from txrdma.btl.module import ModulePort, Place
 from txrdma.error import RDMAError, ResourceExhausted
 from txrdma.iba.types import MTU, QPN, RKey
 from txrdma.iba.verbs import Access, Capacity, QPAttributes, QPKind, QPState
-from txrdma.interfaces import IDirectLane, IMemoryRegion, IPlacing, IQueuePair
+from txrdma.interfaces import IDirectLane, IMemoryRegion, IQueuePair
 from txrdma.kit.wire import Buffer
 
 _log = Logger()
@@ -186,21 +186,20 @@ class RemoteReceiveBuffers:
 
     def _prepare(self, pair: IQueuePair, part: ReceiveBufferFrame) -> None:
         """Map the peer's receive buffer."""
-        placing = IPlacing(pair, None)
-        if placing is not None:
-            placing.prepare(RKey(part.rkey), partial(self._known, pair, placing, part))
+        lane = IDirectLane(pair, None)
+        if lane is not None:
+            lane.prepare(RKey(part.rkey), partial(self._known, pair, lane, part))
 
-    def _known(self, pair: IQueuePair, placing: IPlacing, part: ReceiveBufferFrame) -> None:
+    def _known(self, pair: IQueuePair, lane: IDirectLane, part: ReceiveBufferFrame) -> None:
         """Use the peer's receive buffer from now on, if it was mapped."""
         if not self._isClosed and self._peer.state != GONE and self._peer.receiveBuffer is None:
-            lane = IDirectLane(pair, None)
-            found = None if lane is None else lane.targetOf(RKey(part.rkey), part.address, part.length)
+            found = lane.targetOf(RKey(part.rkey), part.address, part.length)
             if found is not None:
-                self._use(pair, placing, *found)
+                self._use(pair, lane, *found)
             self._answered()
 
-    def _use(self, pair: IQueuePair, placing: IPlacing, target: memoryview, valid: memoryview) -> None:
-        ready, isPeerGone = QPState.RTS, placing.isPeerGone
+    def _use(self, pair: IQueuePair, lane: IDirectLane, target: memoryview, valid: memoryview) -> None:
+        ready, isPeerGone = QPState.RTS, lane.isPeerGone
 
         def write(place: int, data: Buffer) -> bool:
             if valid[0] != 1 or pair.state is not ready or isPeerGone():

@@ -112,6 +112,18 @@ class CompletionOpcode(IntEnum):
     RECEIVE_RDMA_WITH_IMMEDIATE = 129
 
 
+COMPLETION_OF: Final = {
+    Operation.RDMA_WRITE: CompletionOpcode.RDMA_WRITE,
+    Operation.RDMA_WRITE_WITH_IMMEDIATE: CompletionOpcode.RDMA_WRITE,
+    Operation.SEND: CompletionOpcode.SEND,
+    Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
+    Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
+    Operation.COMPARE_AND_SWAP: CompletionOpcode.COMPARE_AND_SWAP,
+    Operation.FETCH_AND_ADD: CompletionOpcode.FETCH_AND_ADD,
+}
+"""The opcode of the completion of each operation."""
+
+
 class Segment(NamedTuple):
     """A piece of registered memory: a scatter/gather element (IBA 10.8.3)."""
 

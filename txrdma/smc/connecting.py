@@ -27,16 +27,9 @@ from txrdma.smc.wrapping import HandshakeFactory
 
 
 class Connecting(HandshakeFactory):
-    """
-    Begins a handshake on each TCP connection that comes of one call of an endpoint's C{connect}.
-
-    @ivar _connected: fires with the user's protocol, where an address is connected to.
-    """
+    """Begins a handshake on each TCP connection of one call of an endpoint's C{connect}."""
 
     def __init__(self, wrapped: IProtocolFactory, reactor: Any, options: Options, where: str) -> None:
-        """
-        @param where: the connection, for the log.
-        """
         super().__init__(wrapped)
         self._reactor = reactor
         self._options = options
@@ -60,7 +53,7 @@ class Connecting(HandshakeFactory):
         return connected
 
     def toName(self, name: str, port: int) -> Deferred[IProtocol]:
-        """Connect to a host by its name; to the first of its addresses that answers."""
+        """Connect to the first address of a host name that answers."""
         dialing = partial(dial, self._reactor, carrierFor(self._reactor, self._options))
         endpoint = endpointTo(self._reactor, name, port, self._options, dialing)
         found = cast("Deferred[ClientNegotiation]", endpoint.connect(self))
@@ -89,7 +82,7 @@ class Connecting(HandshakeFactory):
             connected.errback(reason)
 
     def _ended(self, result: IProtocol | Failure) -> IProtocol | Failure:
-        """The endpoint has its answer; where there was no negotiation, SMC is not in use any more."""
+        """Release the use of the reactor if no negotiation has taken it."""
         self._negotiation = None
         use, self._use = self._use, None
         if use is not None:
@@ -99,24 +92,17 @@ class Connecting(HandshakeFactory):
     # As TCP clients want it of a factory
 
     def startedConnecting(self, connector: IConnector) -> None:
-        """Remember the TCP client, for who cancels."""
         self._connector = connector
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        """Fail, as there is no TCP connection."""
         self._failed(reason)
 
     def clientConnectionLost(self, connector: IConnector, reason: Failure) -> None:
-        """Do nothing: the TCP connection's protocol has heard it."""
+        """Do nothing: the protocol handles the end of the TCP connection."""
 
 
 def connect(
     reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
 ) -> Deferred[IProtocol]:
-    """
-    Connect; the protocol is there when the handshake is over.
-
-    Fails as TCP does, and with L{txrdma.smc.handshake.outcomes.NotSMC} where plain TCP would not do.
-    """
     connecting = Connecting(factory, reactor, options, f"connection to {host}:{port}")
     return connecting.toAddress(host, port) if isNumeric(host) else connecting.toName(host, port)

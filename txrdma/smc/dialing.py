@@ -1,8 +1,7 @@
 """
-Twisted's TCP client endpoints, for TCP clients of another kind than the reactor's.
+Twisted's TCP client endpoints, with a different kind of TCP client.
 
-L{Dialer} is the part of a reactor that these endpoints use, so names, several addresses and IPv6 are their
-business.
+L{Dialer} is the part of a reactor that these endpoints use; they resolve names and try several addresses.
 """
 
 from __future__ import annotations
@@ -42,12 +41,7 @@ ConnectTCP = Callable[[str, int, "ClientFactory[Any]", float, Any], IConnector]
 
 @implementer(IHostnameResolver)
 class _LoopbackResolver:
-    """
-    Finds a name's addresses; C{127.0.0.1} before C{::1}.
-
-    C{HostnameEndpoint} tries the second address a third of a second after the first, and most who listen at
-    "localhost" listen by IPv4: C{tcp:localhost} tries nothing else.
-    """
+    """Finds a name's addresses, C{127.0.0.1} before C{::1}, since most servers listen by IPv4 only."""
 
     def __init__(self, resolver: IHostnameResolver) -> None:
         self._resolver = resolver
@@ -55,7 +49,6 @@ class _LoopbackResolver:
     def resolveHostName(
         self, resolutionReceiver: IResolutionReceiver, *args: Any, **kwargs: Any
     ) -> IHostResolution:
-        """Resolve a host name as L{IHostnameResolver} asks, with C{127.0.0.1} before C{::1}."""
         return self._resolver.resolveHostName(_LoopbackReceiver(resolutionReceiver), *args, **kwargs)
 
 
@@ -85,18 +78,14 @@ def _isLoopbackIPv6(address: IAddress) -> bool:
 
 @implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver)
 class Dialer:
-    """A reactor whose TCP clients are made by somebody else."""
+    """A reactor that makes TCP clients by another function."""
 
     def __init__(self, reactor: Any, connect: ConnectTCP) -> None:
-        """
-        @param connect: makes a TCP client, and has it connect.
-        """
         self._reactor = reactor
         self._connect = connect
 
     @property
     def nameResolver(self) -> IHostnameResolver:
-        """The reactor's, but of this host's own addresses those of IPv4 come first."""
         return _LoopbackResolver(self._reactor.nameResolver)
 
     def installNameResolver(self, resolver: IHostnameResolver) -> IHostnameResolver:
@@ -142,11 +131,7 @@ def isNumeric(host: str) -> bool:
 def endpointTo(
     reactor: Any, host: str, port: int, options: Options, connect: ConnectTCP
 ) -> IStreamClientEndpoint:
-    """
-    A client endpoint of Twisted's for TCP; an address in numbers is not looked up by threads, as a name is.
-
-    @param connect: makes its TCP clients.
-    """
+    """Twisted's client endpoint for a host, whose TCP clients are made by C{connect}."""
     kind: type[TCP4ClientEndpoint | TCP6ClientEndpoint | HostnameEndpoint] = HostnameEndpoint
     if isIPAddress(host):
         kind = TCP4ClientEndpoint

@@ -23,7 +23,7 @@ from txrdma.smc.userspace import UserspaceBackend
 
 
 def backendNamed(name: str) -> ISMCBackend:
-    """Return the backend for a value of the endpoint key C{backend=}; every name but C{kernel} is our own."""
+    """The backend for a value of the endpoint key C{backend=}."""
     if name == "kernel":
         from txrdma.smc.kernel.transports import KernelBackend  # rarely used
 
@@ -33,7 +33,7 @@ def backendNamed(name: str) -> ISMCBackend:
 
 @implementer(IStreamClientEndpoint)
 class SMCClientEndpoint:
-    """Connects to a host and port, by SMC-R if that can be had."""
+    """Connects to a host and port, by SMC-R if possible."""
 
     def __init__(self, reactor: Any, host: str, port: int, options: Options = USUAL) -> None:
         self._reactor = reactor
@@ -42,12 +42,6 @@ class SMCClientEndpoint:
         self._options = options
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """
-        Connect; the protocol is there when the handshake is over.
-
-        Fails as TCP does, also when it is cancelled, and with L{txrdma.smc.handshake.outcomes.NotSMC} where
-        plain TCP would not do.
-        """
         backend = backendNamed(self._options.backend)
         return backend.connect(self._reactor, self._host, self._port, protocolFactory, self._options)
 
@@ -57,7 +51,7 @@ class SMCClientEndpoint:
 
 @implementer(IStreamServerEndpoint)
 class SMCServerEndpoint:
-    """Listens on a TCP port, and serves by SMC-R whoever speaks it."""
+    """Listens on a TCP port, and uses SMC-R with clients that support it."""
 
     def __init__(
         self, reactor: Any, port: int, interface: str = "", backlog: int = 50, options: Options = USUAL
@@ -69,7 +63,6 @@ class SMCServerEndpoint:
         self._options = options
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
-        """Listen, and fail as TCP does."""
         backend, options = backendNamed(self._options.backend), self._options
         return maybeDeferred(
             backend.listen,

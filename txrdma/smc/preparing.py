@@ -19,12 +19,7 @@ _ELSEWHERE: Final = ("txrdma.smc.signalling.tcpoption", "txrdma.smc.signalling.o
 
 
 def prepare(options: Options) -> None:
-    """
-    Import what connections with these options need; no device is opened.
-
-    Modules for real devices are left out where C{device=auto} might choose one: that is looked up when a
-    connection comes.
-    """
+    """Import what connections need, except modules for real devices with C{device=auto}."""
     if options.backend == "kernel":
         import_module("txrdma.smc.kernel.transports")
         return
@@ -43,10 +38,6 @@ def prepare(options: Options) -> None:
 
 
 def prepareClient(options: Options) -> None:
-    """
-    Import what connections need, where the process may lose its modules before the first one: it is root's.
-
-    Elsewhere it is the first connection that imports, and a peer that has only TCP needs much less.
-    """
+    """Call L{prepare} as root, since the process may lose access to modules before its first connection."""
     if not os.geteuid():
         prepare(options)

@@ -54,11 +54,7 @@ def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
 
 
 def _options(keys: Arguments, bindAddress: str | None = None) -> Options:
-    """
-    Return the options that the keys of either side specify.
-
-    @param bindAddress: the address that a client connects from.
-    """
+    """The options that the keys of either side specify."""
     from txrdma.smc.terms.offer import FEWEST_LINKS, MOST_LINKS
     from txrdma.smc.terms.options import GROUPS, HANDSHAKES, LARGEST_RING, MEMORY, Options
 

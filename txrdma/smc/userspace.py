@@ -90,7 +90,6 @@ class PreparedPort(Port):
     reception: IListenerSignal
 
     def createInternetSocket(self) -> socket.socket:
-        """Create and prepare the socket."""
         made = cast(socket.socket, super().createInternetSocket())  # type: ignore[no-untyped-call]  # Twisted's
         self.reception.prepare(made)
         return made
@@ -114,7 +113,7 @@ def _listenTCP(
 
 
 def _usualDevice(options: Options) -> str:
-    """The device string that most clients of a listener will want; C{""} where that depends on the client."""
+    """The device string that most clients need; C{""} where that depends on the client."""
     if options.device != "auto":
         return options.device
     return "" if options.meetingDirectory or realPorts.isAny() else LOCAL_DEVICE
@@ -123,10 +122,10 @@ def _usualDevice(options: Options) -> str:
 @implementer(IListeningPort, IPushProducer)
 class SMCPort:
     """
-    A TCP port, and what its carrier has beside it: a UNIX socket that tells who it is.
+    A listening TCP port, with the listener's part of its carrier.
 
-    Besides its interfaces it has what programs use of a port of TCP: its descriptor, for processes that adopt
-    it and serve by plain TCP, and C{pauseProducing}, by which connections wait to be accepted.
+    Besides its interfaces it has what programs use of Twisted's TCP port: C{fileno}, for processes that adopt
+    the socket and serve plain TCP, and C{pauseProducing}, which stops accepting connections.
 
     @ivar factory: the user's.
     """
@@ -139,9 +138,6 @@ class SMCPort:
         presence: ReactorUse,
         device: str,
     ) -> None:
-        """
-        @param device: the device string of what most clients will want; C{""} if nobody knows.
-        """
         self.factory = factory
         self._tcp = tcp
         self._reception = reception
@@ -159,13 +155,9 @@ class SMCPort:
                 self._opening = IReactorTime(self._tcp.reactor).callLater(0, self._open)
 
     def _open(self) -> None:
-        """
-        Open the device before the first client wants it, which takes tens of milliseconds.
-
-        That is done in the reactor's first turn, when a service has forked, and is no other user any more.
-        """
+        """Open the device, which takes tens of milliseconds, before the first client."""
         self._opening = None
-        with suppress(RDMAError, OSError, ValueError):  # whoever proposes will hear of it
+        with suppress(RDMAError, OSError, ValueError):  # the first handshake will report it
             linkGroups(self._tcp.reactor, self._device)
 
     def _end(self) -> None:
@@ -176,7 +168,6 @@ class SMCPort:
             opening.cancel()
 
     def startListening(self) -> None:
-        """Listen again, after C{stopListening}; fails as TCP does."""
         self._reception.stop()
         self._tcp.startListening()
         self._end()
@@ -184,25 +175,21 @@ class SMCPort:
         self._begin()
 
     def stopListening(self) -> Deferred[None]:
-        """Accept no more. Connections stay as they are."""
         self._end()
         return maybeDeferred(cast("Callable[[], Deferred[None]]", self._tcp.stopListening))
 
     loseConnection = stopListening
 
     def connectionLost(self, reason: Failure) -> None:
-        """Close the port at once, as the reactor does with a port of TCP when it ends."""
         self._end()
         self._tcp.connectionLost(reason)
 
     @property
     def connected(self) -> bool:
-        """Whether the port listens on its TCP address."""
         return bool(self._tcp.connected)
 
     @property
     def disconnected(self) -> bool:
-        """The port has been stopped."""
         return bool(self._tcp.disconnected)
 
     def getHost(self) -> IAddress:
@@ -210,21 +197,18 @@ class SMCPort:
 
     @property
     def socket(self) -> Any:
-        """The listening TCP socket, by the name that ports of Twisted have for it."""
         return self._tcp.socket
 
     def fileno(self) -> int:
-        """The descriptor of the TCP socket, which C{adoptStreamPort} takes; -1 when nobody listens."""
+        """The descriptor of the TCP socket, which C{adoptStreamPort} takes; -1 when closed."""
         return int(self._tcp.fileno())
 
     # IPushProducer
 
     def pauseProducing(self) -> None:
-        """Accept no connection until C{resumeProducing}; the system lets as many wait as the backlog says."""
         self._tcp.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Accept connections again, first those that have waited."""
         self._tcp.resumeProducing()
 
     def stopProducing(self) -> None:
@@ -244,11 +228,6 @@ class UserspaceBackend:
     def connect(
         self, reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
     ) -> Deferred[IProtocol]:
-        """
-        Connect; the protocol is there when the handshake is over.
-
-        Fails as TCP does, and with L{txrdma.smc.handshake.outcomes.NotSMC} where plain TCP would not do.
-        """
         introspection.appear(reactor, report)
         return connect(reactor, host, port, factory, options)
 
@@ -261,7 +240,6 @@ class UserspaceBackend:
         factory: IProtocolFactory,
         options: Options,
     ) -> IListeningPort:
-        """Listen, and fail as TCP does."""
         reception = carrierFor(reactor, options).reception(backlog)
         stepping = _ServerFactory(factory, reactor, options, reception)
         use = reactorUse(reactor).hold()  # a carrier may open a device before we listen

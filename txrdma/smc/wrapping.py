@@ -1,6 +1,4 @@
-"""
-Factories that stand before a user's factory, until it is known what a connection will be.
-"""
+"""Factories that wrap a user's factory until the kind of a connection is known."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ Build = Callable[[], "IProtocol | None"]
 
 
 class HandshakeFactory(Factory):
-    """Stands before a user's factory, and wants to see connections before their protocols are built."""
+    """Wraps a user's factory, to see connections before their protocols are built."""
 
     noisy = False
 
@@ -42,26 +40,21 @@ class HandshakeFactory(Factory):
 
 
 class AcceptingFactory(HandshakeFactory):
-    """Stands before a server's factory, and decides on each accepted connection when its socket is there."""
+    """Wraps a server's factory, to decide on accepted connections."""
 
     def buildProtocol(  # type: ignore[override]  # HandshakeProtocol has no factory of Twisted's kind
         self, addr: IAddress | None
     ) -> IProtocol:
-        """Build the protocol that hands the accepted connection to L{connectionAccepted}."""
         return HandshakeProtocol(self, self.builder(addr))
 
     def connectionAccepted(self, transport: Connection, build: Build) -> None:
-        """
-        Decide on an accepted connection: give it a protocol, or end it.
-
-        @param build: builds the user's protocol for it.
-        """
+        """Give an accepted connection a protocol, or end it; C{build} builds the user's protocol."""
         raise NotImplementedError
 
 
 @implementer(ILoggingContext)
 class HandshakeProtocol(Protocol):
-    """Has an accepted connection until its factory has decided on it, at once."""
+    """Hands an accepted connection to its factory, which decides on it immediately."""
 
     def __init__(self, accepting: AcceptingFactory, build: Build) -> None:
         self._accepting = accepting
@@ -71,9 +64,8 @@ class HandshakeProtocol(Protocol):
         return self._accepting.logPrefix()
 
     def makeConnection(self, transport: Any) -> None:
-        """Hand the connection to the factory."""
         try:
             self._accepting.connectionAccepted(transport, self._build)
         except BaseException:
-            transport.abortConnection()  # nobody else knows of it; the error is logged by the port
+            transport.abortConnection()  # no other code refers to it; the error is logged by the port
             raise

@@ -2,7 +2,8 @@
 The software device: verbs of InfiniBand without any hardware.
 
 Combines ports, memory, queues and queue pairs with two routes: RoCE v2 over UDP, and shared memory for peers
-on the same host.
+on the same host. Protection domains and address handles follow InfiniBand Architecture vol. 1, 10.2.3 and
+10.2.2.2.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from secrets import randbelow
 from typing import cast, Final, TYPE_CHECKING
 
-from zope.interface import alsoProvides, implementer
+from zope.interface import implementer
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -22,6 +23,8 @@ from txrdma import __version__
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, GUID, MACAddress, MTU, PKey, QPN
 from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
     AtomicCapability,
     Capacity,
     DeviceAttributes,
@@ -33,21 +36,23 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import (
     AsyncEvent,
+    IAddressHandle,
     ICompletionChannel,
     ICompletionQueue,
-    IDrivenDevice,
+    IMemoryRegion,
     IProtectionDomain,
-    IRestingDevice,
+    IQueuePair,
+    IReactorDevice,
+    ISharedReceiveQueue,
     IVerbsDevice,
 )
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
-from txrdma.soft.core.memory import KeyTable
+from txrdma.soft.core.memory import Domain, KeyTable
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.recent import Recent
 from txrdma.soft.core.route import Route
-from txrdma.soft.core.routeport import Resting, RoutePort
+from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
-from txrdma.soft.domains import SoftAddressHandle, SoftProtectionDomain
 from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.limits import checkAvailable, checkCapacity, checkRange, LIMITS
 from txrdma.soft.opening import openPort
@@ -64,15 +69,114 @@ _NUMBERS_REMEMBERED: Final = 1 << 14
 _GSI: Final = QPN(1)
 
 
-@implementer(IVerbsDevice, IDrivenDevice)
-class SoftDevice:
-    """
-    A device with one or more ports, each at one IP address of this host.
+@implementer(IAddressHandle)
+class SoftAddressHandle:
+    """The address of a port, for datagrams."""
 
-    @ivar ports: in the order of their numbers, which begin at 1.
-    """
+    def __init__(
+        self, domain: Domain, address: AddressVector, closed: Callable[[SoftAddressHandle], None]
+    ) -> None:
+        self.domain = domain
+        self.address = address
+        self._onClosed = closed
+
+    def __repr__(self) -> str:
+        return f"<SoftAddressHandle {self.address}>"
+
+    def close(self) -> None:
+        self._onClosed(self)
+
+
+@implementer(IProtectionDomain)
+class SoftProtectionDomain(Domain):
+    """A protection domain: memory and queue pairs that may access each other."""
+
+    def __init__(self, device: SoftDevice) -> None:
+        self.device = device
+        self._queuePairs: dict[SoftQueuePair, None] = {}
+        self._closed = False
+
+    def allocateMemory(self, length: int, access: Access) -> IMemoryRegion:
+        self._checkOpen()
+        self._checkLength(length)
+        return self.device.keys.allocate(self, length, access)
+
+    def registerMemory(self, buffer: memoryview, access: Access) -> IMemoryRegion:
+        self._checkOpen()
+        self._checkLength(memoryview(buffer).nbytes)
+        return self.device.keys.register(self, buffer, access)
+
+    def createAddressHandle(self, address: AddressVector) -> IAddressHandle:
+        self._checkOpen()
+        handles, limits = self.device.addressHandles, self.device.limits
+        checkAvailable(handles, limits.maxAddressHandles, "address handles")
+        self.device.admit(QPAttributes(address=address), QPAttributes())
+        handle = SoftAddressHandle(self, address, lambda handle: handles.pop(handle, None))
+        handles[handle] = None
+        return handle
+
+    def createSharedReceiveQueue(self, maxReceive: int, maxSegments: int) -> ISharedReceiveQueue:
+        self._checkOpen()
+        queues, limits = self.device.sharedReceiveQueues, self.device.limits
+        checkRange("maxReceive", maxReceive, 1, limits.maxSharedReceiveQueueRequests)
+        checkRange("maxSegments", maxSegments, 0, limits.maxSharedReceiveQueueSegments)
+        checkAvailable(queues, limits.maxSharedReceiveQueues, "shared receive queues")
+        queue = SoftSharedReceiveQueue(
+            self, maxReceive, maxSegments, self.device.notify, lambda queue: queues.pop(queue, None)
+        )
+        queues[queue] = None
+        return queue
+
+    def createQueuePair(
+        self,
+        kind: QPKind,
+        send: ICompletionQueue,
+        receive: ICompletionQueue,
+        capacity: Capacity,
+        shared: ISharedReceiveQueue | None = None,
+    ) -> IQueuePair:
+        self._checkOpen()
+        if shared is not None and (
+            not isinstance(shared, SoftSharedReceiveQueue) or shared.domain is not self
+        ):
+            raise InvalidRequest(f"{shared!r} is no shared receive queue of this domain")
+        queuePair = self.device.newQueuePair(self, kind, send, receive, capacity, shared)
+        self._queuePairs[queuePair] = None
+        return queuePair
+
+    def forget(self, queuePair: SoftQueuePair) -> None:
+        self._queuePairs.pop(queuePair, None)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for queuePair in tuple(self._queuePairs):
+            queuePair.close()
+        for queue in tuple(self.device.sharedReceiveQueues):
+            if queue.domain is self:
+                queue.close()
+        for handle in tuple(self.device.addressHandles):
+            if handle.domain is self:
+                handle.close()
+        for region in self.device.keys.regionsOf(self):
+            region.close()
+        self.device.domains.pop(self, None)
+
+    def _checkOpen(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the protection domain is closed")
+
+    def _checkLength(self, length: int) -> None:
+        checkRange("the length of a memory region", length, 1, self.device.limits.maxMemoryRegionLength)
+
+
+@implementer(IVerbsDevice, IReactorDevice)
+class SoftDevice:
+    """A device with one or more ports, each at one IP address of this host."""
 
     limits = LIMITS
+    isAttended = False
 
     def __init__(
         self,
@@ -82,11 +186,6 @@ class SoftDevice:
         closed: Callable[[], None] = lambda: None,
         interfaces: HostInterfaces | None = None,
     ) -> None:
-        """
-        @param ports: are owned by the device, and closed with it.
-        @param closed: called at the end of C{close}.
-        @param interfaces: of the host, to be followed.
-        """
         self.name = name
         self.ports = tuple(ports)
         self.portCount = len(self.ports)
@@ -120,11 +219,8 @@ class SoftDevice:
         self._closed = False
         self._onClosed = closed
         self._interfaces = interfaces
-        self._resting: list[Resting] = []
-        resting = [port.resting for port in self.ports]
-        if None not in resting:
-            self._resting = [each for some in resting if some is not None for each in some]
-            alsoProvides(self, IRestingDevice)
+        self._routePorts = [route for port in self.ports for route in port.routes]
+        self.canRest = all(route.canRest for route in self._routePorts)
         if interfaces is not None:
             interfaces.watch(reactor, self.look)
 
@@ -134,28 +230,20 @@ class SoftDevice:
     # Attributes.
 
     def gids(self, port: int) -> Sequence[GID]:
-        """The GID table: the IP address, as RoCE v2 writes it."""
         return tuple(entry.gid for entry in self._port(port).gidTable())
 
     def gidTable(self, port: int) -> Sequence[GIDEntry]:
-        """The GID table of a port, with the type and the interface of each entry."""
         return self._port(port).gidTable()
 
     def pkeys(self, port: int) -> Sequence[PKey]:
-        """The P_Key table: the default one, as RoCE has no other."""
         self._port(port)
         return PKEYS
 
     def portAttributes(self, port: int) -> PortAttributes:
-        """The port's present attributes: state, MTU and rate are those of its network interface."""
         return self._port(port).attributes()
 
     def setPortEnabled(self, port: int, isEnabled: bool) -> None:
-        """
-        Take a port down, or up again.
-
-        While it is down RoCE neither sends nor receives there; shared memory needs no port, and goes on.
-        """
+        """Enable or disable a port for RoCE; shared memory is not affected."""
         self._checkOpen()
         self._port(port).setEnabled(isEnabled)
 
@@ -165,12 +253,16 @@ class SoftDevice:
             port.look()
 
     def drive(self) -> bool:
-        """Do the work of the reactor once, after it has ended, as L{IDrivenDevice} asks."""
-        return True in [route.drive() for port in self.ports for route in port.routes]
+        return True in [route.drive() for route in self._routePorts]
+
+    def descriptors(self) -> Sequence[int]:
+        return ()
+
+    def attend(self) -> None:
+        """Do nothing: the device has no events while it rests."""
 
     def rest(self) -> None:
-        """Leave the reactor, as L{IRestingDevice} asks: provided if all connections use shared memory."""
-        for route in self._resting:
+        for route in self._routePorts:
             route.rest()
         if self._interfaces is not None:
             self._interfaces.rest()
@@ -179,38 +271,32 @@ class SoftDevice:
             self._tell()
 
     def wake(self) -> None:
-        """Be part of the reactor again, as L{IRestingDevice} asks."""
         if self._closed:
             return
-        for route in self._resting:
+        for route in self._routePorts:
             route.wake()
         if self._interfaces is not None:
             self._interfaces.wake()
 
     @property
     def address(self) -> str:
-        """The IP address of the first port."""
         return self.ports[0].address
 
     @property
     def port(self) -> int:
-        """The UDP port of the first port."""
         return self.ports[0].udpPort
 
     @property
     def mac(self) -> MACAddress:
-        """The MAC address of the first port."""
         return self.ports[0].mac
 
     @property
     def routes(self) -> Sequence[RoutePort]:
-        """The routes of the first port."""
         return self.ports[0].routes
 
     # Objects.
 
     def createProtectionDomain(self) -> IProtectionDomain:
-        """A new set of memory and queue pairs."""
         self._checkOpen()
         checkAvailable(self.domains, self.limits.maxProtectionDomains, "protection domains")
         domain = SoftProtectionDomain(self)
@@ -218,14 +304,12 @@ class SoftDevice:
         return domain
 
     def createChannel(self) -> ICompletionChannel:
-        """A descriptor that becomes readable when an armed completion queue has something."""
         self._checkOpen()
         channel = SoftCompletionChannel(self._channels.pop)
         self._channels[channel] = None
         return channel
 
     def createCompletionQueue(self, depth: int, channel: ICompletionChannel) -> ICompletionQueue:
-        """A queue for C{depth} completions."""
         self._checkOpen()
         if not isinstance(channel, SoftCompletionChannel) or channel not in self._channels:
             raise InvalidRequest(f"{channel!r} is no open channel of this device")
@@ -236,7 +320,6 @@ class SoftDevice:
         return queue
 
     def subscribe(self, listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
-        """Subscribe to asynchronous events; call the result to unsubscribe."""
         key = object()
         self._listeners[key] = listener
 
@@ -246,7 +329,6 @@ class SoftDevice:
         return unsubscribe
 
     def close(self) -> None:
-        """Close everything that was made from the device, then the device."""
         if self._closed:
             return
         self._closed = True
@@ -269,9 +351,7 @@ class SoftDevice:
 
     def connect(self, queuePair: SoftQueuePair) -> Route:
         """
-        The first route of its port that leads there.
-
-        @raise ResourceExhausted: another queue pair is number 1 of that port.
+        The first route of the port that leads to the peer; raises L{ResourceExhausted} for a second GSI.
         """
         attributes = queuePair.attributes
         if queuePair.number == _GSI and any(
@@ -298,11 +378,6 @@ class SoftDevice:
         raise DeviceUnavailable(f"no route of {self!r} leads to {attributes.address}")
 
     def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
-        """
-        Check attributes against the device.
-
-        @raise InvalidRequest: the device does not have what they name.
-        """
         port = current.port if asked.port is None else asked.port
         if asked.port is not None:
             self._port(asked.port)
@@ -326,14 +401,12 @@ class SoftDevice:
                 raise InvalidRequest(f"{mtu!r} is more than the active MTU of the alternate path's port")
 
     def notify(self, event: AsyncEvent) -> None:
-        """Deliver an event to listeners, in the next reactor iteration."""
         if self._listeners and not self._closed:
             self._events.append(event)
             if self._eventCall is None or not self._eventCall.active():
                 self._eventCall = self._reactor.callLater(0, self._tell)
 
     def forget(self, queuePair: SoftQueuePair) -> None:
-        """Forget a queue pair that has been closed."""
         self._queuePairs.pop(queuePair, None)
         self._numbers.discard(queuePair.number)
         self._oldNumbers.add(queuePair.number)
@@ -348,7 +421,6 @@ class SoftDevice:
         capacity: Capacity,
         shared: SoftSharedReceiveQueue | None,
     ) -> SoftQueuePair:
-        """Create a queue pair of a protection domain, which has checked C{shared}."""
         if kind not in (QPKind.RC, QPKind.UD, QPKind.GSI):
             raise InvalidRequest(f"queue pairs are RC, UD or GSI here, not {kind!r}")
         for queue in (send, receive):

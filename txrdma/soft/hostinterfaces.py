@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import cast, Final, Protocol
+from typing import cast, Final
 
 from twisted.logger import Logger
 
@@ -31,22 +31,8 @@ _REQUEST: Final = struct.Struct("@16sP16x")
 _UNKNOWN: Final = 0xFFFFFFFF
 
 
-class Interfaces(Protocol):
-    """Reads the network interfaces of a host."""
-
-    def interfaceOf(self, address: str) -> NetworkInterface | None:
-        """The interface that has this IP address, usable; None without one."""
-
-    def rate(self, name: str) -> int:
-        """The rate of an interface's link, in bits per second; 0 if unknown."""
-
-
 class HostInterfaces:
-    """
-    The network interfaces in the network namespace of the thread that made this object.
-
-    On systems other than Linux nothing is known and nothing changes.
-    """
+    """The network interfaces of the creating thread's network namespace; on Linux only."""
 
     def __init__(self) -> None:
         self._network: HostNetwork | None = None
@@ -71,7 +57,7 @@ class HostInterfaces:
         return None if self._network is None else self
 
     def interfaceOf(self, address: str) -> NetworkInterface | None:
-        """The interface that has this IP address, usable; None without one."""
+        """The interface that has this IP address, if the address is usable; None without one."""
         if self._network is None:
             raise DeviceUnavailable("the network interfaces can't be read")
         found = self._network.interfaceOf(address)
@@ -120,7 +106,6 @@ class HostInterfaces:
                 _log.warn("network interfaces can't be watched: {error}", error=error)
 
     def close(self) -> None:
-        """Stop watching, and close the sockets. Idempotent."""
         self._watching = None
         asking, self._socket = self._socket, None
         if asking is not None:

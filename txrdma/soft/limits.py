@@ -32,31 +32,16 @@ LIMITS: Final = DeviceLimits(
 
 
 def checkAvailable(there: Sized, most: int, what: str) -> None:
-    """
-    Check that one more may be made.
-
-    @raise ResourceExhausted: there are as many as there may be.
-    """
     if len(there) >= most:
         raise ResourceExhausted(f"the device has its {most} {what}")
 
 
 def checkRange(name: str, value: int, least: int, most: int) -> None:
-    """
-    Check a size against the device.
-
-    @raise InvalidRequest: it is not.
-    """
     if not least <= value <= most:
         raise InvalidRequest(f"{name} is from {least} to {most}, not {value}")
 
 
 def checkCapacity(capacity: Capacity, limits: DeviceLimits) -> None:
-    """
-    Check the capacity of a queue pair against the device.
-
-    @raise InvalidRequest: it may not.
-    """
     for name, most in (
         ("maxSend", limits.maxQueuePairRequests),
         ("maxReceive", limits.maxQueuePairRequests),

@@ -19,7 +19,7 @@ from txrdma.soft.core.netdev import activeMTU
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
-from txrdma.soft.hostinterfaces import Interfaces
+from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.udp import UDPCarrier
 from txrdma.soft.shared.routes import SharedMemoryPort
@@ -38,22 +38,16 @@ ROUTES: Final = ("auto", "rocev2", "shared-memory")
 _ATTEMPTS: Final = 4
 
 
-class _DatagramsOnly:
+class _DatagramsOnly(RoutePort):
     """A RoCE port for datagrams only, of a device whose connections use shared memory; made on first use."""
 
+    canRest = True  # datagrams may be lost
+
     def __init__(self, carrier: UDPCarrier, makePort: Callable[[], RoutePort]) -> None:
-        """
-        @param makePort: makes the port that uses the carrier, when it is needed first.
-        """
         self._carrier = carrier
         self._makePort = makePort
         self._port: RoutePort | None = None
         self._isEnabled = True
-
-    @property
-    def resting(self) -> _DatagramsOnly:
-        """The port itself: datagrams may be lost."""
-        return self
 
     def rest(self) -> None:
         self._carrier.setReading(False)
@@ -69,10 +63,6 @@ class _DatagramsOnly:
             self._port.setEnabled(self._isEnabled)
         return self._port.connect(owner)
 
-    def drive(self) -> bool:
-        """Do nothing: datagrams may be lost."""
-        return False
-
     def setEnabled(self, isEnabled: bool) -> None:
         self._isEnabled = isEnabled
         if self._port is not None:
@@ -87,7 +77,7 @@ class _DatagramsOnly:
 
 def openPort(
     reactor: object,
-    interfaces: Interfaces | None,
+    interfaces: HostInterfaces | None,
     address: str,
     port: int | None,
     route: str,
@@ -95,11 +85,7 @@ def openPort(
     mtu: MTU | None,
     runtime: str | None = None,
 ) -> SoftPort:
-    """
-    Open a port; parameters are those of L{openSoftDevice <txrdma.soft.device.openSoftDevice>}.
-
-    @raise DeviceUnavailable: there is no such address, or the port is taken.
-    """
+    """Open a port; for parameters and errors see L{openSoftDevice <txrdma.soft.device.openSoftDevice>}."""
     interface = None if interfaces is None else interfaces.interfaceOf(address)
     if interface is None:
         interfaces = None  # a local address without an interface: nothing to watch
@@ -151,7 +137,6 @@ def _sharedMemory(
     isNeeded: bool,
     runtime: str | None,
 ) -> SharedMemoryPort | None:
-    """The shared memory route, if the system has it."""
     try:
         if sys.platform != "linux":
             raise DeviceUnavailable("the shared memory route needs Linux")

@@ -28,8 +28,8 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.soft.core.netdev import activeMTU, laneCount, softMAC
-from txrdma.soft.core.routeport import Resting, RoutePort
-from txrdma.soft.hostinterfaces import Interfaces
+from txrdma.soft.core.routeport import RoutePort
+from txrdma.soft.hostinterfaces import HostInterfaces
 
 _log = Logger()
 
@@ -53,7 +53,7 @@ class SoftPort:
         udpPort: int,
         routes: Sequence[RoutePort],
         mtu: MTU | None = None,
-        interfaces: Interfaces | None = None,
+        interfaces: HostInterfaces | None = None,
     ) -> None:
         """
         @param routes: are owned by the port, and closed with it.
@@ -76,12 +76,6 @@ class SoftPort:
 
     def __repr__(self) -> str:
         return f"<SoftPort {self.number} {self.address} port {self.udpPort}>"
-
-    @property
-    def resting(self) -> list[Resting] | None:
-        """The port's routes if all of them may rest, otherwise None."""
-        resting = [route.resting for route in self.routes]
-        return None if None in resting else [each for each in resting if each is not None]
 
     def adopt(self, number: int, notify: Callable[[AsyncEvent], None]) -> None:
         """Become the device's port with that number, and hand the port's events to C{notify}."""
@@ -112,7 +106,6 @@ class SoftPort:
         return (GIDEntry(self._gid if self.hasAddress else NO_GID, GIDType.ROCE_V2, self._netdev),)
 
     def attributes(self) -> PortAttributes:
-        """The port's present attributes: state, MTU and rate are those of its network interface."""
         self.look()
         interface = self._interface
         rate = 0 if self._interfaces is None or interface is None else self._interfaces.rate(interface.name)
@@ -142,11 +135,7 @@ class SoftPort:
         return activeMTU(mtu, ":" in self.address, self._mtu)
 
     def checkPath(self, vector: AddressVector) -> None:
-        """
-        Check an address vector of this port.
-
-        @raise InvalidRequest: the port has no such GID, or the destination is no IP address.
-        """
+        """Check an address vector of this port; raises L{InvalidRequest}."""
         if vector.sgidIndex != 0 or not self.hasAddress:
             raise InvalidRequest(f"port {self.number} has no GID {vector.sgidIndex} at present")
         if vector.dgid.ip is None:
@@ -170,7 +159,6 @@ class SoftPort:
         self._compare(hadAddress, wasActive)
 
     def setEnabled(self, isEnabled: bool) -> None:
-        """Take the port down, or up again, by command."""
         if isEnabled == self.isEnabled:
             return
         wasActive = self.isActive
@@ -194,7 +182,6 @@ class SoftPort:
         self._notify(AsyncEvent(kind, port=self.number))
 
     def _log(self, hasAddress: bool, isActive: bool) -> None:
-        """Log a change of the state."""
         if isActive:
             text = "software RDMA at {address}: the interface is up"
         elif not self.isEnabled:
@@ -206,7 +193,6 @@ class SoftPort:
         _log.info(text, address=self.address)
 
     def close(self) -> None:
-        """Close the sockets of the port's routes."""
         self._closed = True
         for route in self.routes:
             route.close()

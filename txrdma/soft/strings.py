@@ -27,11 +27,7 @@ _KEYS = ("address", "port", "route", "pcap", "mtu", "runtime")
 
 @lru_cache(1)
 def _ownLoopback(pid: int) -> str:
-    """
-    A loopback address that tells this process from those of other network namespaces.
-
-    They all have 127.0.0.1 and the same UDP ports, and meet in one directory by address and port.
-    """
+    """A loopback address that is unlikely to be used in other network namespaces with the same directory."""
     from txrdma.ports.softdevices import someLoopback
 
     return someLoopback()
@@ -64,7 +60,6 @@ class SoftDeviceStringParser:
     prefix = "soft"
 
     def parseDevice(self, reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
-        """Open the device that C{soft:...} asks for."""
         from txrdma.soft.device import openSoftDevice
 
         wanted = self.canonical(*args, **kwargs)
@@ -127,7 +122,6 @@ class SoftDeviceStringParser:
         )
 
     def available(self) -> Sequence[str]:
-        """A software device is always there."""
         return ["soft"]
 
 

@@ -30,8 +30,7 @@ from txrdma.error import ResourceExhausted
 from txrdma.interfaces import IProtectionDomain, IQueuePair, IVerbsDevice
 from txrdma.messages.strings import messageClientFromString, messageServerFromString
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.soft.device import SoftDevice
-from txrdma.soft.domains import SoftProtectionDomain
+from txrdma.soft.device import SoftDevice, SoftProtectionDomain
 from txrdma.testing.bystanders import Application, callbacks
 from txrdma.testing.messagebystanders import MessageApplication
 from txrdma.verbs import devices

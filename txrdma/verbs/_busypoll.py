@@ -38,9 +38,7 @@ _MOST_PAUSE: Final = 0.5
 
 class SpinBudget:
     """
-    The time that a process may busy-poll: a share of the processor, and none while others need it.
-
-    @ivar pollers: number of readers that busy-poll now.
+    The time for busy-polling: a share of the processor, none while others need it; C{pollers} use it now.
     """
 
     def __init__(self) -> None:
@@ -61,15 +59,10 @@ class SpinBudget:
         return wanted if wanted - FREE_SECONDS <= self._credit else 0.0
 
     def spent(self, seconds: float) -> None:
-        """Charge seconds of busy-polling."""
         self._credit -= max(seconds - FREE_SECONDS, 0.0)
 
     def yielded(self, before: float, now: float) -> bool:
-        """
-        Record that the processor was offered to others from C{before} to C{now}.
-
-        @return: whether they took it; then busy-polling pauses, each time for longer.
-        """
+        """Record a yield of the processor; return whether others took it, so that polling pauses."""
         if now - before < CROWDED_SECONDS:
             self._pause = max(_LEAST_PAUSE, self._pause * 0.9)
             return False

@@ -28,9 +28,6 @@ class Sources:
     """
 
     def __init__(self, failed: Callable[[], None]) -> None:
-        """
-        @param failed: called when a source or a handler raises.
-        """
         self.isRunning = self.isArmed = False
         self._failed = failed
         self._pairs: tuple[tuple[Poll, Consumer], ...] = ()
@@ -40,13 +37,10 @@ class Sources:
         self._disarms: list[Callable[[], None]] = []
 
     def add(self, poll: Poll, consumer: Consumer) -> None:
-        """Poll this source from now on, before all others."""
         self._pairs = ((poll, consumer), *self._pairs)
 
     def addFirst(self, poll: Poll, consumer: Consumer, unread: Sized) -> None:
-        """
-        Poll this source first; poll all others only when it is empty and C{unread} is not.
-        """
+        """Poll this source first, and the others only when it is empty and C{unread} is not."""
         self._takeFirst = consumer
         self._unread = unread
         self._first = poll

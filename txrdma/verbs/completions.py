@@ -23,7 +23,6 @@ from txrdma.iba.verbs import Completion
 from txrdma.interfaces import (
     ICompletionChannel,
     ICompletionQueue,
-    ILiveCompletionQueue,
     IPollable,
     IReactorPolling,
 )
@@ -99,20 +98,17 @@ class CompletionReader:
         # Nor is there one for whether the reactor is stopping: sockets are read at most once after that.
         self._isEnding: Callable[[], bool] = partial(getattr, reactor, "_justStopped", False)
         self._failed = failed
-        found = [ILiveCompletionQueue(queue, None) for queue in queues]
-        self._live = [queue for queue in found if queue is not None]
         if self._polling is not None:
-            for live in self._live:
-                sources.disarmBy(live.disarm)  # the reactor polls anyway: peers need not ring
+            for queue in self._queues:
+                sources.disarmBy(queue.disarm)  # the reactor polls anyway: peers need not ring
         self._again: IDelayedCall | None = None
         self._isAttended = False
 
     def addSource(self, poll: Poll, handler: Consumer, unread: Sized | None = None) -> None:
         """
-        Poll another source, before the queues: see L{txrdma.interfaces.IDirectLane}.
+        Poll another source before the queues: see L{txrdma.interfaces.IDirectLane}.
 
-        @param unread: the completions in the queues, which are polled only when there are any; without it,
-            they are always polled.
+        @param unread: the queued completions: the queues are polled only when there are any. None: always.
         """
         if unread is None:
             self._sources.add(poll, handler)
@@ -151,15 +147,12 @@ class CompletionReader:
     # IReadDescriptor
 
     def fileno(self) -> int:
-        """The descriptor of the completion channel, as L{IReadDescriptor} asks."""
         return self._channel.fileno()
 
     def logPrefix(self) -> str:
-        """The prefix of the reader's lines in the log."""
         return "txrdma.verbs.completions"
 
     def doRead(self) -> None:
-        """Read, because an armed queue has a completion, or its events are not taken yet."""
         if self._polling is not None:
             self._channel.takeEvents()
             self._polling.addPollable(self)  # a quiet reader is only armed
@@ -168,7 +161,6 @@ class CompletionReader:
             self._turn(isReadable=True)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Stop: the reactor ends, or C{doRead} has raised."""
         if self._sources.isRunning:
             self.stop()
             if not reason.check(ConnectionLost, ConnectionDone):
@@ -201,11 +193,7 @@ class CompletionReader:
             self._again = self._reactor.callLater(0, self._turn)
 
     def _drain(self, isDelayed: bool) -> bool:
-        """
-        Poll until empty; False when more is left, or when a delayed turn has found something.
-
-        When the reactor is stopped, the rest waits for its next run, if there is one.
-        """
+        """Poll until empty; False when more is left, or when a delayed turn has found something."""
         if self._isEnding():
             return False
         began = perf_counter()
@@ -221,7 +209,7 @@ class CompletionReader:
 
     def _pollOn(self) -> bool:
         """Busy-poll for a slice of time; False when it is time to sleep."""
-        if not self._sources.isRunning or not any(queue.isLive for queue in self._live):
+        if not self._sources.isRunning or not any(queue.isLive for queue in self._queues):
             return False
         busyPoll = self._busyPoll
         began = now = perf_counter()
@@ -252,17 +240,13 @@ class CompletionReader:
         return self._sources.isRunning
 
     def _poll(self, isPolling: bool) -> None:
-        """Add the reader to the pollers of the budget, or remove it."""
+        """Update the number of busy-polling readers in the budget."""
         if isPolling is not self._isBusyPolling:
             self._isBusyPolling = isPolling
             _budget.pollers += 1 if isPolling else -1
 
     def attend(self) -> None:
-        """
-        Hand over completions while the reader is not on the reactor.
-
-        Later completions make the descriptor readable.
-        """
+        """Hand over completions while off the reactor; later ones make the descriptor readable."""
         self._isAttended = True
         try:
             self._channel.takeEvents()
@@ -289,7 +273,6 @@ class CompletionReader:
     # IPollable
 
     def arm(self) -> None:
-        """Arm the queues, so that the descriptor becomes readable."""
         self._sources.isArmed = True
         try:
             for queue in self._queues:

@@ -24,12 +24,10 @@ from txrdma.iba.types import GID, PKey
 from txrdma.iba.verbs import DeviceAttributes, DeviceLimits, GIDEntry, PortAttributes
 from txrdma.interfaces import (
     AsyncEvent,
-    IAttendedDevice,
     ICompletionChannel,
     ICompletionQueue,
-    IDrivenDevice,
     IProtectionDomain,
-    IRestingDevice,
+    IReactorDevice,
     IVerbsDevice,
     IVerbsDeviceStringParser,
 )
@@ -44,22 +42,17 @@ _ThingT = TypeVar("_ThingT")
 
 def openDevice(reactor: object, description: str) -> IVerbsDevice:
     """
-    Open the device of this name; the caller closes it.
+    Open the device of a device string; the caller closes it.
 
-    @raise ValueError: there is no sense in the string.
-    @raise txrdma.error.DeviceUnavailable: there is, but the device is not to be had.
+    @raise ValueError: the string is malformed.
+    @raise txrdma.error.DeviceUnavailable: the device can't be opened.
     """
     parser, args, kwargs = _understood(description)
     return parser.parseDevice(reactor, *args, **kwargs)
 
 
 def prepareDevice(description: str) -> None:
-    """
-    Import what a device of this name is made of, and all layouts on its wire, without opening it.
-
-    Parsers that do not say how (C{prepare}, with the arguments of C{parseDevice}) import when they open, and
-    so does a string without sense, which C{openDevice} tells.
-    """
+    """Import the modules of a device by the optional method C{prepare} of its parser, without opening it."""
     try:
         parser, args, kwargs = _understood(description)
     except ValueError:
@@ -72,13 +65,12 @@ def prepareDevice(description: str) -> None:
 
 def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
     """
-    The device of this process for this string, which all callers share; the last one closes it.
+    A share of this process's device for a string; the device is closed with its last share.
 
-    Strings that mean the same are one, where their parser knows it: it has a method C{canonical} then, with
-    the parameters of C{parseDevice}, that answers something to compare.
+    Strings are compared by the optional method C{canonical} of their parser, which has the parameters of
+    C{parseDevice}.
 
-    @return: the asker's own share of it, to be closed as any device.
-    @raise ValueError: as L{openDevice}'s; C{DeviceUnavailable}, too.
+    @raise ValueError: as L{openDevice}; C{DeviceUnavailable}, too.
     """
     with _collectingLater():
         parser, args, kwargs = _understood(description)
@@ -100,14 +92,13 @@ def oneOf(
     make: Callable[[IVerbsDevice, Callable[[], None]], _ThingT],
 ) -> _ThingT:
     """
-    The single object of a kind for a device and a reactor, made on first use until it is closed.
+    The single object of a kind for a device and a reactor, made on first use.
 
-    @param things: all that there are, by reactor and device.
-    @param place: the string of a device, which is opened and closed, or an open device, which isn't closed.
-    @param make: makes the thing of the open device; the thing calls the function that it is given when it is
-        closed.
-    @raise ValueError: the string has no meaning.
-    @raise txrdma.error.RDMAError: there is no such device, or nothing can be made of it.
+    @param things: all such objects, by reactor and device.
+    @param place: a device string, whose device is opened and closed with the object, or an open device.
+    @param make: makes the object from the device and a function to call when the object is closed.
+    @raise ValueError: the string is malformed.
+    @raise txrdma.error.RDMAError: the device or the object is not available.
     """
     key = (reactor, place)
     known = things.get(key)
@@ -132,12 +123,7 @@ def oneOf(
 
 @contextmanager
 def _collectingLater() -> Iterator[None]:
-    """
-    Let the garbage collector wait: what is made meanwhile stays.
-
-    Thirty modules and their classes make it look through all objects of the process, in the middle of a first
-    connection. That takes as long as all the rest of it.
-    """
+    """Suspend garbage collection while thirty modules are imported: it takes as long as the import itself."""
     isCollecting = gc.isenabled()
     gc.disable()
     try:
@@ -165,9 +151,8 @@ class _Holding:
         self.key = key
         self.holders = 0
         self.awake = 0
-        self.attended = IAttendedDevice(device, None)
-        self.resting = IRestingDevice(device, self.attended)
-        self.driven = IDrivenDevice(device, None)
+        self.driven = IReactorDevice(device, None)
+        self.resting = self.driven if self.driven is not None and self.driven.canRest else None
 
 
 _held: dict[_Key, _Holding] = {}
@@ -187,11 +172,11 @@ class _Share:
         self._isAwake = True
         holding.holders += 1
         holding.awake += 1
-        if holding.resting is not None:
-            alsoProvides(self, IRestingDevice if holding.attended is None else IAttendedDevice)
-            holding.resting.wake()
         if holding.driven is not None:
-            alsoProvides(self, IDrivenDevice)
+            alsoProvides(self, IReactorDevice)
+            self.canRest, self.isAttended = holding.driven.canRest, holding.driven.isAttended
+        if holding.resting is not None:
+            holding.resting.wake()
 
     @property
     def _device(self) -> IVerbsDevice:
@@ -245,23 +230,23 @@ class _Share:
             holding.resting.wake()
 
     def drive(self) -> bool:
-        driven = None if self._holding is None else self._holding.driven
-        return driven is not None and driven.drive()
+        device = None if self._holding is None else self._holding.driven
+        return device is not None and device.drive()
 
     def descriptors(self) -> Sequence[int]:
-        attended = self._attended
-        return [] if attended is None else attended.descriptors()
+        device = self._resting
+        return () if device is None else device.descriptors()
 
     def attend(self) -> None:
-        attended = self._attended
-        if attended is not None:
-            attended.attend()
+        device = self._resting
+        if device is not None:
+            device.attend()
 
     @property
-    def _attended(self) -> IAttendedDevice | None:
-        """The device, while it is off the reactor and its events must be watched elsewhere."""
+    def _resting(self) -> IReactorDevice | None:
+        """The device, while it is off the reactor."""
         holding = self._holding
-        return None if holding is None or holding.awake else holding.attended
+        return None if holding is None or holding.awake else holding.resting
 
     def close(self) -> None:
         self.rest()
@@ -287,11 +272,7 @@ def _ours() -> Iterator[IVerbsDeviceStringParser]:
 
 
 def _understood(description: str) -> tuple[IVerbsDeviceStringParser, list[str], dict[str, str]]:
-    """
-    The parser that a device string is for, with its arguments.
-
-    @raise ValueError: there is no sense in the string.
-    """
+    """The parser of a device string, with its arguments; raises ValueError if it is malformed."""
     args, kwargs = parseString(description)
     prefix, *args = args
     for parser in chain(_ours(), _parsers()):  # scanning all plugins takes 10 ms

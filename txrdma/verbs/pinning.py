@@ -23,10 +23,6 @@ def mostPinned() -> int | None:
 
 
 def shareOf(device: IVerbsDevice, share: int) -> int | None:
-    """
-    One of C{share} equal shares of the bytes that this process may pin.
-
-    @return: None where there is no limit, or the device pins nothing, as the software device.
-    """
+    """One of C{share} equal shares of the bytes that may be pinned; None without a limit."""
     most = mostPinned() if device.limits.maxInline < _UNLIMITED else None
     return None if most is None else most // share

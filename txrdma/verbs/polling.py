@@ -60,7 +60,6 @@ class PollingReactor(EPollReactor):
         super().__init__()  # type: ignore[no-untyped-call]  # Twisted's
 
     def addPollable(self, pollable: IPollable) -> None:
-        """Poll it until it is removed, or has no results for long; a woken reader adds itself again."""
         self._pollables[pollable] = None
         self._hits.add(pollable.poll)
         if pollable.poll not in self._live:
@@ -68,7 +67,6 @@ class PollingReactor(EPollReactor):
             self._polls = tuple(self._live)
 
     def removePollable(self, pollable: IPollable) -> None:
-        """Stop polling it. Unknown ones are ignored."""
         self._pollables.pop(pollable, None)
         self._hits.discard(pollable.poll)
         if self._live.pop(pollable.poll, None) is not None:

@@ -27,7 +27,6 @@ class PyverbsDeviceStringParser:
     prefix = "pyverbs"
 
     def parseDevice(self, reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
-        """Open the device that C{pyverbs:NAME} asks for."""
         from txrdma.verbs.pyverbs.device import openPyverbsDevice
 
         for key, value in kwargs.items():
@@ -43,7 +42,6 @@ class PyverbsDeviceStringParser:
         return openPyverbsDevice(reactor, names[0])
 
     def available(self) -> Sequence[str]:
-        """The device strings of the kernel's RDMA devices, when pyverbs is installed; neither is touched."""
         try:
             if find_spec("pyverbs") is None:
                 return []

@@ -1,7 +1,7 @@
 """
-The counters of this process's connections, from its beginning on: what has ended, and what every byte passes.
+Counters of this process's connections.
 
-Counts of connections that are alive are read from these; only sizes are counted while bytes pass.
+Counts of live connections are read from these; only sizes are counted while bytes pass.
 """
 
 from __future__ import annotations

@@ -27,16 +27,10 @@ from txrdma.kit.logs import RateLimitedLogger
 _rateLimited = RateLimitedLogger(Logger())
 
 _FEW: Final = 8
-"""
-Number of uses up to which each new one checks that the readers are still on the reactor.
-
-A test suite has few connections, and may remove all readers between two of them.
-"""
+"""Number of uses up to which each new one checks the readers: a test suite has few, and removes readers."""
 
 _CHECK_SECONDS: Final = 1e-3
-"""
-Seconds between checks, for each existing use, if there are more: a service has many, and removes nothing.
-"""
+"""Seconds between checks for each use, if there are more: a service has many, and removes no readers."""
 
 
 class Suspendable(Protocol):
@@ -57,11 +51,7 @@ class Suspendable(Protocol):
 
 
 class Use:
-    """
-    One use of SMC on a reactor: a port, a handshake, or a connection.
-
-    @ivar swept: called when other code has removed all readers from the reactor.
-    """
+    """A use of SMC on a reactor; C{swept} is called when other code has removed all readers."""
 
     __slots__ = ("_reactorUse", "swept")
 
@@ -70,19 +60,13 @@ class Use:
         self.swept = swept
 
     def passOn(self, swept: Callable[[], None]) -> Use:
-        """
-        Pass this use on to another owner, instead of releasing it and holding a new one.
-
-        @param swept: callback of the new owner.
-        @return: this use, or a new one if all readers have been removed from the reactor since.
-        """
+        """Pass the use to a new owner; return it, or a new one if all readers have been removed meanwhile."""
         if not self._reactorUse.has(self):
             return self._reactorUse.hold(swept)
         self.swept = swept
         return self
 
     def release(self) -> None:
-        """End the use. Idempotent."""
         self._reactorUse.release(self)
 
 
@@ -101,18 +85,15 @@ class Sentinel:
         reactor.addReader(self)
 
     def fileno(self) -> int:
-        """Descriptor that never becomes readable; -1 after C{close}."""
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """The log prefix of the sentinel."""
         return "smc"
 
     def doRead(self) -> None:
         """Do nothing."""
 
     def connectionLost(self, reason: Failure) -> None:
-        """Close, because the reactor has stopped."""
         self.close()
 
     def isOnDuty(self) -> bool:
@@ -120,7 +101,6 @@ class Sentinel:
         return self in self._reactor.getReaders()
 
     def close(self) -> None:
-        """Leave the reactor. Idempotent."""
         descriptor = self._descriptor
         if descriptor >= 0:
             self._reactor.removeReader(self)
@@ -149,11 +129,7 @@ class ReactorUse:
         self._sentinel: Sentinel | None = None
 
     def hold(self, swept: Callable[[], None] = lambda: None) -> Use:
-        """
-        Begin a use of SMC, until C{release}.
-
-        @param swept: called when other code has removed all readers from the reactor.
-        """
+        """Begin a use; C{swept} is called when other code has removed all readers from the reactor."""
         use = Use(self, swept)
         now = self._seconds()
         count = len(self._uses)
@@ -172,11 +148,9 @@ class ReactorUse:
         return cast(IReactorTime, reactor).seconds() if reactor is not None and self._hasTime else monotonic()
 
     def has(self, use: Use) -> bool:
-        """Whether a use has not ended."""
         return use in self._uses
 
     def release(self, use: Use) -> None:
-        """End a use. Idempotent."""
         if use in self._uses:
             del self._uses[use]
             self.isIdle = self.isDue = not self._uses
@@ -192,11 +166,7 @@ class ReactorUse:
                 sleeper.wake()
 
     def _sweep(self) -> None:
-        """
-        Detect whether other code has removed all readers from the reactor, and end the uses in that case.
-
-        Install a sentinel for the next check.
-        """
+        """End all uses if other code has removed all readers from the reactor; install a sentinel."""
         sentinel = self._sentinel
         if self.isEnding or (sentinel is not None and sentinel.isOnDuty()):
             return
@@ -213,17 +183,14 @@ class ReactorUse:
                 _rateLimited.warn("sentinel", "can't detect removed readers: {error}", error=error)
 
     def _dismiss(self) -> None:
-        """Close the sentinel, if there is one."""
         sentinel, self._sentinel = self._sentinel, None
         if sentinel is not None:
             sentinel.close()
 
     def add(self, sleeper: Suspendable) -> None:
-        """Add a part. Idempotent."""
         self._sleepers[sleeper] = None
 
     def remove(self, sleeper: Suspendable) -> None:
-        """Remove a part; unknown ones are ignored."""
         self._sleepers.pop(sleeper, None)
 
     def settle(self) -> None:
@@ -238,7 +205,6 @@ _presences: WeakKeyDictionary[object, ReactorUse] = WeakKeyDictionary()
 
 
 def reactorUse(reactor: object) -> ReactorUse:
-    """Return the L{ReactorUse} of a reactor."""
     presence = _presences.get(reactor)
     if presence is None:
         presence = _presences[reactor] = ReactorUse(reactor)

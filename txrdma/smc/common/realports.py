@@ -1,8 +1,8 @@
 """
-The real RDMA ports of this host for C{device=auto}: which one belongs to a connection.
+The real RDMA ports of this host for C{device=auto}: which port belongs to a connection.
 
-Looking at all ports and interfaces takes milliseconds, so what was seen is kept for a while; where there is
-no RDMA device that could be opened, or no pyverbs, nothing more is looked at.
+Reading all ports and interfaces takes milliseconds, so the result is cached for some seconds. Nothing is read
+without an RDMA device or without pyverbs.
 """
 
 from __future__ import annotations
@@ -38,11 +38,7 @@ def hasPyverbs() -> bool:
 
 
 class RealPorts:
-    """
-    The knowledge of this process about its host's RDMA ports, for some seconds.
-
-    @ivar failed: devices that could not be opened, and until when they are left alone, by L{monotonic}.
-    """
+    """Cached information about RDMA ports; C{failed}: until when devices that failed are not used."""
 
     def __init__(self) -> None:
         self._until = 0.0
@@ -62,11 +58,7 @@ class RealPorts:
         return self._isAny
 
     def portFor(self, own: str, peer: str) -> tuple[str, int] | None:
-        """
-        The device string and the number of the port for a connection; None when it has none.
-
-        @param own: the IP address of our end, and C{peer} that of the other.
-        """
+        """The device string and port number for a connection between these IP addresses; None without one."""
         if not self.isAny():
             return None
         key = (own, peer)
@@ -91,7 +83,7 @@ class RealPorts:
         return None if found.port is None else (f"pyverbs:{found.port.device}", found.port.number)
 
     def fail(self, device: str) -> None:
-        """Leave a device alone for a while, which could not be opened."""
+        """Do not use a device for some seconds, because it could not be opened."""
         self.failed[device] = monotonic() + LIFE
 
 

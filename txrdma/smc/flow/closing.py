@@ -121,37 +121,37 @@ class Inputs(Protocol):
     """Inputs of the close state machine (RFC 7609, 4.8)."""
 
     def established(self) -> None:
-        """The CLC handshake is done: the connection carries data."""
+        """The CLC handshake has succeeded."""
 
     def doneWriting(self) -> None:
-        """The application will write no more, and all that it wrote is sent."""
+        """The application has closed its write side, and all bytes are sent."""
 
     def close(self) -> None:
-        """The application has closed, and all that it wrote is sent."""
+        """The application has closed, and all bytes are sent."""
 
     def delivered(self) -> None:
-        """The peer has all that was sent, the flags of the end included."""
+        """The peer has received everything, including the final flags."""
 
     def readUp(self) -> None:
-        """All that came before the end from outside is read."""
+        """All bytes before the end are read."""
 
     def abort(self) -> None:
-        """The application doesn't want to wait."""
+        """The application aborts."""
 
     def fail(self) -> None:
-        """The peer breaks the rules."""
+        """The peer violated the protocol."""
 
     def peerDoneWriting(self) -> None:
-        """The peer will write no more."""
+        """The peer has closed its write side."""
 
     def peerClosed(self) -> None:
-        """The peer will neither write nor read."""
+        """The peer has closed."""
 
     def peerAborted(self) -> None:
         """The peer has aborted the connection, by a flag of its CDC message."""
 
     def groupDied(self) -> None:
-        """There is no link any more."""
+        """The link group has ended."""
 
     def expired(self) -> None:
         """The peer did not close in time."""
@@ -197,63 +197,41 @@ class Closing:
         return events
 
     def established(self) -> None:
-        """Note that the CLC handshake is done."""
         self._inputs.established()
 
     def doneWriting(self) -> None:
-        """The application will write no more, and all that it wrote is sent."""
         self._inputs.doneWriting()
 
     def close(self) -> None:
-        """
-        The application has closed, and all that it wrote is sent: L{Ended} follows C{delivered}.
-
-        Unread bytes do not matter: Twisted's TCP transports send a FIN before the kernel's reset.
-        """
+        """Close after all bytes are sent, whether or not all are read; L{Ended} follows C{delivered}."""
         self._inputs.close()
 
     def delivered(self) -> None:
-        """
-        The peer has received all that was sent, state flags included; a later failure does not change that.
-        """
         self._inputs.delivered()
 
     def stopped(self) -> None:
-        """
-        End because the application raised or the process stops: as with TCP, the peer sees an orderly end.
-        """
+        """End in order, because the application raised or the process stops."""
         self._connectionLost()
         self._inputs.close()
 
     def abort(self) -> None:
-        """The application doesn't want to wait."""
         self._inputs.abort()
 
     def fail(self) -> None:
-        """The peer broke the rules."""
         self._inputs.fail()
 
     def groupDied(self, unread: int) -> None:
-        """
-        There is no link any more.
-
-        @param unread: number of bytes received and not read; they are read before the end is reported.
-        """
+        """End without a link; C{unread} bytes are still read before."""
         self._inputs.groupDied()
         if not unread:
             self.drained()
 
     def expired(self) -> None:
-        """C{LINGER_TIMEOUT} has passed since L{Ended}, without L{Released}."""
+        """End after C{LINGER_TIMEOUT} without L{Released}."""
         self._inputs.expired()
 
     def received(self, flags: int, unread: int) -> None:
-        """
-        Process the state flags of a CDC message, after its cursors.
-
-        @param flags: state flags of the message; those already seen are ignored.
-        @param unread: number of bytes received and not read.
-        """
+        """Process the peer's state flags, after its cursors; C{unread} bytes are not read yet."""
         new = flags & ~self._peer & _KNOWN
         if new:
             self._peer |= new
@@ -267,7 +245,7 @@ class Closing:
                 self.drained()
 
     def drained(self) -> None:
-        """All received bytes are read: report end of file, or the reason of the end. Call again for both."""
+        """Report end of file or the reason of the end, because all received bytes are read."""
         behind = self._behind
         if behind:
             if behind[0] is None:

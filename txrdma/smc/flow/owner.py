@@ -15,11 +15,7 @@ class DataReceiver(Protocol):
 
 
 class FlowOwner(Protocol):
-    """
-    A connection that owns a flow: L{txrdma.smc.stream.stream.Stream}, or a placeholder once it has ended.
-
-    @ivar isPosted: nothing is queued for sending.
-    """
+    """A connection that owns a flow; C{isPosted}: nothing is queued for sending."""
 
     @property
     def isPosted(self) -> bool: ...

@@ -66,7 +66,7 @@ class Ring:
     @ivar peerConsumed: total of bytes that the peer has reported as read.
     @ivar blocked: messages carry WRITE_BLOCKED: more is queued than fits.
     @ivar arrived: total of bytes received.
-    @ivar consumed: total of bytes read; C{reported}: total that the peer has been told.
+    @ivar consumed: total of bytes read; C{reported}: total that was reported to the peer.
     @ivar mayArrive: total up to which the peer may write.
     @ivar dueAbove: no report is due until C{consumed} exceeds this total.
     @ivar peerFlags: producer flags of the last message; C{receivedSequence}: its sequence number.
@@ -168,9 +168,7 @@ class Ring:
 
     def message(self, state: int = 0) -> bytes:
         """
-        Encode the next CDC message, to be sent after the bytes that it announces.
-
-        @param state: state flags, which stay set in all later messages.
+        Encode the next CDC message with these state flags, to be sent after the bytes that it announces.
         """
         self.sequence = sequence = (self.sequence + 1) & 0xFFFF
         self.reported = consumed = self.consumed
@@ -233,29 +231,17 @@ class Ring:
         return result
 
     def consume(self, length: int) -> bool:
-        """
-        Advance the consumer cursor by the number of bytes read.
-
-        @return: True if it must be reported now, even without data to send.
-        """
+        """Advance the consumer cursor; return whether it must be reported now."""
         self.consumed = consumed = self.consumed + length
         return consumed > self.dueAbove and self.updateDue
 
     def validation(self, sequence: int) -> bytes:
-        """
-        Encode the CDC message that asks the peer to validate a failover (RFC 7609, 4.6).
-
-        @param sequence: number of the last message known to have arrived.
-        """
+        """Encode the failover validation of the last message that has arrived (RFC 7609, 4.6)."""
         return _pack(_HEAD | sequence, self.token, 0, 0, 0, 0, _FAILOVER << 8)
 
     @property
     def updateDue(self) -> bool:
-        """
-        Whether consumption must be reported now (RFC 7609, 4.5.1 and 4.7.3).
-
-        True if the peer waits for it, or if enough has been read and the peer is short of space.
-        """
+        """Whether to report consumption now: the peer waits, or lacks space (RFC 7609, 4.5.1, 4.7.3)."""
         unreported = self.consumed - self.reported
         if self._hurry and unreported:
             if self.urgentAt is None or self.consumed >= self.urgentAt or self.peerFlags & _REQUESTED:

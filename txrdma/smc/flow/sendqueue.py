@@ -27,10 +27,7 @@ STAGE: Final = 1 << 20
 _UNLIMITED: Final = 1 << 30
 
 Unacknowledged = tuple[int, Any, int, int, list[bytes | memoryview]]
-"""
-A posted message: its number on the link, flow, CDC sequence number, the flow's produced total, and the new
-bytes that it announced.
-"""
+"""A posted message: number on the link, flow, CDC sequence number, produced total, and its new bytes."""
 
 
 class LinkSendQueue:
@@ -68,12 +65,11 @@ class LinkSendQueue:
         self._writes: list[SendRequest] = []
         self._used = 0
         self._maxInline = capacity.maxInline
-        self._staged = self._freed = 0  # bytes, all told
+        self._staged = self._freed = 0  # bytes in total
         self._marks: deque[tuple[int, int]] = deque()
         self._stage = domain.allocateMemory(STAGE, Access.NONE) if self.isStaged else None
 
     def openLane(self, lane: IDirectLane) -> None:
-        """Use this direct lane from now on."""
         self.lane = lane
         if self.unacknowledged is None and not self.isOver:
             self.direct = lane
@@ -109,7 +105,6 @@ class LinkSendQueue:
         self.isUsed = False
 
     def newMessage(self) -> SendRequest:
-        """Create a SEND without bytes."""
         return SendRequest(0, Operation.SEND, solicited=True)
 
     def number(self, request: SendRequest) -> None:
@@ -181,19 +176,12 @@ class LinkSendQueue:
         return segments
 
     def close(self) -> None:
-        """Free the staging ring."""
         if self._stage is not None:
             self._stage.close()
 
 
 class RemoteBuffer(NamedTuple):
-    """
-    The ring of a peer, and the link that leads there.
-
-    @ivar queue: send queue of the link.
-    @ivar address: first address of the peer's ring.
-    @ivar rkey: remote key of the peer's buffer on that link.
-    """
+    """The ring of a peer: the send queue of a link, and address and key of the ring on that link."""
 
     queue: LinkSendQueue
     address: int

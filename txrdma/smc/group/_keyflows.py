@@ -1,9 +1,8 @@
 """
-Flows about buffers: how the peer learns the keys of ours, and forgets them.
+Exchanges about buffers: CONFIRM RKEY announces local buffers to the peer, DELETE RKEY withdraws them.
 
-Follows RFC 7609, 4.4.2 and A.3.5 to A.3.8: CONFIRM RKEY with its continuations, DELETE RKEY; each is about
-all links of the group, and asked again by another link when its own fails.
-L{txrdma.smc.group._linkgroup} feeds them.
+Follows RFC 7609, 4.4.2 and A.3.5 to A.3.8. Each request covers all links of the group, and is repeated on
+another link when its own fails. L{txrdma.smc.group._linkgroup} calls this.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ MOST_OVERDUE = 32
 @record
 class _Flow:
     """
-    One CONFIRM RKEY or DELETE RKEY of ours.
+    A local CONFIRM RKEY or DELETE RKEY.
 
     @ivar rkeys: names of buffers.
-    @ivar carrier: the link that it was asked by; C{asked}: the keys, as they are there; C{told}: the links
+    @ivar carrier: the link on which the request was sent; C{asked}: the keys on that link; C{told}: the links
         whose keys it named.
-    @ivar isOverdue: its answer is late, so the next has its turn. What was written to a buffer comes before
-        the answer to its DELETE RKEY, so the buffer has to stay until then.
+    @ivar isOverdue: the response is late, so the next request is sent. The peer's writes to a buffer arrive
+        before its response to DELETE RKEY, so the buffer is retained until then.
     """
 
     rkeys: tuple[RKey, ...]
@@ -54,34 +53,34 @@ class _Flow:
 
 
 class KeyFlows:
-    """The requests of one end about its buffers, as many at once as the core's window allows."""
+    """Local requests about buffers, as many at a time as the core's window allows."""
 
     def __init__(self, core: Core, links: LinkFlows) -> None:
         self._core = core
         self._links = links
         self._waiting: deque[_Flow] = deque()
         self._flows: list[_Flow] = []
-        self._isSilent = False  # the last CONFIRM RKEY had no answer, nor has come one since
+        self._isSilent = False  # the last CONFIRM RKEY is unanswered
 
     @property
     def untils(self) -> list[float]:
-        """The times at which the exchanges under way have taken too long, in seconds."""
+        """Deadlines of the pending exchanges, in seconds."""
         return [flow.until for flow in self._flows if not flow.isOverdue]
 
     def confirm(self, name: RKey, now: float) -> None:
-        """Tell the peer of a buffer."""
+        """Announce a buffer to the peer."""
         self._waiting.append(_Flow((name,), False))
         self.next(now)
 
     def delete(self, names: Sequence[RKey], now: float) -> None:
-        """Tell the peer that buffers are taken back."""
+        """Withdraw buffers from the peer."""
         self._core.known.difference_update(names)
         for at in range(0, len(names), KEYS_AT_ONCE):
             self._waiting.append(_Flow(tuple(names[at : at + KEYS_AT_ONCE]), True))
         self.next(now)
 
     def lostBy(self, link: LinkLife, now: float) -> None:
-        """Ask again by another link what was asked by one that is gone."""
+        """Repeat the requests of a failed link on another one."""
         for flow in [flow for flow in self._flows if flow.carrier is link]:
             self._flows.remove(flow)
             flow.isOverdue = False
@@ -89,7 +88,7 @@ class KeyFlows:
         self.next(now)
 
     def confirmed(self, one: LLC, body: ConfirmRKey, link: LinkLife, now: float) -> None:
-        """A response to CONFIRM RKEY has come; one to nothing has taken too long."""
+        """Handle a response to CONFIRM RKEY."""
         self._isSilent = False
         for flow in self._flows:
             if not flow.isDeletion and flow.carrier is link and flow.asked == (body.rkey,):
@@ -97,18 +96,14 @@ class KeyFlows:
                 return
 
     def deleted(self, body: DeleteRKey, link: LinkLife, now: float) -> None:
-        """
-        A response to DELETE RKEY has come, to the one with its keys: what was asked before that is done, too.
-
-        Linux's responses of version 2 name no keys: they are to the oldest.
-        """
+        """Handle a response to DELETE RKEY: to the oldest request, if it names no keys (Linux, version 2)."""
         flows = [flow for flow in self._flows if flow.isDeletion and flow.carrier is link]
         answered = [at for at, flow in enumerate(flows) if flow.asked == body.rkeys[: len(flow.asked)]]
         for flow in flows[: answered[0] + 1 if answered else 1]:
             self._ended(flow, True, now)
 
     def expired(self, now: float) -> None:
-        """End those that have taken too long; a buffer is kept until the peer has said that it forgot it."""
+        """End overdue requests; a buffer to delete is retained until the peer has confirmed that."""
         for flow in [flow for flow in self._flows if flow.until <= now and not flow.isOverdue]:
             if flow.isDeletion:
                 flow.isOverdue = True
@@ -121,7 +116,7 @@ class KeyFlows:
         self.next(now)
 
     def next(self, now: float) -> None:
-        """Begin what waits, as much as may go on at once; not while a link is being added."""
+        """Send waiting requests, as far as the window allows; none while a link is being added."""
         core = self._core
         while self._waiting and len(self.untils) < core.window and core.place == "active":
             if self._links.isAdding:
@@ -140,7 +135,7 @@ class KeyFlows:
                 self._askRKey(flow, carrier)
 
     def _askRKey(self, flow: _Flow, carrier: LinkLife) -> None:
-        """Tell of a buffer, with its keys on all links; what does not fit goes into continuations."""
+        """Send CONFIRM RKEY with the buffer's keys on all links, by continuations if necessary."""
         name = flow.rkeys[0]
         flow.told = [link for link in self._core.active if name in link.own]
         rkey, address = carrier.own.get(name, Token(name, 0))
@@ -166,7 +161,7 @@ class KeyFlows:
             and not flow.isDeletion
             and any(name in link.own and link not in flow.told for link in self._core.links)
         ):
-            self._waiting.appendleft(flow)  # a link has come meanwhile, on which it is not known
+            self._waiting.appendleft(flow)  # a link was added meanwhile, on which it is not known
         else:
             self._report(flow, well)
         self.next(now)
@@ -184,7 +179,7 @@ class KeyFlows:
             self._core.pending.append(RKeyRefused(flow.rkeys[0]))
 
     def abandon(self) -> None:
-        """The group is over: nothing is answered any more."""
+        """Refuse all pending requests, because the group has ended."""
         for flow in (*self._flows, *self._waiting):
             self._report(flow, False)
         self._flows.clear()
@@ -192,5 +187,5 @@ class KeyFlows:
 
 
 def _filled(keys: Sequence[LinkRKey], count: int) -> tuple[LinkRKey, ...]:
-    """Fill the places that a message has for keys of other links; those that are left over are zero."""
+    """Pad a message's list of keys with zeros."""
     return (*keys, *[LinkRKey()] * (count - len(keys)))

@@ -1,9 +1,9 @@
 """
-Flows about links: how a group gets further ones, and loses them.
+Exchanges about links: how a group gets additional links, and loses them.
 
-Follows RFC 7609, 4.4 and 4.5: ADD LINK with its continuations and CONFIRM LINK over the new link, DELETE
-LINK. One flow goes on at a time. The server runs them; a client asks for them, and where both want something,
-the server's word counts. L{txrdma.smc.group._linkgroup} feeds them.
+Follows RFC 7609, 4.4 and 4.5: ADD LINK with continuations, CONFIRM LINK on the new link, and DELETE LINK. One
+exchange runs at a time. The server runs them; a client requests them, and the server's requests take
+precedence. L{txrdma.smc.group._linkgroup} calls this.
 """
 
 from __future__ import annotations
@@ -48,10 +48,9 @@ MOST_LINKS = 8
 
 MOST_TRIES = 10
 """
-The most attempts of a server to replace a link that has failed, each after twice the time of the last one.
+The most attempts to replace a failed link, from a second to a quarter of an hour apart.
 
-The first comes after a second, the last after a quarter of an hour. After that it takes a port that returns.
-A client that has asked for a link to such a port asks as often again.
+After that, a port that becomes active again is used.
 """
 
 
@@ -64,7 +63,7 @@ class _Adding:
         told, C{"making"}: the owner connects; C{"confirming"}.
     @ivar carrier: the old link that all is said by, except CONFIRM LINK.
     @ivar request: the server's, for a client.
-    @ivar left: our buffers that the peer has not been told of.
+    @ivar left: local buffers that are not announced yet.
     @ivar remaining: the peer's buffers that were still to come by its last ADD LINK CONTINUATION.
     """
 
@@ -89,11 +88,7 @@ class _Deleting:
 
 
 class LinkFlows:
-    """
-    The flows about links of one group.
-
-    @ivar current: what goes on.
-    """
+    """The exchanges about links of one group, of which C{current} is in progress."""
 
     def __init__(self, core: Core) -> None:
         self.current: _Adding | _Deleting | None = None
@@ -108,22 +103,22 @@ class LinkFlows:
 
     @property
     def isAdding(self) -> bool:
-        """Whether a link is being added, and so the list of buffers is being told."""
+        """Whether a link is being added, during which the list of buffers is exchanged."""
         return isinstance(self.current, _Adding)
 
     def isDeleting(self, number: int) -> bool:
-        """Whether this is the link that our DELETE LINK is about."""
+        """Whether a local DELETE LINK for this link is pending."""
         return isinstance(self.current, _Deleting) and self.current.number == number
 
     @property
     def until(self) -> float | None:
-        """The time at which the exchange under way has taken too long, or the next is due, in seconds."""
+        """Deadline of the current exchange, or time of the next one, in seconds."""
         return self.current.until if self.current is not None else self._next
 
     # Adding
 
     def mayAdd(self) -> bool:
-        """Whether there may be one more link; an asymmetric one may be exchanged for a better one."""
+        """Whether another link may be added; a better one may replace an asymmetric link."""
         core = self._core
         most = min(core.maxLinks, core.peerLinks, MOST_LINKS)
         active = core.active
@@ -136,32 +131,32 @@ class LinkFlows:
         )
 
     def renew(self) -> None:
-        """As a server, have a further link, now that a path may be there which was not."""
+        """Add a link, as a server, because another path may be available now."""
         self._tries = 0
         self.want()
         if self.current is not None:
             self._next = 0.0  # as soon as that is over
 
     def want(self) -> None:
-        """As a server, have a further link, if the owner has another path."""
+        """Add a link, as a server, if the owner has another path."""
         self._next = None
         if self.current is None and self.mayAdd():
             self.current = _Adding(self._core.carrier)
             self._core.pending.append(LinkWanted(None))
 
     def _wantLater(self, now: float) -> None:
-        """A link has failed: a server tries to replace it, after some time, and not for ever."""
+        """Replace a failed link, as a server, after a delay that doubles with each attempt."""
         if self._core.isServer and self._tries < MOST_TRIES:
             self._next = now + 2.0**self._tries
             self._tries += 1
 
     def request(self, port: LinkEnd | None, now: float) -> None:
         """
-        As a client, ask the server for a link to a port of ours, and again as long as there may be one more.
+        Request a link to a local port, as a client; repeat that as long as another link may be added.
 
-        What a server adds meanwhile may come to nothing, as this port was not up when it began.
+        A link that the server is adding may fail, because this port was not active when it began.
 
-        @param port: None when no port of ours is free any more.
+        @param port: None when no local port is free.
         """
         self._wanted, self._tries, self._next = port, 0, None
         self._requestAgain(now)
@@ -190,10 +185,10 @@ class LinkFlows:
         isDirect: bool,
     ) -> LinkLife | None:
         """
-        Answer to L{LinkWanted}: here is our end of a new link.
+        Answer L{LinkWanted} with the local end of a new link.
 
-        @param tokens: all our buffers on that link, by their names.
-        @param isDirect: no router is on the way, as far as we know.
+        @param tokens: all local buffers on that link, by their names.
+        @param isDirect: no router is known on the route.
         @return: the link; None if it is not wanted any more.
         """
         core, adding = self._core, self.current
@@ -224,7 +219,7 @@ class LinkFlows:
         return link
 
     def decline(self, now: float) -> None:
-        """Answer to L{LinkWanted}: there is no other path."""
+        """Answer L{LinkWanted}: there is no other path."""
         adding = self.current
         if isinstance(adding, _Adding) and adding.stage == "wanted":
             if adding.request is not None:
@@ -243,7 +238,7 @@ class LinkFlows:
                 return self._numbers
 
     def _agreed(self, adding: _Adding, one: LLC | None, now: float) -> None:
-        """Both ends of the new link are known; their buffers come next."""
+        """Exchange buffers, because both ends of the new link are known."""
         assert adding.link is not None and adding.far is not None and one is not None
         far = adding.far
         adding.link.remote = LinkEnd(far.mac, far.gid, far.qpn)
@@ -264,7 +259,7 @@ class LinkFlows:
             adding.link.theirs[pair.new] = buffer
 
     def _sendKeys(self, adding: _Adding, flags: int) -> None:
-        """Linux counts what the message has among what is to come."""
+        """Send the next buffers. Linux includes those of the message itself in the remaining count."""
         assert adding.link is not None
         count = len(adding.left)
         pairs, adding.left = adding.left[:_PAIRS], adding.left[_PAIRS:]
@@ -279,7 +274,7 @@ class LinkFlows:
         self._core.pending.append(LinkMade(adding.link, adding.far))
 
     def made(self, link: LinkLife, now: float) -> None:
-        """The queue pair of a new link is connected."""
+        """Record that the queue pair of a new link is connected."""
         adding = self.current
         if isinstance(adding, _Adding) and adding.link is link and adding.stage == "making":
             adding.stage = link.place = "confirming"
@@ -292,7 +287,7 @@ class LinkFlows:
     def lost(
         self, link: LinkLife, text: str, now: float, reason: DeleteReason = DeleteReason.LOST_PATH
     ) -> None:
-        """A link is of no more use, while others are active: the peer is told, or asked."""
+        """Report the failure of one of several links to the peer, or request its deletion."""
         core, current = self._core, self.current
         wasKnown = link.place in ("active", "confirming")
         if isinstance(current, _Adding) and link in (current.link, current.carrier):
@@ -325,7 +320,7 @@ class LinkFlows:
         self._core.ask(DeleteLink(link=deleting.number, reason=deleting.reason), deleting.flags)
 
     def _end(self, now: float) -> None:
-        """A flow is over: the next one begins."""
+        """End the current exchange, and begin the next."""
         self.current = None
         if self._deletions:
             self.current = self._deletions.popleft()
@@ -336,7 +331,7 @@ class LinkFlows:
                 self.received(one, link, now)
 
     def expired(self, now: float) -> None:
-        """End the flow that has taken too long."""
+        """End the exchange whose deadline has passed."""
         current = self.current
         if current is None and self._core.isServer:
             self.want()
@@ -353,7 +348,7 @@ class LinkFlows:
     # What the peer sends
 
     def received(self, one: LLC, link: LinkLife, now: float) -> None:
-        """A message about links has arrived by an active link, or CONFIRM LINK by a new one."""
+        """Process a message about links from an active link, or CONFIRM LINK from a new one."""
         body, current = one.body, self.current
         if isinstance(body, ConfirmLink):
             self._confirmed(one, body, link, now)
@@ -366,7 +361,7 @@ class LinkFlows:
         elif isinstance(body, RequestAddLink) and not self._core.isServer:
             raise WireError("REQUEST ADD LINK", 0, "a server asks for a link, which it adds itself")
         elif isinstance(current, _Adding) and current.far is not None and current.far == body:
-            pass  # it has come twice
+            pass  # a duplicate
         elif isinstance(body, AddLink) and self._isTaken(body.link):
             raise WireError("ADD LINK", 31, f"there is a link {body.link}")
         elif self._isSuperseded(body):
@@ -386,17 +381,17 @@ class LinkFlows:
             self._reject(one, link)
 
     def _isTaken(self, number: int) -> bool:
-        """Whether the server gives a number to a new link that another one has."""
+        """Whether the server assigns the number of an existing link to a new one."""
         making = self.current.link if isinstance(self.current, _Adding) else None
         taken = any(link.number == number and link is not making for link in self._core.links)
         return taken and not self._core.isServer
 
     def _isSuperseded(self, body: object) -> bool:
-        """Whether the server begins anew what a client still has under way: it has one flow at a time."""
+        """Whether the server restarts an exchange that the client still has pending."""
         return isinstance(self.current, _Adding) and isinstance(body, AddLink) and not self._core.isServer
 
     def _giveUp(self, one: LLC, link: LinkLife, now: float) -> None:
-        """The server has given up the link that is being added, and asks for another."""
+        """Handle the server abandoning the link that is being added, and requesting another."""
         current = self.current
         assert isinstance(current, _Adding), "no link that is being added"
         self.current = None
@@ -424,7 +419,7 @@ class LinkFlows:
                 self._delete(_Deleting(body.link, DeleteReason.LOST_PATH, LLCFlags.ORDERLY), now)
 
     def _delete(self, deleting: _Deleting, now: float) -> None:
-        """Tell the client that a link is deleted, as soon as nothing else is under way."""
+        """Send DELETE LINK to the client as soon as no other exchange is pending."""
         self._deletions.append(deleting)
         if self.current is None:
             self._end(now)
@@ -481,7 +476,7 @@ class LinkFlows:
                 self.want()
 
     def _surplus(self) -> LinkLife | None:
-        """An asymmetric link that is not needed, since two others share no port."""
+        """An asymmetric link that is redundant, because two other links share no port."""
         active = self._core.active
         for one, other in combinations(active, 2):
             if one.isSymmetricTo(other):

@@ -100,7 +100,7 @@ class LinkGroup:
     to SEND, each by its link), C{events()}.
 
     @ivar first: the link of the first contact, which has our end from the beginning.
-    @ivar isWatched: somebody else tells when the peer's process is gone: no need for TEST LINK.
+    @ivar isWatched: the end of the peer's process is reported otherwise: no TEST LINK is sent.
     @ivar connections: by alert token.
     @ivar promised: connections that have a place, and are not put on the group yet.
     @param offersLink: as a server, offer a second link, to be rejected: Linux's version 1 clients wait
@@ -157,14 +157,13 @@ class LinkGroup:
 
     @property
     def usable(self) -> bool:
-        """Whether a new connection may be put on it. How many there may be is for the server to say."""
+        """Whether a new connection may join. The server enforces the limit of connections."""
         if not self.isOpen:
             return False
         return self.role is Role.CLIENT or len(self.connections) + self.promised < self._maxConnections
 
     @property
     def linkNumber(self) -> int:
-        """The first link's, given by the server."""
         return self.first.number
 
     @property
@@ -173,12 +172,12 @@ class LinkGroup:
         return self._core.active
 
     def outgoing(self) -> list[tuple[LinkLife, bytes]]:
-        """LLC messages to SEND, once, each by its link."""
+        """Take the LLC messages to SEND, each with its link."""
         output, self._core.output = self._core.output, []
         return output
 
     def events(self) -> list[Event]:
-        """Take the events since the last call, each of them once."""
+        """Take the events since the last call."""
         events, self._core.pending = self._core.pending, []
         if self._core.place == "ended":
             self._keyFlows.abandon()
@@ -188,11 +187,7 @@ class LinkGroup:
     # The link
 
     def confirm(self, now: float, remote: LinkEnd) -> None:
-        """
-        First contact. Server: send CONFIRM LINK (the queue pair is in RTS). Client: wait for it (RTR).
-
-        @param remote: the peer's end, from its Accept or Confirm.
-        """
+        """First contact. Server: send CONFIRM LINK (in RTS). Client: wait for it (in RTR)."""
         self.first.remote = remote
         self.first.heard = now
         if not self.connections:
@@ -200,7 +195,7 @@ class LinkGroup:
         self._inputs.begin(now)
 
     def keepAlive(self, seconds: float) -> None:
-        """Ask the peer after that many seconds of silence whether it is there."""
+        """Set the seconds of silence after which TEST LINK is sent."""
         self._timing = replace(self._timing, testIdle=seconds)
 
     def shutdown(self, now: float, reason: DeleteReason = DeleteReason.PROGRAM_ENDING) -> None:
@@ -208,19 +203,13 @@ class LinkGroup:
         self._inputs.shutdown(now, reason)
 
     def retire(self, now: float) -> None:
-        """The peer does not know the group (Decline, out of sync): take no more, and end with the last."""
+        """Accept no more connections, because the peer does not know the group; end it with the last one."""
         self._retired = True
         if not (self.connections or self.links[1:]):  # by one of several it would overtake what others bring
             self.shutdown(now)
 
     def linkDown(self, now: float, text: str, link: LinkLife | None = None) -> None:
-        """
-        Hear that a link's queue pair failed; the text says how.
-
-        L{LinkLost} follows where others are active, else L{GroupEnded}.
-
-        @param link: None: the first one.
-        """
+        """Handle the failure of a link's queue pair: L{LinkLost} follows, or L{GroupEnded} without others."""
         link = self.first if link is None else link
         core = self._core
         if link.place == "gone":
@@ -235,9 +224,7 @@ class LinkGroup:
 
     def grow(self, port: LinkEnd | None, now: float) -> None:
         """
-        Have a further link as soon as can be: a client asks for it, and again if nothing comes of that.
-
-        @param port: a port of ours that is of use, and has no link; None where there is none.
+        Get an additional link; C{port} is a usable local port without a link. A client repeats its request.
         """
         if self.role is Role.CLIENT:
             self._linkFlows.request(port, now)
@@ -245,7 +232,7 @@ class LinkGroup:
             self._linkFlows.renew()
 
     def shareMemory(self) -> None:
-        """Before C{confirm}: the peer is watched, needs no other link, and takes all requests at once."""
+        """Adapt to shared memory before C{confirm}: one link, a watched peer, no limit of requests."""
         self.isWatched, self._core.maxLinks, self._core.window = True, 1, MAX_RKEYS
 
     def offer(
@@ -257,31 +244,22 @@ class LinkGroup:
         now: float,
         isDirect: bool = True,
     ) -> LinkLife | None:
-        """
-        Answer to L{LinkWanted}: here is our end of a new link.
-
-        @param tokens: all our buffers on that link, by their names: their keys on the first one.
-        @param isDirect: no router is on the way, as far as we know; version 2 says so.
-        @return: the link; None if it is not wanted any more.
-        """
         return self._linkFlows.offer(local, mtu, psn, tokens, now, isDirect)
 
     def decline(self, now: float) -> None:
-        """Answer to L{LinkWanted}: there is no other path."""
         self._linkFlows.decline(now)
         self._keyFlows.next(now)
 
     def made(self, link: LinkLife, now: float) -> None:
-        """The queue pair of a new link is connected: see L{LinkMade}."""
         self._linkFlows.made(link, now)
 
     def elsewhere(self, link: LinkLife, other: LinkLife, rkey: RKey) -> tuple[Token, Token] | None:
-        """Key and address of a buffer of the peer, by its key on a link: there, and on another link."""
+        """Key and address of a buffer of the peer on a link and on another one, by its key on the first."""
         buffer = link.theirs.get(rkey, {})
         return (buffer[link], buffer[other]) if link in buffer and other in buffer else None
 
     def fail(self, text: str) -> None:
-        """End the group, because something of ours has failed: the peer is told, as far as it can be."""
+        """End the group because of a local failure, and notify the peer if possible."""
         if self._core.place in ("active", "ending"):
             self._core.deleteGroup(0, DeleteReason.LOST_PATH)
         self._inputs.down(text)
@@ -289,12 +267,7 @@ class LinkGroup:
     # Connections
 
     def add(self, connection: object, now: float) -> int:
-        """
-        Put a connection on the group.
-
-        @return: its alert token.
-        @raise ResourceExhausted: a server has as many as can be.
-        """
+        """Add a connection, and return its alert token; raises L{ResourceExhausted}."""
         if self.role is Role.SERVER and len(self.connections) >= self._maxConnections:
             raise ResourceExhausted(f"{self._maxConnections} connections in a link group")
         token = self._token
@@ -306,7 +279,7 @@ class LinkGroup:
         return token
 
     def remove(self, token: int, now: float) -> None:
-        """The connection is over. Twice is fine."""
+        """Remove a connection. Idempotent."""
         self.connections.pop(token, None)
         if not self.connections and self._idleSince is None:
             self._idleSince = now
@@ -316,38 +289,34 @@ class LinkGroup:
     # Keys of buffers
 
     def knows(self, rkey: RKey) -> bool:
-        """Whether the peer knows this buffer of ours."""
+        """Whether the peer knows this local buffer."""
         return rkey in self._known
 
     def agreed(self, rkey: RKey, address: int = 0) -> None:
-        """A first contact's Accept or Confirm named this buffer of ours: no need to confirm it."""
+        """Record a local buffer that the first contact's answer named: it needs no CONFIRM RKEY."""
         self.first.own[rkey] = Token(rkey, address)
         self._known.add(rkey)
 
     def registered(self, name: RKey, tokens: Mapping[LinkLife, Token]) -> None:
-        """A buffer of ours has these keys and addresses; its name is that of C{confirmRKey}."""
+        """Record keys and addresses of a local buffer on links; C{name} is that of C{confirmRKey}."""
         for link, token in tokens.items():
             link.own[name] = token
 
     def confirmRKey(self, rkey: RKey, address: int, now: float) -> None:
         """
-        Tell the peer of a buffer of ours on all links: L{RKeyConfirmed} or L{RKeyRefused} follows.
+        Announce a local buffer on all links: L{RKeyConfirmed} or L{RKeyRefused} follows.
 
-        @param rkey: the buffer's name: its key on the first link, or the one that C{registered} told.
+        @param rkey: the buffer's name: its key on the first link, or the one given to C{registered}.
         """
         self.first.own.setdefault(rkey, Token(rkey, address))
         self._keyFlows.confirm(rkey, now)
 
     def deleteRKeys(self, rkeys: Sequence[RKey], now: float) -> None:
-        """We take buffers back: L{RKeysDeleted} follows, once or more."""
+        """Withdraw local buffers: L{RKeysDeleted} follows, once or more."""
         self._keyFlows.delete(rkeys, now)
 
     def learn(self, rkey: RKey, address: int) -> None:
-        """
-        A first contact's Accept or Confirm named this buffer of the peer.
-
-        @raise Refused: there are too many.
-        """
+        """Record the peer's buffer that the first contact's answer named; raises L{Refused}."""
         self._learn({self.first: Token(rkey, address)})
 
     def _learn(self, tokens: dict[LinkLife, Token]) -> None:
@@ -366,24 +335,24 @@ class LinkGroup:
 
     def target(self, rkey: RKey, address: int, size: int, index: int, link: LinkLife | None = None) -> int:
         """
-        The place where the peer's element begins, in the peer's address space.
+        Address of the peer's element, in the peer's address space.
 
         @param address: of the RMB, as Accept or Confirm names it.
-        @param size: of an element.
+        @param size: of an element, in bytes.
         @param index: from 1.
-        @param link: where the buffer has that key; None: the first one.
-        @raise Refused: the peer never told of that buffer; C{status} is L{Diagnosis.ERR_RTOK}.
+        @param link: link on which the buffer has that key; None: the first one.
+        @raise Refused: the peer has not announced that buffer; C{status} is L{Diagnosis.ERR_RTOK}.
         """
         link = self.first if link is None else link
         token = link.theirs.get(rkey, {}).get(link)
         if token is None or token.address != address or index < 1:
-            raise Refused(f"the peer never told of buffer {rkey:#x} at {address:#x}", Diagnosis.ERR_RTOK)
+            raise Refused(f"the peer has not announced buffer {rkey:#x} at {address:#x}", Diagnosis.ERR_RTOK)
         return address + size * (index - 1)
 
     # Time
 
     def deadline(self) -> float | None:
-        """The time of the next call of C{expired}, if nothing happens before; earlier is fine."""
+        """The time at which to call C{expired}, unless something happens before; None without one."""
         core = self._core
         if core.place == "ended":
             return None
@@ -392,7 +361,7 @@ class LinkGroup:
         return min((each for each in times if each is not None), default=None)
 
     def expired(self, now: float) -> None:
-        """End flows and waits whose deadline is over, test a silent link, shut an idle group down."""
+        """Handle passed deadlines: end exchanges, test silent links, shut down an idle group."""
         core = self._core
         if core.until is not None and core.until <= now:
             self._inputs.expired()
@@ -423,9 +392,7 @@ class LinkGroup:
 
     def _test(self, link: LinkLife, now: float) -> None:
         """
-        Ask whether the peer is there, on all links; or see what has come of that.
-
-        A peer that answers by no link may be busy, and gets the time that TCP would give it.
+        Send TEST LINK on all links, or handle a missing response; a busy peer gets as much time as in TCP.
         """
         if now >= link.heard + self._timing.silence:
             self.linkDown(now, "the peer has answered no TEST LINK for too long", link)
@@ -452,11 +419,7 @@ class LinkGroup:
     # What the peer sends
 
     def received(self, raw: Buffer, now: float, link: LinkLife | None = None) -> None:
-        """
-        A link brought an LLC message.
-
-        @param link: None: the first one.
-        """
+        """Process an LLC message of a link; None: the first one."""
         self._core.arriving = link = self.first if link is None else link
         link.heard = now
         if self._core.place == "ended" or link.place == "gone":
@@ -500,7 +463,7 @@ class LinkGroup:
             raise WireError("LLC", 0, f"no such message: {one.type}")
 
     def _onLinks(self, one: LLC, link: LinkLife, now: float) -> None:
-        """A message about links; when that is settled, what has waited for it goes on."""
+        """Process a message about links; requests that waited for the exchange continue after it."""
         before = self._core.links[:]
         self._linkFlows.received(one, link, now)
         for gone in before:

@@ -1,7 +1,7 @@
 """
-The life of a link: CONFIRM LINK, DELETE LINK, and what happens when they don't come.
+The state machine of a link: CONFIRM LINK, DELETE LINK, and their timeouts.
 
-Follows RFC 7609, 4.5.1 to 4.5.4; times are Linux's. L{txrdma.smc.group._linkgroup} feeds it.
+Follows RFC 7609, 4.5.1 to 4.5.4; timeouts are Linux's. L{txrdma.smc.group._linkgroup} feeds it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Timing:
         2 s, as long as one turn may take on a machine that has much to do.
     @ivar confirmLink: as a client, for the server's CONFIRM LINK.
     @ivar newLink: for CONFIRM LINK, or its answer, on a further link.
-    @ivar testIdle: after that much silence, see whether somebody is there; 0: never.
+    @ivar testIdle: seconds of silence after which TEST LINK is sent; 0: never.
     @ivar testInterval: how often to ask one that does not answer.
     @ivar testSeveral: the same where the group has other links: if one of them brings something while this
         link does not answer, it is dead, and the peer is not.
@@ -155,11 +155,7 @@ class LinkLife:
 
 @frozen
 class LinkWanted:
-    """
-    A link is to be added: the owner answers with C{offer}, or C{decline} where it has no other path.
-
-    @ivar far: the server's end, for a client; None: the client's is not known yet.
-    """
+    """A link is to be added (answer: C{offer} or C{decline}); C{far} is the server's end, for a client."""
 
     far: AddLink | None
 
@@ -222,11 +218,7 @@ class RKeysDeleted:
 
 @frozen
 class RemoteRKeysDeleted:
-    """
-    The peer took these buffers of its own back: nothing may be written there.
-
-    @ivar link: where they have these keys; there is an event for each link.
-    """
+    """The peer has withdrawn these buffers, by their keys on C{link}: nothing may be written there."""
 
     rkeys: tuple[RKey, ...]
     link: LinkLife | None = field(default=None, compare=False)
@@ -242,9 +234,7 @@ class RuleBroken:
 @frozen
 class GroupEnded:
     """
-    The group is over: every connection on it is lost, the queue pair can be closed.
-
-    @ivar isByPeer: the peer has ended it, so that all is here that it has sent.
+    The group has ended with all connections; C{isByPeer}: the peer has ended it after sending everything.
     """
 
     reason: DeleteReason
@@ -269,45 +259,45 @@ Event = Union[
 
 
 class Inputs(Protocol):
-    """The inputs of a link's state machine: all that can happen to a link (RFC 7609, 4.5)."""
+    """The inputs of a link's state machine (RFC 7609, 4.5)."""
 
     def begin(self, now: float) -> None:
-        """The queue pair is up to it."""
+        """The queue pair is ready."""
 
     def confirmed(self, now: float) -> None:
-        """The peer's CONFIRM LINK is right: a request for a client, a response for a server."""
+        """A valid CONFIRM LINK of the peer: a request for a client, a response for a server."""
 
     def refused(self, diagnosis: Diagnosis) -> None:
-        """The peer's CONFIRM LINK is wrong, for the reason that the diagnosis names."""
+        """An invalid CONFIRM LINK of the peer."""
 
     def shutdown(self, now: float, reason: DeleteReason) -> None:
-        """We want to end the group."""
+        """The local end ends the group."""
 
     def deleteLink(self, request: LLC, now: float) -> None:
-        """The peer asks to delete the link, by this DELETE LINK (RFC 7609, A.3.4)."""
+        """The peer requests to delete the link, by this DELETE LINK (RFC 7609, A.3.4)."""
 
     def linkDeleted(self) -> None:
-        """The peer has done what we wanted."""
+        """The peer has answered the local DELETE LINK."""
 
     def violated(self, text: str) -> None:
-        """The peer broke the rules."""
+        """The peer violated the protocol."""
 
     def down(self, text: str) -> None:
-        """The queue pair does not work any more."""
+        """The queue pair has failed."""
 
     def expired(self) -> None:
-        """The answer that the state waits for did not come in time."""
+        """The expected answer did not arrive in time."""
 
 
 class Core:
     """
-    The data that transitions of a group's state machine act on, and that its flows use, too.
+    The data of a group that the state machine and the exchanges act on.
 
-    @ivar links: those that there are; the first one is of the first contact.
-    @ivar arriving: the link by which the message came that is being heard.
-    @ivar known: our buffers that the peer knows.
-    @ivar maxLinks: the most links that we want; C{peerLinks}: that the peer wants.
-    @ivar window: requests about buffers that are under way at once.
+    @ivar links: current links; the first one is of the first contact.
+    @ivar arriving: the link that received the current message.
+    @ivar known: local buffers that the peer knows.
+    @ivar maxLinks: local limit of links; C{peerLinks}: the peer's.
+    @ivar window: limit of pending requests about buffers.
     """
 
     def __init__(self, isServer: bool, local: LinkEnd, timing: Timing, version: int) -> None:
@@ -336,7 +326,7 @@ class Core:
 
     @property
     def carrier(self) -> LinkLife:
-        """The link for what is said about the group."""
+        """The link for messages about the group."""
         return next((link for link in self.links if link.place == "active"), self.links[0])
 
     def ask(
@@ -346,7 +336,7 @@ class Core:
         link: LinkLife | None = None,
         extension: AddLinkExtension | None = None,
     ) -> None:
-        """Send a message of ours, by a certain link, or by any."""
+        """Send a request on a link; None: any."""
         header = Header(LLCFlags(flags), self.version, RejectReason.NONE, self.bigEndian)
         raw = LLC(body.TYPE, header, body, extension).encode()
         self.output.append((self.carrier if link is None else link, raw))
@@ -354,7 +344,7 @@ class Core:
     def reply(
         self, request: LLC, flags: int = 0, reject: RejectReason = RejectReason.NONE, body: Body | None = None
     ) -> None:
-        """Send a request back as a response, perhaps with another body."""
+        """Send a request back as a response, optionally with another body."""
         body = body if body is not None else request.body
         assert body is not None, "a type that we don't know has no response"
         asked = request.header
@@ -378,7 +368,7 @@ class Core:
         self.ask(DeleteLink(link=0, reason=reason), flags | LLCFlags.ALL_LINKS)
 
     def offerLink(self) -> None:
-        """A second link that nobody can want: Linux's client waits for an ADD LINK, and rejects this one."""
+        """Offer an unusable second link: Linux's client waits for an ADD LINK, and rejects this one."""
         self.ask(AddLink(mac=self.local.mac, gid=self.local.gid, link=self.links[0].number + 1))
 
     def finish(self) -> None:

@@ -50,10 +50,8 @@ _TIMEOUT: Final = 15
 
 _PATIENT_TIMEOUT: Final = 25
 """
-137 s, where a peer's program has to answer, which may be busy.
-
-With seven retries that is 18 minutes: Linux gives TCP about 15 minutes to have data acknowledged (tcp(7),
-tcp_retries2).
+137 s, for peers whose program has to answer. With seven retries that is 18 minutes, as long as Linux gives
+TCP (tcp(7), tcp_retries2).
 """
 
 _Handler = Callable[[Sequence[Completion]], None]
@@ -81,11 +79,7 @@ class Port:
 
 
 class FarEnd(Protocol):
-    """
-    The peer's queue pair, as Accept, Confirm or ADD LINK describe it.
-
-    @ivar psn: its first packet sequence number.
-    """
+    """The peer's queue pair in Accept, Confirm or ADD LINK, with its first PSN."""
 
     @property
     def gid(self) -> GID: ...
@@ -180,13 +174,7 @@ class Attachment:
         ]
 
     def connect(self, far: FarEnd, psn: int, isDirect: bool) -> None:
-        """
-        Connect the queue pair to the peer's.
-
-        @param psn: first packet sequence number to send.
-        @param isDirect: whether there is no router between the two ends.
-        @raise Refused: the device failed to connect.
-        """
+        """Connect the queue pair to the peer's; C{isDirect}: without a router. Raises L{Refused}."""
         queuePair, candidate = self.queuePair, self._candidate
         hops = 1 if isDirect else _ROUTED_HOPS
         queuePair.postReceive(self.requests)
@@ -219,7 +207,6 @@ class Attachment:
             raise Refused(f"the queue pair could not be connected: {error}", Diagnosis.ERR_RDYLNK) from error
 
     def close(self) -> None:
-        """Close all objects, children first."""
         self.reader.stop()
         self.sendReader.stop()
         self._undo.close()

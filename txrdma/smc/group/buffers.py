@@ -36,18 +36,13 @@ SMALLEST_RING = 16 << 10
 
 @frozen
 class Element:
-    """
-    The ring of one connection.
-
-    @ivar index: from 1, as CLC says it.
-    """
+    """The ring of one connection, with its index from 1."""
 
     buffer: RemoteMemoryBuffer
     index: int
 
     @property
     def view(self) -> memoryview:
-        """The element's bytes, as a view of the region."""
         size = self.buffer.size
         return self.buffer.region.view[(self.index - 1) * size : self.index * size]
 
@@ -106,25 +101,18 @@ class RemoteMemoryBuffer:
         return region
 
     def tokenOn(self, domain: IProtectionDomain) -> Token:
-        """The buffer's key and address in a protection domain."""
         region = self.on(domain)
         return Token(region.rkey, region.address)
 
     def close(self) -> None:
-        """Close the region, in all protection domains; the memory itself goes last."""
         for region in reversed(self._regions.values()):
             region.close()
 
     def take(self) -> Element:
-        """Take a free element out of the buffer."""
         return Element(self, self._free.pop())
 
     def give(self, element: Element, quiet: bool) -> None:
-        """
-        Put an element back into the buffer.
-
-        @param quiet: the peer won't write into it any more.
-        """
+        """Put an element back; C{quiet}: the peer will not write into it any more."""
         if quiet:
             self._free.append(element.index)
         else:
@@ -136,7 +124,7 @@ class BufferPool:
     The buffers of one link group.
 
     @cvar total: bytes of the buffers of all groups in this process.
-    @ivar asked: buffers of which the peer is being told, by key, and who waits for its answer.
+    @ivar asked: buffers that are being announced, by key, with the waiting Deferreds.
     """
 
     total: ClassVar[int] = 0
@@ -166,14 +154,11 @@ class BufferPool:
         self, size: int, domain: IProtectionDomain, most: int | None = None, isPinned: bool = False
     ) -> RemoteMemoryBuffer:
         """
-        A new buffer with elements of that size.
+        Add a buffer with elements of that size, whose key no other local buffer has.
 
-        @param domain: where its memory is allocated; another device may have given the same key to a buffer
-            of ours, so that a buffer with another key is taken.
-        @param most: bytes that all buffers of this process may have; None: no limit.
-        @param isPinned: memory is pinned from the beginning: the first buffer has one element, and each
-            further one as many as there are buffers.
-        @raise ResourceExhausted: they would have more, or the device has no memory for one element.
+        @param most: limit of the bytes of all buffers of this process; None without one.
+        @param isPinned: whether the device pins memory.
+        @raise Refused: there is not enough memory.
         """
         count = max(min(MOST_ELEMENTS, LARGEST_BUFFER // size), 1)
         if isPinned:
@@ -208,15 +193,11 @@ class BufferPool:
     # The peer's agreement (CONFIRM RKEY)
 
     def ask(self, buffer: RemoteMemoryBuffer) -> None:
-        """The peer is being told of a buffer: L{agreement} waits for its answer."""
+        """Record that the buffer is being announced to the peer."""
         self.asked[buffer.rkey] = []
 
     def agreement(self, buffer: RemoteMemoryBuffer) -> Deferred[None]:
-        """
-        Fires when the peer knows a buffer's key.
-
-        @raise Refused: it does not take it.
-        """
+        """A Deferred that fires when the peer knows the buffer's key; fails with L{Refused}."""
         waiting = self.asked.get(buffer.rkey)
         if waiting is None:
             raise Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
@@ -225,7 +206,7 @@ class BufferPool:
         return agreement
 
     def answered(self, rkey: RKey, refused: Refused | None) -> None:
-        """The peer knows a buffer now, or does not take it: then the buffer goes."""
+        """Record the peer's answer to the announcement of a buffer; a refused buffer is dropped."""
         buffer = self._buffers.get(rkey)
         if buffer is not None:
             buffer.isAgreed = refused is None
@@ -239,21 +220,16 @@ class BufferPool:
             self.drop(rkey)
 
     def refuseAll(self, refused: Refused) -> None:
-        """No answer comes any more."""
+        """Fail all pending agreements."""
         for rkey in list(self.asked):
             self.answered(rkey, refused)
 
     def give(self, element: Element, quiet: bool) -> None:
-        """
-        Put an element back into its buffer.
-
-        @param quiet: the peer won't write into it any more.
-        """
         element.buffer.give(element, quiet)
         self._mayTrim |= element.buffer.isIdle
 
     def surplus(self) -> RemoteMemoryBuffer | None:
-        """A buffer that nobody uses, and not the only one of its kind."""
+        """An unused buffer that is not the only one of its size."""
         idle = [buffer for buffer in self._buffers.values() if buffer.isIdle and not buffer.isLeaving]
         for buffer in sorted(idle, key=lambda each: each.isWhole):  # the whole ones are worth more
             if not buffer.isWhole or any(each is not buffer and each.size == buffer.size for each in idle):
@@ -261,7 +237,7 @@ class BufferPool:
         return None
 
     def trim(self) -> list[RKey]:
-        """Mark what is surplus as leaving, if the peer knows of it; the keys of these."""
+        """Mark surplus buffers that the peer knows as leaving, and return their keys."""
         rkeys: list[RKey] = []
         if not self._mayTrim:
             return rkeys
@@ -272,13 +248,12 @@ class BufferPool:
         return rkeys
 
     def drop(self, rkey: RKey) -> None:
-        """The peer has forgotten it. Unknown ones are ignored."""
+        """Drop a buffer that the peer has forgotten. Unknown ones are ignored."""
         buffer = self._buffers.pop(rkey, None)
         if buffer is not None:
             BufferPool.total -= buffer.region.length
             buffer.close()
 
     def close(self) -> None:
-        """Drop all buffers of the pool."""
         for rkey in list(self._buffers):
             self.drop(rkey)

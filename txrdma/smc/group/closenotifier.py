@@ -28,11 +28,7 @@ class NotifierReactor(IReactorFDSet, IReactorTime):
 
 @implementer(IReadDescriptor)
 class CloseNotifier:
-    """
-    Pending notifications on one reactor: an always-ready reader, while there are any.
-
-    @ivar isPrompt: the reactor is stopping and polls no more: notifications are made at once.
-    """
+    """Calls C{connectionLost} when the reactor polls next; C{isPrompt}: it stops, so call immediately."""
 
     def __init__(self, reactor: NotifierReactor) -> None:
         self.isPrompt = False
@@ -83,18 +79,14 @@ class CloseNotifier:
     # IReadDescriptor
 
     def fileno(self) -> int:
-        """Descriptor that is always readable; -1 when there is none."""
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """The log prefix."""
         return "smc"
 
     def doRead(self) -> None:
-        """Deliver pending C{connectionLost} calls."""
         self.notify()
 
     def connectionLost(self, reason: Failure) -> None:
-        """Notify at once from now on, because the reactor has stopped."""
         self.isPrompt = True
         self.notify()

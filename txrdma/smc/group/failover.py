@@ -33,13 +33,7 @@ _rateLimited = RateLimitedLogger(_log)
 
 
 class Extensible(LinkOwner, Protocol):
-    """
-    A link group with several links: L{Group<txrdma.smc.group.group.Group>}.
-
-    @ivar links: current links, oldest first.
-    @ivar pool: local buffers.
-    @ivar core: implements LLC.
-    """
+    """A link group with several links: L{Group<txrdma.smc.group.group.Group>}."""
 
     links: list[Link]
     pool: BufferPool
@@ -97,9 +91,7 @@ class LinkFailover:
         """
         Choose the port for a new link: one without a link, else one that makes the group asymmetric.
 
-        If two links already share no port, another link on one of their ports adds no redundancy.
-
-        @param far: the server's end, for a client.
+        If two links share no port, another link on their ports adds no redundancy.
         """
         group = self._group
         gid = None if far is None else far.gid
@@ -154,7 +146,7 @@ class LinkFailover:
         link = group.linkOf(event.link)
         try:
             link.connect(event.far, self._isDirect(link.port, event.far.gid) is not False)
-            if link.scheduler.placing is not None:
+            if link.scheduler.lane is not None:
                 raise Refused("the link uses shared memory, which has no other path", Diagnosis.NOACTLINK)
         except Refused as refused:
             group.core.linkDown(group.seconds(), str(refused), event.link)

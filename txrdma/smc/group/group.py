@@ -75,9 +75,6 @@ class Group:
     """
 
     def __init__(self, groups: Membership, key: GroupKey, port: Port, agreement: Agreement) -> None:
-        """
-        @param port: local port of the first link.
-        """
         self.groups = groups
         self.key = key
         self.agreement = agreement
@@ -113,7 +110,6 @@ class Group:
         return f"<Group {self.name} {self.core.state} with {len(self.flows)} connections>"
 
     def seconds(self) -> float:
-        """Return the reactor's time, in seconds."""
         return self._reactor.seconds()
 
     def domainOf(self, port: Port) -> IProtectionDomain:
@@ -148,7 +144,7 @@ class Group:
         (link,) = self.links
         self.core.learn(answer.rkey, answer.address)
         link.connect(answer, self.agreement.isDirect)
-        if link.scheduler.placing is not None:  # shared memory loses nothing, and reports the peer's death
+        if link.scheduler.lane is not None:  # shared memory loses nothing, and reports the peer's death
             self.core.shareMemory()
         self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
         self._turnCore()
@@ -159,9 +155,7 @@ class Group:
         return len(self._waiting) < self.agreement.maxConnections - 1
 
     def confirmed(self) -> Deferred[None]:
-        """
-        Return a Deferred that fires when the group is usable, and fails with L{Refused} if it ends before.
-        """
+        """A Deferred that fires when the group is usable; fails with L{Refused} if the group ends before."""
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
         if self.isOver:
@@ -232,34 +226,21 @@ class Group:
                 size //= 2
 
     def pick(self) -> Link:
-        """
-        Choose the server's link for the next connection: the one with the fewest.
-
-        @raise Refused: there is no link any more.
-        """
+        """The server's link for the next connection, the one with the fewest; raises L{Refused}."""
         links = [link for link in self.links if link.isActive or self.isNew]
         if links:
             return min(links, key=lambda link: len(link.members))
         raise Refused("the group has ended meanwhile", Diagnosis.NOACTLINK)
 
     def leadingTo(self, accept: Accept) -> Link:
-        """
-        Return the client's link that a server's Accept names.
-
-        @raise Refused: there is no such link.
-        """
+        """The client's link that a server's Accept names; raises L{Refused} without it."""
         for link in self.links:
             if accept.firstContact or link.leadsTo(accept.gid, accept.mac, accept.qpn):
                 return link
         raise Refused("the Accept names an unknown link", Diagnosis.NOSRVLINK)
 
     def target(self, link: Link, named: Link, answer: Accept | Confirm) -> tuple[int, RKey]:
-        """
-        Return the first address of the peer's ring, in its address space, and its remote key on a link.
-
-        @param named: the link that the answer names.
-        @raise Refused: the peer has not announced that buffer.
-        """
+        """Address and remote key of the peer's ring on a link; C{named} is the link in the answer."""
         core, rkey = self.core, answer.rkey
         address = core.target(rkey, answer.address, answer.size, answer.index, named.life)
         if link is named:
@@ -273,11 +254,7 @@ class Group:
     # Connections
 
     def add(self, stream: Member, flow: Flow) -> int:
-        """
-        Add a connection to the group.
-
-        @return: its alert token.
-        """
+        """Add a connection, and return its alert token."""
         token = self.core.add(stream, self._reactor.seconds())
         self.flows[token] = flow
         self.isPeerLost = False
@@ -324,19 +301,14 @@ class Group:
     # LLC
 
     def control(self, link: Link, raw: bytes) -> None:
-        """
-        Process an LLC message.
-
-        A buffer that it announces is about to be named by an Accept or a Confirm: its address in shared
-        memory is resolved early, so that fewer connections wait for it.
-        """
+        """Process an LLC message. The address of a newly announced buffer is resolved early, to save time."""
         theirs = link.life.theirs
         known = len(theirs)
         self.core.received(raw, self._reactor.seconds(), link.life)
         self._turnCore()
-        placing = link.scheduler.placing
-        if len(theirs) > known and placing is not None and not self.isOver:
-            placing.prepare(next(reversed(theirs)), lambda: None)
+        lane = link.scheduler.lane
+        if len(theirs) > known and lane is not None and not self.isOver:
+            lane.prepare(next(reversed(theirs)), lambda: None)
 
     def linkBroken(self, link: Link, text: str) -> None:
         """Handle the failure of a link's queue pair, after its received messages were processed."""
@@ -352,7 +324,6 @@ class Group:
         self._turnCore()
 
     def portsChanged(self) -> None:
-        """Handle local ports that have gone down or up."""
         if self.core.isOpen:
             self._further.portsChanged()
             self._turnCore()
@@ -424,13 +395,11 @@ class Group:
             self._over(event.text, Diagnosis.NOACTLINK, mayVanish=True)
 
     def _post(self) -> None:
-        """Send the core's messages."""
         for life, raw in self.core.outgoing():
             if (refusal := self.linkOf(life).send(raw)) is not None:
                 self.core.linkDown(self._reactor.seconds(), refusal, life)
 
     def linkOf(self, life: LinkLife) -> Link:
-        """Return the link of a core's link."""
         return next(link for link in self.links if link.life is life)
 
     def pollOtherLinks(self) -> None:
@@ -499,11 +468,9 @@ class Group:
 
     @property
     def isBusy(self) -> bool:
-        """Whether one of the links is processing."""
         return any(link.scheduler.isBusy for link in self.links)
 
     def finish(self) -> None:
-        """Flush each link now."""
         for link in list(self.links):
             link.scheduler.finish()
 
@@ -562,11 +529,7 @@ class Group:
             self._post()
 
     def _over(self, text: str, diagnosis: Diagnosis, mayVanish: bool = False) -> None:
-        """
-        End the group with its links and connections.
-
-        @param mayVanish: the peer's process may have died after sending everything.
-        """
+        """End the group; C{mayVanish}: the peer's process may have died after sending everything."""
         if self.isOver:
             return
         self.isOver = True
@@ -583,7 +546,7 @@ class Group:
         streams: list[tuple[Member, bool, int]] = []
         for link in self.links:
             arrived = link.scheduler.arrived()
-            vanishes = mayVanish and link.scheduler.placing is not None
+            vanishes = mayVanish and link.scheduler.lane is not None
             streams += [(stream, vanishes, arrived) for stream in link.members]
         alive = [stream for stream, _, _ in streams if not stream.disconnected and not stream.hasReceivedEnd]
         if alive:

@@ -24,7 +24,7 @@ from twisted.logger import Logger
 
 from txrdma.error import Refused
 from txrdma.iba.verbs import AsyncEventKind
-from txrdma.interfaces import AsyncEvent, IAttendedDevice, IDrivenDevice, IRestingDevice, IVerbsDevice
+from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice
 from txrdma.kit.values import frozen
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group._linkgroup import GroupKey, Timing
@@ -54,24 +54,13 @@ SMALL_RING: Final = 32 << 10
 """Ring size of further connections, in bytes."""
 
 STOPPING_SECONDS: Final = 5.0
-"""
-Seconds that a stopping reactor waits until peers have received everything.
-
-Through shared memory that is immediate, unless a peer does not read; over RoCE, peers have to acknowledge it.
-"""
+"""Seconds for which a stopping reactor waits until peers have received everything."""
 
 PARTING_SECONDS: Final = 2.0
-"""
-Seconds that closing groups waits at most for peers to receive the last messages, and over adapters for the
-end of their connections, and then for their answer: see L{LinkGroups.close}.
-"""
+"""Seconds for which closing groups waits for peers: see L{LinkGroups.close}."""
 
 _QUIET_SECONDS: Final = 0.3
-"""
-Seconds without a message after which a peer whose group ended with open connections is considered finished.
-
-Linux then aborts each of its connections by a message over the link, and waits until that has arrived.
-"""
+"""Seconds of silence after which a peer's kernel has aborted the open connections of an ended group."""
 
 _POLL_SECONDS: Final = 1e-3
 
@@ -106,11 +95,7 @@ def timingOn(acknowledgesByProgram: bool) -> Timing:
 
 
 def linkGroups(reactor: Any, description: str) -> LinkGroups:
-    """
-    Return the link groups of this process over a device, which is opened if necessary.
-
-    @raise RDMAError: the device can't be opened.
-    """
+    """The link groups of this process over a device, which is opened on first use; raises L{RDMAError}."""
     key = (reactor, description)
     groups = _open.get(key)
     if groups is None:
@@ -119,7 +104,6 @@ def linkGroups(reactor: Any, description: str) -> LinkGroups:
 
 
 def hasLinkGroups(reactor: object) -> bool:
-    """Whether link groups over any device are open on the reactor."""
     return any(owner is reactor for owner, _ in _open)
 
 
@@ -182,11 +166,6 @@ class LinkGroups:
     """
 
     def __init__(self, reactor: Any, description: str, devices: Sequence[IVerbsDevice] = ()) -> None:
-        """
-        @param description: a device string, or several joined by C{+}.
-        @param devices: the devices of the description, if they are already open; they are closed with this
-            object.
-        """
         self.reactor = reactor
         self.reactorUse = reactorUse(reactor)
         self.closeNotifier = CloseNotifier(reactor)
@@ -201,14 +180,14 @@ class LinkGroups:
         self.devices = list(devices) or openDevices(reactor, description)
         self._opened = tuple(self.devices)
         self.timing = timingOn(any(each.attributes.acknowledgesByProgram for each in self.devices))
-        resting = [IRestingDevice(each, None) for each in self.devices]
-        self._resting = [each for each in resting if each is not None] if None not in resting else []
-        attended = [IAttendedDevice(each, None) for each in self.devices]
-        driven = [IDrivenDevice(each, None) for each in self.devices]
-        self._driven = [each for each in driven if each is not None]
+        found = [IReactorDevice(each, None) for each in self.devices]
+        self._driven = [each for each in found if each is not None]
+        canRest = None not in found and all(each.canRest for each in self._driven)
+        isAttended = all(each.isAttended for each in self._driven)
+        isLocal = not any(each.isAttended for each in self._driven)
+        self._isAttended = canRest and isAttended and IReactorFromThreads.providedBy(reactor)
+        self._resting = self._driven if canRest and (isLocal or self._isAttended) else []
         self._isOwed = False  # a peer has not acknowledged everything
-        isAttended = None not in attended and IReactorFromThreads.providedBy(reactor)
-        self._attended = [each for each in attended if each is not None] if isAttended else []
         self._pollThread = PollThread(reactor, self._attend)
         self._isAtRest = False
         self._lingering: IDelayedCall | None = None
@@ -231,7 +210,7 @@ class LinkGroups:
     @property
     def canRest(self) -> bool:
         """Whether groups can be suspended: messages of peers wait in shared memory meanwhile."""
-        return bool(self._resting)
+        return bool(self._resting) and not self._isAttended
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -244,24 +223,18 @@ class LinkGroups:
         return sum([each.portCount for each in self.devices])
 
     def groups(self) -> list[Group]:
-        """All link groups over this device."""
         return [group for groups in self._groups.values() for group in groups]
 
     def links(self) -> list[Link]:
-        """All links of all groups over this device."""
         return [link for group in self.groups() for link in group.links]
 
     async def forProposal(
         self, proposal: Proposal, choice: Choice, witness: Hashable, terms: GroupTerms = ANY_TERMS
     ) -> tuple[Group, bool]:
         """
-        Return the server's group for a client, and whether it is new.
+        The server's group for a client, and whether it is new; waits while one is being created.
 
-        While a group is being set up for the same client, as many connections wait for it as it has room for.
-
-        @param choice: the choice from the Proposal.
-        @param witness: identity of the client, as verified by this host.
-        @param terms: terms of a new group.
+        @param witness: verified identity of the client.
         @raise Refused: there would be too many groups.
         """
         key = GroupKey.ofProposal(proposal, choice, witness)
@@ -294,12 +267,9 @@ class LinkGroups:
         terms: GroupTerms = ANY_TERMS,
     ) -> Group:
         """
-        Return the client's group that a server's Accept names, or a new one for a first contact.
+        The client's group that a server's Accept names, or a new one for a first contact.
 
-        @param candidate: local end, as proposed.
-        @param agreement: terms of the Accept.
-        @param witness: identity of the server, as verified by this host.
-        @param terms: terms of a new group.
+        @param witness: verified identity of the server.
         @raise Refused: there is no such group, or there would be too many.
         """
         key = GroupKey.ofAccept(accept, candidate.gid, witness)
@@ -349,7 +319,6 @@ class LinkGroups:
             self._endingGroups -= 1
 
     def closeIdle(self, spared: Group) -> bool:
-        """Close a link group without connections, other than C{spared}; return whether there was one."""
         return closeIdle(self.reactor, spared)
 
     def orphaned(self, stream: Member) -> None:
@@ -400,7 +369,7 @@ class LinkGroups:
         """Leave the reactor: suspend groups if the devices support that, else close them."""
         if self.isStopping:
             return  # the process stops
-        if not (self._resting or self._attended):
+        if not self._resting:
             self._stopLingering()
             self._closeConnections()
             while self._pollAll() and self._awaitsPeers():
@@ -415,9 +384,7 @@ class LinkGroups:
             group.rest()
         for device in self._resting:
             device.rest()
-        for attended in self._attended:
-            attended.rest()
-        if self._attended:
+        if self._isAttended:
             self._attend()
 
     def _linger(self, until: float) -> None:
@@ -436,7 +403,7 @@ class LinkGroups:
 
     def _attend(self) -> None:
         """Process messages while suspended, and let the thread poll for more."""
-        for device in self._attended:
+        for device in self._resting:
             if self._isAtRest:
                 device.attend()
         for group in self.groups():
@@ -444,7 +411,7 @@ class LinkGroups:
                 group.attend()
         if not self._isAtRest:
             return  # processing has resumed the groups
-        found = [descriptor for device in self._attended for descriptor in device.descriptors()]
+        found = [descriptor for device in self._resting for descriptor in device.descriptors()]
         found += [link.descriptor for link in self.links()]
         times = [time for group in self.groups() if (time := group.deadline()) is not None]
         try:
@@ -454,25 +421,18 @@ class LinkGroups:
             self._end()
 
     def wake(self) -> None:
-        """Return to the reactor. Idempotent."""
         self._stopLingering()
         self._isAtRest = False
         self._pollThread.stop()
         for device in self._resting:
             device.wake()
-        for attended in self._attended:
-            attended.wake()
         for group in self.groups():
             group.wake()
 
     # The end of the process
 
     def _reactorStops(self) -> Deferred[None] | None:
-        """
-        Deliver everything that was written, before the reactor stops.
-
-        @return: fires when peers have received it, or after C{STOPPING_SECONDS}; None if they already have.
-        """
+        """Deliver all written bytes before the reactor stops; the Deferred fires after that."""
         self.isStopping = self.reactorUse.isEnding = self.closeNotifier.isPrompt = True
         self.closeNotifier.notify()
         del self._triggers[0]
@@ -528,8 +488,7 @@ class LinkGroups:
         """
         End all groups, and wait for the answers of peers. Blocks.
 
-        Linux frees the buffer of each connection after our answer, and stops reading received bytes when the
-        group ends before that.
+        Linux stops reading received bytes when the group ends before the connections.
         """
         groups = [group for group in self.groups() if group.core.isOpen]
         until = monotonic() + PARTING_SECONDS
@@ -549,7 +508,6 @@ class LinkGroups:
                 quiet = monotonic() + _QUIET_SECONDS
 
     def _closeConnections(self) -> None:
-        """Close the connections of applications in order."""
         for group in self.groups():
             if group.core.isOpen:
                 group.closeConnections()
@@ -564,11 +522,7 @@ class LinkGroups:
         return any(link.isActive and link.scheduler.queue.dirty for link in self.links())
 
     def _pollAll(self) -> bool:
-        """
-        Poll all link groups of the reactor, some of which may be each other's peers.
-
-        @return: whether a peer of these groups has sent anything.
-        """
+        """Poll all link groups of the reactor, perhaps each other's peers; return whether any received."""
         before = [link.life.heard for link in self.links()]
         self._isOwed = True in [device.drive() for device in self._driven]
         for (owner, _), those in list(_open.items()):
@@ -586,25 +540,19 @@ class LinkGroups:
 
     def close(self) -> None:
         """
-        Close all groups, then the devices, at the end of the process. Idempotent.
-
-        Blocks up to L{PARTING_SECONDS} while peers have no room for the last messages; over adapters up to
-        twice as long, until the peers' kernels have answered.
+        Close all groups, then the devices, at the end of the process. Idempotent. Blocks up to
+        L{PARTING_SECONDS}, over adapters twice as long, until peers have received the last messages.
         """
         self._isAtRest = False
         if _open.get(self._key) is self:
-            if self._attended:
+            if self._isAttended:
                 self._part()
             else:
                 self._waitForPeers()
         self._end()
 
     def _waitForPeers(self) -> None:
-        """
-        Close the connections of applications, and wait until peers have received that. Blocks.
-
-        The window of a link is limited, and packets may be lost.
-        """
+        """Close all connections, and wait until peers have received that. Blocks."""
         awaitsPeers = any(group.flows for group in self.groups() if group.core.isOpen)
         self._closeConnections()
         until = monotonic() + PARTING_SECONDS

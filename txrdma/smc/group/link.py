@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError
 from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import Completion, QPState, ReceiveRequest
-from txrdma.interfaces import IDirectLane, IPlacing, IProtectionDomain, IQueuePair
+from txrdma.interfaces import IDirectLane, IProtectionDomain, IQueuePair
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer
 from txrdma.smc.group._linkgroup import LinkLife
@@ -76,10 +76,6 @@ class Link:
     life: LinkLife
 
     def __init__(self, group: LinkOwner, port: Port, domain: IProtectionDomain) -> None:
-        """
-        @param port: local port of the link.
-        @param domain: the group's protection domain on the device of that port.
-        """
         groups = group.groups
         self.group = group
         self.groups = groups
@@ -119,27 +115,14 @@ class Link:
     # Making it
 
     def accept(self, element: Element, token: int, isFirst: bool, hostName: bytes) -> Accept:
-        """
-        Create the server's answer to a Proposal, which describes the local end of a connection (RFC 7609,
-        A.2.2).
-
-        @param token: alert token, which the peer puts into each CDC message.
-        @param isFirst: whether this is the first contact of the group.
-        @param hostName: name of this host, sent in version 2.
-        """
+        """Create the server's answer to a Proposal (RFC 7609, A.2.2)."""
         extension = self.agreement.extension(isFirst, hostName)
         return self._answer(Accept, element, token, self.port.candidate.mtu, isFirst, extension)
 
     def confirm(
         self, element: Element, token: int, accept: Accept, agreement: Agreement, hostName: bytes
     ) -> Confirm:
-        """
-        Create the client's answer to an Accept, which describes the local end of a connection (RFC 7609,
-        A.2.3).
-
-        @param agreement: terms of the Accept. Its enterprise ID is repeated, and may differ from that of the
-            first contact.
-        """
+        """Create the client's answer to an Accept (RFC 7609, A.2.3), by the terms of that Accept."""
         candidate = self.port.candidate
         extension = agreement.extension(accept.firstContact, hostName, (candidate.gid,))
         mtu = min(accept.mtu, candidate.mtu)
@@ -175,18 +158,11 @@ class Link:
         return answer
 
     def connect(self, far: FarEnd, isDirect: bool) -> None:
-        """
-        Connect the queue pair to the peer's.
-
-        @param far: the peer's queue pair.
-        @param isDirect: whether there is no router between the two ends.
-        @raise Refused: the device failed to connect.
-        """
+        """Connect the queue pair to the peer's; C{isDirect}: without a router. Raises L{Refused}."""
         self._far = far
         self._attachment.connect(far, self.psn, isDirect)
         self.route = self._queuePair.route
-        self.scheduler.placing = IPlacing(self._queuePair, None)
-        lane = IDirectLane(self._queuePair, None)
+        self.scheduler.lane = lane = IDirectLane(self._queuePair, None)
         if lane is not None:
             unread = lane.openLane(CDC_LENGTH, CDC_START, unpackFrom)
             self._queue.openLane(lane)
@@ -208,10 +184,10 @@ class Link:
 
     async def prepare(self, answer: Accept | Confirm) -> None:
         """Resolve the address of the peer's buffer, so that the first write need not wait for it."""
-        placing = self.scheduler.placing
-        if placing is not None:
+        lane = self.scheduler.lane
+        if lane is not None:
             known: Deferred[None] = Deferred()
-            placing.prepare(answer.rkey, lambda: None if known.called else known.callback(None))
+            lane.prepare(answer.rkey, lambda: None if known.called else known.callback(None))
             if known.called:
                 return
             try:
@@ -232,12 +208,7 @@ class Link:
         return None if self._far is None else self._far.qpn
 
     def bearing(self, answer: Accept | Confirm, named: Link) -> RemoteBuffer:
-        """
-        Return the peer's ring as this link reaches it.
-
-        @param named: the link that the answer names; it may have failed since.
-        @raise Refused: the peer has not announced that buffer.
-        """
+        """The peer's ring as this link reaches it; C{named} is the link in the answer. Raises L{Refused}."""
         address, rkey = self.group.target(self, named, answer)
         return RemoteBuffer(self._queue, address, rkey)
 
@@ -249,11 +220,7 @@ class Link:
     # Connections
 
     def add(self, stream: Member, flow: Flow) -> int:
-        """
-        Bind a new connection to the link.
-
-        @return: its alert token.
-        """
+        """Bind a new connection to the link, and return its alert token."""
         token = self.group.add(stream, flow)
         self.members[stream] = None
         return token
@@ -289,7 +256,6 @@ class Link:
     # Completions
 
     def poll(self) -> None:
-        """Poll for received messages."""
         for _ in range(_POLL_BATCHES):
             if self.isOver or not self._reader.poll():
                 break
@@ -351,11 +317,7 @@ class Link:
             used.clear()
 
     def _take(self, batch: Sequence[Completion]) -> None:
-        """
-        Dispatch received messages to their connections.
-
-        If that is slow, flush writes in between, so that both ends work in parallel.
-        """
+        """Dispatch received messages to connections; if that is slow, flush writes in between."""
         # Local names: this loop runs once per message.
         queue = self._queue
         clock = self.scheduler.clock
@@ -385,11 +347,7 @@ class Link:
     # LLC
 
     def send(self, raw: bytes) -> str | None:
-        """
-        Post one LLC message, ahead of queued bytes.
-
-        @return: the reason if the device refused it, else None.
-        """
+        """Post one LLC message, ahead of queued bytes; return the reason if the device refused it."""
         if self.isOver or self._queuePair.state is not QPState.RTS:
             return None
         queue = self._queue
@@ -420,21 +378,18 @@ class Link:
             self.group.linkFailed(self, f"internal error: {failure.getErrorMessage()}")
 
     def asyncEvent(self, queuePair: IQueuePair, text: str) -> None:
-        """Handle an asynchronous error of a queue pair, if it is this link's."""
         if queuePair is self._queuePair:
             self.broken(text)
 
     # Rest
 
     def rest(self) -> None:
-        """Remove readers and delayed calls from the reactor until C{wake}."""
         if self.isOver:
             return  # calls that report the end are still pending
         self._reader.stop()
         self.scheduler.rest()
 
     def wake(self) -> None:
-        """Return to the reactor; other code may have removed the readers, as trial does."""
         if not self.isOver and self._far is not None:
             self._reader.start()
             self.scheduler.wake()
@@ -445,9 +400,7 @@ class Link:
         return self._reader.fileno()
 
     def attend(self) -> None:
-        """
-        Process messages received while the link is off the reactor, and rearm C{descriptor}.
-        """
+        """Process received messages while off the reactor, and rearm C{descriptor}."""
         if not self.isOver and self._far is not None:
             self._reader.attend()
             if not self.isOver:

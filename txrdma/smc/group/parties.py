@@ -25,12 +25,7 @@ from txrdma.smc.wire.clc import Accept, Confirm
 
 
 class Member(Protocol):
-    """
-    A connection of a link: L{Stream<txrdma.smc.stream.stream.Stream>}.
-
-    @ivar token: local alert token (RFC 7609, A.4).
-    @ivar peer: address of the peer's end of the TCP connection.
-    """
+    """A connection of a link: L{Stream<txrdma.smc.stream.stream.Stream>}."""
 
     token: int
     disconnected: bool
@@ -57,12 +52,7 @@ class Member(Protocol):
 
 
 class Membership(Protocol):
-    """
-    The link groups of a device: L{txrdma.smc.group.groups.LinkGroups}.
-
-    @ivar ports: local ports, active ones first.
-    @ivar closeNotifier: reports the end of connections to applications.
-    """
+    """The link groups of a device: L{txrdma.smc.group.groups.LinkGroups}."""
 
     reactor: Any
     closeNotifier: CloseNotifier

@@ -20,21 +20,14 @@ class PollThread:
     """Polls descriptors, once for each C{watch}."""
 
     def __init__(self, reactor: IReactorFromThreads, ready: Callable[[], None]) -> None:
-        """
-        @param ready: called on the reactor when a descriptor is readable, or after the timeout; perhaps once
-            more after C{stop}.
-        """
+        """@param ready: called on the reactor when a descriptor is readable, and after the timeout."""
         self._reactor = reactor
         self._ready = ready
         self._bell = -1
         self._thread: Thread | None = None
 
     def watch(self, descriptors: Sequence[int], seconds: float | None) -> None:
-        """
-        Poll these descriptors from now on, instead of the previous ones.
-
-        @param seconds: timeout, in seconds; None: no timeout.
-        """
+        """Poll these descriptors from now on, with a timeout in seconds."""
         self.stop()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         poll = select.poll()
@@ -46,7 +39,6 @@ class PollThread:
         self._thread.start()
 
     def _wait(self, poll: select.poll, bell: int, seconds: float | None) -> None:
-        """Poll, in the thread."""
         found = poll.poll(None if seconds is None else max(seconds, 0.0) * 1000)
         if all(descriptor != bell for descriptor, _ in found):
             self._reactor.callFromThread(self._ready)

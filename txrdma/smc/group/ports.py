@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.types import GID, MACAddress, MTU
 from txrdma.iba.verbs import PortState, usualGID
-from txrdma.interfaces import IRestingDevice, IVerbsDevice
+from txrdma.interfaces import IReactorDevice, IVerbsDevice
 from txrdma.kit.strings import splitString
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.ports.network import gateways, HostNetwork
@@ -31,7 +31,7 @@ _log = Logger()
 
 @lru_cache(1)
 def _instance(pid: int) -> bytes:
-    """Two bytes that tell this process from others with the same port, and from those before it."""
+    """Two random bytes that distinguish this process from others with the same MAC address."""
     return secrets.token_bytes(2)
 
 
@@ -42,11 +42,11 @@ def peerID(mac: MACAddress | None = None) -> bytes:
 
 def openDevices(reactor: object, description: str) -> list[IVerbsDevice]:
     """
-    Open the devices that an endpoint names; who opens them closes them.
+    Open the devices of an endpoint; the caller closes them.
 
-    @param description: device strings with C{+} between them.
-    @raise ValueError: there is no sense in it.
-    @raise DeviceUnavailable: none of them is to be had.
+    @param description: device strings joined by C{+}.
+    @raise ValueError: it is malformed.
+    @raise DeviceUnavailable: none of them can be opened.
     """
     devices: list[IVerbsDevice] = []
     unavailable = DeviceUnavailable(f"{description!r} names no device")
@@ -67,16 +67,17 @@ def openDevices(reactor: object, description: str) -> list[IVerbsDevice]:
 
 def findPorts(devices: Sequence[IVerbsDevice], owner: bytes = b"") -> tuple[Port, ...]:
     """
-    The ports of devices, by the GID of each that most peers can reach; active ports first.
+    The ports of devices, with the GID of each that most peers can reach; active ports first.
 
-    Devices whose connections all go by shared memory have no use for version 2, nor for subnets.
+    Version 2 and subnets are not offered for devices that use shared memory only.
 
-    @param owner: the peer ID of this process, if it has one for these devices already: it stays the same.
+    @param owner: the peer ID of this process, if it already has one.
     """
     ports: list[Port] = []
     interfaces = _Interfaces()
     for device in devices:
-        isLocal = IRestingDevice(device, None) is not None
+        onReactor = IReactorDevice(device, None)
+        isLocal = onReactor is not None and onReactor.canRest and not onReactor.isAttended
         versions = frozenset((1,)) if isLocal else VERSIONS
         for number in range(1, device.portCount + 1):
             port = device.portAttributes(number)
@@ -98,14 +99,14 @@ def findPorts(devices: Sequence[IVerbsDevice], owner: bytes = b"") -> tuple[Port
 
 
 class _Interfaces:
-    """The network interfaces of this host, which are asked for once, and only if need be."""
+    """The network interfaces of this host, read on first use."""
 
     def __init__(self) -> None:
         self._known: dict[str, NetworkInterface] | None = None
         self._gateways: frozenset[str] = frozenset()
 
     def around(self, name: str, gid: GID) -> tuple[Subnets | None, bool]:
-        """The subnets of an interface, None if nobody knows; and whether routers lead out of them."""
+        """The subnets of an interface (None if unknown), and whether it has a gateway."""
         if not name:
             return None, True
         if self._known is None:
@@ -132,12 +133,7 @@ class _Interfaces:
 
 
 def subnetsOf(interface: NetworkInterface, gid: GID) -> Subnets | None:
-    """
-    The subnets of an interface.
-
-    @param gid: of a port there. Where it is an IPv4 address its subnet counts, else that of the first one.
-    @return: None for an interface without any address.
-    """
+    """The subnets of an interface; None without any address. The IPv4 subnet is preferably that of C{gid}."""
     ipv4: tuple[int, int] | None = None
     ipv6: list[tuple[bytes, int]] = []
     for address in interface.addresses:

@@ -35,11 +35,7 @@ class GroupRateLimiter:
         self._timer: IDelayedCall | None = None
 
     def wait(self) -> Deferred[None] | None:
-        """
-        Ask for admission.
-
-        @return: None if admitted at once; otherwise fires on admission, in order.
-        """
+        """Ask for admission; None if admitted at once, otherwise a Deferred that fires in order."""
         now = self._reactor.seconds()
         if not self._waiting and now >= self._began + SPAN:
             self._began, self._count = now, 0

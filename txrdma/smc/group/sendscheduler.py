@@ -34,7 +34,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
-from txrdma.interfaces import IPlacing
+from txrdma.interfaces import IDirectLane
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.owner import FlowOwner
 from txrdma.smc.flow.sendqueue import LinkSendQueue, Unacknowledged
@@ -70,11 +70,7 @@ def _refused(error: RDMAError) -> str:
 
 
 class Owner(Protocol):
-    """
-    The link of a scheduler.
-
-    @ivar isActive: connections may use it.
-    """
+    """The link of a scheduler; C{isActive}: connections may use it."""
 
     isActive: bool
 
@@ -97,7 +93,7 @@ class SendScheduler:
         self.signalsEach = False
         self.queue = LinkSendQueue(attachment.domain, attachment.queuePair.capacity, self.schedule)
         self.queue.limit = WINDOW
-        self.placing: IPlacing | None = None
+        self.lane: IDirectLane | None = None
         self.clock: Callable[[], float] = reactor.seconds
         self._due = 0.0
         self._reactor = reactor
@@ -132,12 +128,7 @@ class SendScheduler:
             self.schedule()
 
     def schedule(self) -> None:
-        """
-        Schedule a flush for the next reactor iteration; a link that is off the reactor returns to it.
-
-        If the current iteration takes long, and several connections write in it, flush all but the last at
-        once.
-        """
+        """Schedule a flush for the next reactor iteration; flush early if this one takes long."""
         if self._isResting:
             self._owner.rouse()
         elif self._call is None:
@@ -238,7 +229,6 @@ class SendScheduler:
             raise
 
     def rest(self) -> None:
-        """Leave the reactor until C{wake}."""
         self._isResting = True
         self._sendReader.stop()
         call, self._call = self._call, None
@@ -257,8 +247,8 @@ class SendScheduler:
     @property
     def isPeerGone(self) -> bool:
         """Whether the peer is known to be gone, and all that it sent has arrived."""
-        placing = self.placing
-        return placing is not None and placing.isPeerGone()
+        lane = self.lane
+        return lane is not None and lane.isPeerGone()
 
     @property
     def isSending(self) -> bool:
@@ -376,11 +366,7 @@ class SendScheduler:
                 flow.pending.clear()
 
     def _postEarly(self) -> None:
-        """
-        Flush all dirty flows but the last one, during a call of an application.
-
-        No application is called, and no connection ends, before the scheduled flush.
-        """
+        """Flush all dirty flows but the last one, during a call of an application, without calling any."""
         owner, queue = self._owner, self.queue
         room = queue.limit - queue.sent
         if not owner.isActive or queue.isOver or len(queue.dirty) > room:
@@ -389,11 +375,7 @@ class SendScheduler:
         self._postInside(flows)
 
     def postNow(self, flow: Flow) -> None:
-        """
-        Flush one flow during a call of an application, if the window has room.
-
-        @param flow: a dirty flow that neither ends nor has a producer.
-        """
+        """Flush one flow that neither ends nor has a producer, if the window has room."""
         owner, queue = self._owner, self.queue
         if owner.isActive and not queue.isOver and queue.limit - queue.sent > 0:
             queue.dirty.remove(flow)
@@ -442,7 +424,6 @@ class SendScheduler:
     # Acknowledgements
 
     def poll(self) -> None:
-        """Poll the send completion queue."""
         try:
             self.completed(self._sendQueue.poll(WINDOW))
         except Exception:
@@ -481,7 +462,7 @@ class SendScheduler:
 
     def hasArrived(self, number: int) -> bool:
         """Whether the peer has received the message of this number, and all before it."""
-        if self.placing is not None and self.placing.isPlaced():
+        if self.lane is not None and self.lane.isPlaced():
             return True
         if number > self._acknowledged and not self.queue.isOver:
             self.poll()
@@ -489,16 +470,12 @@ class SendScheduler:
 
     def confirmSoon(self) -> None:
         """Request a completion for each message from now on, because the process stops."""
-        if self.placing is None and not self.queue.isOver:
+        if self.lane is None and not self.queue.isOver:
             self.signalsEach = self.queue.isSignaling = True
             self._sendReader.start()
 
     def handOver(self, other: SendScheduler) -> dict[Any, list[Unacknowledged]]:
-        """
-        Move pending calls to the scheduler of another link, because this link has failed.
-
-        @return: unacknowledged messages, by flow.
-        """
+        """Move pending calls to another link after a failure; return unacknowledged messages, by flow."""
         try:
             for completion in self._sendQueue.poll(self.queue.sent + 1):
                 if completion.status:

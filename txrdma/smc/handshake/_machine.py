@@ -100,50 +100,49 @@ Event = Union[Proposed, Accepted, Confirmed, FellBack, ApplicationData, Failed]
 
 
 class _Inputs(Protocol):
-    """The inputs of a CLC handshake's state machine: all that can happen to the handshake."""
+    """The inputs of a CLC handshake's state machine."""
 
     def proposal(self) -> None:
         """The peer sent a Proposal (RFC 7609, A.2.1)."""
 
     def reply(self) -> None:
-        """The message came that is waited for: Accept, or Confirm."""
+        """The peer sent the expected Accept or Confirm."""
 
     def declined(self, decline: Decline) -> None:
         """The peer sent a Decline (RFC 7609, A.2.4)."""
 
     def stray(self, error: WireError) -> None:
-        """A message came that has no place here, or bytes that are none."""
+        """An unexpected message was received, or bytes that are not CLC."""
 
     def answer(self, message: Accept | Confirm, now: float) -> None:
-        """Our end agrees to SMC-R, by this Accept or Confirm."""
+        """The local end agrees to SMC-R, by this Accept or Confirm."""
 
     def decline(self, diagnosis: Diagnosis, now: float) -> None:
-        """Our end declines SMC-R, for this reason."""
+        """The local end declines SMC-R, for this reason."""
 
     def established(self) -> None:
         """The link carries the connection: the handshake has succeeded."""
 
     def expired(self, now: float) -> None:
-        """The deadline of the handshake's state is over."""
+        """The deadline of the current state has passed."""
 
     def ended(self) -> None:
-        """The TCP connection brings nothing more: the peer has ended it."""
+        """The peer has closed the TCP connection."""
 
     def withdrawn(self) -> None:
-        """The client that was announced goes on without SMC."""
+        """The announced client continues without SMC."""
 
 
 class _Core:
     """
     The data that transitions of a handshake act on.
 
-    @ivar buffer: bytes of TCP, from the message on that is being dealt with.
-    @ivar whole: how long that message is.
+    @ivar buffer: received bytes, from the current message on; C{whole}: length of that message.
     @ivar listening: bytes are read as CLC; otherwise they wait for a decision.
-    @ivar announced: the peer speaks SMC, somebody said.
-    @ivar sniffing: nothing else is known of the peer.
-    @ivar mayCross: CLC of the peer's may be under way, although nobody waits for it.
-    @ivar version: of SMC, that the two ends speak, as far as they have spoken.
+    @ivar announced: the peer is known to support SMC.
+    @ivar sniffing: nothing was received from the peer yet.
+    @ivar mayCross: unexpected CLC of the peer may be in flight.
+    @ivar version: version of SMC-R that both ends use, as far as it is known.
     """
 
     def __init__(self, announced: bool, peerID: bytes, version: int) -> None:
@@ -167,7 +166,7 @@ class _Core:
         self.deadline = until
 
     def pause(self) -> None:
-        """Leave the bytes of TCP unread, without a deadline, until somebody decides how to go on."""
+        """Leave received bytes in TCP, without a deadline, until C{accept}, C{confirm} or C{decline}."""
         self.listening = False
         self.deadline = None
 
@@ -176,7 +175,7 @@ class _Core:
         self.done = True
 
     def consume(self) -> None:
-        """The message has been dealt with."""
+        """Remove the processed message from the input."""
         self.sniffing = False
         del self.buffer[: self.whole]
         self.whole = 0
@@ -192,24 +191,24 @@ class _Core:
     def fallBack(
         self, reason: Diagnosis, peerDiagnosis: Diagnosis | None = None, outOfSync: bool = False
     ) -> None:
-        """TCP it is, from the next byte on."""
+        """Fall back to TCP from the next byte on."""
         self.finish()
         self.fellBack = True
         self.pending.append(FellBack(reason, peerDiagnosis, self.rest(), outOfSync))
 
     def giveUp(self, now: float) -> None:
-        """The peer took too long, perhaps only that: it reads our Decline before anything behind it."""
+        """Decline because of a timeout; a slow peer reads the Decline before later bytes."""
         self.decline(Diagnosis.TIMEOUT_CL, now + LATE_DECLINE_TIMEOUT)
 
     def decline(self, diagnosis: Diagnosis, until: float) -> None:
-        """TCP it is; until the peer has heard of that it may send more CLC."""
+        """Decline, and fall back to TCP; until the peer has read that, it may send more CLC."""
         self.send(Decline.inVersion(self.version, self.peerID, diagnosis))
         self.fellBack = True
         self.pending.append(FellBack(diagnosis, None, b""))
         self.wait(until)
 
     def letPass(self) -> None:
-        """No CLC crosses any more: the rest is the application's."""
+        """Pass all further bytes to the application: no more CLC can arrive."""
         self.finish()
         if self.buffer:
             self.pending.append(ApplicationData(self.rest()))
@@ -226,10 +225,8 @@ _Machine = Callable[[_Core], _Inputs]
 @lru_cache(2)
 def _machine(server: bool) -> _Machine:
     """
-    The states of one end.
-
-    Server: sniffing, deciding, waiting (for Confirm), linking. Client: waiting (for Accept), deciding,
-    linking.
+    The states of a server (sniffing, deciding, waiting for Confirm, linking) or a client (waiting for Accept,
+    deciding, linking).
     """
     builder = machineBuilder(_Inputs, _Core)
     first, second = ("sniffing", "waiting") if server else ("waiting", "sniffing")
@@ -317,7 +314,7 @@ def _machine(server: bool) -> _Machine:
         if core.announced:
             declineLate(inputs, core, diagnosis, now)
         else:
-            core.fallBack(diagnosis)  # who knows that the peer speaks CLC?
+            core.fallBack(diagnosis)  # the peer may not support CLC
 
     def crossed(inputs: _Inputs, core: _Core) -> None:
         core.consume()
@@ -369,9 +366,7 @@ class _Handshake:
     _reply: type[Accept] | type[Confirm]
 
     isJoining: bool = False
-    """
-    The client joins a link group that there is: once it has confirmed it is on SMC-R, and never back on TCP.
-    """
+    """The client joins an existing link group: after its Confirm it never uses TCP."""
 
     def __init__(self, machine: _Machine, announced: bool, peerID: bytes, version: int) -> None:
         self._core = _Core(announced, peerID, version)
@@ -379,7 +374,7 @@ class _Handshake:
 
     @property
     def done(self) -> bool:
-        """Whether the handshake is over: bytes that TCP brings from now on are not read as CLC."""
+        """Whether the handshake has ended: further bytes are not CLC."""
         return self._core.done
 
     @property
@@ -389,12 +384,12 @@ class _Handshake:
 
     @property
     def mayCross(self) -> bool:
-        """Late CLC may precede the TCP data; L{txrdma.smc.wire.clc.LateCLCFilter} strips it."""
+        """Whether late CLC may precede the TCP data; L{txrdma.smc.wire.clc.LateCLCFilter} strips it."""
         return self._core.mayCross
 
     @property
     def isFull(self) -> bool:
-        """Whether so many bytes wait for a decision that TCP should bring nothing more for now."""
+        """Whether reading must pause, because too many bytes wait for a decision."""
         core = self._core
         return not core.listening and not core.done and len(core.buffer) >= MAX_LENGTH
 
@@ -421,11 +416,7 @@ class _Handshake:
         self._inputs.established()
 
     def decline(self, diagnosis: Diagnosis, now: float) -> None:
-        """
-        Decline SMC: use TCP. Legal at any time before C{established}.
-
-        @param diagnosis: the reason; C{SYNCERR} asks the peer to forget the link group that it meant.
-        """
+        """Decline SMC before C{established}; C{SYNCERR} asks the peer to forget the link group."""
         self._inputs.decline(diagnosis, now)
         self._read(now)
         self.expired(now)
@@ -452,11 +443,7 @@ class _Handshake:
             self._heedDecline()
 
     def _heedDecline(self) -> None:
-        """
-        Read a Decline while our end decides, when nothing else is read: the peer speaks TCP from there on.
-
-        A Confirm that our end sent behind it would tell the peer that we are on SMC-R.
-        """
+        """Read a Decline while the local end decides: sending a Confirm after it would contradict it."""
         core = self._core
         with suppress(WireError):
             size, message = decodeFirst(core.buffer)
@@ -536,10 +523,10 @@ class ServerHandshake(_Handshake):
 
     def decline(self, diagnosis: Diagnosis, now: float) -> None:
         """
-        Decline SMC: use TCP. Legal at any time before C{established}.
+        Decline SMC before C{established}.
 
-        A client that has confirmed a link group that there was is on SMC-R by then: it has perhaps said all,
-        and gone, and would not hear a Decline. Its connection ends with an error.
+        A client that has confirmed an existing link group uses SMC-R already, and may not read a Decline: its
+        connection ends with an error.
         """
         if self._isConfirmed and self.isJoining and not self._core.done:
             self._core.fail(WireError("CLC", 4, f"a client is on SMC-R, which we decline: {diagnosis.name}"))
@@ -565,11 +552,7 @@ class ServerHandshake(_Handshake):
 
 
 class ClientHandshake(_Handshake):
-    """
-    The client's end of a CLC handshake.
-
-    @param offer: its Proposal is in C{outgoing} at once.
-    """
+    """The client's end of a CLC handshake; the Proposal is in C{outgoing} immediately."""
 
     _reply = Accept
 
@@ -584,7 +567,7 @@ class ClientHandshake(_Handshake):
         if now < self._until or message.firstContact:
             self._inputs.answer(message, now)
             self._read(now)
-        else:  # who joins a group is on SMC-R by a Confirm, and would hear of no Decline under way
+        else:  # a client that joins a group uses SMC-R after its Confirm, and reads no Decline
             self.decline(Diagnosis.TIMEOUT_CL, now)
 
     def _proposed(self, proposal: Proposal, now: float) -> None:

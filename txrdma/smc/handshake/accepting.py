@@ -31,21 +31,13 @@ def _meansMemory(proposal: Proposal) -> bool:
 
 
 class HandshakeCount:
-    """
-    Number of handshakes in progress on a listener. Clients that have not announced SMC are not counted.
-
-    @ivar present: the number.
-    """
+    """The number of handshakes of announced clients in progress on a listener."""
 
     present = 0
 
 
 class ServerNegotiation(Negotiation):
-    """
-    The server's side of a handshake with a client that supports SMC, or may support it.
-
-    @ivar _arrival: signal of the client; None if there is none.
-    """
+    """The server's side of a handshake with a client that supports SMC, or may support it."""
 
     role = Role.SERVER
     _group: Group | None = None
@@ -86,11 +78,7 @@ class ServerNegotiation(Negotiation):
             super().readConnectionLost()
 
     def _enter(self) -> bool:
-        """
-        Count the handshake, once the client has announced or sent a Proposal.
-
-        @return: False if there are too many.
-        """
+        """Count the handshake, once the client has announced it or proposed; False if there are too many."""
         if not self._isInside and self._count.present < self._options.handshakes:
             self._isInside = True
             self._count.present += 1
@@ -139,9 +127,7 @@ class ServerNegotiation(Negotiation):
     async def _place(
         self, groups: LinkGroups, proposal: Proposal, choice: Choice
     ) -> tuple[Group, bool, Element]:
-        """
-        Find a group for the client and reserve a ring; return the group, whether it is new, and the ring.
-        """
+        """Find a group for the client, and reserve a ring; return group, whether it is new, and ring."""
         options, witness = self._options, self._peer.witness
         while True:
             group, isNew = await groups.forProposal(proposal, choice, witness, self._terms)

@@ -4,10 +4,9 @@ The carrier of an endpoint's connections, as its options choose it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-from zope.interface import implementer
 
 from twisted.logger import Logger
 
@@ -16,33 +15,11 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.signalling.approaching import LocalApproach
-from txrdma.smc.signalling.interfaces import ICarrier
+from txrdma.smc.signalling.interfaces import Carrier, IClientSignal, IListenerSignal
 from txrdma.smc.signalling.local import Announcements
 from txrdma.smc.terms.options import Options
 
 _rateLimited = RateLimitedLogger(Logger())
-
-
-@implementer(ICarrier)
-class LocalCarrier:
-    """Announces connections within this host by a UNIX socket: L{txrdma.smc.signalling.local}."""
-
-    def __init__(self, reactor: Any, takesTCP: bool, anybody: bool) -> None:
-        """
-        @param takesTCP: connections on plain TCP will do.
-        @param anybody: processes of other users may announce connections, too.
-        """
-        self._reactor = reactor
-        self._takesTCP = takesTCP
-        self._acceptsOtherUsers = anybody
-
-    def approach(self) -> LocalApproach:
-        """The approach of one connection of a client."""
-        return LocalApproach(self._reactor, self._takesTCP)
-
-    def reception(self, room: int) -> Announcements:
-        """The reception of a listener with room for so many connections that wait."""
-        return Announcements(self._reactor, self._acceptsOtherUsers, room)
 
 
 def reachesOthers(options: Options) -> bool:
@@ -50,31 +27,39 @@ def reachesOthers(options: Options) -> bool:
     return options.device != "auto" or realPorts.isAny()
 
 
-def carrierFor(reactor: Any, options: Options) -> ICarrier:
-    """
-    The carrier by which an endpoint with these options finds out whether its peers speak SMC.
-
-    Carriers that most endpoints do without are imported when one is wanted.
-    """
+def carrierFor(reactor: Any, options: Options) -> Carrier:
+    """The carrier for an endpoint with these options; rarely used modules are imported on demand."""
     takesTCP = options.fallback
-    local = LocalCarrier(reactor, takesTCP, anybody=options.device != "auto")
-    carrier: ICarrier = local
-    directory = options.meetingDirectory
-    if directory:
-        from txrdma.smc.signalling.netns import NeighbourCarrier
+    anybody = options.device != "auto"  # other users may connect where the device was chosen by hand
+    approach: Callable[[], IClientSignal] = partial(LocalApproach, reactor, takesTCP)
+    reception: Callable[[int], IListenerSignal] = partial(Announcements, reactor, anybody)
+    if options.meetingDirectory:
+        from txrdma.smc.signalling.neighbours import NeighbourAnnouncements
+        from txrdma.smc.signalling.netns import NeighbourApproach
         from txrdma.unix.places import SocketDirectory
 
-        carrier = NeighbourCarrier(reactor, takesTCP, local.reception, SocketDirectory(directory))
+        directory = SocketDirectory(options.meetingDirectory)
+        approach = partial(NeighbourApproach, reactor, takesTCP, directory)
+        reception = partial(NeighbourAnnouncements, reactor, anybody, directory)
+    carrier = Carrier(approach, reception)
     if options.option and reachesOthers(options):
         from txrdma.smc.signalling.option.shared import sharedOption
-        from txrdma.smc.signalling.tcpoption import MarkedCarrier
+        from txrdma.smc.signalling.tcpoption import MarkedApproach, MarkedReception
 
+        option = sharedOption(reactor)
         isServed = realPorts.isAny if options.device == "auto" else partial(_opens, reactor, options.device)
-        carrier = MarkedCarrier(reactor, takesTCP, sharedOption(reactor), isServed, carrier)
+        local = carrier
+        carrier = Carrier(
+            lambda: MarkedApproach(reactor, takesTCP, option, isServed, local.approach()),
+            lambda room: MarkedReception(option, isServed, local.reception(room)),
+        )
     if options.agreed:
-        from txrdma.smc.signalling.configured import AgreedCarrier
+        from txrdma.smc.signalling.configured import AgreedApproach, AgreedReception
 
-        carrier = AgreedCarrier(reactor, takesTCP, carrier)
+        announced = carrier.reception
+        return Carrier(
+            partial(AgreedApproach, reactor, takesTCP), lambda room: AgreedReception(announced(room))
+        )
     return carrier
 
 

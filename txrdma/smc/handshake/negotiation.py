@@ -47,7 +47,6 @@ _rateLimited = RateLimitedLogger(_log)
 
 @lru_cache(1)
 def hostName() -> bytes:
-    """The name of this host, which version 2 sends in a first contact."""
     return os.uname().nodename.encode("ascii", "replace")
 
 
@@ -92,9 +91,6 @@ class Negotiation(Protocol):
         build: Callable[[], IProtocol | None],
         use: Use | None = None,
     ) -> None:
-        """
-        @param use: use of the reactor held for this connection; None: hold a new one.
-        """
         self._reactor: IReactorTime = reactor
         self._options = options
         self._outcomes = outcomes
@@ -194,9 +190,7 @@ class Negotiation(Protocol):
         self._timer = self._reactor.callLater(0, self._expired)
 
     def _send(self, data: bytes) -> None:
-        """
-        Write a message to the socket at once: after a Confirm, the connection may end in this iteration.
-        """
+        """Write a message immediately: after a Confirm, the connection may end in this iteration."""
         transport = self.transport
         if not transport.dataBuffer and not transport._tempDataLen:
             sent = transport.writeSomeData(data)
@@ -389,11 +383,7 @@ class Negotiation(Protocol):
         return GroupTerms(self._options.maxgroups, self._options.keepalive)
 
     def _localDevice(self) -> str:
-        """
-        Device string of the software device that shares memory with the peer.
-
-        @raise Refused: the peer is another user.
-        """
+        """The device string for shared memory with the peer; raises L{Refused} for another user."""
         if self._peer.directory:
             return f"{LOCAL_DEVICE}:runtime={quoteStringArgument(self._peer.directory)}"
         if self._peer.user != os.geteuid():
@@ -401,12 +391,7 @@ class Negotiation(Protocol):
         return LOCAL_DEVICE
 
     def _ways(self, isLocal: bool = False) -> tuple[LinkGroups, tuple[Candidate, ...]]:
-        """
-        Choose the device for this connection; return its link groups and the local candidates.
-
-        @param isLocal: the peer has chosen shared memory.
-        @raise Refused: no device reaches the peer.
-        """
+        """Choose the device for this connection; return link groups and candidates. Raises L{Refused}."""
         device = self._options.device
         if device == "auto":
             real = None if isLocal else self._hardwareGroups()
@@ -417,9 +402,7 @@ class Negotiation(Protocol):
         return groups, groups.candidates
 
     def _hardwareGroups(self) -> tuple[LinkGroups, tuple[Candidate, ...]] | None:
-        """
-        Link groups and candidates of the RDMA port at the interface of the TCP connection; None without one.
-        """
+        """Link groups and candidates of the RDMA port at the connection's interface, or None."""
         if not realPorts.isAny():
             return None
         own, place = self._peer.own, self._peer.place
@@ -438,11 +421,7 @@ class Negotiation(Protocol):
         return (groups, candidates) if candidates else None
 
     def _groupsOf(self, device: str) -> LinkGroups:
-        """
-        Open a device if necessary, and return its link groups.
-
-        @raise Refused: the device can't be opened.
-        """
+        """The link groups of a device, opened if necessary; raises L{Refused}."""
         try:
             return linkGroups(self._reactor, device)
         except (RDMAError, OSError) as error:

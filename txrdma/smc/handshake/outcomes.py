@@ -18,12 +18,7 @@ _rateLimited = RateLimitedLogger(_log, seconds=3600.0)
 
 
 class NotSMC(Refused, ConnectError):
-    """
-    The connection can't use SMC-R, and C{fallback=no} forbids plain TCP.
-
-    @ivar reason: the reason.
-    @ivar peerDiagnosis: the peer's reason, if it declined.
-    """
+    """The connection can't use SMC-R for this reason, and C{fallback=no} forbids plain TCP."""
 
     def __init__(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None) -> None:
         text = f"no SMC-R, and no fallback to TCP is allowed: {diagnosisName(reason)}"
@@ -40,16 +35,9 @@ class NotSMC(Refused, ConnectError):
 
 
 class Outcomes:
-    """
-    Logs the outcome of an endpoint's connections: the first of each kind, then a count once an hour.
-
-    The limit is per name, so it does not matter whether connections share an instance.
-    """
+    """Logs the outcome of connections by name: the first of each kind, then a count once an hour."""
 
     def __init__(self, where: str) -> None:
-        """
-        @param where: name of the connections, such as C{"connection to 127.0.0.1:80"}.
-        """
         self._where = where
 
     def fellBack(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None, allowed: bool) -> None:
@@ -66,7 +54,6 @@ class Outcomes:
         )
 
     def established(self, version: int, device: str, route: str) -> None:
-        """Record that a connection uses this version of SMC-R; 0: unknown."""
         _rateLimited.info(
             (self._where, version, device, route),
             "{where}: {what} by {device}, {route}",

@@ -38,10 +38,9 @@ class _Reactor(IReactorFDSet, IReactorTime):
 
 class _Leftover:
     """
-    Bytes that were read before the protocol was connected.
+    Bytes read before the protocol was connected, which the first C{doRead} delivers.
 
-    The first C{doRead} delivers them, so that pausing, TLS and ordering work as usual. It is called from
-    here, since the socket may never become readable again.
+    It is called from here, since the socket may never become readable again.
     """
 
     def __init__(self, transport: Connection, data: bytes) -> None:
@@ -66,7 +65,6 @@ class _Leftover:
             callWithContext({"system": transport.logstr}, self._read)
 
     def _read(self) -> None:
-        """Call C{doRead} as the reactor does."""
         try:
             self._transport.doRead()
         except BaseException:
@@ -81,11 +79,7 @@ class _Leftover:
 
 
 class _CLCStripper:
-    """
-    Strips late CLC messages from the TCP stream before the application sees it.
-
-    It replaces the method that gets bytes from the socket, so that it works below TLS, too.
-    """
+    """Strips late CLC messages from the TCP stream, by a method of the socket below TLS."""
 
     def __init__(self, transport: Connection, foreign: Foreign) -> None:
         self._transport = transport
@@ -127,8 +121,8 @@ def runOnTCP(
     """
     Connect a protocol to the TCP transport of a handshake.
 
-    @param leftover: received bytes that belong to the protocol.
-    @param foreign: recognizes late CLC messages among the next bytes; None if there can be none.
+    @param leftover: received bytes of the protocol.
+    @param foreign: recognizes late CLC; None if there can be none.
     """
     markTCP(transport, role, reason, peerDiagnosis)
     _holdPresence(transport)

@@ -58,9 +58,6 @@ class ClientNegotiation(Negotiation):
         use: Use | None = None,
         finished: Deferred[IProtocol] | None = None,
     ) -> None:
-        """
-        @param finished: fires with the user's protocol; its canceller must call C{cancel}.
-        """
         super().__init__(reactor, options, outcomes, build, use)
         self._finished: Deferred[IProtocol] = finished or Deferred(lambda _: self.cancel())
         self._manager: LinkGroups | None = None
@@ -90,11 +87,7 @@ class ClientNegotiation(Negotiation):
             self._approach.decideNow()
 
     def readConnectionLost(self) -> None:
-        """
-        Handle a FIN of the server, which may have sent everything by SMC-R already.
-
-        Before the listener's signal, the protocol is connected on plain TCP, and sees the end there.
-        """
+        """Handle a FIN of the server, which may have sent everything by SMC-R; before its signal, use TCP."""
         if self._approach is not None:
             self._hasEnded = True
             self._runOnTCP(Diagnosis.PEERNOSMC, None, self._held)

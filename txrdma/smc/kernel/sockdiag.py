@@ -88,11 +88,7 @@ class Buffers:
 
     @classmethod
     def decode(cls, data: bytes) -> Buffers:
-        """
-        Decode the value of the attribute.
-
-        @raise WireError: it is truncated.
-        """
+        """Decode the value of the attribute; raises L{WireError}."""
         if len(data) < _SIZES.size + 4 * _CURSOR.size:
             raise WireError("smc_diag_conninfo", len(data), "it is truncated")
         cursors = (
@@ -121,11 +117,7 @@ class LinkGroup:
 
     @classmethod
     def decode(cls, data: bytes) -> LinkGroup:
-        """
-        Decode the value of the attribute.
-
-        @raise WireError: it is truncated, or a GID is malformed.
-        """
+        """Decode the value of the attribute; raises L{WireError}."""
         if len(data) < _GROUP.size:
             raise WireError("smc_diag_lgrinfo", len(data), "it is truncated")
         device, port, gid, peerGID, role = _GROUP.unpack_from(data)
@@ -160,11 +152,7 @@ class KernelSocket:
 
     @classmethod
     def decode(cls, payload: bytes) -> KernelSocket:
-        """
-        Decode a message of sock_diag.
-
-        @raise WireError: it is truncated, or contains a wrong length.
-        """
+        """Decode a message of sock_diag; raises L{WireError}."""
         if len(payload) < _ANSWER.size:
             raise WireError("smc_diag_msg", len(payload), "it is truncated")
         state, mode, _user, inode = _ANSWER.unpack_from(payload)
@@ -194,9 +182,8 @@ def dumpRequest() -> bytes:
 
 def decodeReply(datagram: bytes) -> tuple[list[KernelSocket], bool]:
     """
-    Decode one datagram of the kernel's reply.
+    Decode one datagram of the kernel's reply: the sockets, and whether the reply is complete.
 
-    @return: the sockets, and whether the reply is complete.
     @raise OSError: the kernel's error; C{ENOENT} without the module C{smc_diag}.
     @raise WireError: the datagram is malformed.
     """
@@ -212,12 +199,7 @@ def decodeReply(datagram: bytes) -> tuple[list[KernelSocket], bool]:
 
 
 def kernelSockets() -> Iterator[KernelSocket]:
-    """
-    Iterate over all SMC sockets of this network namespace.
-
-    @raise OSError: the kernel's error.
-    @raise WireError: the reply is malformed.
-    """
+    """All SMC sockets of this network namespace; raises OSError or L{WireError}."""
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
     with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as netlink:
         netlink.setblocking(False)  # the kernel queues each part of the reply before recv

@@ -32,10 +32,9 @@ _ADVICE: Final = "this kernel offers no SMC sockets (AF_SMC); as root, load its 
 
 def smcSocket(family: int) -> socket.socket:
     """
-    Create a non-blocking SMC stream socket.
+    Create a non-blocking SMC stream socket of an address family.
 
-    @param family: the family of its addresses, C{AF_INET} or C{AF_INET6}.
-    @raise OSError: this failed; with C{EAFNOSUPPORT} the message says how to load the kernel's module.
+    @raise OSError: with C{EAFNOSUPPORT} the message says how to load the kernel's module.
     """
     try:
         created = socket.socket(AF_SMC, socket.SOCK_STREAM, _PROTOCOLS[socket.AddressFamily(family)])

@@ -51,17 +51,9 @@ _MAX_POLL: Final = 0.1
 
 
 class EndpointPolicy:
-    """
-    What the connections of an endpoint share: whether they may fall back, and the log.
-
-    @ivar fallback: whether plain TCP is allowed.
-    """
+    """The log of an endpoint's connections, and whether they may fall back to TCP (C{fallback})."""
 
     def __init__(self, name: str, fallback: bool) -> None:
-        """
-        @param name: name of the connections in the log.
-        @param fallback: whether plain TCP is allowed.
-        """
         self.fallback = fallback
         self._outcomes = Outcomes(name)
         self._logged: set[bool] = set()
@@ -92,11 +84,7 @@ def _closeInThread(connected: socket.socket) -> None:
 
 @implementer(ISMCTransport)
 class KernelConnection(Connection):
-    """
-    A connection on an SMC socket of the kernel, as a TCP transport of Twisted.
-
-    @ivar smc: see L{ISMCTransport}.
-    """
+    """A connection on an SMC socket of the kernel, as a TCP transport of Twisted."""
 
     smc: KernelStatus
     _use: Use | None = None
@@ -147,7 +135,6 @@ class KernelConnection(Connection):
             super()._closeSocket(orderly)  # type: ignore[no-untyped-call]  # Twisted's
 
     def connectionLost(self, reason: Failure) -> None:
-        """See L{twisted.internet.tcp.Connection}."""
         poll, self._poll = self._poll, None
         if poll is not None and poll.active():
             poll.cancel()
@@ -166,7 +153,6 @@ class KernelClient(KernelConnection, Client):
     connector: KernelConnector
 
     def createInternetSocket(self) -> socket.socket:
-        """Create the socket."""
         return smcSocket(self.addressFamily)
 
     def connectionLost(self, reason: Failure) -> None:
@@ -193,11 +179,7 @@ class KernelClient(KernelConnection, Client):
 
 
 class KernelConnector(Connector):
-    """
-    Connects with L{KernelClient}.
-
-    @ivar policy: shared by the connections of an endpoint.
-    """
+    """Connects with L{KernelClient}, by the policy of an endpoint."""
 
     policy: EndpointPolicy
 
@@ -224,18 +206,13 @@ class KernelServer(KernelConnection, Server):
 
 
 class KernelPort(Port):
-    """
-    A listening port.
-
-    @ivar policy: shared by its connections.
-    """
+    """A listening port, with the policy of its connections."""
 
     transport = KernelServer  # type: ignore[assignment]  # Port declares Server
     policy: EndpointPolicy
     _use: Use | None = None
 
     def createInternetSocket(self) -> socket.socket:
-        """Create the socket."""
         made = smcSocket(self.addressFamily)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return made
@@ -275,7 +252,6 @@ def dial(
     timeout: float,
     bindAddress: Any,
 ) -> IConnector:
-    """Connect like C{connectTCP} of the reactor."""
     connector = KernelConnector(host, port, factory, timeout, bindAddress, reactor)
     connector.policy = policy
     connector.connect()
@@ -285,7 +261,6 @@ def dial(
 def listen(
     reactor: Any, fallback: bool, port: int, factory: IProtocolFactory, backlog: int, interface: str
 ) -> Port:
-    """Listen like C{listenTCP} of the reactor."""
     listening = KernelPort(port, factory if fallback else SMCOnly(factory), backlog, interface, reactor)
     listening.startListening()
     host = listening.getHost()  # type: ignore[no-untyped-call]  # Twisted's
@@ -300,12 +275,6 @@ class KernelBackend:
     def connect(
         self, reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
     ) -> Deferred[IProtocol]:
-        """
-        Connect to a host and a port. The Deferred fires after the SMC handshake.
-
-        Fails like TCP, with C{ConnectBindError} if the kernel has no SMC sockets, and with
-        L{txrdma.smc.handshake.outcomes.NotSMC} if the connection fell back to TCP and that is not allowed.
-        """
         control.appear(reactor, report)
         policy = EndpointPolicy(f"connection to {host}:{port}", options.fallback)
         endpoint = endpointTo(reactor, host, port, options, partial(dial, reactor, policy))
@@ -320,11 +289,5 @@ class KernelBackend:
         factory: IProtocolFactory,
         options: Options,
     ) -> IListeningPort:
-        """
-        Listen on a port.
-
-        @param interface: a local address; empty for all interfaces.
-        @raise CannotListenError: as for TCP, and if the kernel has no SMC sockets.
-        """
         control.appear(reactor, report)
         return cast(IListeningPort, listen(reactor, options.fallback, port, factory, backlog, interface))

@@ -1,8 +1,7 @@
 """
-The client's side of the C{local} carrier, for one connection: announced before it is made.
+The client's side of the C{local} carrier for one connection, which is announced before it is made.
 
-See L{txrdma.smc.signalling.local} for what the two sides say to each other. Where announcing fails, the
-connection is made without.
+L{txrdma.smc.signalling.local} describes the protocol. Where announcing fails, the connection is made without.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ from txrdma.unix.sockets import Credentials, Reactor
 
 _ATTEMPTS: Final = 16
 """
-Connections to announce before one is made that is not: another one had the port that was drawn.
-
-With a thousand connections to one listener that is one draw in thirty: three attempts were too few for one
-connection in some ten thousand.
+Most announcements of a connection whose port is in use by another; with a thousand connections one port in
+thirty is.
 """
 
 _TAKEN: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
@@ -36,11 +33,7 @@ _TAKEN: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 @implementer(IClientSignal)
 class LocalApproach:
-    """
-    A connection that is announced to a listener on this host.
-
-    @ivar announcement: what the listener was told of the present socket, None when nobody could be told.
-    """
+    """A connection that is announced to a listener on this host, if there is one."""
 
     isSMC = False
     isAwaited = False
@@ -48,9 +41,7 @@ class LocalApproach:
     user: int | None = None
 
     def __init__(self, reactor: Reactor, takesTCP: bool) -> None:
-        """
-        @param takesTCP: plain TCP will do; otherwise a listener that was silent is asked again.
-        """
+        """@param takesTCP: plain TCP is allowed; otherwise even a listener that was silent is asked."""
         self._reactor = reactor
         self._takesTCP = takesTCP
         self._attempts = 0
@@ -58,12 +49,12 @@ class LocalApproach:
         self.announcement: Announcement | None = None
 
     def prepare(self, client: IDialing, proceed: Callable[[], None]) -> None:
-        """Announce the connection if somebody should hear it; it may be made when there is room for it."""
+        """Announce the connection if there is a listener to inform."""
         if self._attempts == _ATTEMPTS or not self._announce(client, proceed):
             proceed()
 
     def _announce(self, client: IDialing, proceed: Callable[[], None]) -> bool:
-        """Begin to announce the connection; False when nobody is there to hear it."""
+        """Begin to announce the connection; False without a listener to inform."""
         self._attempts += 1
         target = client.target
         silent, now = silentPeers(self._reactor), self._reactor.seconds()
@@ -75,11 +66,11 @@ class LocalApproach:
         return self._announceBy(channel, client, proceed)
 
     def _seek(self, client: IDialing, proceed: Callable[[], None]) -> bool:
-        """Look elsewhere for a listener that should hear of the connection; False if there is none."""
+        """Search for a listener elsewhere; False without one."""
         return False
 
     def _announceBy(self, channel: Channel, client: IDialing, proceed: Callable[[], None]) -> bool:
-        """Announce the connection to the listener at the end of a channel; False when it can't be."""
+        """Announce the connection on a channel; False when that is impossible."""
         target = client.target
         silentPeers(self._reactor).ask(target, self._reactor.seconds())
         try:
@@ -96,8 +87,11 @@ class LocalApproach:
         return True
 
     @property
+    def directory(self) -> str:
+        return "" if self.announcement is None else self.announcement.directory
+
+    @property
     def isExpected(self) -> bool:
-        """Whether the listener has said that it expects the connection."""
         return self.announcement is not None and self.announcement.user >= 0
 
     def _answered(self, announcement: Announcement, client: IDialing, proceed: Callable[[], None]) -> None:
@@ -105,12 +99,12 @@ class LocalApproach:
             self.prepare(client, proceed)  # another one may listen there by now
         elif announcement.wasRefused and self._isBound:
             self._isBound = False
-            client.renew()  # somebody has drawn the same port
+            client.renew()  # another process announced the same port
         else:
             proceed()
 
     def failed(self, error: object) -> bool:
-        """Let the listener wait no more; if it is the port's fault, there are others."""
+        """End the announcement; another port is tried if this one was in use."""
         announcement, self.announcement = self.announcement, None
         if announcement is not None:
             announcement.forget()
@@ -119,7 +113,7 @@ class LocalApproach:
         return isOurs
 
     def ask(self, transport: Connection, told: Callable[[], None]) -> None:
-        """Wait until the listener has said that it accepted this very connection."""
+        """Wait until the listener has accepted this connection."""
         announcement = self.announcement
         if announcement is None or not self.isExpected:
             told()
@@ -133,11 +127,10 @@ class LocalApproach:
         announcement.then(heard)
 
     def decideNow(self) -> None:
-        """Give the listener up: it was somebody else who sent bytes."""
+        """End the announcement: another process than the listener sent bytes."""
         if self.announcement is not None:
             self.announcement.close()
 
     def close(self) -> None:
-        """Let the listener wait no more, and call nobody. Twice is fine."""
         if self.announcement is not None:
             self.announcement.forget()

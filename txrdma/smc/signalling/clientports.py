@@ -38,10 +38,9 @@ def _clientPorts() -> tuple[range, frozenset[int]]:
 
 def bindSomewhere(sock: socket.socket, host: str, avoid: int) -> None:
     """
-    Bind to a port of this address that may be in use by connections to elsewhere.
+    Bind to a local port, perhaps one with connections to other addresses; raises OSError.
 
-    @param avoid: not this port: a client that connects to its own port is connected with itself.
-    @raise OSError: there is none.
+    @param avoid: a port that would connect the client with itself.
     """
     address: tuple[Any, ...] = (host, 0)
     if sock.family != socket.AF_INET:  # the interface of a link-local address

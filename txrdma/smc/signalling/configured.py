@@ -1,5 +1,5 @@
 """
-The C{agreed} carrier: both ends were configured to speak SMC (C{peer=smc}), and nobody needs to be asked.
+The C{agreed} carrier: both ends were configured to speak SMC (C{peer=smc}).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from zope.interface import implementer
 
 from twisted.internet.tcp import Connection
 
-from txrdma.smc.signalling.interfaces import ICarrier, IClientSignal, IDialing, IListenerSignal, IServerSignal
+from txrdma.smc.signalling.interfaces import IClientSignal, IDialing, IListenerSignal, IServerSignal
 from txrdma.smc.signalling.owners import Place, placeOf
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix.sockets import Credentials, Reactor
@@ -19,31 +19,26 @@ from txrdma.unix.sockets import Credentials, Reactor
 
 @implementer(IClientSignal)
 class AgreedApproach:
-    """A connection to a listener that was configured to speak SMC; one that did not of late is not asked."""
+    """A connection to a listener that was configured to speak SMC; SMC is not proposed to a silent one."""
 
     isSMC = False
     isAwaited = True
     isExpected = False
     process: Credentials | None = None
     user: int | None = None
+    directory = ""
 
     def __init__(self, reactor: Reactor, takesTCP: bool) -> None:
-        """
-        @param takesTCP: plain TCP will do; otherwise a listener that was silent is asked again.
-        """
         self._reactor = reactor
         self._takesTCP = takesTCP
 
     def prepare(self, client: IDialing, proceed: Callable[[], None]) -> None:
-        """Let the socket connect as it is."""
         proceed()
 
     def failed(self, error: object) -> bool:
-        """Blame nobody else for a connection that was not made."""
         return False
 
     def ask(self, transport: Connection, told: Callable[[], None]) -> None:
-        """Answer at once, as the endpoint was configured."""
         silent, now = silentPeers(self._reactor), self._reactor.seconds()
         peer = placeOf(transport.getPeer())
         self.isSMC = not (self._takesTCP and silent.isSilent(peer, now))
@@ -52,25 +47,28 @@ class AgreedApproach:
         told()
 
     def decideNow(self) -> None:
-        """Do nothing: nobody was asked."""
+        """Do nothing: there is no pending question."""
 
     def close(self) -> None:
-        """Do nothing: nobody was asked."""
+        """Do nothing: there is no pending question."""
 
 
 @implementer(IServerSignal)
-class AgreedArrival:
-    """A connection of a client that may speak SMC: its first bytes, or their absence, will show."""
+class UnannouncedArrival:
+    """An accepted connection without announcement; C{isSure}: both ends have sent the TCP option."""
 
-    isSure = False
     process: Credentials | None = None
     user: int | None = None
+    directory = ""
+
+    def __init__(self, isSure: bool) -> None:
+        self.isSure = isSure
 
     def expect(self, withdrawn: Callable[[], None]) -> None:
         """Do nothing: the client proposes without being told."""
 
     def refuse(self) -> bool:
-        """Tell the client nothing: there is no way but CLC."""
+        """Return False: the client can be reached by CLC only."""
         return False
 
     def settle(self) -> None:
@@ -79,48 +77,19 @@ class AgreedArrival:
 
 @implementer(IListenerSignal)
 class AgreedReception:
-    """A listener whose clients may all speak SMC, those included that nobody has announced."""
+    """A listener any of whose clients may speak SMC, whether announced or not."""
 
     def __init__(self, announced: IListenerSignal) -> None:
-        """
-        @param announced: knows some of the clients for sure.
-        """
         self._announced = announced
 
     def prepare(self, listening: socket.socket) -> None:
-        """Have the socket prepared for the clients that are known for sure."""
         self._announced.prepare(listening)
 
     def begin(self, place: Place) -> None:
-        """Begin to answer those that announce themselves."""
         self._announced.begin(place)
 
-    def arrived(self, transport: Connection) -> IServerSignal:
-        """An accepted connection's arrival: that of an announced client, or one of which nothing is known."""
-        return self._announced.arrived(transport) or AgreedArrival()
+    def arrived(self, transport: Connection) -> IServerSignal | None:
+        return self._announced.arrived(transport) or UnannouncedArrival(isSure=False)
 
     def stop(self) -> None:
-        """Answer no more clients. Twice is fine."""
         self._announced.stop()
-
-
-@implementer(ICarrier)
-class AgreedCarrier:
-    """Both ends were configured to speak SMC; a server believes announcements, too."""
-
-    def __init__(self, reactor: Reactor, takesTCP: bool, announced: ICarrier) -> None:
-        """
-        @param takesTCP: connections on plain TCP will do.
-        @param announced: the carrier of clients that announce themselves.
-        """
-        self._reactor = reactor
-        self._takesTCP = takesTCP
-        self._announced = announced
-
-    def approach(self) -> AgreedApproach:
-        """The approach of one connection of a client."""
-        return AgreedApproach(self._reactor, self._takesTCP)
-
-    def reception(self, room: int) -> AgreedReception:
-        """The reception of a listener with room for so many connections that wait."""
-        return AgreedReception(self._announced.reception(room))

@@ -10,7 +10,7 @@ from typing import cast
 from twisted.internet.interfaces import IAddress
 from twisted.internet.tcp import Connection
 
-from txrdma.smc.signalling.interfaces import IClientSignal, INeighbour, IServerSignal
+from txrdma.smc.signalling.interfaces import IClientSignal, IServerSignal
 from txrdma.smc.signalling.owners import peerUserByTCP, Place, placeOf
 from txrdma.unix.sockets import Credentials
 
@@ -24,9 +24,6 @@ class PeerIdentity:
     """
 
     def __init__(self, transport: Connection, weListen: bool) -> None:
-        """
-        @param weListen: our end was accepted by a listener.
-        """
         self._transport = transport
         self._weListen = weListen
         self._user: int | None = None
@@ -38,7 +35,7 @@ class PeerIdentity:
 
     @property
     def addresses(self) -> tuple[IAddress, IAddress]:
-        """The addresses of our end and of the other one, for which the system is asked once."""
+        """Local and peer address of the connection, cached."""
         found = self._addresses
         if found is None:
             found = cast(IAddress, self._transport.getHost()), cast(IAddress, self._transport.getPeer())
@@ -47,12 +44,12 @@ class PeerIdentity:
 
     @property
     def own(self) -> Place | None:
-        """Our end's address, None when it is none of TCP."""
+        """Local address; None if it is not a TCP address."""
         return placeOf(self.addresses[0])
 
     @property
     def place(self) -> Place | None:
-        """The other end's address, None when it is none of TCP."""
+        """Peer address; None if it is not a TCP address."""
         place = self._place
         if place is None:
             place = self._place = placeOf(self.addresses[1])
@@ -60,7 +57,7 @@ class PeerIdentity:
 
     @property
     def user(self) -> int | None:
-        """Whom the process there runs as, as far as that is known; None for what is not on this host."""
+        """User of the peer's process; None if unknown, or not on this host."""
         if not self._isKnown:
             self._isKnown = True
             own, place = self.own, self.place
@@ -69,22 +66,16 @@ class PeerIdentity:
         return self._user
 
     def introduce(self, carried: IClientSignal | IServerSignal) -> None:
-        """Take a carrier's word for who is there, as far as it knows."""
+        """Take the peer's identity from a carrier's signal, as far as it is known."""
         self.process = carried.process
         if carried.user is not None:
             self._isKnown = True
             self._user = carried.user
-        neighbour = INeighbour(carried, None)
-        if neighbour is not None:
-            self.directory = neighbour.directory
+        self.directory = carried.directory
 
     @property
     def witness(self) -> Hashable:
-        """
-        The peer's mark, by which it is told from others: its process, its user, or its host; None if unknown.
-
-        Nobody else can join its link group by naming its peer ID, nor retire its links.
-        """
+        """Identity of the peer that other peers can't claim: its process, user, or host; None if unknown."""
         if self.process is not None:
             return self.process
         if self.user is not None:

@@ -17,7 +17,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.internet.tcp import Client, Connection, Connector
 from twisted.python.failure import Failure
 
-from txrdma.smc.signalling.interfaces import ICarrier, IClientSignal, IDialing
+from txrdma.smc.signalling.interfaces import Carrier, IClientSignal, IDialing
 from txrdma.smc.signalling.owners import Place
 
 
@@ -28,11 +28,7 @@ def hasSockets(reactor: object) -> bool:
 
 @implementer(IDialing)
 class DialedClient(Client):
-    """
-    A TCP client whose carrier prepares its socket.
-
-    @ivar approach: the carrier's view of the connection.
-    """
+    """A TCP client whose carrier prepares its socket, by its signal C{approach}."""
 
     approach: IClientSignal | None = None
     _isBegun = False
@@ -60,11 +56,7 @@ class DialedClient(Client):
             self.failIfNotConnected(Failure())
 
     def doConnect(self) -> None:
-        """
-        Connect. On this host that is done at once, and is seen by who asks a second time.
-
-        Otherwise the reactor would be told to wait for that, and would find it done in its next turn.
-        """
+        """Connect. On this host that succeeds at once; the second call detects it without an iteration."""
         if not self._isBegun and hasattr(self, "connector"):
             self._isBegun = True
             with suppress(OSError):  # whatever it is, it is met again
@@ -72,7 +64,7 @@ class DialedClient(Client):
         super().doConnect()  # type: ignore[no-untyped-call]
 
     def failIfNotConnected(self, err: object) -> None:
-        """Fail, but for what the carrier is to blame for: then another socket may do."""
+        """Fail, unless the carrier caused the failure: then try another socket."""
         if self.connected or self.disconnected or not hasattr(self, "connector"):
             return
         if self.approach is not None and self.approach.failed(err):
@@ -81,7 +73,7 @@ class DialedClient(Client):
             super().failIfNotConnected(err)  # type: ignore[no-untyped-call]  # nothing of this is annotated
 
     def renew(self) -> None:
-        """Close the socket, and have another one prepared in its place, in the reactor's next turn."""
+        """Replace the socket by a new one, prepared in the next reactor iteration."""
         self._stopReadingAndWriting()  # type: ignore[no-untyped-call]
         self._isBegun = False
         self.socket.close()
@@ -95,7 +87,6 @@ class DialedClient(Client):
         cast(IReactorTime, self.reactor).callLater(0, self.resolveAddress)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Lose the connection, and the approach with it."""
         approach, self.approach = self.approach, None
         if approach is not None:
             approach.close()
@@ -106,13 +97,9 @@ class DialedClient(Client):
 
 
 class _Connector(Connector):
-    """
-    Makes L{DialedClient}s.
+    """Makes L{DialedClient}s with a carrier."""
 
-    @ivar carrier: the carrier that sees their sockets.
-    """
-
-    carrier: ICarrier
+    carrier: Carrier
 
     def _makeTransport(self) -> Client:
         return DialedClient(  # type: ignore[no-untyped-call]
@@ -122,7 +109,7 @@ class _Connector(Connector):
 
 def dial(
     reactor: Any,
-    carrier: ICarrier,
+    carrier: Carrier,
     host: str,
     port: int,
     factory: ClientFactory[Any],
@@ -138,12 +125,8 @@ def dial(
     return cast(IConnector, connector)
 
 
-def approachOf(transport: Connection, carrier: Callable[[], ICarrier]) -> IClientSignal:
-    """
-    Take the approach of a client's connection, which whoever takes it closes.
-
-    @return: the one that has prepared the connection's socket; a new one of this carrier if none has.
-    """
+def approachOf(transport: Connection, carrier: Callable[[], Carrier]) -> IClientSignal:
+    """Take the approach of a client's connection, or make a new one; the caller closes it."""
     if isinstance(transport, DialedClient) and transport.approach is not None:
         approach, transport.approach = transport.approach, None
         return approach

@@ -72,7 +72,7 @@ def listenerName(place: Place) -> str:
 
 
 def candidateNames(target: Place) -> tuple[str, ...]:
-    """Under which names the listener that accepts connections to a place may be found, likeliest first."""
+    """Names under which the listener at an address may be found, likeliest first."""
     names = [listenerName(target), listenerName(Place("::", target.port))]
     if not target.isIPv6:
         names.insert(1, listenerName(Place("0.0.0.0", target.port)))
@@ -84,13 +84,12 @@ class Announced:
     """
     A connection that a client has announced.
 
-    @ivar client: the process that has announced it, by the kernel's word.
-    @ivar number: the client's, for this connection, which comes from C{place}.
-    @ivar since: when it was announced.
-    @ivar onWithdrawal: called when the client says that it goes on without SMC, though it was accepted.
+    @ivar client: the announcing process, by the kernel's credentials.
+    @ivar number: the client's number for this connection.
+    @ivar onWithdrawal: called when the client continues without SMC after all.
     """
 
-    __slots__ = ("_printer", "client", "number", "onWithdrawal", "place", "since")
+    __slots__ = ("_printer", "client", "directory", "number", "onWithdrawal", "place", "since")
 
     isSure = True
 
@@ -99,11 +98,12 @@ class Announced:
         self.place = place
         self.number = number
         self.client = client
+        self.directory = ""
         self.since = 0.0
         self.onWithdrawal: Callable[[], None] | None = None
 
     def isFrom(self, client: Place | None, own: Place | None) -> bool:
-        """Whether who has announced a connection between these places owns the client's end of it."""
+        """Whether the user that announced the connection owns the client's end of it."""
         user = self.client.user
         if user == 0 or (client and own and user == socketUser(client, own)):
             return True
@@ -115,43 +115,36 @@ class Announced:
         return False
 
     def say(self, word: bytes, more: bytes = b"") -> None:
-        """Tell the client something of the connection."""
+        """Send a line about the connection to the client."""
         if self._printer is not None:
             self._printer.lines.say(b"%s %d%s" % (word, self.number, more))
 
     @property
     def process(self) -> Credentials:
-        """The client's process, by the kernel's word."""
         return self.client
 
     @property
     def user(self) -> int:
-        """The user that the client's process runs as, by the kernel's word."""
         return self.client.user
 
     def expect(self, withdrawn: Callable[[], None]) -> None:
-        """
-        Tell the client that its connection has come.
-
-        @param withdrawn: called when the client says that it goes on without SMC.
-        """
+        """Inform the client of its acceptance; C{withdrawn} is called when it continues without SMC."""
         self.onWithdrawal = withdrawn
         self.say(b"accepted")
 
     def refuse(self) -> bool:
-        """Tell the client that its connection is plain TCP."""
         self.say(b"refused")
         self.settle()
         return True
 
     def settle(self) -> None:
-        """The client has proposed, or the connection is over: there is nothing to withdraw. Twice is fine."""
+        """End the announcement: the client has proposed, or the connection has ended. Idempotent."""
         self.onWithdrawal = None
         if self._printer is not None:
             self._printer.open.pop(self.number, None)
 
     def withdraw(self) -> None:
-        """The client goes on without SMC."""
+        """Handle that the client continues without SMC."""
         withdrawn = self.onWithdrawal
         self.settle()
         if withdrawn is not None:
@@ -159,11 +152,7 @@ class Announced:
 
 
 class Teller:
-    """
-    A process that announces its connections to a listener.
-
-    @ivar open: the connections that are announced, and may be withdrawn, by its numbers.
-    """
+    """A process that announces its connections to a listener; C{open}: those that it may withdraw."""
 
     def __init__(self, announcements: Announcements, connection: socket.socket) -> None:
         self._announcements = announcements
@@ -178,7 +167,7 @@ class Teller:
                 self.obey(line)
 
     def obey(self, line: bytes) -> None:
-        """C{connecting <number> <host> <port>}, C{plain <number>}."""
+        """Process C{connecting <number> <host> <port>} or C{plain <number>}."""
         try:
             word, told, *rest = line.decode("ascii").split(" ")
             number = int(told)
@@ -209,15 +198,11 @@ class Teller:
             announced.say(b"refused")
 
     def announced(self, place: Place, number: int) -> Announced:
-        """A connection that the process announces from there."""
+        """Create the announcement of a connection from that address."""
         return Announced(self, place, number, self.client)
 
     def _ended(self) -> None:
-        """
-        The process has announced all, or is gone: what it has not made by now does not come.
-
-        Connections that were accepted go on: their TCP connections tell how.
-        """
+        """Drop the announcements of a disconnected process whose connections were not accepted yet."""
         self._announcements.tellers.discard(self)
         for announced in self.open.values():
             self._announcements.forget(announced)
@@ -229,15 +214,11 @@ class Announcements:
     """
     The connections that clients on this host have announced to one SMC listener.
 
-    @ivar expected: the announced connections that have not come yet, by the client's place.
-    @ivar tellers: the processes that announce connections.
+    @ivar expected: announced connections that were not accepted yet, by client address.
+    @ivar tellers: the announcing processes.
     """
 
     def __init__(self, reactor: Reactor, anybody: bool, room: int = 50) -> None:
-        """
-        @param anybody: processes of other users may announce connections, too.
-        @param room: connections that may wait to be accepted by TCP.
-        """
         self.reactor = reactor
         self._acceptsOtherUsers = anybody
         self._room = max(room, 1)
@@ -249,7 +230,7 @@ class Announcements:
         self._listener: LocalListener | None = None
 
     def welcome(self, user: int) -> bool:
-        """Memory is shared within a user only; others are of use where the device was chosen by hand."""
+        """Whether to accept a process of this user: one of our user, or any if the device was configured."""
         if _isTrusted(user):
             return True
         strangers = sum(not _isTrusted(each.client.user) for each in self.tellers)
@@ -259,7 +240,6 @@ class Announcements:
         """Do nothing: the socket may listen as it is."""
 
     def begin(self, place: Place) -> None:
-        """Begin to answer for the TCP listener at a place."""
         purpose = f"to announce a connection to {place}"
         try:
             self._listener = LocalListener(
@@ -283,11 +263,7 @@ class Announcements:
         self.tellers.add(Teller(self, connection))
 
     def expect(self, client: Place, announced: Announced) -> bool:
-        """
-        A connection is to come from there; the client hears when there is room for it.
-
-        @return: False when it is expected already, from somebody who may know better.
-        """
+        """Expect a connection from that address; False if a process of equal trust announced it before."""
         before = self.expected.get(client)
         if before is not None and (_isTrusted(before.client.user) or not _isTrusted(announced.client.user)):
             return False
@@ -300,7 +276,7 @@ class Announcements:
         return True
 
     def _admit(self) -> None:
-        """Tell clients to connect, as many as there is room for."""
+        """Tell clients to connect, as many as the backlog has space for."""
         queue, coming = self._queue, self._coming
         while queue and len(coming) < self._room:
             announced = next((each for each in queue if _isTrusted(each.user)), None) or next(iter(queue))
@@ -313,7 +289,7 @@ class Announcements:
             self._timer = self.reactor.callLater(_BACKLOG_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        """Wait no more for connections that do not come."""
+        """Drop announcements whose connections did not arrive in time."""
         self._timer = None
         now = self.reactor.seconds()
         for announced, since in list(self._coming.items()):
@@ -344,14 +320,14 @@ class Announcements:
         return None
 
     def claim(self, client: Place) -> Announced | None:
-        """Take the announcement of a connection from there, which may not be its owner's."""
+        """Remove and return the announcement of a connection from that address."""
         announced = self.expected.get(client)
         if announced is not None:
             self.forget(announced)
         return announced
 
     def forget(self, announced: Announced) -> None:
-        """A connection has come, or will not: there is room for another one."""
+        """Remove an announcement, which makes space for another connection."""
         if self.expected.get(announced.place) is announced:
             del self.expected[announced.place]
             self._coming.pop(announced, None)
@@ -359,7 +335,6 @@ class Announcements:
             self._admit()
 
     def stop(self) -> None:
-        """Answer no more; who still waits for a connection to be accepted hears that it won't be."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()

@@ -1,7 +1,7 @@
 """
-The client's side of the C{local} carrier: how this process announces its connections on this host.
+The client's side of the C{local} carrier: announces this process's connections on this host.
 
-See L{txrdma.smc.signalling.local} for what the two sides say to each other.
+L{txrdma.smc.signalling.local} describes the protocol.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
 PATIENCE: Final = 2.0
-"""Seconds in which a client wants to hear something of a listener: one turn of its reactor."""
+"""Seconds for which a client waits for an answer of a listener that answers no other client either."""
 
 LONGEST_WAIT: Final = 10.0
 """Seconds that a client waits for one word when the listener answers others: there may be thousands."""
@@ -37,14 +37,14 @@ _MOST_CHANNELS: Final = 256
 
 class Announcement:
     """
-    Our word to a listener that a connection is coming.
+    The announcement of a connection to a listener.
 
-    @ivar listener: the process that listens, by the kernel's word.
-    @ivar user: who the listener runs as, once it has answered.
-    @ivar isAccepted: the listener has said that it accepted our connection.
-    @ivar isOver: nothing more will be heard.
-    @ivar wasRefused: somebody else has announced a connection from there.
-    @ivar wasCut: the listener is gone, or was when it was told, and another one may be there.
+    @ivar listener: the listening process, by the kernel's credentials.
+    @ivar user: the user of the listener, once it has answered; -1 before.
+    @ivar isAccepted: the listener has accepted the connection.
+    @ivar isOver: nothing more will be received.
+    @ivar wasRefused: another process has announced a connection from the same address.
+    @ivar wasCut: the listener has disconnected; another one may have replaced it.
     """
 
     @property
@@ -53,11 +53,6 @@ class Announcement:
         return self._channel.directory
 
     def __init__(self, channel: Channel, client: Place) -> None:
-        """
-        Announce it.
-
-        @param client: where our connection will come from.
-        """
         self._channel = channel
         self._number = channel.add(self)
         self._call: Callable[[], None] | None = None
@@ -69,11 +64,11 @@ class Announcement:
 
     @property
     def isAwaited(self) -> bool:
-        """Whether somebody waits for the listener's next word."""
+        """Whether a callback waits for the listener's next answer."""
         return self._call is not None
 
     def then(self, call: Callable[[], None]) -> None:
-        """Call it when the listener has said its next word, or nothing more can be expected."""
+        """Call a function on the listener's next answer, or when no more can be expected."""
         if self.isOver:
             call()
         else:
@@ -86,23 +81,19 @@ class Announcement:
         self._tell()
 
     def accepted(self) -> None:
-        """
-        The listener has our connection.
-
-        Its user is looked at once more: whoever has begun to listen since then may have it in truth.
-        """
+        """Handle the acceptance of the connection, if the TCP socket still belongs to the listener."""
         self.isAccepted = self._channel.isStillOwned(self.listener)
         self.close()
 
     def close(self) -> None:
-        """Let go. Twice is fine."""
+        """End the announcement. Idempotent."""
         if not self.isOver:
             self.isOver = True
             self._channel.remove(self._number, isPlain=not self.isAccepted)
             self._tell()
 
     def forget(self) -> None:
-        """Close the announcement without calling whoever waits for the listener."""
+        """End the announcement, without a call to the waiting function."""
         self._call = None
         self.close()
 
@@ -134,9 +125,6 @@ class Channel:
         connection: socket.socket,
         directory: str = "",
     ) -> None:
-        """
-        @param connection: a UNIX socket, connected to the listener, which is taken over.
-        """
         self._reactor = reactor
         self._target = target
         self._open: dict[int, Announcement] = {}
@@ -153,31 +141,22 @@ class Channel:
 
     @property
     def isIdle(self) -> bool:
-        """Whether no connection is announced at present."""
         return not self._open
 
     def isUsable(self) -> bool:
-        """Whether the listener is still there: if nothing was heard for a while it may have gone."""
+        """Whether the listener is still connected; an idle channel is read first."""
         if not self._open and self._lines.isOpen:
             self._lines.doRead()
         return self._lines.isOpen
 
     def add(self, announcement: Announcement) -> int:
-        """
-        Announce one more connection to the listener.
-
-        @return: its number.
-        """
+        """Add an announcement, and return its number."""
         self._number += 1
         self._open[self._number] = announcement
         return self._number
 
     def remove(self, number: int, isPlain: bool) -> None:
-        """
-        Forget an announcement that is over.
-
-        @param isPlain: its connection goes on without SMC.
-        """
+        """Remove an announcement; C{isPlain}: its connection continues without SMC."""
         del self._open[number]
         if isPlain:
             self._lines.say(b"plain %d" % number)
@@ -187,19 +166,18 @@ class Channel:
                 self._lines.close()
 
     def say(self, line: bytes) -> None:
-        """Write a line to the listener's UNIX socket."""
         self._lines.say(line)
 
     def _heard(self, lines: list[bytes]) -> None:
         self._heardAt = self._reactor.seconds()
         self._hasAnswered = True
-        self._isOwned = None  # it is looked at once for all that has come at once
+        self._isOwned = None  # checked once for each batch of lines
         for line in lines:
             if self._lines.isOpen:
                 self._obey(line)
 
     def _obey(self, line: bytes) -> None:
-        """C{expected <number> <user>}, C{accepted <number>}, C{refused <number>}."""
+        """Process C{expected <number> <user>}, C{accepted <number>} or C{refused <number>}."""
         word, *rest = line.split(b" ")
         if not (0 < len(rest) < 3 and all(each.isdigit() for each in rest)):
             self._lines.close()
@@ -216,7 +194,7 @@ class Channel:
             announcement.close()
 
     def isStillOwned(self, listener: Credentials) -> bool:
-        """Whether nobody but the listener's user can have accepted what the listener says that it has."""
+        """Whether only the listener's user can have accepted the connection."""
         if self.directory:
             return True  # its sockets are not in our tables: it has proven where it is
         if self._isOwned is None:
@@ -227,17 +205,13 @@ class Channel:
     # Patience
 
     def begin(self) -> float:
-        """
-        Begin the time in which the listener has to say something.
-
-        @return: the time.
-        """
+        """Start the timer of the listener's answer, and return the present time."""
         if self._timer is None or not self._timer.active():
             self._timer = self._reactor.callLater(PATIENCE, self._late)
         return self._reactor.seconds()
 
     def _late(self) -> None:
-        """If this process was busy, the word may be there: it is heard first."""
+        """Close overdue announcements, after reading lines that came while this process was busy."""
         self._timer = None
         self._lines.doRead()
         now = self._reactor.seconds()
@@ -261,19 +235,19 @@ class Channel:
     # Life
 
     def rest(self) -> None:
-        """Nobody uses SMC any more: close, as soon as nothing is announced."""
+        """Close as soon as nothing is announced, because SMC is not in use any more."""
         self._isResting = True
         if not self._open:
             self._lines.close()
 
     def wake(self) -> None:
-        """Be part of the reactor, again or still."""
+        """Return to the reactor. Idempotent."""
         self._isResting = False
         if self._lines.isOpen:
             self._lines.wake()
 
     def _ended(self) -> None:
-        """The listener is gone, or nobody uses SMC any more."""
+        """Close all announcements, because the listener has disconnected, or SMC is not in use any more."""
         reactorUse(self._reactor).remove(self)
         channels, key = _channelsOn(self._reactor), (self.directory, self._target)
         if channels.get(key) is self:
@@ -294,11 +268,7 @@ def _channelsOn(reactor: object) -> dict[_Key, Channel]:
 
 
 def channelTo(reactor: Reactor, target: Place) -> Channel | None:
-    """
-    The way to the SMC listener at a place of this host.
-
-    @return: None when there is no listener that can be believed.
-    """
+    """The channel to the SMC listener at an address of this host; None without a trusted one."""
     channel = knownChannel(reactor, target)
     if channel is not None:
         return channel
@@ -310,11 +280,7 @@ def channelTo(reactor: Reactor, target: Place) -> Channel | None:
 
 
 def knownChannel(reactor: Reactor, target: Place, directory: str = "") -> Channel | None:
-    """
-    The way to the SMC listener at a place that is open already.
-
-    @param directory: where a listener of another network namespace is found.
-    """
+    """The open channel to the SMC listener at an address; None without one."""
     channel = _channelsOn(reactor).get((directory, target))
     return channel if channel is not None and channel.isUsable() else None
 
@@ -322,7 +288,7 @@ def knownChannel(reactor: Reactor, target: Place, directory: str = "") -> Channe
 def openChannel(
     reactor: Reactor, target: Place, source: Place, connection: socket.socket, directory: str = ""
 ) -> Channel:
-    """A new way to a listener that is believed; parameters are those of L{Channel}."""
+    """Open a channel to a trusted listener; parameters are those of L{Channel}."""
     channels = _channelsOn(reactor)
     if len(channels) >= _MOST_CHANNELS:
         for idle in [each for each in channels.values() if each.isIdle]:
@@ -332,11 +298,7 @@ def openChannel(
 
 
 def findListener(target: Place) -> socket.socket | None:
-    """
-    Connect to the UNIX socket of the SMC listener at a place of this host.
-
-    @return: a connected socket, or None when there is no listener that can be believed.
-    """
+    """Connect to the trusted SMC listener at an address of this host by its UNIX socket, or None."""
     for name in candidateNames(target):
         try:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)

@@ -31,12 +31,10 @@ from typing import Final
 from zope.interface import implementer
 
 from twisted.internet.interfaces import IReadDescriptor
-from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.smc.signalling.interfaces import IListenerSignal, INeighbour
 from txrdma.smc.signalling.local import Announced, Announcements, Teller
 from txrdma.smc.signalling.owners import Place
 from txrdma.unix.places import DirectoryListener, SocketDirectory
@@ -51,12 +49,12 @@ _BACKLOG: Final = 4096
 
 
 def listenersAt(port: int) -> str:
-    """The beginning of the names of listeners at a TCP port."""
+    """Common prefix of the names of listeners at a TCP port."""
     return f"smc-{port}-"
 
 
 def newWord() -> bytes:
-    """A word that nobody can guess."""
+    """A random word that can't be guessed."""
     return secrets.token_hex(16).encode("ascii")
 
 
@@ -67,36 +65,28 @@ class ProvingSocket:
     def __init__(
         self, reactor: Reactor, datagrams: socket.socket, heard: Callable[[bytes, tuple[object, ...]], None]
     ) -> None:
-        """
-        @param datagrams: does not block; it is closed with this.
-        @param heard: takes a datagram, and the address that it came from.
-        """
         self._reactor = reactor
         self._socket = datagrams
         self._heard = heard
         reactor.addReader(self)
 
     def fileno(self) -> int:
-        """The descriptor of the socket; -1 when closed."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """The log prefix of proofs."""
         return "smc"
 
     @property
     def own(self) -> Place:
-        """The address of the socket."""
         return Place.of(*self._socket.getsockname()[:2])
 
     def doRead(self) -> None:
-        """Take one datagram, or the error that stands for one."""
         try:
             data, sender = self._socket.recvfrom(256)
         except BlockingIOError:
             return
         except OSError:
-            data, sender = b"", ()  # nobody is there
+            data, sender = b"", ()  # the port is closed
         self._heard(data, sender)
 
     def send(self, word: bytes, target: tuple[object, ...] | None = None) -> None:
@@ -110,40 +100,30 @@ class ProvingSocket:
             pass  # as if it were lost on the way
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor is torn down."""
         self.close()
 
     def close(self) -> None:
-        """Leave the reactor, then close. Twice is fine."""
         self._reactor.removeReader(self)
         self._socket.close()
 
 
-@implementer(INeighbour)
 class AnnouncedNeighbour(Announced):
-    """
-    A connection that a client of another network namespace has announced.
+    """A connection that a client of another network namespace has announced."""
 
-    @ivar directory: where that client has met us.
-    """
-
-    __slots__ = ("_target", "directory")
+    __slots__ = ("_target",)
 
     def __init__(self, teller: Neighbour, place: Place, number: int, target: str, directory: str) -> None:
-        """
-        @param target: the address that the client connects to.
-        """
         super().__init__(teller, place, number, teller.client)
         self._target = target
         self.directory = directory
 
     def isFrom(self, client: Place | None, own: Place | None) -> bool:
-        """Whether the connection came from the place that was announced, to the address that was proven."""
+        """Whether the connection came from the announced address, to the proven one."""
         return client == self.place and own is not None and own.host == self._target
 
 
 class Neighbour(Teller):
-    """A process that has met us in a directory; it announces connections when the way to us is proven."""
+    """A process connected by the directory, which may announce connections after the proof."""
 
     def __init__(self, announcements: Announcements, connection: socket.socket, directory: str) -> None:
         super().__init__(announcements, connection)
@@ -154,11 +134,10 @@ class Neighbour(Teller):
 
     @property
     def isProving(self) -> bool:
-        """Whether a proof is under way."""
         return self._proof is not None
 
     def obey(self, line: bytes) -> None:
-        """C{seeking <address>}, and when that is proven what every teller says."""
+        """Process C{seeking <address>}; after the proof, lines of L{Teller}."""
         if self._source:
             super().obey(line)
             return
@@ -173,7 +152,7 @@ class Neighbour(Teller):
         self._prove()
 
     def _prove(self) -> None:
-        """Open a port at the address that is sought; who has no such address is the wrong one."""
+        """Open a UDP port at the requested address; without that address, this is the wrong listener."""
         family = socket.AF_INET6 if ":" in self._target else socket.AF_INET
         datagrams = None
         try:
@@ -188,7 +167,7 @@ class Neighbour(Teller):
         self.lines.say(b"prove %d %s" % (self._proof.own.port, self._words[0]))
 
     def _challengeReceived(self, data: bytes, sender: tuple[object, ...]) -> None:
-        """Answer the word that was asked for, as often as it comes, to wherever it has come from."""
+        """Answer the expected word, each time that it is received, at its source address."""
         if self._proof is None or not compare_digest(data, self._words[0]) or len(sender) < 2:
             return
         self._proof.send(self._words[1], sender)
@@ -198,11 +177,7 @@ class Neighbour(Teller):
         # The answer may be lost: the client asks again until it announces something, or leaves.
 
     def announced(self, place: Place, number: int) -> Announced:
-        """
-        A connection that the process announces.
-
-        @raise ValueError: it is not from where the process is.
-        """
+        """Create the announcement of a connection; raises ValueError if its address is another process's."""
         self._endProof()
         if place.host != self._source:
             raise ValueError("another address")
@@ -218,56 +193,43 @@ class Neighbour(Teller):
         super()._ended()
 
 
-@implementer(IListenerSignal)
-class NeighbourReception:
-    """A listener that is also found in a directory, by processes of other network namespaces."""
+class NeighbourAnnouncements(Announcements):
+    """Announcements of processes in this and, by a directory, in other network namespaces of the host."""
 
-    def __init__(self, reactor: Reactor, announcements: Announcements, place: SocketDirectory) -> None:
-        """
-        @param announcements: of processes in our own network namespace; those of others join them.
-        @param place: the directory.
-        """
-        self._reactor = reactor
-        self._announcements = announcements
-        self._place = place
-        self._listener: DirectoryListener | None = None
-
-    def prepare(self, listening: socket.socket) -> None:
-        """Have the socket prepared for the processes of our own namespace."""
-        self._announcements.prepare(listening)
+    def __init__(self, reactor: Reactor, anybody: bool, directory: SocketDirectory, room: int = 50) -> None:
+        super().__init__(reactor, anybody, room)
+        self._directory = directory
+        self._neighbourListener: DirectoryListener | None = None
 
     def begin(self, place: Place) -> None:
-        """Begin to answer for the TCP listener at a place."""
-        self._announcements.begin(place)
+        super().begin(place)
+        self.beginNeighbours(place)
+
+    def beginNeighbours(self, place: Place) -> None:
+        """Listen in the directory."""
         name = listenersAt(place.port) + secrets.token_hex(8)
         purpose = f"to announce a connection to {place} from another network namespace"
         try:
-            self._listener = DirectoryListener(
-                self._reactor, self._place, socket.SOCK_STREAM, name, self._accepted, purpose, _BACKLOG
+            self._neighbourListener = DirectoryListener(
+                self.reactor, self._directory, socket.SOCK_STREAM, name, self._met, purpose, _BACKLOG
             )
         except OSError as error:
             _rateLimited.warn(
-                self._place.path,
+                self._directory.path,
                 "containers of this host will connect by plain TCP, as {path} can't be used: {error}",
-                path=self._place.path,
+                path=self._directory.path,
                 error=error,
             )
 
-    def _accepted(self, connection: socket.socket) -> None:
-        tellers = self._announcements.tellers
-        proving = sum(isinstance(each, Neighbour) and each.isProving for each in tellers)
+    def _met(self, connection: socket.socket) -> None:
+        proving = sum(isinstance(each, Neighbour) and each.isProving for each in self.tellers)
         if proving < _MOST_PROVING:
-            tellers.add(Neighbour(self._announcements, connection, self._place.path))
+            self.tellers.add(Neighbour(self, connection, self._directory.path))
         else:
             connection.close()
 
-    def arrived(self, transport: Connection) -> Announced | None:
-        """The arrival of an accepted connection that somebody has announced."""
-        return self._announcements.arrived(transport)
-
     def stop(self) -> None:
-        """Answer no more clients. Twice is fine."""
-        listener, self._listener = self._listener, None
+        listener, self._neighbourListener = self._neighbourListener, None
         if listener is not None:
             listener.close()
-        self._announcements.stop()
+        super().stop()

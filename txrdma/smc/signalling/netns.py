@@ -1,25 +1,22 @@
 """
-The C{local} carrier across network namespaces, and its client's side: which listener is behind an address.
+The client's side of the C{local} carrier across network namespaces: finds the listener of an address.
 
-See L{txrdma.smc.signalling.neighbours} for what the two sides say to each other, and what that proves.
+L{txrdma.smc.signalling.neighbours} describes the protocol.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
-
-from zope.interface import implementer
 
 from twisted.internet.interfaces import IDelayedCall
 
 from txrdma.smc.signalling.approaching import LocalApproach
-from txrdma.smc.signalling.interfaces import ICarrier, IDialing, INeighbour
-from txrdma.smc.signalling.local import Announcements
+from txrdma.smc.signalling.interfaces import IDialing
 from txrdma.smc.signalling.localclient import Channel, knownChannel, openChannel, PATIENCE
-from txrdma.smc.signalling.neighbours import listenersAt, NeighbourReception, ProvingSocket
+from txrdma.smc.signalling.neighbours import listenersAt, ProvingSocket
 from txrdma.smc.signalling.owners import Place, sourceFor
 from txrdma.smc.signalling.silence import logUnresponsivePeer
 from txrdma.unix.lines import Lines
@@ -33,25 +30,24 @@ _MOST_ASKED: Final = 64
 """Listeners at one port that are asked at the same time."""
 
 _STRANGE: Final = 10.0
-"""Seconds for which an address is nobody's, as long as no other listener at its port comes or goes."""
+"""Seconds for which an address has no listener, while the listeners at its port stay the same."""
 
 Found = Callable[["Channel | None"], None]
 
 
 class _Candidate:
-    """A listener at the right port, which may be the one behind the address."""
+    """A listener at the right port, which may be the one of the address."""
 
     def __init__(self, search: _Search, connection: socket.socket) -> None:
         self._search = search
         self._proof: ProvingSocket | None = None
         self._word = self._answer = b""
         self._told: tuple[str, bytes] | None = None
-        self.hasAnswered = False
         self.lines = Lines(search.reactor, connection, self._heard, self._ended)
         self.lines.say(b"seeking " + search.target.host.encode("ascii"))
 
     def _heard(self, lines: list[bytes]) -> None:
-        """C{prove <port> <word>}, C{proven <host> <word>}."""
+        """Process C{prove <port> <word>} and C{proven <host> <word>}."""
         for line in lines:
             try:
                 kind, first, word = line.split(b" ")
@@ -68,12 +64,7 @@ class _Candidate:
         self._check()
 
     def _prove(self, port: int, word: bytes) -> None:
-        """
-        Send the word to where the address leads.
-
-        @raise OSError: there is no way.
-        """
-        self.hasAnswered = True
+        """Send the word to the target address; raises OSError if it is unreachable."""
         target = self._search.target
         family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
         kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
@@ -88,7 +79,7 @@ class _Candidate:
         self.again()
 
     def again(self) -> None:
-        """Send the word; it may have been lost, or the answer."""
+        """Send the word again, since it or the answer may have been lost."""
         if self._proof is not None and self.lines.isOpen:
             self._proof.send(self._word)
 
@@ -97,7 +88,7 @@ class _Candidate:
             self._answer = data
             self._check()
         else:
-            self.lines.close()  # the address is somebody else's, too, and leads there
+            self.lines.close()  # the address leads to another host or namespace
 
     def _check(self) -> None:
         proof = self._proof
@@ -105,11 +96,7 @@ class _Candidate:
             self._search.proven(self, Place(proof.own.host, 0))
 
     def release(self) -> socket.socket:
-        """
-        Give away the socket of the conversation, which goes on.
-
-        @raise ValueError: the listener says more than it should.
-        """
+        """Release the socket to the listener, for a channel; raises ValueError after unexpected lines."""
         connection = self.lines.release()
         self._endProof()
         return connection
@@ -124,14 +111,11 @@ class _Candidate:
 
 
 class _Search:
-    """A search for the listener behind an address, of which many connections may wait for the end."""
+    """A search for the listener of an address, for any number of connections."""
 
     def __init__(
         self, reactor: Reactor, place: SocketDirectory, target: Place, names: frozenset[str]
     ) -> None:
-        """
-        @param names: of the listeners at the port.
-        """
         self.reactor = reactor
         self.target = target
         self.waiting: list[Found] = []
@@ -139,12 +123,11 @@ class _Search:
         self._names = names
         self._since = reactor.seconds()
         self._timer: IDelayedCall | None = None
-        self._wasAnswered = False
         self._candidates: list[_Candidate] = []
         self.isOver = False
 
     def begin(self) -> bool:
-        """Ask the listeners; False when there are none."""
+        """Query the listeners; False when there are none."""
         for name in sorted(self._names)[:_MOST_ASKED]:
             connection = self._place.connect(socket.SOCK_STREAM, name)
             if connection is not None:
@@ -175,7 +158,7 @@ class _Search:
         self._finish(openChannel(self.reactor, self.target, source, connection, self._place.path))
 
     def ended(self, candidate: _Candidate) -> None:
-        """Go on without a candidate that is not the listener."""
+        """Remove a candidate that is not the listener."""
         if candidate in self._candidates:
             self._candidates.remove(candidate)
         if not self._candidates and not self.isOver:
@@ -198,7 +181,7 @@ class _Search:
             found(channel)
 
     def abandon(self) -> None:
-        """End the search, since nobody waits for it any more."""
+        """End the search, because no connection waits for it."""
         if not self.isOver:
             self._finish(None)
 
@@ -207,14 +190,14 @@ _Key = tuple[str, Place]
 
 
 class _Memory:
-    """The searches of a reactor, and the addresses that were nobody's of late."""
+    """The searches of a reactor, and addresses without a listener."""
 
     def __init__(self) -> None:
         self.searches: dict[_Key, _Search] = {}
         self.strange: dict[_Key, tuple[frozenset[str], float]] = {}
 
     def isStrange(self, key: _Key, names: frozenset[str], now: float) -> bool:
-        """Whether these listeners have just said that the address is none of theirs."""
+        """Whether these listeners have recently denied the address."""
         if len(self.strange) > 1024:
             self.strange.clear()
         before, since = self.strange.get(key, (frozenset(), now))
@@ -230,10 +213,9 @@ def _memoryOn(reactor: object) -> _Memory:
 
 def seek(reactor: Reactor, place: SocketDirectory, target: Place, found: Found) -> _Search | None:
     """
-    Look for the listener behind an address that is not of our network namespace.
+    Search for the listener behind an address of another network namespace; None without candidates.
 
-    @param found: called later, with the way there, or None.
-    @return: the search, which C{found} waits for; None when there is nobody to ask.
+    @param found: called later, with the channel or None.
     """
     key, memory = (place.path, target), _memoryOn(reactor)
     search = memory.searches.get(key)
@@ -251,23 +233,14 @@ def seek(reactor: Reactor, place: SocketDirectory, target: Place, found: Found) 
     return search
 
 
-@implementer(INeighbour)
 class NeighbourApproach(LocalApproach):
     """A connection that is announced to a listener on this host, in whatever network namespace it is."""
 
     def __init__(self, reactor: Reactor, takesTCP: bool, place: SocketDirectory) -> None:
-        """
-        @param place: the directory in which listeners of other network namespaces are found.
-        """
         super().__init__(reactor, takesTCP)
         self._place = place
         self._search: _Search | None = None
         self._found: Found | None = None
-
-    @property
-    def directory(self) -> str:
-        """The directory, if the listener was found there."""
-        return "" if self.announcement is None else self.announcement.directory
 
     def _seek(self, client: IDialing, proceed: Callable[[], None]) -> bool:
         target = client.target
@@ -285,12 +258,10 @@ class NeighbourApproach(LocalApproach):
         return self._search is not None
 
     def failed(self, error: object) -> bool:
-        """Let nobody wait any more for a connection that was not made, as L{LocalApproach} does."""
         self._forgetSearch()
         return super().failed(error)
 
     def close(self) -> None:
-        """Let nobody wait any more, and call nobody. Twice is fine."""
         self._forgetSearch()
         super().close()
 
@@ -301,29 +272,3 @@ class NeighbourApproach(LocalApproach):
             if not search.waiting:
                 search.abandon()
         self._found = None
-
-
-@implementer(ICarrier)
-class NeighbourCarrier:
-    """Announces connections in one directory, too: L{txrdma.smc.signalling.neighbours}."""
-
-    def __init__(
-        self, reactor: Any, takesTCP: bool, local: Callable[[int], Announcements], place: SocketDirectory
-    ) -> None:
-        """
-        @param takesTCP: connections on plain TCP will do.
-        @param local: makes the reception in our own network namespace, with room for so many connections.
-        @param place: the directory.
-        """
-        self._reactor = reactor
-        self._takesTCP = takesTCP
-        self._local = local
-        self._place = place
-
-    def approach(self) -> NeighbourApproach:
-        """The approach of one connection of a client."""
-        return NeighbourApproach(self._reactor, self._takesTCP, self._place)
-
-    def reception(self, room: int) -> NeighbourReception:
-        """The reception of a listener with room for so many connections that wait."""
-        return NeighbourReception(self._reactor, self._local(room), self._place)

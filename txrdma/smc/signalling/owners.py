@@ -54,7 +54,7 @@ _ONLY_IPV6: Final = 11  # INET_DIAG_SKV6ONLY
 
 @lru_cache(1024)
 def _hostOf(host: str) -> str:
-    """An address in its one form."""
+    """Canonical form of an IP address."""
     bare, _, scope = host.partition("%")
     address = ipaddress.ip_address(bare)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
@@ -76,7 +76,7 @@ class Place(NamedTuple):
 
     @property
     def isIPv6(self) -> bool:
-        """Is it an IPv6 address in earnest?"""
+        """Whether it is an IPv6 address, and not an IPv4-mapped one."""
         return ":" in self.host
 
     @property
@@ -94,11 +94,7 @@ class Place(NamedTuple):
 
 
 def isEstablished(connection: socket.socket) -> bool:
-    """
-    Whether neither end of an accepted connection has closed yet, as far as TCP knows.
-
-    A client that broke off may leave one behind that waits to be accepted, and others come from its port.
-    """
+    """Whether neither end of an accepted connection has closed yet."""
     try:
         state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     except OSError:
@@ -107,7 +103,7 @@ def isEstablished(connection: socket.socket) -> bool:
 
 
 def placeOf(address: IAddress) -> Place | None:
-    """The place that a transport's address names, None when it is not one of TCP."""
+    """The address of a transport as L{Place}; None if it is not a TCP address."""
     if isinstance(address, (IPv4Address, IPv6Address)):
         return Place.of(address.host, address.port)
     return None
@@ -117,12 +113,7 @@ def placeOf(address: IAddress) -> Place | None:
 
 
 def _ask(family: int, states: int, identity: bytes, flags: int = 0) -> Iterator[Message]:
-    """
-    The answers to one question.
-
-    @raise OSError: there is no such socket, or this can't be asked here.
-    @raise WireError: the answer makes no sense.
-    """
+    """Query sockets; raises OSError without any, or L{WireError}."""
     asked = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, states) + identity + _NO_COOKIE
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
     with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as asking:
@@ -220,11 +211,7 @@ def _tabledUser(local: Place, remote: Place) -> int | None:
 
 @frozen
 class _Listener:
-    """
-    A TCP socket of this host that listens, and its owner.
-
-    @ivar onlyIPv6: it does not take IPv4 connections; False may mean that this is not known.
-    """
+    """A listening TCP socket of this host, and its owner; C{onlyIPv6} is False if unknown."""
 
     host: str
     user: int
@@ -233,10 +220,9 @@ class _Listener:
 
 def acceptingUsers(target: Place) -> set[int]:
     """
-    The users who own the sockets that would accept a connection to a place of this host.
+    The users whose sockets would accept a connection to an address of this host.
 
-    The kernel takes a socket that listens at the very address before one of every IPv4 address, and that
-    before one of every address; so one of another user there does not count beside ours.
+    The kernel prefers a listener at that address to one of all IPv4 addresses, and that to one of all.
     """
     try:
         listeners = _diagnosedListeners(target.port)
@@ -254,12 +240,12 @@ def acceptingUsers(target: Place) -> set[int]:
 
 
 def isOwned(user: int, target: Place) -> bool:
-    """Whether nobody but this user can accept a connection to a place of this host; root speaks for all."""
+    """Whether only this user, or root, can accept a connection to an address of this host."""
     return user == 0 or acceptingUsers(target) == {user}
 
 
 def socketUser(local: Place, remote: Place) -> int | None:
-    """The user who owns the socket at one end of a connection on this host, None when there is none."""
+    """The user that owns the socket at one end of a connection on this host; None without one."""
     try:
         return _diagnosedUser(local, remote)
     except (OSError, WireError, struct.error) as error:
@@ -269,11 +255,7 @@ def socketUser(local: Place, remote: Place) -> int | None:
 
 
 def peerUserByTCP(own: Place, peer: Place, weListen: bool) -> int | None:
-    """
-    The user ID at the other end of a TCP connection, None when it is elsewhere, or not one user's for sure.
-
-    @param weListen: our end was accepted by a listener.
-    """
+    """The user at the other end of a TCP connection; None on other hosts, or if it is ambiguous."""
     if sourceFor(peer) is None:
         return None
     if weListen:
@@ -283,7 +265,7 @@ def peerUserByTCP(own: Place, peer: Place, weListen: bool) -> int | None:
 
 
 def sourceFor(target: Place) -> Place | None:
-    """From which address we would connect to a place of this host; None when it is not of this host."""
+    """Local address of a connection to an address of this host; None for other hosts."""
     family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
     try:
         numeric = target.host.encode("ascii")  # a str would import what is known of international names

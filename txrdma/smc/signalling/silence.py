@@ -1,8 +1,8 @@
 """
-The peers that did not answer a handshake of late: their next connections are plain TCP at once.
+Peers that did not answer a recent handshake: their next connections use plain TCP at once.
 
-A handshake that nobody answers costs seconds. It costs them once: after that, whoever connects to the same
-peer does not ask, for a while; then one connection asks again, and the others wait for what comes of it.
+A handshake without an answer costs seconds. After one, connections to the same peer do not try SMC for a
+while; then a single connection tries again, and the others wait for its result.
 """
 
 from __future__ import annotations
@@ -21,33 +21,29 @@ SPAN: Final = 60.0
 """Seconds for which a peer that did not answer is not asked."""
 
 TRIAL: Final = 15.0
-"""Seconds for which nobody else asks while one connection does: more than a handshake may take."""
+"""Seconds for which other connections wait while one tries SMC: longer than a handshake may take."""
 
 MOST: Final = 1024
 """The most peers that are remembered as silent."""
 
 
 class SilentPeers:
-    """The peers that did not answer; by their TCP addresses, or whatever else tells peers apart."""
+    """Peers that did not answer, by TCP address or another key."""
 
     def __init__(self) -> None:
         self._until: dict[Hashable, float] = {}
 
     def isSilent(self, peer: Hashable, now: float) -> bool:
-        """Whether a peer is not to be asked at present."""
+        """Whether SMC must not be tried with a peer at present."""
         return now < self._until.get(peer, now)
 
     def ask(self, peer: Hashable, now: float) -> None:
-        """A connection asks a peer; others do not before it is known what comes of it, if that was silent."""
+        """Record that a connection tries SMC; if the peer was silent, others wait for the result."""
         if peer in self._until:
             self._until[peer] = now + TRIAL
 
     def timedOut(self, peer: Hashable, now: float) -> bool:
-        """
-        A peer has not answered.
-
-        @return: whether that is news.
-        """
+        """Record that a peer did not answer; return whether it was not silent before."""
         isNews = self._until.pop(peer, None) is None
         if len(self._until) >= MOST:
             del self._until[next(iter(self._until))]  # the one that has been there longest
@@ -55,11 +51,11 @@ class SilentPeers:
         return isNews
 
     def answered(self, peer: Hashable) -> None:
-        """A peer has answered a handshake, whatever it said."""
+        """Record that a peer answered a handshake."""
         self._until.pop(peer, None)
 
     def remaining(self, now: float) -> Iterator[tuple[Hashable, float]]:
-        """The peers that are not asked at present, and the seconds until one connection may."""
+        """The silent peers, and the seconds until each may be tried again."""
         for peer, until in self._until.items():
             if now < until:
                 yield peer, until - now
@@ -74,6 +70,6 @@ def silentPeers(reactor: object) -> SilentPeers:
 
 
 def logUnresponsivePeer(reactor: object, peer: Place, now: float) -> None:
-    """Record that a peer did not answer a CLC message; log it when it is new."""
+    """Record that a peer did not answer a CLC message; log it if it was not silent before."""
     if silentPeers(reactor).timedOut(peer, now):
         _log.info("{peer} answers no CLC message: plain TCP to it for {seconds:g} s", peer=peer, seconds=SPAN)

@@ -2,7 +2,7 @@
 The C{option} carrier: both ends of a connection see SMC's TCP option in the other's SYN (RFC 7609, 3.1).
 
 The Linux kernel's AF_SMC, and other hosts, find out about a peer that way. Clients that announce themselves
-on this host (L{txrdma.smc.signalling.local}) have no need of the option and go without. Where both ends have
+on this host (L{txrdma.smc.signalling.local}) do not need the option. Where both ends have
 sent it, the server waits for a CLC message, so a client that has seen it sends a Proposal, or a Decline.
 """
 
@@ -15,27 +15,17 @@ from zope.interface import implementer
 
 from twisted.internet.tcp import Connection
 
-from txrdma.smc.signalling.interfaces import (
-    ICarrier,
-    IClientSignal,
-    IDialing,
-    IListenerSignal,
-    INeighbour,
-    IServerSignal,
-)
+from txrdma.smc.signalling.configured import AgreedReception, UnannouncedArrival
+from txrdma.smc.signalling.interfaces import IClientSignal, IDialing, IListenerSignal, IServerSignal
 from txrdma.smc.signalling.option.shared import SharedOption
-from txrdma.smc.signalling.owners import Place, placeOf
+from txrdma.smc.signalling.owners import placeOf
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix.sockets import Credentials, Reactor
 
 
-@implementer(IClientSignal, INeighbour)
+@implementer(IClientSignal)
 class MarkedApproach:
-    """
-    A connection whose SYN carries the option, unless its listener expects it anyway.
-
-    @ivar directory: where the announced connection was met, if that was in a directory.
-    """
+    """A connection whose SYN carries the option, unless its listener expects it anyway."""
 
     isSMC = False
     isAwaited = False
@@ -52,11 +42,6 @@ class MarkedApproach:
         isServed: Callable[[], bool],
         announced: IClientSignal,
     ) -> None:
-        """
-        @param takesTCP: plain TCP will do; otherwise a listener that was silent is asked again.
-        @param isServed: finds out whether there is a device to speak SMC with.
-        @param announced: the approach that is known for sure, to a listener on this host.
-        """
         self._reactor = reactor
         self._takesTCP = takesTCP
         self._option = option
@@ -65,7 +50,7 @@ class MarkedApproach:
         self._isMarked = False
 
     def prepare(self, client: IDialing, proceed: Callable[[], None]) -> None:
-        """Announce the connection; if nobody expects it then, mark its socket."""
+        """Announce the connection; if no listener expects it, mark its socket."""
         self._isMarked = False
 
         def announced() -> None:
@@ -81,126 +66,54 @@ class MarkedApproach:
             self._isMarked = self._option.markClient(client.socket)
 
     def failed(self, error: object) -> bool:
-        """Let the listener on this host wait no more; it may be the announcement's fault."""
         self._isMarked = False
         return self._announced.failed(error)
 
     def ask(self, transport: Connection, told: Callable[[], None]) -> None:
-        """Look whether the listener's answer to the SYN had the option, or wait for its word on this host."""
+        """Check whether the SYN-ACK had the option; otherwise ask the listener on this host."""
         if self._isMarked and self._option.wasExchanged(transport.socket):
             self.isSMC = True
             silentPeers(self._reactor).ask(placeOf(transport.getPeer()), self._reactor.seconds())
             told()
             return
 
-        def heard() -> None:
+        def answered() -> None:
             announced = self._announced
             self.isSMC, self.process, self.user = announced.isSMC, announced.process, announced.user
-            neighbour = INeighbour(announced, None)
-            if neighbour is not None:
-                self.directory = neighbour.directory
+            self.directory = announced.directory
             told()
 
-        self._announced.ask(transport, heard)
+        self._announced.ask(transport, answered)
 
     def decideNow(self) -> None:
-        """Give up the listener on this host: it was somebody else who sent bytes."""
         self._announced.decideNow()
 
     def close(self) -> None:
-        """Let the listener on this host wait no more. Twice is fine."""
         self._announced.close()
 
 
-@implementer(IServerSignal)
-class MarkedArrival:
-    """A connection of which both ends have sent the option: the client's CLC message comes first."""
-
-    isSure = True
-    process: Credentials | None = None
-    user: int | None = None
-
-    def expect(self, withdrawn: Callable[[], None]) -> None:
-        """Do nothing: the client has seen the option in the answer to its SYN."""
-
-    def refuse(self) -> bool:
-        """Tell the client nothing: there is no way but CLC."""
-        return False
-
-    def settle(self) -> None:
-        """Do nothing: nobody waits for the client."""
-
-
 @implementer(IListenerSignal)
-class MarkedReception:
-    """A listener that answers the option with its own, and announced clients as before."""
+class MarkedReception(AgreedReception):
+    """A listener that answers the option with its own."""
 
     def __init__(
         self, option: SharedOption, isServed: Callable[[], bool], announced: IListenerSignal
     ) -> None:
-        """
-        @param isServed: finds out whether there is a device to speak SMC with.
-        @param announced: knows the clients that announce themselves.
-        """
+        super().__init__(announced)
         self._option = option
         self._isServed = isServed
-        self._announced = announced
         self._isMarked = False
 
     def prepare(self, listening: socket.socket) -> None:
-        """Mark the socket, unless what it would promise could not be kept."""
-        self._announced.prepare(listening)
+        super().prepare(listening)
         self._isMarked = (
             self._option.isAvailable and self._isServed() and self._option.markListener(listening)
         )
 
-    def begin(self, place: Place) -> None:
-        """Begin to answer those that announce themselves."""
-        self._announced.begin(place)
-
     def arrived(self, transport: Connection) -> IServerSignal | None:
-        """An accepted connection's arrival: that of a client which has sent the option, or was announced."""
         announced = self._announced.arrived(transport)
         if not (self._isMarked and self._option.wasExchanged(transport.socket)):
             return announced
         if announced is not None:
-            announced.settle()  # its client has given up waiting, and goes by the option
-        return MarkedArrival()
-
-    def stop(self) -> None:
-        """Answer no more clients. Twice is fine."""
-        self._announced.stop()
-
-
-@implementer(ICarrier)
-class MarkedCarrier:
-    """Clients and listeners have the option, and announce themselves on this host, too."""
-
-    def __init__(
-        self,
-        reactor: Reactor,
-        takesTCP: bool,
-        option: SharedOption,
-        isServed: Callable[[], bool],
-        announced: ICarrier,
-    ) -> None:
-        """
-        @param takesTCP: connections on plain TCP will do.
-        @param isServed: finds out whether there is a device to speak SMC with, and opens it.
-        @param announced: the carrier of connections within this host.
-        """
-        self._reactor = reactor
-        self._takesTCP = takesTCP
-        self._option = option
-        self._isServed = isServed
-        self._announced = announced
-
-    def approach(self) -> MarkedApproach:
-        """The approach of one connection of a client."""
-        return MarkedApproach(
-            self._reactor, self._takesTCP, self._option, self._isServed, self._announced.approach()
-        )
-
-    def reception(self, room: int) -> MarkedReception:
-        """The reception of a listener with room for so many connections that wait."""
-        return MarkedReception(self._option, self._isServed, self._announced.reception(room))
+            announced.settle()  # its client has given up waiting, and uses the option
+        return UnannouncedArrival(isSure=True)

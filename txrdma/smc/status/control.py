@@ -1,7 +1,7 @@
 """
-Tell the same user's tools what this process's connections and link groups are doing.
+Reports the connections and link groups of this process to tools of the same user.
 
-Each process with live connections answers as L{txrdma.unix.answers} has it.
+Each process with live connections answers as L{txrdma.unix.answers} describes.
 """
 
 from __future__ import annotations
@@ -49,12 +49,9 @@ def _owner() -> tuple[int, int]:
 
 
 class Control(Answering):
-    """Answers whoever connects, and has the right to know."""
+    """Answers tools that connect, if they run as our user or root."""
 
     def __init__(self, reactor: Reactor, report: Report) -> None:
-        """
-        @raise OSError: the name is taken.
-        """
         self._clock = reactor
         self._told = report
         super().__init__(reactor, NAMESPACE, self._all, "to know our connections")
@@ -71,12 +68,10 @@ class Control(Answering):
 
 def appear(reactor: object, report: Report) -> None:
     """
-    Answer for this process while SMC is in use on this reactor; once is enough, more often is fine.
+    Answer for this process while SMC is in use on this reactor, from when it runs on. Idempotent.
 
-    The socket is there once the reactor runs: C{twistd --uid} has given up its privileges by then. A process
-    that changes its user later, or forks, answers by its new name from the next time on.
-
-    It is one of the reactor's internal readers, like its own wakers: it keeps nothing running.
+    Call it again after a change of the user, or a fork. The socket is an internal reader of the reactor: it
+    keeps nothing running.
     """
     presence = reactorUse(reactor)
     if not presence.isIdle and _answering.get(reactor) == _owner():
@@ -101,7 +96,7 @@ class _Appearance:
         IReactorCore(self.reactor).callWhenRunning(self._appear)
 
     def rest(self) -> None:
-        """Close the sockets on this reactor that answer questions about its connections."""
+        """Close the sockets on this reactor that answer."""
         _answering.pop(self.reactor, None)
         internal: set[object] = self.reactor._internalReaders
         for reader in [each for each in internal if isinstance(each, Control)]:
@@ -120,13 +115,7 @@ class _Appearance:
 
 
 def answer(reactor: object, report: Report) -> Control | None:
-    """
-    Begin to answer for this process.
-
-    @param report: gives what there is to tell, whenever somebody asks.
-    @return: what to close, or None where this can't be had: on systems without abstract names, and for one
-        more reactor in a process that answers already.
-    """
+    """Begin to answer; return an object to close, or None if another reactor does, or it is impossible."""
     if not (IReactorFDSet.providedBy(reactor) and IReactorTime.providedBy(reactor)):
         return None
     if not sys.platform.startswith("linux"):
@@ -160,11 +149,7 @@ class Answer:
 
 
 def answering(listing: str | None = None) -> list[int]:
-    """
-    The processes of our user that would answer, or say so.
-
-    @param listing: as C{/proc/net/unix} has it, which is read otherwise.
-    """
+    """The processes of this user that claim to answer, by the content of C{/proc/net/unix}."""
     return processesIn(NAMESPACE, listing)
 
 
@@ -184,7 +169,7 @@ async def _askProcess(reactor: IReactor, pid: int, timeoutSeconds: float) -> Ans
 
 
 def askAll(reactor: IReactor, timeoutSeconds: float = 3.0) -> Deferred[list[Answer]]:
-    """Ask every process of our user on this host; one that hangs is told in its C{error}."""
+    """Query every process of this user on this host; for one that does not answer C{error} is set."""
     return gatherResults(
         [Deferred.fromCoroutine(_askProcess(reactor, pid, timeoutSeconds)) for pid in answering()]
     )

@@ -23,11 +23,7 @@ _PREFIX = "txrdma_smc_"
 
 
 class SMCCollector:
-    """
-    Collects the statistics of SMC connections, each time that somebody asks for metrics.
-
-    Statistics are read in the reactor's thread, also where metrics are served by another.
-    """
+    """Collects the statistics of SMC connections when metrics are requested, in the reactor's thread."""
 
     def __init__(self, reactor: IReactorFromThreads) -> None:
         self._reactor = reactor

@@ -1,8 +1,8 @@
 """
-Statistics of this process's connections: what C{smcr stats} tells of the kernel's.
+Statistics of this process's connections, as C{smcr stats} shows those of the kernel.
 
-They are dictionaries of numbers, some of them in dictionaries, so that those of many processes can be added,
-and two of one process subtracted: see L{txrdma.commands.common.counted}.
+They are nested dictionaries of numbers, which can be added and subtracted: see
+L{txrdma.commands.common.counted}.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ def _nested(counted: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
 
 def statistics() -> dict[str, Any]:
     """
-    The statistics of this process.
+    The statistics of this process: C{counters}, which only grow, and C{gauges}.
 
-    @return: C{counters}, which only grow, and C{gauges}, which tell of the present. C{writes} and C{reads}
-        are what smcr calls requests: bytes that went to a peer's ring at once, of one write call or of many,
-        and bytes that an application got at once. Both have their sizes in classes, by their upper bounds.
+    C{writes} and C{reads} are what smcr calls requests: bytes written to a peer's ring, or read by an
+    application, at once. Their sizes are counted in classes by upper bounds.
     """
     alive = statuses()
     streams = [each for each in alive if isinstance(each, SMCStatus)]
@@ -49,7 +48,7 @@ def statistics() -> dict[str, Any]:
     for stream in streams:
         stream.addTo(summed)
     seconds = counting.blockedSeconds[0] + sum(stream.blockedSeconds for stream in streams)
-    current = Counter(dict.fromkeys(counting.connections, 0))  # who watches wants to see the end of the last
+    current = Counter(dict.fromkeys(counting.connections, 0))  # show 0 after the last has ended
     current.update((each.kind, each.role) for each in cast("list[Any]", alive))
     groups = everyGroup()
     sizes: Counter[int] = Counter()

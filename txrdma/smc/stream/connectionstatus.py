@@ -131,11 +131,7 @@ def socketToDict(status: ISMCStatus, role: str, transport: Connection | None) ->
 
 @implementer(ISMCStatus)
 class TCPStatus:
-    """
-    A connection that runs plain TCP.
-
-    Its bytes are counted by the kernel: nothing of ours stands between the transport and the protocol.
-    """
+    """A connection that uses plain TCP, whose bytes are counted by the kernel."""
 
     __slots__ = ("_received", "_sent", "_transport", "fallbackReason", "peerDiagnosis", "role")
 
@@ -168,7 +164,6 @@ class TCPStatus:
 
     @property
     def bytesSent(self) -> int:
-        """Bytes that the peer's kernel has acknowledged since the fallback."""
         return max(tcpCounts(self._transport())[0] - self._sent, 0)
 
     @property
@@ -177,7 +172,6 @@ class TCPStatus:
         return max(tcpCounts(self._transport())[1] - self._received, 0)
 
     def toDict(self) -> dict[str, object]:
-        """The status as a dictionary that JSON can carry, as L{ISMCStatus} asks."""
         return socketToDict(self, self.role, self._transport())
 
 
@@ -206,17 +200,14 @@ class SMCStatus:
 
     @property
     def version(self) -> int:
-        """The version of SMC-R that the connection's link group speaks."""
         return self._stream.link.agreement.version
 
     @property
     def eid(self) -> str:
-        """The enterprise ID that the two ends have in common, C{''} in version 1."""
         return enterpriseName(self._stream.link.agreement.eid)
 
     @property
     def device(self) -> str:
-        """The name of the RDMA device that carries the connection."""
         return self._stream.link.device
 
     @property
@@ -226,27 +217,22 @@ class SMCStatus:
 
     @property
     def linkGroup(self) -> str:
-        """The name of the connection's link group."""
         return self._stream.link.group.name
 
     @property
     def state(self) -> str:
-        """The state of the connection's close state machine, by Linux's name for it."""
         return self._stream.state
 
     @property
     def bytesSent(self) -> int:
-        """Bytes that are in the peer's ring, or were."""
         return self._stream.flow.ring.produced
 
     @property
     def bytesReceived(self) -> int:
-        """Bytes handed to the application."""
         return self._stream.flow.ring.consumed
 
     @property
     def writes(self) -> int:
-        """The number of RDMA writes posted for the connection."""
         flow = self._stream.flow
         return flow.writes + flow.wraps
 
@@ -262,12 +248,10 @@ class SMCStatus:
 
     @property
     def messagesSent(self) -> int:
-        """The number of CDC messages sent on the connection."""
         return self._stream.flow.messagesSent
 
     @property
     def messagesReceived(self) -> int:
-        """The number of CDC messages received on the connection."""
         return self._stream.flow.messagesReceived
 
     @property
@@ -306,7 +290,6 @@ class SMCStatus:
         return ("R" if isReadOver else "<") + "-" + ("W" if flow.isEnding or not flow.isOpen else ">")
 
     def toDict(self) -> dict[str, object]:
-        """The status as a dictionary that JSON can carry, as L{ISMCStatus} asks."""
         stream = self._stream
         flow, link, ring = stream.flow, stream.link, stream.flow.ring
         answer = _toDict(self, stream.role.value)

@@ -36,7 +36,6 @@ from txrdma.smc.flow.flow import ENDS, Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.link import Link
-from txrdma.smc.stream.closedowner import CLOSED_OWNER
 from txrdma.smc.stream.tcpmonitor import TCPMonitor
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.cdc import StateFlags
@@ -87,9 +86,6 @@ class Stream:
     )
 
     def __init__(self, link: Link, element: Element, addresses: tuple[Address, Address], role: Role) -> None:
-        """
-        @param addresses: local address of the TCP connection, and the peer's.
-        """
         self.link = self.named = link
         self.role = role
         self.flow = Flow(link.scheduler.queue, element.view, link.contexts, self)
@@ -112,11 +108,7 @@ class Stream:
     # Making it
 
     def attach(self, answer: Accept | Confirm) -> None:
-        """
-        Set the peer's buffer and token, from its Accept or Confirm.
-
-        @raise Refused: the peer has not announced that buffer, or the link has ended.
-        """
+        """Set the peer's buffer and token from its answer; raises L{Refused}."""
         if self._element is None:
             raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
         bearing = self.link.bearing(answer, self.named)
@@ -124,12 +116,7 @@ class Stream:
         self.flow.attach(bearing, answer.size, answer.token)
 
     def start(self, front: StreamTransport[Any], monitor: TCPMonitor, use: Use | None) -> None:
-        """
-        Connect the application.
-
-        @param monitor: watches the TCP connection.
-        @param use: the handshake's use of the reactor, which passes to this stream.
-        """
+        """Connect the application; the use of the reactor passes from the handshake to this stream."""
         presence = self.link.groups.reactorUse
         self._use = presence.hold(self._swept) if use is None else use.passOn(self._swept)
         self._monitor = monitor
@@ -182,20 +169,13 @@ class Stream:
         self._giveUp(self._aborted)
 
     def blame(self, where: str) -> None:
-        """
-        Log an exception of the application, and close its connection; as with TCP, the peer sees an orderly
-        end.
-        """
+        """Log an exception of the application, and close its connection in order."""
         _log.failure("Unhandled error in {where}", where=where)
         self._failure = Failure()
         self._giveUp(self.fail)
 
     def abortOnError(self) -> None:
-        """
-        Log the exception being handled, and abort this connection only.
-
-        If that raises again, the link ends, since nothing else would end the connection.
-        """
+        """Log the current exception, and abort this connection; if that fails, the link ends."""
         _log.failure("An SMC-R connection is aborted by an error ({stream!r})", stream=self)
         if self._isBroken:
             self.link.failed(Failure())
@@ -214,7 +194,6 @@ class Stream:
     # Called by the flow: see txrdma.smc.flow.owner.FlowOwner
 
     def stateReceived(self, state: int) -> None:
-        """Handle new state flags of the peer."""
         self._received(state)
 
     def _received(self, state: int) -> None:
@@ -223,7 +202,6 @@ class Stream:
         self._conclude()
 
     def drained(self) -> None:
-        """Handle an ending that was waiting for the bytes just delivered."""
         if self._closing.readEnding:
             self._conclude()
 
@@ -288,9 +266,7 @@ class Stream:
         self.flow.update()
 
     def hasDelivered(self, total: int) -> bool:
-        """
-        Whether the peer has received so many bytes, and the local close; always True without a link.
-        """
+        """Whether the peer has received so many bytes and the close; True without a link."""
         flow = self.flow
         return self.link.isOver or not (flow.ring.produced < total or flow.isEnding) and self.hasArrived
 
@@ -304,11 +280,9 @@ class Stream:
 
     @property
     def isPosted(self) -> bool:
-        """Whether nothing is queued for sending."""
         return not (self.flow.backlog or self.flow.isDirty)
 
     def pollOtherLinks(self) -> None:
-        """Poll the other links of the group."""
         self.link.group.pollOtherLinks()
 
     def rebind(self, link: Link) -> None:
@@ -324,9 +298,9 @@ class Stream:
 
     def linkLost(self, mayVanish: bool, arrived: int) -> None:
         """
-        End the connection, because its link has ended.
+        End the connection with its link.
 
-        @param mayVanish: nothing that the peer has sent can be missing, even if its process has died.
+        @param mayVanish: nothing is missing, even if the peer's process has died.
         @param arrived: number of the last message that the peer has received.
         """
         flow = self.flow
@@ -346,10 +320,7 @@ class Stream:
             self._conclude()
 
     def vanished(self) -> None:
-        """
-        Handle the end of the peer's process, whose kernel has closed TCP in order: all that it sent has
-        arrived.
-        """
+        """Handle the end of the peer's process, whose TCP closed in order: everything has arrived."""
         if self._isWhole:
             self._closing.delivered()
             self._received(_CLOSED)
@@ -394,7 +365,6 @@ class Stream:
             self._happened()
 
     def delivered(self) -> None:
-        """Handle that the peer has received all that was posted."""
         self._closing.delivered()
         self._happened()
 
@@ -522,11 +492,10 @@ class Stream:
 
     def _mayLeaveTCP(self, how: Ending) -> None:
         """
-        Close TCP together with the application's end, unless the peer might misinterpret that.
+        Close TCP with the application's end, unless the peer might misinterpret that.
 
-        A peer that has not sent any message may still be in its handshake, and would fall back to TCP. On the
-        same host it reads the Confirm before a FIN, and then the messages of the link; a reset would overtake
-        them. After the link has failed, a FIN would claim that everything was delivered.
+        A peer without any message yet may still be in its handshake, and would fall back to TCP. On the same
+        host it reads the Confirm before a FIN.
         """
         if self.flow.messagesReceived and how is not Ending.LOST:
             self._closeTCP(how is Ending.DONE)
@@ -535,11 +504,9 @@ class Stream:
 
     def _leave(self) -> None:
         """
-        Leave the reactor, as TCP would: the peer has closed, and there is nothing to deliver or to send.
+        Leave the reactor as TCP would: the peer has closed, and nothing is to be delivered or sent.
 
-        This applies to applications that have paused, or may still write. Their next call returns the link to
-        the reactor
-        (L{txrdma.smc.group.sendscheduler.SendScheduler.schedule}).
+        The next call of a paused or writing application returns the link to the reactor.
         """
         use, flow = self._use, self.flow
         isIdle = not (flow.discardsInput or flow.backlog or flow.isNoticed)
@@ -560,7 +527,7 @@ class Stream:
     def _part(self) -> None:
         """Break the reference cycle of stream and flow when nothing is left to report or send."""
         if self._element is None and self._front is None and not self.flow.isDirty:
-            self.flow.owner = CLOSED_OWNER
+            self.flow.owner = _CLOSED_OWNER
 
     def _closeTCP(self, inOrder: bool) -> None:
         """Close the TCP connection after the next flush."""
@@ -577,11 +544,34 @@ class Stream:
 
     @property
     def tcp(self) -> Connection | None:
-        """The TCP connection beside the stream; None before the handshake completes, and after the end."""
         monitor = self._monitor
         return None if monitor is None else monitor.tcp
 
     @property
     def state(self) -> str:
-        """State of the close state machine, by Linux's name."""
         return self._closing.state.name
+
+
+class ClosedOwner:
+    """Owns the flow of a connection that has ended on both sides, so that the stream can be freed."""
+
+    isPosted: Final = True
+
+    def _ignore(self, *_: object) -> None:
+        """Do nothing: there is neither an application nor a peer left."""
+
+    wasFlushed = delivered = stateReceived = violated = drained = peerHasClosed = pollOtherLinks = blocked = (
+        unblocked
+    ) = _ignore
+
+    def finish(self) -> bool:
+        return False
+
+    def abortOnError(self) -> None:
+        _log.failure("Error in the bookkeeping of an SMC-R connection that has ended")
+
+    def blame(self, where: str) -> None:
+        self.abortOnError()
+
+
+_CLOSED_OWNER: Final = ClosedOwner()

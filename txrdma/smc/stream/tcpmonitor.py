@@ -23,11 +23,7 @@ from twisted.python.failure import Failure
 _log = Logger()
 
 GRACE: Final = 0.5
-"""
-Seconds to wait between the end of TCP and the end, or the last messages, of the link.
-
-A process that dies ends both, in any order.
-"""
+"""Seconds between the ends of TCP and of the link: a process that dies ends both, in any order."""
 
 
 class MonitoredStream(Shape):
@@ -63,11 +59,7 @@ class MonitoredStream(Shape):
 
 @implementer(IHalfCloseableProtocol)
 class TCPMonitor(Protocol):
-    """
-    Protocol of the TCP connection of one stream.
-
-    @ivar tcp: the connection.
-    """
+    """Protocol of the TCP connection of one stream."""
 
     def __init__(self, stream: MonitoredStream, tcp: Connection, reactor: IReactorTime) -> None:
         self.tcp = tcp
@@ -114,9 +106,7 @@ class TCPMonitor(Protocol):
 
     def linkLost(self, mayVanish: bool) -> None:
         """
-        Handle the end of the link, after its last messages were processed.
-
-        @param mayVanish: nothing that the peer has sent can be missing, even if its process has died.
+        Handle the end of the link, after its last messages; C{mayVanish}: nothing of the peer is missing.
         """
         self._isLinkGone = True
         stream = self._stream
@@ -128,10 +118,7 @@ class TCPMonitor(Protocol):
             self._giveUp(stream)
 
     def _judge(self, stream: MonitoredStream) -> None:
-        """
-        Decide how the peer ended from the ends of TCP and the link; if only one has ended, wait for the
-        other.
-        """
+        """Decide how the peer ended, from the ends of both TCP and the link."""
         stream.poll()
         if self._stream is None:
             return

@@ -62,25 +62,18 @@ class SMCTransport(StreamTransport[Stream]):
             tcp.setTcpNoDelay(enabled)
 
     def getTcpKeepAlive(self) -> bool:
-        """Whether keep-alive is set on the TCP connection beneath; False when there is none."""
         return (tcp := self.stream.tcp) is not None and tcp.getTcpKeepAlive()
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
-        """Have TCP look after the peer's host, too."""
         if (tcp := self.stream.tcp) is not None:
             tcp.setTcpKeepAlive(enabled)
 
     def getHandle(self) -> socket | None:
-        """
-        The socket of the TCP connection, for its options; the stream does not go by it.
-
-        @return: the socket, or None when the connection has ended.
-        """
+        """The socket of the TCP connection, for its options; None when the connection has ended."""
         return None if (tcp := self.stream.tcp) is None else tcp.getHandle()
 
     @property
     def socket(self) -> socket | None:
-        """The socket of C{getHandle}, by the name that transports of Twisted have for it."""
         return self.getHandle()
 
     @property
@@ -95,7 +88,7 @@ class SMCTransport(StreamTransport[Stream]):
         super().begun()
 
     def ended(self, reason: Failure | None) -> None:
-        """Disconnect the protocol, for this reason; None: without a word, as nobody waits for it any more."""
+        """Disconnect the protocol for this reason; None: without a notification."""
         status.forget(self)
         super().ended(reason)
 
@@ -103,22 +96,20 @@ class SMCTransport(StreamTransport[Stream]):
 
     @property
     def smc(self) -> status.SMCStatus:
-        """The status of this connection: its device, link group, counters and diagnosis."""
         return status.SMCStatus(self.stream)
 
 
 class PromptTransport(SMCTransport):
-    """A transport whose writes go out at once, each by a message of its own (C{autocork=no})."""
+    """A transport that sends each write immediately, in a message of its own (C{autocork=no})."""
 
     __slots__ = ()
 
     def write(self, data: bytes) -> None:
-        """Write at once and in order; what a producer writes goes out by turns."""
+        """Write immediately."""
         super().write(data)
         self._hurry()
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
-        """Write a sequence of byte strings at once, in order, by one message."""
         super().writeSequence(iovec)
         self._hurry()
 

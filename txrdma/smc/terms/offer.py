@@ -64,18 +64,13 @@ class Role(Enum):
 
 @frozen
 class Subnets:
-    """
-    The subnets of a network interface, for the checks of both versions.
-
-    @ivar ipv4: the network and the length of its prefix.
-    @ivar ipv6: prefixes, of 16 bytes, and their lengths.
-    """
+    """The subnets of a network interface, as addresses and prefix lengths."""
 
     ipv4: tuple[int, int] | None = None
     ipv6: tuple[tuple[bytes, int], ...] = ()
 
     def shares(self, proposal: Proposal) -> bool:
-        """Whether the client is in one of these subnets, as version 1 demands (RFC 7609, 4.3.1)."""
+        """Whether the client is in one of these subnets, as version 1 requires (RFC 7609, 4.3.1)."""
         if proposal.ipv6Prefixes:
             return any(
                 _samePrefix(each.prefix, each.length, prefix, length)
@@ -116,7 +111,7 @@ class Candidate:
     @ivar port: the port's number, from 1.
     @ivar gidIndex: the place of the GID in the port's table.
     @ivar versions: the versions of SMC-R that the device is meant for.
-    @ivar subnets: of the port's network interface; None when nobody knows: then none is compared.
+    @ivar subnets: of the port's network interface; None if unknown: then none is compared.
     @ivar isRouted: whether routers lead to other subnets.
     """
 
@@ -133,17 +128,13 @@ class Candidate:
     isRouted: bool = True
 
     def carries(self, version: int) -> bool:
-        """Whether connections of a version can use the GID: version 2 wants RoCE v2, and an IPv4 address."""
+        """Whether connections of a version can use the GID; version 2 requires IPv4 over RoCE v2."""
         if version not in self.versions:
             return False
         return version == 1 or (self.type is GIDType.ROCE_V2 and self.gid.isMapped)
 
     def isDirectTo(self, gid: GID, version: int = 2) -> bool | None:
-        """
-        Whether a peer's GID is in our subnet, or behind a router; None when no way leads there.
-
-        @param version: 1 knows no routers, and GIDs of every kind; 2 has IPv4 addresses.
-        """
+        """Whether a peer's GID is in a local subnet; False: behind a router, None: unreachable."""
         if not gid.isMapped:
             return True if version == 1 else None
         if self.subnets is None or self.subnets.holds(gid):
@@ -172,7 +163,7 @@ class Abilities:
     maxLinks: int = FEWEST_LINKS
 
     def speaks(self, version: int) -> bool:
-        """Whether the end can speak that version, as far as it is a matter of configuration."""
+        """Whether the configuration allows that version."""
         return version in self.versions and (version == 1 or bool(self.ueids))
 
 
@@ -200,10 +191,9 @@ class Agreement:
         self, isFirst: bool, hostName: bytes, gids: tuple[GID, ...] | None = None
     ) -> AnswerV2 | None:
         """
-        The part of an Accept or a Confirm that says all this; version 1 has none.
+        The extension of an Accept or Confirm in version 2; None in version 1.
 
-        @param isFirst: it is a first contact.
-        @param hostName: of this host, at most 32 bytes of it.
+        @param hostName: at most 32 bytes of it are used.
         @param gids: of the client, for its Confirm.
         """
         if self.version == 1:
@@ -267,11 +257,10 @@ class Choice:
 @lru_cache(64)
 def propose(candidates: tuple[Candidate, ...], abilities: Abilities, address: str) -> Offer | Diagnosis:
     """
-    Make the Proposal of a client, which is the same for all its connections from one address.
+    Make the Proposal for a client's address.
 
-    @param candidates: the better ones first.
-    @param address: the client's end of the TCP connection. A candidate with this address comes before others.
-    @return: the offer, or why there is nothing to propose.
+    @param candidates: better ones first; one with the client's TCP C{address} precedes them.
+    @return: the offer, or the reason to propose nothing.
     """
     candidates = _nearest(candidates, address)
     v1, v2 = (
@@ -307,7 +296,7 @@ def _nearest(candidates: tuple[Candidate, ...], address: str) -> tuple[Candidate
 
 
 def _area(candidate: Candidate, address: str) -> dict[str, Any]:
-    """Subnet and prefixes for version 1; where nobody knows them, it is the address alone."""
+    """Subnet and prefixes for version 1; if they are unknown, the address alone."""
     subnets = candidate.subnets
     host = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(host, ipaddress.IPv4Address):
@@ -325,11 +314,10 @@ def choose(
     proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities, address: str = ""
 ) -> Choice | Diagnosis:
     """
-    Choose of a Proposal what a server likes best: version 2 before version 1.
+    Choose from a Proposal, version 2 first.
 
-    @param candidates: the better ones first.
-    @param address: the server's end of the TCP connection. A candidate with this address comes before others.
-    @return: the choice, or why there is none: why version 2 can't be, where the client has offered that.
+    @param candidates: better ones first; one with the server's TCP C{address} precedes them.
+    @return: the choice, or the reason to decline.
     """
     if address:
         candidates = _nearest(candidates, address)
@@ -401,11 +389,7 @@ def _settle(offered: ProposalV2, abilities: Abilities, eid: bytes, isDirect: boo
 
 
 def check(accept: Accept, offer: Offer) -> Agreement | Diagnosis:
-    """
-    Find out what a server's Accept means for a client.
-
-    @return: the agreement, or why the Accept must be declined.
-    """
+    """Check a server's Accept; return the agreement, or the reason to decline."""
     version = accept.version
     candidate = offer.candidate(version)
     if candidate is None:
@@ -463,11 +447,7 @@ def _limitObjection(contact: FirstContact, offer: Offer) -> Diagnosis | None:
 
 
 def checkConfirm(confirm: Confirm, accept: Accept, proposal: Proposal) -> Diagnosis | None:
-    """
-    Check that a client's Confirm repeats what its server's Accept has settled.
-
-    @return: why it must be declined, None when it is right.
-    """
+    """Check that a client's Confirm repeats the server's Accept; return the reason to decline, or None."""
     if confirm.version != accept.version:
         return Diagnosis.VERSMISMAT
     if confirm.firstContact != accept.firstContact:

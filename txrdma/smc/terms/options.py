@@ -13,11 +13,7 @@ from txrdma.smc.terms.offer import Abilities, FEWEST_LINKS, MOST_LINKS, MOST_UEI
 from txrdma.smc.wire.clc import enterpriseID, MAX_SIZE_CODE, SMALLEST_BUFFER
 
 LOCAL_DEVICE: Final = "soft:port=0:route=shared-memory"
-"""
-The device string that C{device=auto} stands for when the peer is on this host, of the same user.
-
-It leaves UDP port 4791 to programs that others look for there.
-"""
+"""The device of C{device=auto} for peers of this user on this host; it does not use UDP port 4791."""
 
 USUAL_LINKS: Final = 2
 """Links of a link group where the device has more than one port, as on Linux."""
@@ -32,15 +28,11 @@ MEMORY: Final = 1 << 30
 """The usual limit of the rings of a process, in bytes."""
 
 HANDSHAKES: Final = 1024
-"""The most handshakes that a listener has under way at once, unless told otherwise."""
+"""The most handshakes that a listener has under way at once, by default."""
 
 
 def ringSize(size: int) -> int:
-    """
-    The smallest ring of the protocol that has so many bytes: 16 KiB times a power of two.
-
-    @raise ValueError: there is none.
-    """
+    """The smallest valid ring (16 KiB times a power of two) of so many bytes; raises ValueError."""
     if not 0 < size <= LARGEST_RING:
         raise ValueError(f"{size} bytes: rings have from 1 to {LARGEST_RING}")
     return max(SMALLEST_BUFFER, 1 << (size - 1).bit_length())
@@ -48,11 +40,7 @@ def ringSize(size: int) -> int:
 
 @lru_cache(64)
 def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...], links: int) -> Abilities:
-    """
-    What an end with these options is willing to speak.
-
-    @raise ValueError: that makes no sense.
-    """
+    """The versions, UEIDs and limits of an end with these options; raises ValueError."""
     if not versions or not VERSIONS.issuperset(versions):
         raise ValueError(f"{versions} are not versions of SMC-R: 1 and 2 are")
     if len(ueids) > MOST_UEIDS:
@@ -71,7 +59,7 @@ class Options:
 
     @ivar backend: whose stack speaks SMC: C{"auto"} and C{"own"} (the same), or C{"kernel"}.
     @ivar device: C{"auto"}, or a device string: C{"soft"}.
-    @ivar agreed: the other end is known to speak SMC (C{peer=smc}): nobody needs to be asked.
+    @ivar agreed: the other end is known to speak SMC (C{peer=smc}): no signalling is needed.
     @ivar timeout: seconds for the TCP connection (client, 30 when None) or for the handshake (server).
     @ivar fallback: whether plain TCP will do.
     @ivar bindAddress: where a client's TCP connection comes from; None leaves that to the system.
@@ -116,23 +104,19 @@ class Options:
     maxmemory: int = MEMORY
 
     def __post_init__(self) -> None:
-        """
-        Check versions, UEIDs, the number of links, and sizes.
-
-        @raise ValueError: they make no sense.
-        """
+        """Check versions, UEIDs, numbers and sizes; raises ValueError."""
         self.abilities(1)
         if self.rcvbuf is not None:
             ringSize(self.rcvbuf)
 
     @property
     def ring(self) -> int | None:
-        """Bytes of a connection's ring, None where their number decides."""
+        """Size of a connection's ring in bytes; None: chosen by the number of connections."""
         return None if self.rcvbuf is None else ringSize(self.rcvbuf)
 
     @property
     def meetingDirectory(self) -> str:
-        """The directory in which processes of other network namespaces are met; empty when there is none."""
+        """Directory for processes of other network namespaces; empty without one."""
         return os.environ.get("TXRDMA_RUNTIME", "") if self.runtime is None else self.runtime
 
     def abilities(self, ports: int) -> Abilities:

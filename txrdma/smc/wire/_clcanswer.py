@@ -153,11 +153,6 @@ class _Answer:
         return SMALLEST_BUFFER << self.sizeCode
 
     def encode(self) -> bytes:
-        """
-        Encode the whole message, with header and trailer.
-
-        @raise WireError: a value does not fit.
-        """
         body = _AnswerBody(**dict(zip(_NAMES, _valuesOf(self), strict=True))).encode()
         if self.v2 is not None:
             body += self.v2.eid.ljust(EID_LENGTH)[:EID_LENGTH] + bytes(8)
@@ -262,11 +257,6 @@ class _SMCDAnswer:
     contact: FirstContact | None = None
 
     def encode(self) -> bytes:
-        """
-        Encode the whole message, with header and trailer.
-
-        @raise WireError: a value does not fit.
-        """
         body = _SMCDBody(
             gid=self.gid, token=self.token, index=self.index, sizeCode=self.sizeCode, linkID=self.linkID
         ).encode()
@@ -281,7 +271,6 @@ class _SMCDAnswer:
 
     @classmethod
     def read(cls, header: Header, body: bytes) -> Self:
-        """Decode an Accept or Confirm for SMC-D: the bytes between its header and its trailer."""
         first = bool(header.typeV2 & FLAG)
         fixed = _SMCDBody.decode(body)
         common = (fixed.gid, fixed.token, fixed.index, fixed.sizeCode, fixed.linkID, first, header.version)
@@ -314,7 +303,6 @@ class SMCDConfirm(_SMCDAnswer):
 def readAnswer(
     kind: type[Answer], direct: type[DirectAnswer], header: Header, body: bytes
 ) -> Answer | DirectAnswer:
-    """Decode an answer of the one kind or the other, by what the header says."""
     if header.typeV1 == Path.SMC_D:
         return direct.read(header, body)
     if header.typeV1 != Path.SMC_R or header.eyecatcher != SMCR:

@@ -24,7 +24,7 @@ HEADER_LENGTH = 8
 TRAILER_LENGTH = 4
 
 MAX_LENGTH = 4096
-"""Longer than every message there is: who says more does not speak CLC."""
+"""Longer than every message: a greater length is not CLC."""
 
 SMALLEST_BUFFER = 16384
 """Bytes of a buffer with size code 0; each further code doubles it (RFC 7609, A.2.2)."""
@@ -39,10 +39,10 @@ _UEID = re.compile(r"[A-Z0-9][A-Z0-9.-]*")
 
 def enterpriseID(name: str) -> bytes:
     """
-    The user-defined enterprise ID (UEID) of that name, as version 2 carries it.
+    The user-defined enterprise ID (UEID) of that name, as version 2 encodes it.
 
-    @raise ValueError: a UEID has 1 to 32 characters of C{A-Z}, C{0-9}, C{.} and C{-}; the first is a
-        letter or a digit.
+    @raise ValueError: a UEID has 1 to 32 characters of C{A-Z}, C{0-9}, C{.} and C{-}; the first is a letter
+        or a digit.
     """
     if not _UEID.fullmatch(name) or len(name) > EID_LENGTH:
         raise ValueError(
@@ -52,16 +52,12 @@ def enterpriseID(name: str) -> bytes:
 
 
 def enterpriseName(eid: bytes) -> str:
-    """The name of an enterprise ID, without the blanks behind it, whatever bytes a peer has put there."""
+    """The name of an enterprise ID, without trailing blanks; invalid bytes are replaced."""
     return eid.decode("ascii", "backslashreplace").rstrip()
 
 
 def sizeCode(size: int) -> int:
-    """
-    The code of a buffer size (RFC 7609, A.2.2).
-
-    @raise ValueError: no code says that size.
-    """
+    """The code of a buffer size (RFC 7609, A.2.2); raises L{WireError} without one."""
     code = (size // SMALLEST_BUFFER).bit_length() - 1
     if not 0 <= code <= MAX_SIZE_CODE or SMALLEST_BUFFER << code != size:
         raise ValueError(f"no size code for {size} bytes: 16 KiB times a power of two, up to 512 MiB")
@@ -194,22 +190,14 @@ FLAG = 2
 
 
 def checkEyecatcher(buffer: Buffer) -> None:
-    """
-    Look at the first bytes of what may be a message, as many as are there.
-
-    @raise WireError: CLC does not begin so.
-    """
+    """Check the available first bytes of a message; raises L{WireError} if CLC does not begin so."""
     seen = bytes(buffer[:4])
     if not (SMCR.startswith(seen) or SMCD.startswith(seen)):
         raise WireError("CLC", 0, f"no eyecatcher: {seen.hex()}")
 
 
 def readHeader(buffer: Buffer) -> Header:
-    """
-    Read the header of a message, whose eyecatcher somebody has looked at.
-
-    @raise WireError: there is no such message.
-    """
+    """Decode the header of a message after L{checkEyecatcher}; raises L{WireError}."""
     header = Header.decode(buffer)
     if not header.type.known:
         raise WireError("CLC", 4, f"no such message: {header.type}")
@@ -223,7 +211,7 @@ def readHeader(buffer: Buffer) -> Header:
 def frame(
     kind: MessageType, body: bytes, version: int, typeV2: int, typeV1: Path, eyecatcher: bytes = SMCR
 ) -> bytes:
-    """Put header and trailer around it."""
+    """Add header and trailer to the body of a message."""
     size = HEADER_LENGTH + len(body) + TRAILER_LENGTH
     header = Header(
         eyecatcher=eyecatcher, type=kind, length=size, version=version, typeV2=typeV2, typeV1=typeV1
@@ -232,7 +220,7 @@ def frame(
 
 
 def checkLength(name: str, body: bytes, *right: int) -> None:
-    """The length must add up exactly."""
+    """Check that all bytes of a message were decoded."""
     if len(body) not in right:
         whole = " or ".join(str(HEADER_LENGTH + each + TRAILER_LENGTH) for each in right)
         found = HEADER_LENGTH + len(body) + TRAILER_LENGTH

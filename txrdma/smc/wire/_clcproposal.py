@@ -50,11 +50,7 @@ class _IPArea(Layout):
 
 @wire(40)
 class SMCDArea(Layout):
-    """
-    The part of a Proposal about SMC-D, with the place where version 2 begins.
-
-    @ivar extensionOffset: of the version 2 extension, from byte 12 of this area.
-    """
+    """The part of a Proposal about SMC-D, with the offset of the version 2 extension from byte 12 on."""
 
     gid: int = bits(64)
     chid: int = bits(16)
@@ -150,11 +146,6 @@ class Proposal:
         return self.typeV1 in (Path.SMC_R, Path.BOTH)
 
     def encode(self) -> bytes:
-        """
-        Encode the whole message, with header and trailer.
-
-        @raise WireError: a value does not fit.
-        """
         named = self.version == 1 or self.typeV1 != Path.NONE
         area = self._ipArea() if named else b""
         smcd = b""
@@ -173,7 +164,6 @@ class Proposal:
 
     @classmethod
     def read(cls, header: Header, body: bytes) -> Self:
-        """Decode a Proposal: the bytes between its header and its trailer."""
         if header.eyecatcher != SMCR:
             raise WireError("Proposal", 0, "with the eyecatcher of SMC-D")
         head = _ProposalBody.decode(body)

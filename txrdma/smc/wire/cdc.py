@@ -31,7 +31,7 @@ class ProducerFlags(IntFlag):
 
 
 class StateFlags(IntFlag):
-    """Flags that tell how far a connection's end is (RFC 7609, A.4 and 4.8)."""
+    """Flags for the end of a connection (RFC 7609, A.4 and 4.8)."""
 
     DONE_WRITING = 0x80
     CLOSED = 0x40

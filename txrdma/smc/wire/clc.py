@@ -119,18 +119,13 @@ class Decline:
 
     @classmethod
     def inVersion(cls, version: int, peerID: bytes, diagnosis: Diagnosis) -> Self:
-        """A Decline in the exact form of the version, 1 or 2, that the two ends have been speaking."""
+        """A Decline in the format of version 1 or 2."""
         outOfSync = diagnosis is Diagnosis.SYNCERR
         if version == 1:
             return cls(peerID, diagnosis, outOfSync)
         return cls(peerID, diagnosis, outOfSync, version, OSType.LINUX, bytes(_WORDS))
 
     def encode(self) -> bytes:
-        """
-        Encode the whole message, with header and trailer.
-
-        @raise WireError: a value does not fit.
-        """
         body = _DeclineBody(peerID=self.peerID, diagnosis=self.diagnosis, osType=self.osType).encode()
         return frame(
             MessageType.DECLINE,
@@ -142,7 +137,6 @@ class Decline:
 
     @classmethod
     def read(cls, header: Header, body: bytes) -> Self:
-        """Decode a Decline: the bytes between its header and its trailer."""
         fixed = _DeclineBody.decode(body)
         checkLength("Decline", body, fixed.size, fixed.size + _WORDS)
         return cls(
@@ -159,11 +153,7 @@ Message = Union[Proposal, Accept, Confirm, SMCDAccept, SMCDConfirm, Decline]
 
 
 def decode(buffer: Buffer) -> Message:
-    """
-    Read one whole message, behind which there is nothing.
-
-    @raise WireError: it is none.
-    """
+    """Decode exactly one message; raises L{WireError}."""
     raw = bytes(buffer)
     checkEyecatcher(raw)
     header = readHeader(raw) if len(raw) >= HEADER_LENGTH else None
@@ -175,10 +165,9 @@ def decode(buffer: Buffer) -> Message:
 
 def decodeFirst(buffer: Buffer) -> tuple[int, Message | None]:
     """
-    Read the message that begins here, if all of it is there.
+    Decode the first message of a buffer; return its length (8 while unknown), and it or None.
 
-    @return: its length, 8 while even that is not known, and the message; None while bytes of it are missing.
-    @raise WireError: there is no message.
+    @raise WireError: there is no valid message.
     """
     checkEyecatcher(buffer)
     if len(buffer) < HEADER_LENGTH:
@@ -205,34 +194,26 @@ def _read(header: Header, raw: bytes) -> Message:
 
 @lru_cache(64)
 def _proposal(raw: bytes) -> Proposal:
-    """Read a Proposal, which is the same for all connections of a client."""
     return Proposal.read(readHeader(raw), raw[HEADER_LENGTH:-TRAILER_LENGTH])
 
 
 MOST_CROSSING = 2
-"""Messages that a peer may have sent before it heard of our Decline: one of its turn, and its own Decline."""
+"""Messages that a peer may have sent before it received our Decline: an expected one, and its own Decline."""
 
 
 class LateCLCFilter:
-    """
-    Tells CLC that the peer sent before it heard of our Decline from what comes behind that.
-
-    Called with what has come, as long as it is not sure.
-    """
+    """Strips CLC that the peer sent before it received our Decline. Called until the end of CLC is sure."""
 
     def __init__(self, isJoining: bool = False) -> None:
-        """
-        @param isJoining: a peer that confirms goes to SMC-R then, and waits for nothing.
-        """
+        """@param isJoining: a peer that confirms uses SMC-R from then on."""
         self._left = MOST_CROSSING
         self._isJoining = isJoining
 
     def __call__(self, data: bytes) -> tuple[int, bool]:
         """
-        How many of these bytes are such CLC, and are not to be shown again.
+        The number of bytes of late CLC, and whether the bytes behind are sure to be the application's.
 
-        @return: and whether what follows these is sure to be no CLC.
-        @raise Refused: the peer is on SMC-R: nothing that is said by TCP reaches the two applications.
+        @raise Refused: the peer uses SMC-R, so it will not use TCP.
         """
         at = 0
         while self._left:

@@ -124,11 +124,9 @@ class Header:
 
 def readHeader(buffer: Buffer) -> tuple[LLCType, int, Header]:
     """
-    The type, the length and the rest of a header.
+    Decode a header: type, length and the rest; raises L{WireError}.
 
-    Of two lengths, one in each byte order, the greater is taken for which there are bytes.
-
-    @raise WireError: no message begins so; an unknown type is not an error here.
+    Of the two byte orders of the length, the one with the greater value that fits is used.
     """
     head = _HeaderV1.decode(buffer)
     there = len(buffer)
@@ -161,11 +159,7 @@ class Body(Layout):
 
 @wire(40)
 class ConfirmLink(Body):
-    """
-    CONFIRM LINK: a new link works (RFC 7609, A.3.1).
-
-    @ivar maxConnections: version 2.1's.
-    """
+    """CONFIRM LINK: a new link works (RFC 7609, A.3.1); C{maxConnections} is of version 2.1."""
 
     TYPE = LLCType.CONFIRM_LINK
 
@@ -181,11 +175,7 @@ class ConfirmLink(Body):
 
 @wire(40)
 class AddLink(Body):
-    """
-    ADD LINK: a second link (RFC 7609, A.3.2; the two bytes after the MAC address are not in its figure).
-
-    Version 2's is followed by L{AddLinkExtension}.
-    """
+    """ADD LINK: another link (RFC 7609, A.3.2, whose figure lacks two bytes); see L{AddLinkExtension}."""
 
     TYPE = LLCType.ADD_LINK
 
@@ -256,11 +246,7 @@ class LinkRKey(Layout):
 
 @wire(40)
 class ConfirmRKey(Body):
-    """
-    CONFIRM RKEY: a new buffer (RFC 7609, A.3.5).
-
-    @ivar others: how many other links there are, each with a key of its own for the buffer.
-    """
+    """CONFIRM RKEY: a new buffer (RFC 7609, A.3.5), and the number of other links with keys for it."""
 
     TYPE = LLCType.CONFIRM_RKEY
 
@@ -273,7 +259,7 @@ class ConfirmRKey(Body):
 
 @wire(40)
 class TestLink(Body):
-    """TEST LINK: is somebody there (RFC 7609, A.3.7)?"""
+    """TEST LINK: requests a response (RFC 7609, A.3.7)."""
 
     __test__ = False
 
@@ -296,9 +282,8 @@ class ConfirmRKeyContinuation(Body):
 @wire(40)
 class DeleteRKey(Body):
     """
-    DELETE RKEY: buffers go (RFC 7609, A.3.8).
-
-    @ivar errorMask: a response's: which of them are unknown, the first by its highest bit.
+    DELETE RKEY (RFC 7609, A.3.8); C{errorMask} of a response marks unknown keys, the first by the highest
+    bit.
     """
 
     TYPE = LLCType.DELETE_RKEY
@@ -322,11 +307,7 @@ class _AddLinkExtension(Layout):
 
 @frozen
 class AddLinkExtension:
-    """
-    The extension of version 2's ADD LINK, which takes the place of continuations.
-
-    @ivar gid: the client's GID that the new link is for.
-    """
+    """The extension of version 2's ADD LINK, instead of continuations, with the client's GID."""
 
     gid: GID
     direct: bool = True
@@ -357,11 +338,7 @@ class LLC:
 
     @property
     def deletedRKeys(self) -> tuple[RKey, ...]:
-        """
-        The keys in a DELETE RKEY: up to 8, in version 2 up to 255.
-
-        @raise WireError: there are fewer than it counts.
-        """
+        """The keys in a DELETE RKEY: up to 8, in version 2 up to 255; raises L{WireError}."""
         assert isinstance(self.body, DeleteRKey)
         raw = self.body.encode()[4:] + self.more
         count = self.body.count
@@ -371,15 +348,11 @@ class LLC:
 
     @property
     def isResponse(self) -> bool:
-        """Whether it answers one of ours."""
+        """Whether it is a response to a local request."""
         return bool(self.header.flags & LLCFlags.RESPONSE)
 
     def encode(self) -> bytes:
-        """
-        Encode the whole message, with its header.
-
-        @raise WireError: a value does not fit.
-        """
+        """Encode the message with its header; raises L{WireError}."""
         rest = self.body.encode() if self.body is not None else b""
         if self.extension is not None:
             rest += self.extension.encode(self.header.bigEndian)
@@ -406,16 +379,12 @@ AnyBody = TypeVar("AnyBody", bound=Body)
 
 
 def message(body: Body, header: Header | None = None) -> LLC:
-    """A message with that body, and with a header of version 1 without flags where none is given."""
+    """A message with that body; by default with a header of version 1 without flags."""
     return LLC(body.TYPE, header or Header(), body)
 
 
 def decode(buffer: Buffer) -> LLC:
-    """
-    Read what one SEND brought.
-
-    @raise WireError: it is no LLC message. One of an unknown type is; its C{body} is None.
-    """
+    """Decode a received message; the C{body} of an unknown type is None. Raises L{WireError}."""
     kind, length, header = readHeader(buffer)
     raw = bytes(buffer[4:length])
     layout = _BODIES.get(kind)
@@ -424,7 +393,7 @@ def decode(buffer: Buffer) -> LLC:
     body = layout.decode(raw)
     rest = raw[layout.size :]
     if layout is AddLink and header.version == 2 and rest:
-        if buffer[1] == buffer[2]:  # the length is the same in both orders: let the count of keys tell
+        if buffer[1] == buffer[2]:  # the length is the same in both orders: the count of keys decides
             count = int.from_bytes(_AddLinkExtension.decode(rest).rkeyCount, "big")
             header = replace(header, bigEndian=_AddLinkExtension.size + count * RKeyPair.size == len(rest))
         extension, rest = _readExtension(rest, header.bigEndian)

@@ -45,11 +45,10 @@ _mmap.restype = ctypes.c_void_p
 
 def overlaid(descriptor: int, length: int, protection: int) -> mmap.mmap:
     """
-    Map the first bytes of a file. The C{mmap} object is of anonymous memory, which it will unmap; the file is
-    mapped in the place of that.
+    Map the first bytes of a file by an C{mmap} object of anonymous memory, which keeps no descriptor.
 
     @param length: bytes, whole pages.
-    @param protection: what the mapping allows: C{mmap.PROT_READ}, C{mmap.PROT_WRITE}.
+    @param protection: C{mmap.PROT_READ}, C{mmap.PROT_WRITE}.
     @raise OSError: the file can't be mapped.
     """
     mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=protection)

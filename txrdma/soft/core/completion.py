@@ -17,7 +17,7 @@ from zope.interface import implementer
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion
-from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue, ILiveCompletionQueue
+from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue
 from txrdma.kit.logs import advised
 from txrdma.soft.core.route import Route
 
@@ -66,9 +66,8 @@ class SoftCompletionChannel:
     """
     A descriptor that wakes readers of its queues.
 
-    Two things ring: a queue of this process that gets a completion while armed, and, through C{doorbell}, a
-    peer process that has put something into a route's shared memory. The peer can't tell which queue it is
-    for, so we look.
+    It is signaled by an armed queue that gets a completion, and, through C{doorbell}, by peers that wrote to
+    shared memory; as they can't name a queue, all are polled.
     """
 
     def __init__(self, closed: Callable[[SoftCompletionChannel], None] = lambda channel: None) -> None:
@@ -84,16 +83,13 @@ class SoftCompletionChannel:
         return self._open().writing
 
     def fileno(self) -> int:
-        """A descriptor that polls readable while there are events to take; -1 when closed."""
         return -1 if self._bell is None else self._bell.reading
 
     def ring(self) -> None:
-        """Ring the doorbell for a peer process that does not have it."""
         if self._bell is not None:
             self._bell.ring()
 
     def takeEvents(self) -> Sequence[ICompletionQueue]:
-        """The queues that had something since they were armed; each is now unarmed."""
         if self._open().silence():
             self._rung = True  # completions that are found now need no ring
             for queue in self._queues:
@@ -103,7 +99,6 @@ class SoftCompletionChannel:
         return events
 
     def close(self) -> None:
-        """Close the descriptor. It must have left the reactor before."""
         bell, self._bell = self._bell, None
         if bell is not None:
             bell.close()
@@ -121,13 +116,9 @@ class SoftCompletionChannel:
             self._bell.ring()
 
 
-@implementer(ILiveCompletionQueue)
+@implementer(ICompletionQueue)
 class SoftCompletionQueue:
-    """
-    A completion queue of a software device, which holds finished work requests until they are polled.
-
-    @ivar armed: 0 for nothing, 1 for solicited completions, 2 for any.
-    """
+    """A completion queue; C{armed} is 0, 1 for solicited completions, or 2 for any."""
 
     def __init__(
         self,
@@ -156,7 +147,6 @@ class SoftCompletionQueue:
     # For readers.
 
     def arm(self, solicitedOnly: bool = False) -> None:
-        """Raise one event for the next completion, or the next solicited one; failures count as solicited."""
         if not solicitedOnly or self.armed == _UNARMED:  # any includes solicited (IBA 11.4.2.2)
             self.armed = _SOLICITED if solicitedOnly else _NEXT
         if self.isLive:
@@ -164,20 +154,14 @@ class SoftCompletionQueue:
 
     @property
     def isLive(self) -> bool:
-        """
-        Whether C{poll} finds what a peer has done this moment, without any help: so with shared memory, and
-        with datagrams.
-        """
         return bool(self._polls or self._lanes)
 
     def disarm(self) -> None:
-        """Cancel wakeups, because the queue is polled."""
         self.armed = _UNARMED
         if self.isLive:
             self._armRoutes()
 
     def poll(self, limit: int) -> Sequence[Completion]:
-        """Take at most C{limit} completions, oldest first."""
         if self._polls and len(self._completions) < limit:  # otherwise there is enough without polling
             self._polling = True  # the caller needs no event for these
             try:
@@ -195,7 +179,6 @@ class SoftCompletionQueue:
         return [completions.popleft() for _ in range(limit)]
 
     def close(self) -> None:
-        """Destroy the queue; queue pairs that still complete into it go to ERR."""
         if self._closed:
             return
         self._closed = True
@@ -232,31 +215,22 @@ class SoftCompletionQueue:
 
     @property
     def isClosed(self) -> bool:
-        """Whether the completion queue is closed, and brings no more completions."""
         return self._closed
 
     def join(self, failed: _Failed, armRoute: Callable[[], None]) -> None:
-        """
-        Add a queue pair, whose requests complete here from now on.
-
-        @param failed: puts the queue pair into ERR, and raises the event, if any.
-        @param armRoute: hands the route what the queues of the queue pair are armed for.
-        """
+        """Add a queue pair; C{failed} puts it into ERR, C{armRoute} arms its route like the queues."""
         if self._closed:
             raise InvalidRequest("the completion queue is closed")
         self._members[failed] = armRoute
 
     def leave(self, failed: _Failed) -> None:
-        """Remove a queue pair, by its first argument of L{join}."""
         self._members.pop(failed, None)
 
     def attach(self, route: Route) -> None:
-        """Poll this route whenever the queue is polled."""
         if route.poll not in self._polls:
             self._polls += (route.poll,)
 
     def detach(self, route: Route) -> None:
-        """Stop polling the route."""
         poll = route.poll
         if poll in self._polls:
             self._polls = tuple([each for each in self._polls if each != poll])
@@ -264,17 +238,12 @@ class SoftCompletionQueue:
             self._lanes = tuple([lane for lane in self._lanes if lane is not route])
 
     def pollElsewhere(self, lane: Route) -> Sized:
-        """
-        Stop polling this route, because its messages are taken elsewhere.
-
-        @return: the completions here, oldest first.
-        """
+        """Stop polling this route, whose messages are taken elsewhere; return the queued completions."""
         self.detach(lane)
         self._lanes += (lane,)
         return self._completions
 
     def purge(self, number: QPN) -> None:
-        """Forget the completions of one queue pair."""
         kept = [completion for completion in self._completions if completion.qpn != number]
         self._completions.clear()
         self._completions.extend(kept)

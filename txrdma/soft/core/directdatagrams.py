@@ -20,11 +20,7 @@ ReceivedDatagram = tuple[tuple[bytes, int], memoryview]
 
 
 class DatagramRoute(Route, Protocol):
-    """
-    The route of a UD queue pair.
-
-    @ivar inbox: queue of datagrams that are taken without receives; None where receives take them.
-    """
+    """The route of a UD queue pair; with an C{inbox} received datagrams need no receives."""
 
     inbox: DirectDatagrams | None
 
@@ -65,15 +61,13 @@ class DirectDatagrams:
         self._isTaking = False
 
     def openInbox(self) -> Sized:
-        """Have datagrams queued for L{takeDatagrams} from now on: see the interface."""
         self.isOpen = True
         return self._open(self)
 
     def takeDatagrams(self, limit: int) -> Sequence[ReceivedDatagram]:
-        """Take at most C{limit} datagrams, oldest first."""
         way = self.way
         if way is not None:
-            self._isTaking = True  # who asks now needs no bell for it
+            self._isTaking = True  # the caller needs no wakeup for these
             try:
                 way.poll()
             finally:
@@ -85,7 +79,6 @@ class DirectDatagrams:
         return came if len(came) <= limit else came[:limit]
 
     def putDatagram(self, address: Addressed, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
-        """Send one datagram now; False where it has to be posted."""
         way = self.way
         if way is None or self._pair.state is not _RTS:
             return False
@@ -104,6 +97,5 @@ class DirectDatagrams:
         return True
 
     def clear(self) -> None:
-        """Drop queued datagrams, and the route."""
         self.way = None
         self._came = []

@@ -13,20 +13,12 @@ from typing import Final
 
 PLAIN: Final = 128
 """
-The number from which on a descriptor tells that a process has many: its mapping keeps none then.
-
-Descriptors get the lowest number that is free. To do without one takes two more system calls, and C{ctypes},
-5 ms to be imported.
+Descriptors from this number on keep none in their mapping: the process has many. That costs two system calls.
 """
 
 
 def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
-    """
-    Map the first bytes of a file, whose descriptor may be closed after this.
-
-    @param length: bytes, whole pages.
-    @raise OSError: the file can't be mapped.
-    """
+    """Map the first bytes (whole pages) of a file, whose descriptor may be closed then; raises OSError."""
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if isWritable else 0)
     if sys.version_info >= (3, 13):
         return mmap.mmap(descriptor, length, prot=protection, trackfd=False)

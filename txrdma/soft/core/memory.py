@@ -44,11 +44,11 @@ class Domain:
 @implementer(IMemoryRegion)
 class Region:
     """
-    Memory that the device may reach.
+    Registered memory.
 
-    @ivar descriptor: the memfd, for a region that can be shared with other processes.
-    @ivar validOffset: where in the memfd the valid word is: a C{u64} of 1 until C{close}, then 0. It has
-        the last page for itself; the memfd is C{validOffset + PAGE} long.
+    @ivar descriptor: the memfd of memory that can be shared with other processes.
+    @ivar validOffset: offset of the valid word in the memfd, alone on its last page: a C{u64} of 1 until
+        C{close}, then 0.
     @ivar rights: C{access} as a plain integer.
     """
 
@@ -100,15 +100,9 @@ class Region:
         return f"<Region {self.address:#x}+{self.length} key {self.rkey:#010x} {self.access!r}{state}>"
 
     def segment(self, offset: int = 0, length: int | None = None) -> Segment:
-        """A segment of the region, for a work request."""
         return Segment(self.address + offset, self.length - offset if length is None else length, self.lkey)
 
     def close(self) -> None:
-        """
-        Deregister the memory region.
-
-        Allocated memory is unmapped now, or when the last slice of C{view} is released.
-        """
         if not self.valid:
             return
         self.valid = False
@@ -144,11 +138,7 @@ class KeyTable:
         return len(self._regions)
 
     def local(self, domain: Domain, segment: Segment, write: bool) -> memoryview:
-        """
-        The memory of a local segment.
-
-        @raise ProtectionError: it names none, or C{write} is not allowed: C{LOC_PROT_ERR}.
-        """
+        """The memory of a local segment; raises L{ProtectionError} (C{LOC_PROT_ERR})."""
         address, length, lkey = segment
         region = self._regions.get(lkey)
         if region is not None and region.domain is domain:
@@ -161,11 +151,7 @@ class KeyTable:
         raise ProtectionError(self._why(region, domain, address, length))
 
     def fill(self, domain: Domain, segment: Segment, head: Buffer, body: Buffer, length: int) -> bool:
-        """
-        Write a head and a body, C{length} bytes together, into a local segment.
-
-        @return: False where L{local} would raise, or the segment is shorter than that.
-        """
+        """Write head and body, C{length} bytes together, into a local segment; False if not allowed."""
         address, room, lkey = segment
         region = self._regions.get(lkey)
         if region is None or region.domain is not domain or length > room:
@@ -179,12 +165,7 @@ class KeyTable:
         return True
 
     def remote(self, domain: Domain, rkey: int, address: int, length: int, need: int) -> memoryview:
-        """
-        Memory that a peer requests.
-
-        @param need: rights of the region, all of them; plain integers are quickest.
-        @raise ProtectionError: there is no such memory for this peer: a remote access error.
-        """
+        """Memory that a peer accesses, which needs all of these rights; raises L{ProtectionError}."""
         region = self._regions.get(rkey)
         if region is not None and region.domain is domain:
             offset = address - region.address
@@ -201,11 +182,9 @@ class KeyTable:
         return region if region is not None and region.domain is domain else None
 
     def regionsOf(self, domain: Domain) -> list[Region]:
-        """All memory regions of the device that belong to C{domain}."""
         return [region for region in self._regions.values() if region.domain is domain]
 
     def register(self, domain: Domain, buffer: memoryview, access: Access) -> Region:
-        """Register a buffer of the caller."""
         view = memoryview(buffer)
         if view.readonly or not view.c_contiguous:
             raise InvalidRequest("only writable, contiguous memory can be registered")
@@ -272,9 +251,7 @@ class KeyTable:
 
 
 def _sealed(length: int) -> tuple[int, mmap.mmap]:
-    """
-    A mapped memfd of a sealed size: a peer that shrank it would kill us with SIGBUS.
-    """
+    """A memfd of a sealed size, mapped: if a peer shrank it, access would raise SIGBUS."""
     descriptor = os.memfd_create("txrdma", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, length)

@@ -23,20 +23,12 @@ _USUAL: Final = 1500
 
 
 def pathMTU(interfaceMTU: int, isIPv6: bool) -> MTU:
-    """
-    The largest payload whose packets pass through unfragmented.
-
-    @raise ValueError: there is none.
-    """
+    """The largest payload whose packets need no fragmentation; raises ValueError."""
     return MTU.fitting(interfaceMTU - _OVERHEAD - (40 if isIPv6 else 20))
 
 
 def activeMTU(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> MTU:
-    """
-    The active MTU of a port on an interface with this MTU, at most C{most}.
-
-    @param interfaceMTU: None when nobody knows: then C{most}, or what Ethernet usually has.
-    """
+    """The active MTU of a port on an interface with this MTU (None: unknown), at most C{most}."""
     if interfaceMTU is None:
         return pathMTU(_USUAL, isIPv6) if most is None else most
     fitting = pathMTU(max(interfaceMTU, _SMALLEST), isIPv6)
@@ -52,11 +44,7 @@ def laneCount(rate: int) -> int:
 
 @lru_cache(maxsize=256)
 def softMAC(address: str, port: int) -> MACAddress:
-    """
-    The MAC address of a software device: locally administered, and it contains the UDP port.
-
-    With it peers reach the right one of several processes that share an IP address.
-    """
+    """The locally administered MAC address of a software device, which contains the UDP port."""
     packed = ipaddress.ip_address(address).packed
     middle = packed[1:] if len(packed) == 4 else hashlib.sha256(packed).digest()[:3]
     return MACAddress(bytes((_OUR_MAC,)) + middle + port.to_bytes(2, "big"))

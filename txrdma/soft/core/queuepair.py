@@ -20,6 +20,7 @@ from txrdma.iba.verbs import (
     AsyncEventKind,
     Capacity,
     Completion,
+    COMPLETION_OF,
     CompletionOpcode,
     MigrationState,
     Operation,
@@ -30,7 +31,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IPlacing, IQueuePair
+from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IQueuePair
 from txrdma.soft.core.completion import SoftCompletionQueue
 from txrdma.soft.core.directdatagrams import DatagramRoute, DirectDatagrams
 from txrdma.soft.core.memory import Domain, KeyTable
@@ -41,15 +42,6 @@ from txrdma.soft.core.transitions import checkMigration, transition
 _RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
 
 _SEND: Final = CompletionOpcode.SEND
-_KINDS_OF_COMPLETION: Final = {
-    Operation.RDMA_WRITE: CompletionOpcode.RDMA_WRITE,
-    Operation.RDMA_WRITE_WITH_IMMEDIATE: CompletionOpcode.RDMA_WRITE,
-    Operation.SEND: CompletionOpcode.SEND,
-    Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
-    Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
-    Operation.COMPARE_AND_SWAP: CompletionOpcode.COMPARE_AND_SWAP,
-    Operation.FETCH_AND_ADD: CompletionOpcode.FETCH_AND_ADD,
-}
 # Plain integers: these are compared for every request.
 _LAST_INLINE: Final = int(Operation.SEND_WITH_IMMEDIATE)
 _LAST: Final = int(Operation.RDMA_READ)
@@ -66,11 +58,7 @@ class Host(Protocol):
         """The route for a queue pair that goes to RTR; by its C{kind} and C{attributes}."""
 
     def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
-        """
-        Check ports, P_Keys, GIDs, MTU and counts against the device.
-
-        @raise InvalidRequest: the device does not have them.
-        """
+        """Check attributes against the device; raises L{InvalidRequest}."""
 
     def notify(self, event: AsyncEvent) -> None:
         """Deliver an event to listeners, in a later reactor iteration."""
@@ -137,18 +125,11 @@ class SoftQueuePair:
 
     @property
     def route(self) -> str:
-        """C{'shared-memory'} or C{'rocev2'}; C{''} before C{RTR}."""
         return "" if self._route is None else self._route.name
 
     # Posting.
 
     def postSend(self, requests: Sequence[SendRequest]) -> None:
-        """
-        Append to the send queue, in order.
-
-        @raise InvalidRequest: the state or a request's form does not allow it.
-        @raise QueueFull: there is no room for all of them.
-        """
         count = len(requests)
         if self.state is not _RTS or self.kind is not QPKind.RC:
             if self.state is _RTS and self._arePlainDatagrams(requests) and count <= self.free:
@@ -159,7 +140,7 @@ class SoftQueuePair:
             return
         if count > self.free:
             raise QueueFull(f"{count} requests for {self.free} free places in the send queue")
-        for request in requests:
+        for request in requests:  # as in _checkForm, whose call would add 10 % to a message of 64 bytes
             inline = request.inline
             if inline:
                 if request.operation > _LAST_INLINE or request.segments:
@@ -173,12 +154,6 @@ class SoftQueuePair:
         self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
-        """
-        Append to the receive queue, in order.
-
-        @raise InvalidRequest: the state or a request's form does not allow it.
-        @raise QueueFull: there is no room for all of them.
-        """
         receives = self.receives
         if self.shared is not None:
             raise InvalidRequest("this queue pair takes its receives from a shared queue: post them there")
@@ -204,7 +179,7 @@ class SoftQueuePair:
             self._checkForm(request)
         if self.state in (_SQE, _ERR):
             for request in requests:
-                self._flushed(request.identifier, _KINDS_OF_COMPLETION[request.operation])
+                self._flushed(request.identifier, COMPLETION_OF[request.operation])
             return
         if len(requests) > self.free:
             raise QueueFull(f"{len(requests)} requests for {self.free} free places in the send queue")
@@ -251,16 +226,11 @@ class SoftQueuePair:
             if request.address is None:
                 raise InvalidRequest(f"datagram {request.identifier} has no address")
             if request.address.address.port != self.attributes.port:
-                raise InvalidRequest(f"the way of datagram {request.identifier} begins at another port")
+                raise InvalidRequest(f"the address of datagram {request.identifier} is of another port")
 
     # States.
 
     def modify(self, attributes: QPAttributes) -> None:
-        """
-        Change the state or other attributes of the queue pair (IBA 11.2.4.2).
-
-        @raise InvalidRequest: the transition, or an attribute with it, is not allowed; nothing has changed.
-        """
         if self._closed:
             raise InvalidRequest("the queue pair is closed")
         before, current = self.attributes, self.state
@@ -296,11 +266,9 @@ class SoftQueuePair:
             self._release()
 
     def query(self) -> QPAttributes:
-        """All attributes as they are."""
         return self.attributes.changed(state=self.state, currentState=self.state)
 
     def close(self) -> None:
-        """Destroy the queue pair, without completions for outstanding requests."""
         if self._closed:
             return
         self._reset()
@@ -312,7 +280,6 @@ class SoftQueuePair:
         self._host.forget(self)
 
     def _changed(self, asked: QPAttributes, target: QPState) -> QPAttributes:
-        """The attributes after a transition."""
         changes = {name: getattr(asked, name) for name in asked.given()}
         changes.update(state=target, currentState=target)
         if asked.alternateAddress is not None:  # replaces all of the previous one
@@ -331,14 +298,8 @@ class SoftQueuePair:
                 raise InvalidRequest(f"{queue!r} is closed")
 
     def __conform__(self, interface: object) -> object | None:
-        """
-        Adapt to an interface that only some routes provide, from RTR on.
-
-        @return: the route, where it does; None lets zope.interface look elsewhere.
-        """
+        """Adapt to an interface that only some routes provide, from RTR on."""
         route = self._route
-        if route is not None and interface is IPlacing:
-            return route.placing
         if route is not None and interface is IDirectLane and self.shared is None:
             return route.direct
         if interface is IDirectDatagrams and self._datagramRoute() is not None and self.shared is None:
@@ -350,18 +311,15 @@ class SoftQueuePair:
         return None
 
     def _datagramRoute(self) -> DatagramRoute | None:
-        """The route of a UD queue pair, from RTR on."""
         return cast("DatagramRoute | None", self._route) if self.kind is QPKind.UD else None
 
     def _openInbox(self, direct: DirectDatagrams) -> Sized:
-        """Have datagrams queued there, instead of completions."""
         route = self._datagramRoute()
         assert route is not None, "datagrams without a route"
         route.inbox = direct
         return self.receiveQueue.pollElsewhere(route)
 
     def _setDatagramRoute(self) -> None:
-        """Hand the route to the direct datagrams."""
         direct = self._direct
         if direct is not None:
             direct.way = self._datagramRoute()
@@ -418,11 +376,7 @@ class SoftQueuePair:
                 self._reportDrained()
 
     def failed(self, event: AsyncEventKind | None = None) -> None:
-        """
-        Go to ERR: flush the sends, then the receives, each in order (IBA 10.3.1.7).
-
-        A send that is the cause has been completed before, by C{sendCompleted}.
-        """
+        """Go to ERR: flush sends, then receives (IBA 10.3.1.7). The failed send is completed already."""
         if self.state is _ERR or self.state is _RESET:
             return
         self.state = _ERR
@@ -433,7 +387,7 @@ class SoftQueuePair:
             self._flushed(identifier, opcode)
         held, self._held = self._held, []
         for request in held:
-            self._flushed(request.identifier, _KINDS_OF_COMPLETION[request.operation])
+            self._flushed(request.identifier, COMPLETION_OF[request.operation])
         self.free = self.capacity.maxSend
         if self.shared is None:
             self._flushReceives()
@@ -445,11 +399,7 @@ class SoftQueuePair:
         self._host.notify(AsyncEvent(event, queuePair=self))
 
     def laneOpened(self) -> Sized:
-        """
-        Let messages be taken from the route itself: the receive queue does not poll it any more.
-
-        @return: the completions in that queue, which come first.
-        """
+        """Let the lane take messages itself; return the queued completions, which come first."""
         assert self._route is not None, "a lane that is no route"
         return self.receiveQueue.pollElsewhere(self._route)
 
@@ -479,7 +429,6 @@ class SoftQueuePair:
     # Called by the queues.
 
     def sharedPosted(self) -> None:
-        """Notify the route that the shared receive queue has new receives."""
         if self._route is not None and self.state is not _ERR:
             self._route.receivesPosted()
 
@@ -520,7 +469,6 @@ def _isAtomic(request: SendRequest) -> bool:
 
 
 def _malformed(request: SendRequest, maxSegments: int) -> InvalidRequest:
-    """The error for a malformed request."""
     what = f"request {request.identifier}"
     if request.operation in _ATOMICS and not request.inline:
         return InvalidRequest(f"{what}: {request.operation!r} needs one segment of {_ATOMIC_BYTES} bytes")

@@ -27,11 +27,7 @@ LONGEST_TIMEOUT: Final = 1.0
 
 
 class RoundTrip:
-    """
-    The estimate of a connection's round trip.
-
-    @ivar timeout: seconds without an acknowledgement after which a packet is sent again.
-    """
+    """The estimated round trip of a connection, and the resulting C{timeout} in seconds."""
 
     __slots__ = ("_at", "_doubled", "_end", "_smoothed", "_usual", "_variation", "timeout")
 
@@ -48,11 +44,7 @@ class RoundTrip:
         return self._smoothed or EXPECTED_AT_FIRST
 
     def sent(self, end: int, now: float) -> None:
-        """
-        Record new packets, of which the last one requests an acknowledgement.
-
-        @param end: one above its sequence number.
-        """
+        """Record new packets up to C{end} (exclusive), of which the last one requests an acknowledgement."""
         if self._end is None:
             self._end, self._at = end, now
 
@@ -75,11 +67,7 @@ class RoundTrip:
         self._doubled, self.timeout = self.timeout, self._usual
 
     def duplicateAcknowledged(self) -> None:
-        """
-        Keep the doubled timeout: a duplicate acknowledgement shows that answers take longer now.
-
-        The doubled timeout is kept until something is measured (Karn's rule again).
-        """
+        """Keep the doubled timeout until the next sample, since answers take longer now (Karn's rule)."""
         self.timeout = max(self.timeout, self._doubled)
 
     def _measured(self, seconds: float) -> None:
@@ -104,9 +92,6 @@ class RetryTimer:
     __slots__ = ("_limit", "_progressed", "_since", "_timeout", "_tries", "retryCount", "roundTrip")
 
     def __init__(self, timeout: int, retryCount: int) -> None:
-        """
-        @param timeout: the code of the local ACK timeout (IBA 9.9.2.1.1).
-        """
         self._tries = 0  # retries since progress
         self._progressed = 0.0
         self._since = 0.0  # start of the current timeout
@@ -114,7 +99,6 @@ class RetryTimer:
         self.retune(timeout, retryCount)
 
     def retune(self, timeout: int, retryCount: int) -> None:
-        """Change the local ACK timeout, given by its code, and the retry count."""
         self._timeout = max(ackTimeoutSeconds(timeout), SHORTEST_TIMEOUT)
         self._limit = self._timeout * (retryCount + 1)
         self.retryCount = retryCount
@@ -130,7 +114,6 @@ class RetryTimer:
         self.begin(now)
 
     def resent(self, now: float) -> None:
-        """Restart the timeout, because the oldest packet is resent."""
         self._since = now
 
     def progressed(self, oldest: int, now: float) -> None:
@@ -151,10 +134,8 @@ class RetryTimer:
         return end
 
     def isExpired(self, now: float) -> bool:
-        """Whether it is time to give up."""
         return self._tries >= self.retryCount and now >= self._progressed + self._limit
 
     def tried(self) -> None:
-        """Count a retry, after the deadline."""
         self._tries += 1
         self.roundTrip.expired()

@@ -7,71 +7,57 @@ There are three routes: RoCE v2 by UDP, shared memory on the same host, and data
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TYPE_CHECKING
+from typing import Protocol
 
-from txrdma.iba.verbs import (
-    CompletionOpcode,
-    SendRequest,
-)
-
-if TYPE_CHECKING:
-    pass
+from txrdma.iba.verbs import CompletionOpcode, SendRequest
 
 
 class Route(Protocol):
     """
     Moves the bytes of one queue pair, from RTR until C{close}.
 
-    @ivar polled: whether C{poll} and C{arm} do anything: completion queues call them for such routes only.
+    @cvar polled: whether completion queues call C{poll} and C{arm}.
+    @cvar direct: the route itself where it provides L{txrdma.interfaces.IDirectLane}; None elsewhere.
     """
 
     name: str
     polled: bool
 
     @property
-    def placing(self) -> object | None:
-        """The route itself, where sent data outlives this process; None elsewhere."""
+    def direct(self) -> object | None:
+        return None
 
     def post(self, requests: Sequence[SendRequest]) -> None:
         """
         Carry out requests, in order.
 
-        Their form is checked; the route checks keys. Called only in RTS.
-        C{inline} data is taken before this returns; for C{segments} the request object is ours no more, so
-        what is needed of it is taken, too.
+        Their form is checked; the route checks keys. Called only in RTS. The caller may reuse request objects
+        and C{inline} data when this returns.
         """
-
-    @property
-    def direct(self) -> object | None:
-        """The route itself, where it provides L{txrdma.interfaces.IDirectLane}; None elsewhere."""
 
     def receivesPosted(self) -> None:
         """The receive queue has grown."""
+        return
 
     def poll(self) -> None:
         """Take arrived messages and completions, without the reactor."""
+        return
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
         """
-        Wake the channel for the next completed send, or the next receive.
-
-        With all False the route is polled, and does not wake.
+        Wake the channel for the next completed send, or the next receive; all False: the route is polled.
         """
+        return
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """
-        Stop, and return identifiers and kinds of uncompleted requests, oldest first.
-
-        No request is sent after this.
-        """
+        """Stop, and return identifiers and kinds of uncompleted requests, oldest first."""
 
     def attributesChanged(self) -> None:
         """Apply attributes that C{modify} has changed: timers, counters, state, alternate path, REARM."""
 
     def migrate(self) -> None:
-        """
-        Migrate to the alternate path of C{attributes} now, with the peer; C{migrationChanged} follows.
-        """
+        """Migrate to the alternate path of C{attributes}, with the peer; C{migrationChanged} follows."""
+        return
 
     def close(self) -> None:
         """Release all resources. Idempotent."""

@@ -10,44 +10,31 @@ from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 
 
-class Resting(Protocol):
-    """A port that may leave the reactor without loss: see L{txrdma.interfaces.IRestingDevice}."""
+class RoutePort(Protocol):
+    """
+    Makes the routes of queue pairs; C{canRest}: C{rest} loses nothing, as peers need no answers in time.
+    """
+
+    canRest: bool
 
     def rest(self) -> None:
         """Leave the reactor. Idempotent."""
+        return
 
     def wake(self) -> None:
         """Return to the reactor. Idempotent."""
-
-
-class RoutePort(Protocol):
-    """Makes the routes of queue pairs, and is shared by them."""
-
-    @property
-    def resting(self) -> Resting | None:
-        """The port itself, where it may rest; None where peers need answers in time."""
+        return
 
     def connect(self, queuePair: SoftQueuePair) -> Route | None:
-        """
-        The route for a queue pair that goes to RTR, by its C{kind} and C{attributes}.
-
-        @return: None when this kind of route does not lead to the destination.
-        @raise txrdma.error.RDMAError: the route can't be set up.
-        """
+        """The route for a queue pair that goes to RTR; None if this kind does not lead there."""
 
     def drive(self) -> bool:
-        """
-        Do the work of the reactor once, after it has ended.
-
-        @return: whether an acknowledgement of a peer is outstanding.
-        """
+        """Do the work of the reactor once, after its end; return whether acknowledgements are outstanding."""
+        return False
 
     def setEnabled(self, isEnabled: bool) -> None:
-        """
-        Take the port down or up, by command.
-
-        While it is down RoCE neither sends nor receives; connections end after their usual retries.
-        """
+        """Enable or disable the port for RoCE; connections fail after their usual retries."""
+        return
 
     def close(self) -> None:
         """Close the socket; the routes were closed before. Idempotent."""

@@ -36,12 +36,7 @@ class _Receives(deque[ReceiveRequest]):
 
 @implementer(ISharedReceiveQueue)
 class SoftSharedReceiveQueue:
-    """
-    Receives that are shared by queue pairs.
-
-    @ivar receives: the requests: those of every queue pair that takes from here. They must stay unchanged
-        until their completion.
-    """
+    """Receives shared by queue pairs; requests must stay unchanged until their completion."""
 
     def __init__(
         self,
@@ -64,12 +59,6 @@ class SoftSharedReceiveQueue:
         return f"<SoftSharedReceiveQueue {len(self.receives)} of {self.maxReceive}>"
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
-        """
-        Append to the queue, in order.
-
-        @raise InvalidRequest: the queue is closed, or a request's form does not allow it.
-        @raise QueueFull: there is no room for all of them.
-        """
         self._checkOpen()
         receives = self.receives
         if len(receives) + len(requests) > self.maxReceive:
@@ -83,11 +72,6 @@ class SoftSharedReceiveQueue:
             posted()
 
     def arm(self, limit: int) -> None:
-        """
-        Raise one C{SRQ_LIMIT_REACHED} when fewer than C{limit} receives are left; 0 is never.
-
-        @raise InvalidRequest: it is more than C{maxReceive}.
-        """
         self._checkOpen()
         if not 0 <= limit <= self.maxReceive:
             raise InvalidRequest(f"the limit is from 0 to {self.maxReceive}, not {limit}")
@@ -96,11 +80,9 @@ class SoftSharedReceiveQueue:
             self._raiseLimit()
 
     def limit(self) -> int:
-        """The limit that the queue is armed for; 0 when it is not armed."""
         return self.receives.limit
 
     def close(self) -> None:
-        """Destroy it; queue pairs that still take from it go to ERR."""
         if self._closed:
             return
         self._closed = True
@@ -115,21 +97,14 @@ class SoftSharedReceiveQueue:
 
     @property
     def isClosed(self) -> bool:
-        """Whether the shared receive queue is closed, and takes no more receives."""
         return self._closed
 
     def join(self, failed: _Failed, posted: Callable[[], None]) -> None:
-        """
-        Add a queue pair that takes receives from here.
-
-        @param failed: puts the queue pair into ERR, and raises the event, if any.
-        @param posted: called when receives were added.
-        """
+        """Add a queue pair; C{failed} puts it into ERR, C{posted} reports new receives."""
         self._checkOpen()
         self._takers[failed] = posted
 
     def leave(self, failed: _Failed) -> None:
-        """Remove a queue pair, by its first argument of L{join}."""
         self._takers.pop(failed, None)
 
     def _checkOpen(self) -> None:
@@ -137,6 +112,5 @@ class SoftSharedReceiveQueue:
             raise InvalidRequest("the shared receive queue is closed")
 
     def _raiseLimit(self) -> None:
-        """Raise SRQ_LIMIT_REACHED, once."""
         self.receives.limit = 0
         self._notify(AsyncEvent(AsyncEventKind.SRQ_LIMIT_REACHED, sharedReceiveQueue=self))

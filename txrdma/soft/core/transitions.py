@@ -76,11 +76,7 @@ _RANGED: Final = frozenset(_RANGES)
 
 
 def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPState:
-    """
-    The state that C{modify} with these attributes leads to.
-
-    @raise InvalidRequest: the transition does not exist, or an attribute is missing, excess or invalid.
-    """
+    """The state after C{modify}; raises L{InvalidRequest} for invalid transitions and attributes."""
     target = current if attributes.state is None else attributes.state
     given = attributes.given() - {"state"}
     if attributes.currentState not in (None, current):
@@ -116,11 +112,7 @@ def _misfit(kind: QPKind, current: QPState, target: QPState, given: frozenset[st
 
 
 def checkMigration(asked: QPAttributes, current: QPAttributes) -> None:
-    """
-    Check a change of the migration state (IBA 17.2.8).
-
-    @raise InvalidRequest: the present state does not allow it.
-    """
+    """Check a change of the migration state (IBA 17.2.8); raises L{InvalidRequest}."""
     here = current.migrationState or MigrationState.MIGRATED
     if asked.alternateAddress is not None and here is not MigrationState.MIGRATED:
         raise InvalidRequest(f"an alternate path is loaded in MIGRATED, not in {here.name}")

@@ -54,12 +54,7 @@ class Read:
 
 
 class Atomic:
-    """
-    An atomic operation that was executed.
-
-    @ivar request: its opcode and its header, so that another one of the same number is not taken for it.
-    @ivar original: what was in memory before.
-    """
+    """An executed atomic operation: its request (opcode and header), and the original value."""
 
     __slots__ = ("again", "end", "first", "next", "original", "request")
 
@@ -75,11 +70,7 @@ Answer = Union[Read, Atomic]
 
 
 class Answers:
-    """
-    The answers of one queue pair.
-
-    @ivar waiting: those that are not given yet, or not to their end.
-    """
+    """The answers of one queue pair, of which C{waiting} are not complete."""
 
     def __init__(self, keys: KeyTable, domain: Domain, mtu: int, batch: int) -> None:
         self._keys = keys
@@ -90,17 +81,17 @@ class Answers:
         self._results: deque[Atomic] = deque(maxlen=1)
 
     def keep(self, count: int) -> None:
-        """Set the number of results of atomic operations that the peer may ask for again."""
+        """Set the number of results of atomic operations that are retained for repeated requests."""
         if count != self._results.maxlen:
             self._results = deque(self._results, maxlen=count)
 
     @property
     def new(self) -> int:
-        """The number of waiting answers that are no repetitions."""
+        """The number of waiting answers to new requests."""
         return sum([not answer.again for answer in self.waiting])
 
     def execute(self, psn: int, opcode: int, header: bytes, target: memoryview) -> None:
-        """Carry out an atomic operation, on a number as this host writes it; its answer waits."""
+        """Execute an atomic operation, in host byte order, and queue its answer."""
         _address, _rkey, operand, compare = ATOMIC_ETH.unpack(header)
         original = int.from_bytes(target, sys.byteorder)
         if opcode != COMPARE_SWAP:
@@ -112,18 +103,14 @@ class Answers:
         self.waiting.append(result)
 
     def known(self, psn: int, opcode: int, header: bytes) -> Atomic | None:
-        """The answer to an atomic request that was here before; None when it is not known any more."""
+        """The retained result of a repeated atomic request; None if it is not retained."""
         for result in self._results:
             if result.first == psn and result.request == (opcode, header):
                 return Atomic(psn, result.request, result.original, again=True)
         return None
 
     def repeat(self, answer: Answer, most: int) -> None:
-        """
-        Answer a request once more, which the peer has sent again.
-
-        @param most: how many answers may wait.
-        """
+        """Answer a repeated request, if fewer than C{most} answers wait."""
         waiting = self.waiting
         for other in waiting:
             if other.first == other.next == answer.first and other.end == answer.end:
@@ -135,10 +122,9 @@ class Answers:
 
     def give(self, room: int, messages: int, runs: list[Outgoing]) -> int:
         """
-        Append what fits of the oldest one; return how many packets.
+        Append as much of the oldest answer as fits; return the number of packets.
 
-        @param messages: how many are complete: the message sequence number.
-        @raise ProtectionError: its memory is deregistered since.
+        @raise ProtectionError: its memory was deregistered.
         """
         answer = self.waiting[0]
         if isinstance(answer, Atomic):

@@ -1,8 +1,12 @@
 """
-The datagram queue pair: what it sends and takes.
+The core of a datagram queue pair: packets to send, and receives for received packets.
 
-Follows InfiniBand Architecture vol. 1, 9.8.3 (unreliable datagrams) and 11.4.2.1 (the 40 bytes of the GRH).
-Nothing here reads a clock or a socket; see L{txrdma.soft.rc.roce} for that.
+Theory of operation. C{post} queues requests, and C{outgoing} turns them into packets; for peers on this host
+C{write} and C{put} write packets into shared memory instead. Received packets are queued in an inbox, or
+copied into the oldest receive with the 40 bytes of a GRH; without a receive they are dropped.
+
+Follows InfiniBand Architecture vol. 1, 9.8.3 (unreliable datagrams) and 11.4.2.1 (GRH). Nothing here reads a
+clock or a socket; see L{txrdma.soft.rc.roce} for that.
 """
 
 from __future__ import annotations
@@ -92,11 +96,7 @@ class _Posted(NamedTuple):
 
 
 class Datagrams:
-    """
-    A UD queue pair, which sends and takes datagrams.
-
-    @ivar dropped: datagrams that found no receive, one that was too small, or came with the wrong Q_Key.
-    """
+    """A UD queue pair; C{dropped} counts datagrams without a suitable receive or the right Q_Key."""
 
     def __init__(
         self,
@@ -109,10 +109,6 @@ class Datagrams:
         psn: int,
         qkey: int,
     ) -> None:
-        """
-        @param receives: the receive queue; what is filled is taken from its left.
-        @param mtu: the longest payload.
-        """
         self._number = number
         self._keys = keys
         self._domain = domain
@@ -127,7 +123,7 @@ class Datagrams:
         self.dropped = 0
 
     def retune(self, qkey: int, psn: int | None) -> None:
-        """Take other attributes; C{psn} is that of the first datagram."""
+        """Change the Q_Key, and the PSN of the next datagram."""
         self.qkey = qkey
         if psn is not None and psn != self._begin:
             self._begin = self._psn = psn
@@ -135,7 +131,7 @@ class Datagrams:
     # Interface of the core.
 
     def post(self, requests: Sequence[SendRequest], now: float) -> None:
-        """Send these after those before; each has an address."""
+        """Queue datagrams, each of which has an address."""
         for request in requests:
             assert request.address is not None
             self._posted.append(
@@ -156,12 +152,7 @@ class Datagrams:
         self, requests: Sequence[SendRequest], laneTo: Callable[[AddressVector], DatagramLane | None]
     ) -> tuple[int, int]:
         """
-        Write the first of these requests at once, as far as they are plain, and there are lanes for them.
-
-        The hot loop of sending, in one piece: what it leaves is to be posted, what it does is to be retired.
-        Bytes that are inline go into the peer's ring from where they stand.
-
-        @return: how many are done, and the bytes of their packets.
+        Write the first requests that are plain and have a lane; return their number and bytes (hot loop).
         """
         if self._posted or self._stopped:
             return 0, 0
@@ -215,11 +206,7 @@ class Datagrams:
         return done, size
 
     def put(self, lane: DatagramLane, there: int, qkey: int, head: Buffer, body: Buffer) -> int:
-        """
-        Write one datagram at once, behind all that was posted, without a request.
-
-        @return: the bytes of its packet; 0 where it has to be posted.
-        """
+        """Write a datagram immediately; return the size of its packet, or 0 if it has to be posted."""
         length = len(head) + len(body)
         if self._posted or self._stopped or length > self._mtu:
             return 0
@@ -238,18 +225,14 @@ class Datagrams:
     def hold(
         self, inbox: Inbox, payload: Buffer, qkey: int, number: int, source: bytes, isSolicited: bool
     ) -> None:
-        """Leave a datagram in an inbox, if it is for this queue pair."""
+        """Queue a datagram in an inbox, if its Q_Key is right."""
         if qkey != self.qkey or self._stopped or len(payload) > self._mtu:
             self.dropped += 1
         elif not inbox(source, number & 0xFFFFFF, payload, isSolicited):
             self.dropped += 1
 
     def receivedInto(self, inbox: Inbox, run: Incoming, source: bytes) -> bool:
-        """
-        Leave datagrams that have come in an inbox; False where they have immediates, which it does not take.
-
-        @param source: the sender's IP address.
-        """
+        """Queue received datagrams in an inbox; False if they have immediates, and need receives."""
         if run.opcode != _SEND_ONLY:
             return False
         data, stride = run.data, run.stride
@@ -264,11 +247,7 @@ class Datagrams:
         return True
 
     def received(self, run: Incoming, header: bytes, now: float) -> None:
-        """
-        Take datagrams that have come for this queue pair.
-
-        @param header: the 40 bytes that stand for the GRH.
-        """
+        """Process received datagrams; C{header} are the 40 bytes of the GRH."""
         if self._stopped or run.opcode not in (_SEND_ONLY, _SEND_ONLY_WITH_IMMEDIATE):
             self.dropped += run.packets
             return
@@ -280,11 +259,10 @@ class Datagrams:
         """Do nothing: datagrams are not acknowledged, so none is ever overdue."""
 
     def deadline(self) -> float | None:
-        """None at all times: datagrams are not acknowledged, so none is ever overdue."""
         return None
 
     def outgoing(self, now: float) -> list[Datagram]:
-        """Take the datagrams to send; they must leave before anything else is asked of this core."""
+        """Take the packets to send; emit them before the next call of this core."""
         datagrams: list[Datagram] = []
         if not self._posted:
             return datagrams
@@ -345,7 +323,7 @@ class Datagrams:
         return Completion(posted.identifier, status, CompletionOpcode.SEND, self._number, length)
 
     def _failed(self, posted: _Posted, status: Status) -> None:
-        """A failed datagram ends sending: what was posted behind it is flushed (IBA 10.3.1.6)."""
+        """Complete a failed datagram, and flush those behind it (IBA 10.3.1.6)."""
         self._events.append(self._completion(posted, status))
         for other in self._posted:
             self._events.append(self._completion(other, Status.WR_FLUSH_ERR))
@@ -353,7 +331,7 @@ class Datagrams:
         self._posted.clear()
 
     def _take(self, run: Incoming, start: int, header: bytes) -> bool:
-        """Fill a receive with the datagram whose DETH begins there (IBA 9.8.3.1)."""
+        """Fill a receive with the datagram whose DETH begins at C{start} (IBA 9.8.3.1)."""
         withImmediate = run.opcode == _SEND_ONLY_WITH_IMMEDIATE
         extension = _DETH.size + (_WORD.size if withImmediate else 0)
         length = run.stride - FRAME - extension - run.pad
@@ -371,12 +349,7 @@ class Datagrams:
         return completion.status is Status.SUCCESS
 
     def take(self, payload: memoryview, qkey: int, source: int, header: bytes) -> Completion | None:
-        """
-        Take one datagram without an immediate, which has come in one piece.
-
-        @param header: the 40 bytes that stand for the GRH.
-        @return: the completion of the receive that it has, or that has failed.
-        """
+        """Fill a receive with a datagram without immediate and its GRH; return the completion, if any."""
         receives, end = self._receives, GRH_LENGTH + len(payload)
         if receives and qkey == self.qkey and end <= self._longest and not self._stopped:
             receive = receives[0]
@@ -401,7 +374,7 @@ class Datagrams:
     def _fill(
         self, payload: memoryview, qkey: int, source: int, immediate: int | None, header: bytes
     ) -> Completion | None:
-        """Fill a receive (IBA 9.8.3.1); None where there is none that takes it."""
+        """Fill a receive (IBA 9.8.3.1); None if there is none that fits."""
         length = len(payload)
         if qkey != self.qkey or length > self._mtu or not self._receives:
             return None

@@ -1,8 +1,8 @@
 """
-A posted request on its way: the numbers of its packets, their extension headers, and where its answer goes.
+A posted request in progress: PSNs of its packets, their extension headers, and the memory for its answer.
 
-Follows InfiniBand Architecture vol. 1, 9.3 (extension headers) and 9.4 (operations). Numbers of a request
-that are wider than their fields are cut to them, as hardware's descriptors would.
+Follows InfiniBand Architecture vol. 1, 9.3 (extension headers) and 9.4 (operations). Numbers that exceed
+their fields are truncated, as by hardware.
 """
 
 from __future__ import annotations
@@ -42,22 +42,18 @@ _KINDS: Final = (
     (CompletionOpcode.COMPARE_AND_SWAP, COMPARE_SWAP, False, True),
     (CompletionOpcode.FETCH_AND_ADD, FETCH_ADD, False, True),
 )
-"""
-By C{Operation}: its completion, its first packet, whether there are immediate data, whether it has an answer.
-
-A tuple, because the hash of an enumeration's member costs as much as all else here.
-"""
+"""By operation: completion, first packet, whether there is an immediate, whether there is an answer."""
 
 
 class Entry:
     """
-    A request on its way: C{first} to C{end} are its sequence numbers.
+    A request in progress, with PSNs C{first} to C{end}.
 
-    @ivar opcode: of its packet, or of the first one of several.
-    @ivar answered: a READ or an atomic operation: an acknowledgement does not end it, its answer does.
+    @ivar opcode: of its only or first packet.
+    @ivar answered: a READ or an atomic operation, which ends with its answer, not with an acknowledgement.
     @ivar atomic: the extension header of an atomic operation, else empty.
     @ivar length: of the message; of an atomic operation's answer.
-    @ivar error: why it can't be carried out; found out as soon as possible, told when its turn has come.
+    @ivar error: status with which it fails once all earlier requests are done.
     """
 
     __slots__ = (
@@ -118,13 +114,13 @@ class Entry:
         self.length = ATOMIC_LENGTH
 
     def reth(self) -> bytes:
-        """The header that the first packet of a WRITE has, and that of a SEND has not."""
+        """The extension header of the first packet of a WRITE; empty for a SEND."""
         if self.opcode != WRITE_FIRST:
             return b""
         return _RETH.pack(self.remoteAddress, self.rkey, self.length)
 
     def question(self, offset: int, length: int) -> bytes:
-        """The header that asks for so many bytes of a READ, or for all of an atomic operation."""
+        """The request header for so many bytes of a READ, or for an atomic operation."""
         return self.atomic or _RETH.pack(self.remoteAddress + offset & _64_BITS, self.rkey, length)
 
     def take(
@@ -136,12 +132,7 @@ class Entry:
         count: int,
         extension: int,
     ) -> None:
-        """
-        Put payloads of answers where they belong.
-
-        @param pieces: the memory of C{segments}.
-        @param extension: the length of the header before each payload.
-        """
+        """Copy payloads of answers, behind headers of C{extension} bytes, into the memory of C{segments}."""
         if self.atomic:
             start = number * run.stride + BTH_LENGTH + extension
             original = bytes(run.data[start : start + ATOMIC_LENGTH])

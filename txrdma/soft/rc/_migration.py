@@ -1,12 +1,11 @@
 """
 The migration state of a queue pair with an alternate path.
 
-Follows InfiniBand Architecture vol. 1, 17.2.8 (automatic path migration): both ends say in the MigReq bit of
-every packet whether they have migrated, and hear from the other's when both are ready for it.
+Follows InfiniBand Architecture vol. 1, 17.2.8 (automatic path migration): the MigReq bit of every packet
+reports whether the sender has migrated; both ends are armed when both have cleared it.
 
-Packets of UDP overtake each other, those of InfiniBand don't. So a MigReq that comes on the path in use is
-from before the peer was ready, and changes nothing; and one on the alternate path is believed before we have
-heard that the peer is ready, because it must have been.
+Unlike InfiniBand, UDP may reorder packets. So a MigReq on the path in use is from before the peer was ready,
+and is ignored; one on the alternate path is accepted even if the peer is not known to be ready.
 """
 
 from __future__ import annotations
@@ -15,11 +14,7 @@ from txrdma.iba.verbs import MigrationState
 
 
 class Migration:
-    """
-    The state of one queue pair.
-
-    @ivar state: see L{MigrationState}.
-    """
+    """The migration state of one queue pair."""
 
     def __init__(self) -> None:
         self.state = MigrationState.MIGRATED
@@ -31,10 +26,10 @@ class Migration:
 
     def heard(self, request: bool, onPath: bool, onAlternate: bool) -> MigrationState | None:
         """
-        The state that a packet of the peer leads to, or None if it changes nothing.
+        The new state after a packet of the peer; None if it does not change.
 
-        @param request: its MigReq.
-        @param onPath: it came by the path in use; C{onAlternate}: by the alternate one.
+        @param request: the packet's MigReq.
+        @param onPath: whether it arrived by the path in use; C{onAlternate}: by the alternate one.
         """
         if self.state is MigrationState.MIGRATED:
             return None

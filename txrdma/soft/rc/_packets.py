@@ -32,12 +32,12 @@ Bytes = Union[bytes, bytearray, memoryview]
 
 class Outgoing(NamedTuple):
     """
-    Packets to send, one PSN after the other.
+    Packets to send, with consecutive PSNs.
 
     @ivar psn: of the first; not wrapped.
-    @ivar extension: the headers after the BTH; several packets have none.
-    @ivar payload: of all of them; C{size} bytes go into each, what remains into the last.
-    @ivar acknowledge: the last one asks for an acknowledgement.
+    @ivar extension: the headers after the BTH; empty if there are several packets.
+    @ivar payload: of all packets: C{size} bytes each, the rest in the last.
+    @ivar acknowledge: the last one requests an acknowledgement.
     """
 
     opcode: int
@@ -52,11 +52,11 @@ class Outgoing(NamedTuple):
 
 class Incoming(NamedTuple):
     """
-    Packets that arrived one behind the other, alike but for PSN and payload; their ICRC is right.
+    Received packets with consecutive PSNs that are otherwise alike; their ICRC is right.
 
-    @ivar data: from the first one's BTH to the last one's ICRC.
+    @ivar data: from the first BTH to the last ICRC.
     @ivar stride: the length of each.
-    @ivar migrationRequest: the peer has taken its alternate path, or never had one (IBA 17.2.8).
+    @ivar migrationRequest: the MigReq bit (IBA 17.2.8).
     """
 
     opcode: int
@@ -92,7 +92,7 @@ Event = Union[Completion, Retired, Received, Failed]
 
 
 def heading(destination: int, migrationRequest: bool = True) -> int:
-    """The first eight bytes of a BTH, without the fields that change from packet to packet."""
+    """The first eight bytes of a BTH, without the fields that differ between packets."""
     return migrationRequest << 54 | int(DEFAULT_PKEY) << 32 | destination & 0xFFFFFF
 
 
@@ -107,7 +107,7 @@ def _wordsOf(stride: int, count: int) -> Struct:
 
 
 def psnWords(run: Incoming) -> tuple[int, ...]:
-    """For each packet, PSN and acknowledge bit as they stand in the BTH."""
+    """For each packet, the word of the BTH with acknowledge bit and PSN."""
     words: tuple[int, ...]
     if run.packets == 1:
         words = _WORD.unpack_from(run.data, 8)
@@ -117,12 +117,7 @@ def psnWords(run: Incoming) -> tuple[int, ...]:
 
 
 def consecutive(words: Sequence[int], number: int, end: int) -> tuple[int, int]:
-    """
-    The number of packets from C{number} on, before C{end}, that follow each other without a gap.
-
-    @param words: of L{psnWords}.
-    @return: and their acknowledge bits, any of them.
-    """
+    """The number of consecutive PSNs in C{words} from C{number} on, and the union of acknowledge bits."""
     first, last = words[number], words[end - 1]
     if end - number > 2 and tuple(words[number : end - 1]) == tuple(range(first, first + end - 1 - number)):
         if (last - first - end + 1 + number) & PSN_MASK == 0:  # the common case, quickly
@@ -135,7 +130,7 @@ def consecutive(words: Sequence[int], number: int, end: int) -> tuple[int, int]:
 
 
 def gathered(pieces: Sequence[memoryview], start: int, length: int) -> Bytes:
-    """Bytes C{start} to C{start + length} of the pieces, as if they were one."""
+    """Bytes C{start} to C{start + length} of the concatenated pieces."""
     if len(pieces) == 1:
         return pieces[0][start : start + length]
     parts = []
@@ -153,7 +148,7 @@ def gathered(pieces: Sequence[memoryview], start: int, length: int) -> Bytes:
 
 
 def scatter(pieces: Sequence[memoryview], start: int, payload: Bytes) -> None:
-    """Write the payload to where C{start} is, as if the pieces were one; they are long enough."""
+    """Write the payload at C{start} of the concatenated pieces."""
     done = 0
     for piece in pieces:
         size = len(piece)
@@ -169,11 +164,7 @@ def scatter(pieces: Sequence[memoryview], start: int, payload: Bytes) -> None:
 
 
 def scatterRun(pieces: Sequence[memoryview], start: int, run: Incoming, first: int, count: int) -> None:
-    """
-    Write the payloads of a run's packets, those with no extension headers.
-
-    @param first: the number in the run of the first one to take.
-    """
+    """Write payloads of a run without extension headers, from packet C{first} on."""
     data, stride = run.data, run.stride
     size = stride - FRAME
     source = first * stride + BTH_LENGTH
@@ -190,5 +181,5 @@ def scatterRun(pieces: Sequence[memoryview], start: int, run: Incoming, first: i
 
 @lru_cache(256)
 def headsOf(length: int, count: int) -> Struct:
-    """The layout that finds the first eight bytes of so many packets of one length, end to end."""
+    """Format of the first eight bytes of so many consecutive packets of one length."""
     return Struct(">" + f"Q{length - 8}x" * count)

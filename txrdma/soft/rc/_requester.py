@@ -1,19 +1,22 @@
 """
-The reliable requester: what a queue pair sends, sends again and gives up on.
+The core of the reliable requester: sends requests, resends packets, and gives up.
+
+Theory of operation. C{post} queues requests as entries with PSNs. C{outgoing} sends packets from C{_next} on,
+as far as the window allows. Acknowledgements and answers advance the oldest PSN, complete entries in order,
+and reset the retries; a NAK, a gap or the timer moves C{_next} back.
 
 Follows InfiniBand Architecture vol. 1, 9.7 (reliable service) and 9.9.2 (requester's errors). Nothing here
 reads a clock or a socket; see L{txrdma.soft.rc.roce} for that.
 
 Where the specification leaves a choice:
 
-  - Credits in acknowledgements are not looked at: a receiver that is not ready says so (RNR NAK).
-  - A long RDMA READ goes out as several requests of at most L{READ_CHUNK} bytes, on a grid that stays the
-    same when it is asked for again. The responder sees several READs; nobody has to swallow all in one burst.
-  - READs and atomics are outstanding together up to C{maxRDAtomic}, each request of a long READ counted.
-  - How much is in the air at once is bounded by a L{Window <txrdma.soft.rc._window.Window>}.
-  - When to send again, and when to give up, is decided by
-    L{RetryTimer <txrdma.soft.core.roundtrip.RetryTimer>}. After a silence the oldest packet goes out again,
-    alone: the answer tells what else the peer misses.
+  - Credits in acknowledgements are ignored; a receiver that is not ready sends an RNR NAK.
+  - A long RDMA READ is sent as several requests of at most L{READ_CHUNK} bytes, with the same boundaries when
+    it is repeated, which limits bursts of answers.
+  - READs and atomics are outstanding together up to C{maxRDAtomic}, counting each request of a long READ.
+  - A L{Window <txrdma.soft.rc._window.Window>} limits the packets in flight.
+  - L{RetryTimer <txrdma.soft.core.roundtrip.RetryTimer>} decides when to resend, and when to give up. After a
+    timeout only the oldest packet is resent: the answer shows what else is missing.
 """
 
 from __future__ import annotations
@@ -79,10 +82,10 @@ class Requester:
     The sending half of an RC queue pair.
 
     @ivar window: limit of packets in flight.
-    @ivar alternate: whether there is another path, to which what has no try left on this one can go.
-    @ivar pathFailed: that has happened: nothing goes out before L{moved} is called, or L{abandoned}.
-    @ivar sent: one above the highest sequence number that ever went out.
-    @ivar resent: how many packets went out again; for statistics.
+    @ivar alternate: whether there is another path for requests without retries left.
+    @ivar pathFailed: that path is needed: nothing is sent before L{moved} or L{abandoned}.
+    @ivar sent: one above the highest PSN sent.
+    @ivar resent: number of resent packets.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class Requester:
         self._pausedUntil: float | None = None
         self._recovering = False  # gone back for a NAK; a second one says the same
         self._askAgainAt = -math.inf  # before that no answer can be here to a READ that was asked for again
-        self._probing = False  # gone back for the timer: one packet at a time until something is heard
+        self._probing = False  # gone back for the timer: one packet at a time until an answer
         self._events: list[Event] = []
         self._stopped = False
         self.alternate = self.pathFailed = False
@@ -131,7 +134,6 @@ class Requester:
         self._maxRDAtomic = maxRDAtomic
 
     def retune(self, timeout: int, retryCount: int, rnrRetry: int, maxRDAtomic: int) -> None:
-        """Change the attributes of the queue pair that are the requester's."""
         self._patience.retune(timeout, retryCount)
         self._rnrRetry = rnrRetry
         self._maxRDAtomic = maxRDAtomic
@@ -166,7 +168,7 @@ class Requester:
         self._end = end
 
     def received(self, run: Incoming, now: float) -> None:
-        """An acknowledgement, or answers to READs and atomics."""
+        """Process an acknowledgement, or answers to READs and atomics."""
         if self._stopped:
             return
         if run.opcode == _ACKNOWLEDGE:
@@ -177,7 +179,7 @@ class Requester:
             self._fail(Status.BAD_RESP_ERR)
 
     def expired(self, now: float) -> None:
-        """The time of L{deadline} has come."""
+        """Retry or give up, at the time of L{deadline}."""
         deadline = self.deadline()
         if deadline is None or now < deadline:
             return
@@ -193,7 +195,7 @@ class Requester:
             self._rewind()
 
     def deadline(self) -> float | None:
-        """The time at which to call L{expired}, None when nothing is waited for."""
+        """The time at which to call L{expired}; None if nothing is outstanding."""
         if self._pausedUntil is not None:
             return self._pausedUntil
         if self._oldest == self._next or self.pathFailed:
@@ -286,7 +288,7 @@ class Requester:
         self._next = stop
 
     def _pieces(self, entry: Entry, next: int, stop: int, payload: Bytes, runs: list[Outgoing]) -> None:
-        """The packets of a long message that have these sequence numbers."""
+        """Packets of a long message with these PSNs."""
         mtu, batch, opcode = self._mtu, self._batch, entry.opcode
         full = self._limit
         interval = max(1, self.window.size // 4)
@@ -318,7 +320,7 @@ class Requester:
         return Outgoing(opcode, psn, 1, extension, payload, self._mtu, True, entry.solicited)
 
     def _ask(self, entry: Entry, room: int, runs: list[Outgoing]) -> bool:
-        """Send the request of an atomic, or of the chunk of a READ that C{_next} is in, if it may go now."""
+        """Send the next request of a READ or an atomic, if it may be sent now."""
         next = self._next
         begin = next - (next - entry.first) % self._chunk
         stop = min(begin + self._chunk, entry.end)
@@ -361,14 +363,14 @@ class Requester:
                 self._refused(value)
 
     def _refused(self, code: int) -> None:
-        """A NAK for the oldest packet (IBA 9.7.5.2.8)."""
+        """Handle a NAK for the oldest packet (IBA 9.7.5.2.8)."""
         if code == NAKCode.PSN_SEQUENCE_ERROR:
             self._implied()
         else:
             self._fail(_REFUSALS.get(NAKCode(code), Status.BAD_RESP_ERR))
 
     def _notReady(self, timer: int, now: float) -> None:
-        """An RNR NAK for the oldest packet (IBA 9.7.5.2.8)."""
+        """Handle an RNR NAK for the oldest packet (IBA 9.7.5.2.8)."""
         if self._pausedUntil is not None or self._oldest == self._next:
             return  # a duplicate
         if self._rnrRetry != _RNR_FOR_EVER:
@@ -381,7 +383,7 @@ class Requester:
         self._rewind()
 
     def _responses(self, run: Incoming, now: float) -> None:
-        """Answers to READs and atomics (IBA 9.7.5.1.3): they acknowledge what was before them, too."""
+        """Process answers to READs and atomics, which also acknowledge earlier requests (IBA 9.7.5.1.3)."""
         words = psnWords(run)
         extension = 0 if run.opcode == _RESPONSE_MIDDLE else _AETH_LENGTH
         length = run.stride - FRAME - extension - run.pad
@@ -434,11 +436,7 @@ class Requester:
     # Acknowledgements.
 
     def _advance(self, to: int, now: float) -> bool:
-        """
-        Everything before C{to} has arrived.
-
-        @return: False when a READ or an atomic before it was not answered: the answer must have been lost.
-        """
+        """Advance the oldest PSN to C{to}; False if the answer of a READ or an atomic before it was lost."""
         entries = self._entries
         oldest = self._oldest
         whole = True
@@ -483,7 +481,6 @@ class Requester:
                 self._cursor += 1
 
     def _retire(self, count: int) -> None:
-        """Remove finished entries."""
         popleft = self._entries.popleft
         events = self._events
         for _ in range(count):
@@ -496,7 +493,7 @@ class Requester:
         events.append(Retired(count))
 
     def _implied(self) -> None:
-        """Go back after a loss, once until progress or the timer."""
+        """Go back after a loss; once until progress or the timer."""
         if self._recovering or self._pausedUntil is not None or self.pathFailed:
             return
         if self._patience.retryCount == 0:
@@ -508,18 +505,13 @@ class Requester:
         self._rewind()
 
     def _missed(self, now: float) -> None:
-        """
-        Answers to a READ have a gap: ask for all from there on, once in a round trip.
-
-        What comes within a round trip of asking answers what was asked before. Where answers come in disorder
-        each would have all others asked for again, and that again be in disorder.
-        """
+        """Request answers to a READ again from a gap on, once per round trip (more would be reordered)."""
         if now >= self._askAgainAt:
             self._askAgainAt = now + self._patience.roundTrip.expected
             self._implied()
 
     def _exhausted(self) -> None:
-        """Give the path up: all its tries are used."""
+        """Give up this path: all retries are used."""
         if self.alternate:
             self.alternate = False
             self.pathFailed = True
@@ -527,7 +519,7 @@ class Requester:
             self._fail(Status.RETRY_EXC_ERR)
 
     def _rewind(self) -> None:
-        """Send again from the oldest that was not acknowledged."""
+        """Resend from the oldest unacknowledged packet on."""
         self._next = self._asked = self._oldest
         self._cursor = 0
         self._reads.clear()

@@ -1,11 +1,13 @@
 """
-The reliable responder: what a queue pair does with the requests of its peer.
+The core of the reliable responder: executes the peer's requests, and answers them.
+
+Theory of operation. C{received} executes packets in the order of their PSNs, into receives or registered
+memory. Acknowledgements and answers (L{txrdma.soft.rc._answers}) wait for C{outgoing}, so that all requests
+that arrived together get one acknowledgement. A gap causes one NAK; duplicates are acknowledged or answered
+again.
 
 Follows InfiniBand Architecture vol. 1, 9.7.4 (validating requests), 9.7.5 (answers) and 9.9.3 (responder's
-errors). Nothing here reads a clock or a socket; see L{txrdma.soft.rc.roce} for that. Answers to READs and
-atomics are in L{txrdma.soft.rc._answers}.
-
-Answers wait for L{Responder.outgoing}, so that all requests that arrived together get one acknowledgement.
+errors). Nothing here reads a clock or a socket; see L{txrdma.soft.rc.roce} for that.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ _OPERATIONAL_ERROR: Final = _NAK | NAKCode.REMOTE_OPERATIONAL_ERROR
 
 
 class _Refused(Exception):
-    """A request that ends the connection: the syndrome that the peer gets, and the event of ours."""
+    """A request that ends the connection: the syndrome for the peer, and the local event."""
 
     def __init__(self, syndrome: int, kind: AsyncEventKind | None) -> None:
         super().__init__(syndrome)
@@ -106,11 +108,7 @@ def _forbidden() -> _Refused:
 
 
 class Responder:
-    """
-    The receiving half of an RC queue pair.
-
-    @ivar duplicates: packets that came again; for statistics.
-    """
+    """The receiving half of an RC queue pair; C{duplicates} counts repeated packets."""
 
     def __init__(
         self,
@@ -155,7 +153,6 @@ class Responder:
         self.retune(access, maxDestRDAtomic, minRNRTimer)
 
     def retune(self, access: int, maxDestRDAtomic: int, minRNRTimer: int) -> None:
-        """Change the attributes of the queue pair that are the responder's."""
         self._access = access
         self._mostAnswers = maxDestRDAtomic
         self._answers.keep(maxDestRDAtomic)
@@ -164,7 +161,7 @@ class Responder:
     # Interface of the core.
 
     def received(self, run: Incoming, now: float) -> None:
-        """Execute requests that have come from the peer, and note how to answer them."""
+        """Execute requests of the peer, and record how to answer them."""
         words = psnWords(run)
         number = 0
         while number < run.packets and not self._stopped:
@@ -189,25 +186,24 @@ class Responder:
         """Do nothing: the responder has no timer."""
 
     def deadline(self) -> float | None:
-        """None: the responder has no timer."""
         return None
 
     @property
     def pending(self) -> bool:
-        """Whether L{outgoing} has more answers to give."""
+        """Whether L{outgoing} has more answers."""
         return bool(self._answers.waiting)
 
     @property
     def isEstablished(self) -> bool:
-        """Whether a packet of the peer was taken."""
+        """Whether a valid packet was received."""
         return self._expected != self._first
 
     def remind(self) -> None:
-        """Acknowledge what has arrived though nobody asked, as a sign to the peer (IBA 9.7.7.2.5)."""
+        """Send an unsolicited acknowledgement (IBA 9.7.7.2.5)."""
         self._acknowledge = not self._stopped
 
     def outgoing(self, now: float) -> list[Outgoing]:
-        """Answers to send, in order; emit them before the next call of this core."""
+        """Take the answers to send, in order; emit them before the next call of this core."""
         runs: list[Outgoing] = []
         room = MOST_AT_ONCE
         waiting = self._answers.waiting
@@ -257,7 +253,7 @@ class Responder:
     # Requests.
 
     def _execute(self, run: Incoming, words: Sequence[int], number: int) -> int:
-        """Do what the next packet asks for, and those behind it that are alike; return how many."""
+        """Execute the next packet, and similar ones behind it; return their number."""
         opcode = run.opcode
         if opcode <= _WRITE_ONLY_WITH_IMMEDIATE:
             family = _SEND_FIRST if opcode < _WRITE_FIRST else _WRITE_FIRST
@@ -273,7 +269,7 @@ class Responder:
         return 1
 
     def _middles(self, family: int, run: Incoming, words: Sequence[int], number: int) -> int:
-        """Full packets from within a message."""
+        """Process full packets from within a message."""
         mtu = self._mtu
         if self._message != family or run.stride != mtu + FRAME or run.pad:
             raise _invalid()
@@ -290,7 +286,7 @@ class Responder:
         return count
 
     def _ending(self, family: int, place: int, run: Incoming, number: int) -> None:
-        """A packet that begins a message, or ends it, or both."""
+        """Process the first, last or only packet of a message."""
         begins = place == _FIRST or place >= _ONLY
         withImmediate = place == _LAST_WITH_IMMEDIATE or place == _ONLY_WITH_IMMEDIATE
         if self._message != (None if begins else family):
@@ -334,7 +330,7 @@ class Responder:
             self._ended(run.solicited, immediate)
 
     def _writeBegins(self, run: Incoming, number: int) -> memoryview:
-        """Check the right to all that a WRITE announces, and return it (IBA 9.7.4.1.5, 9.7.4.1.6)."""
+        """Check access for the whole WRITE (IBA 9.7.4.1.5, 9.7.4.1.6)."""
         address, rkey, length = RETH.unpack_from(run.data, number * run.stride + BTH_LENGTH)
         if not self._access & _REMOTE_WRITE:
             raise _invalid()
@@ -347,7 +343,7 @@ class Responder:
         return target
 
     def _target(self, length: int) -> memoryview:
-        """Where the next bytes of a WRITE belong."""
+        """The target of the next bytes of a WRITE."""
         offset = self._offset
         if offset + length > self._length:
             raise _invalid()
@@ -357,7 +353,7 @@ class Responder:
             raise _forbidden() from None
 
     def _pieces(self, length: int) -> list[memoryview]:
-        """The memory of the receive that is being filled, if so many bytes more fit."""
+        """The memory of the current receive, if so many bytes more fit."""
         receive = self._receive
         assert receive is not None
         local, domain = self._keys.local, self._domain
@@ -372,13 +368,13 @@ class Responder:
         return pieces
 
     def _spoil(self, status: Status) -> None:
-        """Fail the receive that is being filled."""
+        """Fail the current receive."""
         assert self._receive is not None
         completion = Completion(self._receive.identifier, status, CompletionOpcode.RECEIVE, self._number)
         self._parting = [Received(completion, True)]
 
     def _ended(self, solicited: bool, immediate: int | None) -> None:
-        """Count a message that is complete, and complete the receive that it filled, if any."""
+        """Count a complete message, and complete its receive."""
         self._messages += 1
         receive, self._receive = self._receive, None
         if receive is not None:
@@ -394,7 +390,7 @@ class Responder:
         self._message = None
 
     def _refuse(self, refused: _Refused) -> None:
-        """Stop receiving, once the NAK is sent."""
+        """Receive nothing more after the NAK."""
         self._nak = refused.syndrome
         self._parting.append(Failed(refused.kind))
         self._stopped = True
@@ -402,7 +398,7 @@ class Responder:
     # READs and atomics.
 
     def _question(self, run: Incoming, number: int) -> None:
-        """A new request of a READ or of an atomic operation."""
+        """Process a new READ or atomic request."""
         if self._message is not None:
             raise _invalid()
         psn = self._expected
@@ -421,12 +417,12 @@ class Responder:
         self._acknowledge = False  # the answer does that
 
     def _admit(self) -> None:
-        """Refuse one more than agreed (IBA 9.7.4.1.8)."""
+        """Refuse requests beyond the agreed number (IBA 9.7.4.1.8)."""
         if self._answers.new >= self._mostAnswers:
             raise _invalid()
 
     def _read(self, psn: int, run: Incoming, number: int, again: bool) -> Read:
-        """Read a READ request, and check that its memory may be read remotely."""
+        """Decode a READ request, and check access."""
         if run.stride != FRAME + RETH.size or not self._access & REMOTE_READ:
             raise _invalid()
         address, rkey, length = RETH.unpack_from(run.data, number * run.stride + BTH_LENGTH)
@@ -444,11 +440,7 @@ class Responder:
         return bytes(run.data[start : start + ATOMIC_ETH.size])
 
     def _atomicTarget(self, header: bytes) -> memoryview:
-        """
-        Where an atomic operation works.
-
-        The right to the memory is checked before its alignment, as the Linux kernel does.
-        """
+        """The target of an atomic operation. As in Linux, rights are checked before the alignment."""
         address, rkey, _operand, _compare = ATOMIC_ETH.unpack(header)
         try:
             target = self._keys.remote(self._domain, rkey, address, ATOMIC_LENGTH, _REMOTE_ATOMIC)
@@ -459,7 +451,7 @@ class Responder:
         return target
 
     def _outOfOrder(self, psn: int, run: Incoming, number: int) -> None:
-        """A packet after a gap, or one that was here before (IBA 9.7.4.1.2)."""
+        """Process a packet after a gap, or a duplicate (IBA 9.7.4.1.2)."""
         if psn > self._expected:
             if not self._asked:
                 self._asked = True

@@ -1,9 +1,8 @@
 """
-The number of packets of a connection that may be in the air.
+The congestion window of a connection, in packets.
 
-RC knows no congestion control (InfiniBand relies on its links for that), but UDP's socket buffers are
-bounded: so this window opens while things go well, up to L{WIDEST} bytes, halves when something was lost, and
-then opens slowly, as TCP's does (RFC 5681, 3.1).
+RC has no congestion control, but UDP's socket buffers are limited: the window opens up to L{WIDEST} bytes, is
+halved by a loss, and then opens slowly, as in TCP (RFC 5681, 3.1).
 """
 
 from __future__ import annotations
@@ -20,11 +19,7 @@ FEWEST_PACKETS: Final = 4
 
 
 class Window:
-    """
-    The window of one connection.
-
-    @ivar size: packets.
-    """
+    """The window of one connection; C{size} is in packets."""
 
     __slots__ = ("_credit", "_threshold", "_widest", "size")
 
@@ -34,7 +29,7 @@ class Window:
         self._credit = 0
 
     def acknowledged(self, packets: int) -> None:
-        """Widen the window for so many packets that were acknowledged while it kept others from going."""
+        """Widen the window after packets were acknowledged while it was full."""
         if self.size < self._threshold:
             self.size = min(self._widest, self.size + max(1, packets // 4))
             return

@@ -13,7 +13,7 @@ class RoCECounters:
     The counters of one RoCE port: packets sent, received and dropped.
 
     @ivar datagramsSent: RoCE packets; C{writes} counts what went to the system in one piece.
-    @ivar wrongICRC: dropped: spoilt, or for somebody else's checksum.
+    @ivar wrongICRC: dropped: corrupted packets.
     @ivar malformed: dropped: too short, of a version or partition that we don't know.
     @ivar strays: dropped: for a queue pair that there is not, or from a host that is not its peer.
     """

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final
 
 from txrdma.iba.headers import Opcode
 from txrdma.iba.types import DEFAULT_PKEY, QPN
 from txrdma.soft.rc._datagram import START
 from txrdma.soft.rc._packets import FRAME, ICRC_LENGTH, Outgoing, PSN_MASK
-from txrdma.soft.rc.counters import RoCECounters
-from txrdma.soft.rc.peers import Peer, PortRoute
+from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 from txrdma.soft.rc.routes import DatagramRoute
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.datagrams import SharedDatagrams
@@ -35,37 +34,10 @@ _PLAIN: Final = int(Opcode.UD_SEND_ONLY) << 56 | (int(DEFAULT_PKEY) & 0x7FFF) <<
 """First eight bytes of the BTH of a datagram without immediate, in the default partition."""
 
 
-class PacketPort(Protocol):
-    """The interface of L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>} for its local peers."""
-
-    counters: RoCECounters
-
-    def seconds(self) -> float:
-        """The time by the port's clock."""
-
-    def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
-        """The peer on this host that sent packets by shared memory; None where they are dropped."""
-
-    def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
-        """Process one packet from shared memory, of any kind."""
-
-    def grhFor(self, peer: Peer, length: int) -> bytes:
-        """The 40 bytes before a datagram of so many bytes."""
-
-    def wrote(self, packets: int, size: int) -> None:
-        """Count packets sent by a lane, of C{size} bytes together."""
-
-    def fail(self, route: PortRoute) -> None:
-        """Fail a route for which an exception was raised; other routes go on."""
-
-
 class LocalPeers:
     """The peers of a RoCE port on this host, with which it exchanges datagrams by shared memory."""
 
-    def __init__(self, home: PacketPort, lanes: SharedDatagrams, routes: Mapping[QPN, PortRoute]) -> None:
-        """
-        @param routes: the port's, by their queue pairs' numbers.
-        """
+    def __init__(self, home: RoutesPort, lanes: SharedDatagrams, routes: Mapping[QPN, PortRoute]) -> None:
         self._home = home
         self._lanes = lanes
         self._routes = routes
@@ -126,11 +98,7 @@ class LocalPeers:
         return None
 
     def write(self, lane: DatagramLane, heading: int, run: Outgoing) -> None:
-        """
-        Write one packet; it is lost when the ring is full.
-
-        @param heading: see L{txrdma.soft.rc._packets.heading}.
-        """
+        """Write one packet with this C{heading} of the BTH; it is lost when the ring is full."""
         opcode, psn, _packets, extension, payload, _size, _acknowledge, solicited = run
         pad = -len(payload) & 3
         head = opcode << 56 | solicited << 55 | pad << 52 | heading
@@ -153,12 +121,7 @@ class LocalPeers:
             self._lanes.poll()
 
     def shouldPollSocket(self) -> bool:
-        """
-        Whether to poll the socket, which takes a system call.
-
-        Polls that find the socket empty leave it to the reactor after a while. The socket comes before
-        shared memory: peers change from UDP to memory, and their datagrams keep their order.
-        """
+        """Whether to poll the socket (before memory, as earlier datagrams may be there); rarely if empty."""
         self._quiet += 1
         return not self._lanes.isOpen or self._quiet < _QUIET or not self._quiet % _SELDOM
 

@@ -17,6 +17,7 @@ from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AddressVector
 from txrdma.soft.rc._datagram import GRH_LENGTH
 from txrdma.soft.rc._packets import Incoming, Outgoing
+from txrdma.soft.rc.counters import RoCECounters
 from txrdma.soft.rc.udp import ipAndPort, RawAddress
 from txrdma.soft.shared.datagramlane import DatagramLane
 
@@ -37,6 +38,7 @@ class RoutesPort(Protocol):
     port: int
     isEnabled: bool
     isLive: bool
+    counters: RoCECounters
 
     @property
     def siblings(self) -> Mapping[int, RoutesPort]: ...
@@ -87,16 +89,21 @@ class RoutesPort(Protocol):
     def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send packets immediately, when a route ends."""
 
+    def fail(self, route: PortRoute) -> None:
+        """Fail a route for which an exception was raised; other routes go on."""
+
+    def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
+        """The peer on this host that sent packets by shared memory; None where they are dropped."""
+
+    def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
+        """Process one packet from shared memory, of any kind."""
+
     def grhFor(self, peer: Peer, length: int) -> bytes:
         """The 40 bytes before a datagram of so many bytes (GRH, or an IPv4 header in its latter half)."""
 
 
 class PortRoute(Protocol):
-    """
-    The interface of routes for the RoCE port.
-
-    @ivar port: the port by which it sends.
-    """
+    """The interface of routes for the RoCE port by which they send."""
 
     number: QPN
     port: RoutesPort
@@ -112,9 +119,11 @@ class PortRoute(Protocol):
 
     def deadline(self) -> float | None:
         """The time at which to call L{expired}; None without one."""
+        return None
 
     def expired(self, now: float) -> None:
         """Handle the deadline."""
+        return
 
     def fail(self) -> None:
         """Log the current exception, and fail the queue pair."""

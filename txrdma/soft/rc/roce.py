@@ -1,8 +1,8 @@
 """
-RoCE v2: queue pairs of this process on one UDP port.
+RoCE v2: the queue pairs of this process on one UDP port.
 
-Follows annex A17 of the InfiniBand Architecture vol. 1. Makes datagrams of what the cores want to send, and
-runs of packets of the datagrams that come, checks the ICRC, and keeps the one timer that all cores share.
+Converts between UDP datagrams and the cores' runs of packets, checks the ICRC, and runs the timer that all
+cores share. Follows annex A17 of the InfiniBand Architecture vol. 1.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from txrdma.iba.verbs import AddressVector, QPKind
 from txrdma.soft.core.netdev import softMAC, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
+from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.rc._packets import (
     ACKNOWLEDGE,
     BTH_LENGTH,
@@ -48,15 +49,10 @@ _IDENTIFICATIONS: Final = len(IDENTIFICATION_CHANGES)
 _PEERS: Final = 4096
 
 
-class RoCEPort:
-    """
-    The RoCE v2 routes of one port of a device: one UDP port.
+class RoCEPort(RoutePort):
+    """The RoCE v2 routes of one port of a device, which has one UDP port."""
 
-    @ivar counters: packets and bytes sent, received and dropped.
-    @ivar siblings: this and the other ports of the device, by their numbers.
-    @ivar isEnabled: False while the port is down: nothing is sent or received.
-    @ivar isLive: whether L{poll} finds packets without the reactor.
-    """
+    canRest = False  # peers need acknowledgements in time
 
     def __init__(
         self,
@@ -121,10 +117,6 @@ class RoCEPort:
         peer = None if address is None else self.peerAt(address)
         return None if peer is None else RoCERoute(self, owner, peer)
 
-    @property
-    def resting(self) -> None:
-        """None: peers need acknowledgements in time."""
-
     def setEnabled(self, isEnabled: bool) -> None:
         """Take the port down or up; datagrams queued for the socket are dropped."""
         self.isEnabled = isEnabled and not self._closed
@@ -150,20 +142,16 @@ class RoCEPort:
 
     @property
     def batch(self) -> int:
-        """About how many full packets go out in one piece."""
         return min(self._carrier.segments, LARGEST // (MTU.MTU_4096.bytes + FRAME))
 
     @property
     def mtu(self) -> int:
-        """The longest payload of a datagram."""
         return self._mtu.bytes
 
     def seconds(self) -> float:
-        """The time in seconds, by the port's clock."""
         return self._clock.seconds()
 
     def poll(self) -> None:
-        """Receive pending packets for all routes, without the reactor."""
         localPeers = self._localPeers
         if localPeers is None or localPeers.shouldPollSocket():
             self._carrier.poll()
@@ -171,7 +159,7 @@ class RoCEPort:
             localPeers.poll()
 
     def drive(self) -> bool:
-        """Receive, send and run the timer after the reactor has ended; see L{IDrivenDevice}."""
+        """Receive, send and run the timer after the reactor has ended."""
         self._carrier.poll()
         self.writable()
         if self._timer is not None and self._timerAt <= self._clock.seconds():
@@ -180,16 +168,13 @@ class RoCEPort:
         return bool(self._deadlines)
 
     def arm(self) -> None:
-        """Have packets in shared memory wake the reactor; the socket always does."""
         if self._localPeers is not None:
             self._localPeers.arm()
 
     def register(self, route: PortRoute) -> None:
-        """Hand packets for the route's queue pair number to the route."""
         self._routes[route.number] = route
 
     def forget(self, route: PortRoute) -> None:
-        """Forget a route that is closed: no packet reaches it any more."""
         if self._routes.get(route.number) is route:
             del self._routes[route.number]
         self._deadlines.pop(route, None)
@@ -197,12 +182,10 @@ class RoCEPort:
         self._touched.pop(route, None)
 
     def release(self, route: PortRoute) -> None:
-        """Stop sending for a route that sends by another port now, but still receives here."""
         self._deadlines.pop(route, None)
         self._more.pop(route, None)
 
     def peerAt(self, address: AddressVector) -> Peer | None:
-        """The peer at that address; None where the IP family differs."""
         if address is self._latestAddress:  # most datagrams have the same destination as the last
             return self._latestPeer
         ip = address.dgid.ip
@@ -219,11 +202,7 @@ class RoCEPort:
         return peer
 
     def turn(self, route: PortRoute) -> None:
-        """
-        Serve the route.
-
-        While a batch of packets is received this is deferred, so that one answer acknowledges all.
-        """
+        """Serve the route; during a batch of received packets at its end, to acknowledge all at once."""
         if self._inTurn:
             self._touched[route] = None
         elif not self._closed:
@@ -237,7 +216,6 @@ class RoCEPort:
             self.fail(route)
 
     def fail(self, route: PortRoute) -> None:
-        """Fail a route for which an exception was raised; other routes go on."""
         self.release(route)
         route.fail()
 
@@ -281,13 +259,13 @@ class RoCEPort:
     def _schedule(self, deadline: float, now: float) -> None:
         if (
             self._timer is not None and self._timer.active()
-        ):  # somebody else may have cancelled all delayed calls
+        ):  # other code may have cancelled all delayed calls
             self._timer.cancel()
         self._timerAt = deadline
         self._timer = self._clock.callLater(max(0.0, deadline - now), self._due)
 
     def _due(self) -> None:
-        """Let the reactor read first: a busy one runs late calls before it reads."""
+        """Let the reactor read sockets first, since a busy one runs late calls before it reads."""
         self._timer = self._clock.callLater(0, self._expired)
 
     def _expired(self) -> None:
@@ -307,11 +285,7 @@ class RoCEPort:
     # Out.
 
     def emit(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """
-        Put packets into the frame, and send it whenever it is full.
-
-        @param heading: see L{txrdma.soft.rc._packets.heading}.
-        """
+        """Add packets with this C{heading} of the BTH to the frame, which is sent when it is full."""
         if run.packets > 1:
             self._emitRun(peer, heading, run)
             return
@@ -349,7 +323,6 @@ class RoCEPort:
             self._flush()  # a shorter one must be the last
 
     def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Send one datagram, by shared memory where possible; it counts as sent even if lost there."""
         localPeers = self._localPeers
         lane = None if localPeers is None else localPeers.laneTo(peer)
         if localPeers is None or lane is None:
@@ -358,7 +331,6 @@ class RoCEPort:
             localPeers.write(lane, heading, run)
 
     def directLaneTo(self, address: AddressVector) -> DatagramLane | None:
-        """The lane of shared memory to that address, if it is up."""
         localPeers = self._localPeers
         if localPeers is None or not self.isEnabled:
             return None
@@ -366,13 +338,11 @@ class RoCEPort:
         return None if peer is None else localPeers.laneTo(peer)
 
     def wrote(self, packets: int, size: int) -> None:
-        """Count packets sent by a lane, of C{size} bytes together."""
         self.counters.packetsSent += packets
         self.counters.bytesSent += size
         self.counters.writes += 1
 
     def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Send packets immediately, when a route ends."""
         self.emit(peer, heading, run)
         if self._fill:
             self._flush()
@@ -466,7 +436,6 @@ class RoCEPort:
             self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
 
     def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
-        """The peer on this host that sent packets by shared memory; None where they are dropped."""
         if not self.isEnabled:
             return None
         raw = source if source in self._peers else self._carrier.rawAddress(*source)  # IPv4's are the same
@@ -477,7 +446,6 @@ class RoCEPort:
         return self._peers.get(raw) or self._peer(raw)
 
     def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
-        """Process one packet from shared memory, of any kind."""
         size = len(packet)
         if size < FRAME or size & 3:
             self.counters.malformed += 1
@@ -486,11 +454,7 @@ class RoCEPort:
         self._dispatch(head, packet, size, 1, peer, now)
 
     def _uniform(self, peer: Peer, data: memoryview, segment: int) -> bool:
-        """
-        The hot loop of receiving: whether these are alike, and their ICRC is right.
-
-        The identifications count up from 0, as those of one send do.
-        """
+        """Whether datagrams are alike, numbered from 0, and have the right ICRC (hot loop of receiving)."""
         count = len(data) // segment
         if segment < FRAME or segment & 3 or count >= _IDENTIFICATIONS:
             return False
@@ -502,11 +466,7 @@ class RoCEPort:
         return found.count(RESIDUE) == count
 
     def _single(self, peer: Peer, data: memoryview, segment: int, index: int, now: float) -> None:
-        """
-        Check datagrams of any sort, one by one, and dispatch them.
-
-        @param index: the identification that the first one may have.
-        """
+        """Check different datagrams one by one; C{index} is the expected identification of the first."""
         states, changes = peer.taking, peer.changes
         unpack = _HEAD.unpack_from
         counters = self.counters
@@ -585,7 +545,6 @@ class RoCEPort:
         return peer
 
     def grhFor(self, peer: Peer, length: int) -> bytes:
-        """The 40 bytes before a datagram of so many bytes."""
         return peer.grh if peer.grhLength == length else peer.makeGRH(length)
 
     def _record(

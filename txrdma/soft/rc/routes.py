@@ -26,6 +26,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft.core.directdatagrams import DirectDatagrams
 from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.route import Route
 from txrdma.soft.rc._datagram import Datagrams
 from txrdma.soft.rc._migration import Migration
 from txrdma.soft.rc._packets import Event, heading, Incoming, Received, Retired
@@ -41,7 +42,7 @@ _LAST_OF_RC: Final = 0x1F
 
 
 def _tell(owner: SoftQueuePair, events: Sequence[Event]) -> None:
-    """Hand the events of a core to its queue pair."""
+    """Report the events of a core to its queue pair."""
     for event in events:
         if isinstance(event, Completion):
             owner.sendCompleted(event)
@@ -72,16 +73,11 @@ def _required(value: int | None) -> int:
     return value
 
 
-class RoCERoute:
-    """
-    The connection of an RC queue pair, by UDP.
-
-    @ivar requester: None until the queue pair may send.
-    """
+class RoCERoute(Route):
+    """The connection of an RC queue pair by UDP; its C{requester} exists from RTS on."""
 
     name = "rocev2"
     polled = False
-    placing = direct = None
 
     def __init__(self, port: RoutesPort, owner: SoftQueuePair, peer: Peer) -> None:
         attributes = owner.attributes
@@ -123,28 +119,16 @@ class RoCERoute:
     # Route
 
     def post(self, requests: Sequence[SendRequest]) -> None:
-        """Queue requests, and send as far as possible."""
         assert self.requester is not None
         self.requester.post(requests, self.port.seconds())
         self.port.turn(self)
 
-    def receivesPosted(self) -> None:
-        """Do nothing: the peer retries after an RNR NAK."""
-
-    def poll(self) -> None:
-        """Do nothing: the reactor receives all packets of this route."""
-
-    def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
-        """Do nothing: packets always wake the reactor."""
-
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop, and return uncompleted requests, oldest first. Known completions are reported first."""
         left = self._stop()
         self.deliver()
         return left
 
     def attributesChanged(self) -> None:
-        """C{modify} has changed timers, counters, the state or a path."""
         attributes = self._owner.attributes
         self.responder.retune(
             int(attributes.access or Access.NONE),
@@ -173,13 +157,11 @@ class RoCERoute:
             self._rearm()
 
     def migrate(self) -> None:
-        """Migrate to the alternate path now; an acknowledgement on it informs the peer."""
         if self._migrate(self.port.seconds()):
             self.responder.remind()
             self.port.turn(self)
 
     def close(self) -> None:
-        """Stop the connection, and leave its ports."""
         self._stop()
         for port in self._ports:
             port.forget(self)
@@ -191,11 +173,7 @@ class RoCERoute:
         return [] if self.requester is None else self.requester.flush()
 
     def _acknowledge(self) -> None:
-        """
-        Send the acknowledgement that is still owed, so that the peer does not wait for one that never comes.
-
-        With READs unanswered it would acknowledge too much, so it is left out.
-        """
+        """Send the pending acknowledgement, unless READs are unanswered, which it would acknowledge, too."""
         if not self.responder.pending:
             for run in self.responder.outgoing(self.port.seconds()):
                 self.port.emitNow(self._peer, self._heading, run)
@@ -298,7 +276,6 @@ class RoCERoute:
     # PortRoute
 
     def received(self, run: Incoming, peer: Peer, now: float) -> bool:
-        """Process packets of the peer, by any of its paths."""
         if peer is not self._peer and not self._admits(peer, run.migrationRequest):
             return False
         opcode = run.opcode
@@ -322,7 +299,6 @@ class RoCERoute:
         return True
 
     def transmit(self, now: float) -> bool:
-        """Emit pending packets; True when more are left for the next iteration."""
         emit, peer, head = self.port.emit, self._peer, self._heading
         if self.requester is not None:
             for run in self.requester.outgoing(now):
@@ -332,17 +308,14 @@ class RoCERoute:
         return self.responder.pending
 
     def deliver(self) -> None:
-        """Deliver events to the queue pair."""
         _tell(self._owner, self.responder.events())
         if self.requester is not None:
             _tell(self._owner, self.requester.events())
 
     def deadline(self) -> float | None:
-        """The time at which to call L{expired}: the requester's deadline, if there is one."""
         return None if self.requester is None else self.requester.deadline()
 
     def expired(self, now: float) -> None:
-        """Handle an overdue answer, or the end of an RNR pause."""
         requester = self.requester
         if requester is not None:
             requester.expired(now)
@@ -350,7 +323,6 @@ class RoCERoute:
                 self._pathFailed(requester, now)
 
     def fail(self) -> None:
-        """Fail the queue pair, after an exception that is logged here."""
         _fail(self, self._owner)
 
     def _pathFailed(self, requester: Requester, now: float) -> None:
@@ -364,16 +336,15 @@ def _isSame(peer: Peer, known: Peer | None) -> bool:
     return peer is known or (known is not None and peer.at is known.at and peer.ip == known.ip)
 
 
-class DatagramRoute:
+class DatagramRoute(Route, PortRoute):
     """
-    The route of a UD queue pair, to and from any address.
+    The route of a UD queue pair, to and from any address, without acknowledgements and deadlines.
 
     @ivar polled: whether polling finds datagrams in the socket, without the reactor.
     @ivar inbox: queue of datagrams that are taken without receives; None where receives take them.
     """
 
     name = "rocev2"
-    placing = direct = None
 
     def __init__(self, port: RoutesPort, owner: SoftQueuePair) -> None:
         attributes = owner.attributes
@@ -399,7 +370,6 @@ class DatagramRoute:
     # Route
 
     def post(self, requests: Sequence[SendRequest]) -> None:
-        """Send datagrams: directly by shared memory, the rest by the core."""
         port = self.port
         done, size = self.datagrams.write(requests, port.directLaneTo)
         if done:
@@ -410,39 +380,27 @@ class DatagramRoute:
             self.datagrams.post(requests[done:] if done else requests, port.seconds())
             port.turn(self)
 
-    def receivesPosted(self) -> None:
-        """Do nothing: datagrams that found no receive are lost."""
-
     def poll(self) -> None:
-        """Receive pending packets of the port."""
         self.port.poll()
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
-        """Have datagrams in shared memory wake the reactor; the socket always does."""
         if receives:
             self.port.arm()
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop, and return uncompleted requests, oldest first. Known completions are reported first."""
         left = self.datagrams.flush()
         self.deliver()
         return left
 
     def attributesChanged(self) -> None:
-        """C{modify} has changed the Q_Key, or the PSN to begin with."""
         attributes = self._owner.attributes
         self.datagrams.retune(attributes.qkey or 0, attributes.sqPSN)
 
-    def migrate(self) -> None:
-        """Do nothing: each datagram has its own path."""
-
     def close(self) -> None:
-        """Flush waiting datagrams, and leave the port."""
         self.datagrams.flush()
         self.port.forget(self)
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
-        """Send a datagram at once, where there is a lane: see L{txrdma.interfaces.IDirectDatagrams}."""
         port = self.port
         lane = port.directLaneTo(address)
         size = 0 if lane is None else self.datagrams.put(lane, qpn, qkey, head, body)
@@ -453,7 +411,6 @@ class DatagramRoute:
     # PortRoute
 
     def received(self, run: Incoming, peer: Peer, now: float) -> bool:
-        """Process datagrams for this queue pair."""
         if run.opcode <= _LAST_OF_RC:
             return False
         if self.inbox is None or not self.datagrams.receivedInto(self.inbox.hold, run, peer.source):
@@ -481,16 +438,7 @@ class DatagramRoute:
         return False
 
     def deliver(self) -> None:
-        """Deliver events to the queue pair."""
         _tell(self._owner, self.datagrams.events())
 
-    def deadline(self) -> float | None:
-        """None at all times: datagrams are not acknowledged, so none is ever overdue."""
-        return None
-
-    def expired(self, now: float) -> None:
-        """Do nothing: datagrams are not acknowledged, so none is ever overdue."""
-
     def fail(self) -> None:
-        """Fail the queue pair, after an exception that is logged here."""
         _fail(self, self._owner)

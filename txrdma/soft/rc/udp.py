@@ -50,13 +50,11 @@ class Receiver(Protocol):
 
     def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
         """
-        Datagrams of one sender, C{segment} bytes each; the last may be shorter.
-
-        C{data} is the carrier's again when this returns.
+        Process datagrams of one sender, C{segment} bytes each, the last perhaps shorter; C{data} is reused.
         """
 
     def turnEnded(self) -> None:
-        """No more has come for now."""
+        """The batch of datagrams has ended."""
 
     def writable(self) -> None:
         """Resume sending: L{Carrier.send} has room again."""
@@ -108,11 +106,7 @@ def ipAndPort(address: RawAddress) -> tuple[str, int]:
 
 @implementer(IReadDescriptor, IWriteDescriptor)
 class UDPCarrier:
-    """
-    A UDP socket with Don't Fragment, whose datagrams have the IPv4 identification 0 and on.
-
-    @ivar dropped: datagrams that the system would not send.
-    """
+    """A UDP socket with Don't Fragment and counted IPv4 identifications; C{dropped} were not sent."""
 
     isLive = True
 
@@ -120,9 +114,8 @@ class UDPCarrier:
         self, reactor: IReactorFDSet, address: str, port: int | None = None, offload: bool = True
     ) -> None:
         """
-        @param port: without it the port of RoCE v2, or any other when that one is taken.
-        @param offload: use UDP_SEGMENT and UDP_GRO where the system has them.
-        @raise DeviceUnavailable: there is no such address, or the port is taken.
+        @param port: by default RoCE's, or any other if that is in use.
+        @param offload: use UDP_SEGMENT and UDP_GRO if available.
         """
         self._reactor = reactor
         self._receiver: Receiver | None = None
@@ -193,12 +186,11 @@ class UDPCarrier:
     # Carrier
 
     def start(self, receiver: Receiver) -> None:
-        """Bring datagrams from now on."""
         self._receiver = receiver
         self._reactor.addReader(self)
 
     def setReading(self, isReading: bool) -> None:
-        """Leave the reactor for now, or be part of it: datagrams wait in the socket, as many as fit."""
+        """Leave or rejoin the reactor; meanwhile datagrams are queued in the socket."""
         if self._socket is not None and self._receiver is not None:
             if isReading:
                 self._reactor.addReader(self)
@@ -206,11 +198,10 @@ class UDPCarrier:
                 self._reactor.removeReader(self)
 
     def poll(self) -> None:
-        """Take what has come, but not for ever: a system call of 1 us where there is nothing."""
+        """Receive pending datagrams, up to a limit; 1 us if there are none."""
         self.doRead()
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
-        """The address of a peer for L{send}; None when the peer's address is of the other family."""
         if (":" in ip) != (":" in self.address):
             return None
         if ":" not in ip:
@@ -219,7 +210,6 @@ class UDPCarrier:
         return ip, port, 0, self._scope[1] if linkLocal and self._scope else 0
 
     def send(self, data: memoryview, segment: int, destination: RawAddress) -> bool:
-        """Send datagrams of C{segment} bytes each; the last may be shorter."""
         if self._socket is None:
             return True
         try:
@@ -238,7 +228,6 @@ class UDPCarrier:
         return True
 
     def close(self) -> None:
-        """Leave the reactor, then close."""
         if self._socket is None:
             return
         if self._receiver is not None:
@@ -249,7 +238,7 @@ class UDPCarrier:
         self._socket = self._receiver = None
 
     def _lost(self, error: OSError, data: memoryview, segment: int, destination: RawAddress) -> None:
-        """A network loses datagrams, and this is no different to those above; but say it, once."""
+        """Count lost datagrams, and log each kind of error once."""
         self.dropped += 1
         number = error.errno or 0
         if (
@@ -268,7 +257,7 @@ class UDPCarrier:
             )
 
     def _canSendSingly(self, datagram: memoryview, destination: RawAddress) -> bool:
-        """Whether the system only refused so many at once, and not, for now, any of them."""
+        """Whether the system only refused several datagrams at once."""
         try:
             if self._socket is not None:
                 self._socket.sendto(datagram, destination)
@@ -279,15 +268,12 @@ class UDPCarrier:
     # IReadDescriptor, IWriteDescriptor
 
     def fileno(self) -> int:
-        """The descriptor of the UDP socket, or -1 when it is closed."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """The prefix of the carrier's lines in the log, as L{IReadDescriptor} asks."""
         return "RoCE"
 
     def doRead(self) -> None:
-        """Take what has come, but not for ever."""
         receiver = self._receiver
         buffers, data, ancillarySize = self._buffers, self._data, self._ancillary
         for number in range(1, _AT_ONCE + 1):
@@ -316,18 +302,13 @@ class UDPCarrier:
             receiver.turnEnded()
 
     def doWrite(self) -> None:
-        """Let the receiver send again: the UDP socket has room."""
         self._reactor.removeWriter(self)
         self._writing = False
         if self._receiver is not None:
             self._receiver.writable()
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The reactor reads no more: because it ends, or because it found something wrong with the descriptor.
-
-        When it ends, whoever owns the carrier may still have something to send, and closes it.
-        """
+        """Close, unless the reactor ends: then the owner may still send, and closes."""
         if not reason.check(ConnectionLost, ConnectionDone):
             self.close()
 

@@ -35,11 +35,7 @@ def packed(address: int, rkey: RKey, operand: int, compare: int) -> memoryview:
 
 
 def execute(owner: SoftQueuePair, operation: int, asked: memoryview) -> tuple[Status, int]:
-    """
-    Execute an atomic for a peer, with the checks and statuses of RoCE v2.
-
-    @return: the status for the peer, and the old value.
-    """
+    """Execute an atomic for a peer, as RoCE v2 would; return the status and the old value."""
     attributes = owner.attributes
     if len(asked) != ATOMIC_BYTES or operation not in (_ADD, _SWAP):
         return Status.REM_INV_REQ_ERR, 0
@@ -68,11 +64,7 @@ def perform(memory: memoryview, operation: int, operand: int, compare: int) -> i
 
 
 class Atomics(deque[tuple[int, list[memoryview]]]):
-    """
-    Outstanding atomics: the end position of each record, and the buffers for its result.
-
-    @ivar delivered: number of results so far.
-    """
+    """Outstanding atomics: the end position of each record, and the buffers for its result."""
 
     delivered = 0
 

@@ -32,11 +32,7 @@ class Channel(Protocol):
 
 
 class Doorbell:
-    """
-    A reference-counted doorbell of a peer.
-
-    @ivar descriptor: -1 where messages are sent instead.
-    """
+    """A reference-counted doorbell of a peer; C{descriptor} is -1 where messages are sent instead."""
 
     __slots__ = ("_holders", "descriptor")
 
@@ -45,12 +41,10 @@ class Doorbell:
         self._holders = 1
 
     def hold(self) -> Doorbell:
-        """Add a reference, to be given back by L{release}."""
         self._holders += 1
         return self
 
     def release(self) -> None:
-        """Give back a reference; the last one closes the descriptor."""
         self._holders -= 1
         if not self._holders and self.descriptor >= 0:
             os.close(self.descriptor)
@@ -64,12 +58,9 @@ class PeerDoorbells:
 
     def add(self, number: int, descriptors: list[int], isTrusted: bool) -> None:
         """
-        Add a doorbell that the peer has handed over.
+        Add a doorbell of the peer; raises ValueError if it is invalid.
 
-        @param descriptors: the doorbell's only one, which is taken out of the list; those of other users give
-            none.
-        @param isTrusted: the peer is a process of our user.
-        @raise ValueError: the descriptor is no doorbell, or there are too many of them.
+        @param descriptors: its only descriptor, which is removed from the list; other users send none.
         """
         if len(descriptors) > 1 or (isTrusted and not descriptors):
             raise ValueError(f"a doorbell comes with one descriptor, not {len(descriptors)}")
@@ -85,13 +76,11 @@ class PeerDoorbells:
         return [bell.hold() for bell in found] if len(found) == len(numbers) else None
 
     def remove(self, number: int) -> None:
-        """Remove a doorbell that its owner has closed."""
         bell = self._bells.pop(number, None)
         if bell is not None:
             bell.release()
 
     def close(self) -> None:
-        """Remove all doorbells."""
         for number in tuple(self._bells):
             self.remove(number)
 
@@ -108,7 +97,6 @@ class LocalDoorbells:
         return self._numbers.get(channel)
 
     def assign(self, channel: Channel) -> int:
-        """Assign a number to the doorbell of a channel."""
         self._last += 1
         self._numbers[channel] = self._last
         return self._last

@@ -61,11 +61,7 @@ _new = tuple.__new__
 
 _SHORT_BYTES: Final = 512
 _SHORT: Final[dict[int, tuple[int, int, bool]]] = {}
-"""
-Cache of headers of short SENDs: length, size in words, whether solicited.
-
-Without immediates, of which a peer could send any number, it is bounded: about a thousand.
-"""
+"""Cache of headers of short SENDs without immediates: length, size in words, whether solicited."""
 
 _EVENTS: Final = {
     Status.REM_INV_REQ_ERR: AsyncEventKind.QP_REQUEST_ERROR,
@@ -90,10 +86,6 @@ class Incoming:
     """
 
     def __init__(self, owner: SoftQueuePair, outgoing: Outgoing, shared: bool) -> None:
-        """
-        @param outgoing: the outgoing half of the lane.
-        @param shared: the receives belong to a shared receive queue.
-        """
         self.consumed = 0
         self.idle = 0
         self.isUnannounced = False
@@ -195,11 +187,7 @@ class Incoming:
             self.pollSends()  # otherwise left for idle polls
 
     def pollSends(self) -> None:
-        """
-        Complete sends that the peer has consumed, and wake a peer that waits for our position.
-
-        Called when nothing arrives, and before we sleep.
-        """
+        """Complete consumed sends, and wake a peer that waits for our position."""
         outgoing = self._outgoing
         if outgoing.isLinked and (outgoing.outstanding or outgoing.isSuspended):
             consumed = self._rings.peerWords[CONSUMED]
@@ -341,7 +329,6 @@ class Incoming:
             self.poll()
 
     def _prepare(self, first: int, after: int) -> None:
-        """Prepare targets and completions of receives."""
         receives, ready, lookup = self._receives, self._ready, self._lookup
         number, usual, domain = self._number, self._latestLength, self._domain
         for index in range(first, after):
@@ -362,11 +349,7 @@ class Incoming:
             ready.append((identifier, None, 0, -1, completion))
 
     def _prepareOldest(self) -> bool:
-        """
-        Prepare the oldest receive; return whether it was not prepared before.
-
-        A shared receive is prepared one at a time, and only for this C{poll}.
-        """
+        """Prepare the oldest receive, if it is not prepared. A shared one is prepared for one poll only."""
         if self._ready or not self._receives:
             return False
         self._prepare(0, 1 if self._shared else len(self._receives))

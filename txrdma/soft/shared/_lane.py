@@ -77,9 +77,6 @@ class Lane:
     def __init__(
         self, owner: SoftQueuePair, services: LaneServices, box: memoryview, shared: bool = False
     ) -> None:
-        """
-        @param shared: the receives belong to a shared receive queue.
-        """
         self._owner = owner
         self._services: LaneServices = services
         self._outgoing = outgoing = Outgoing(owner, services, box)
@@ -105,21 +102,12 @@ class Lane:
         self.receivesPosted: Callable[[], None] = incoming.receivesPosted
 
     @property
-    def placing(self) -> Lane | None:
-        """The lane itself: sent data is in memory that the peer has mapped."""
-        return self
-
-    @property
     def direct(self) -> Lane | None:
         """The lane itself takes messages without work requests."""
         return self
 
     def attach(self, box: memoryview) -> None:
-        """
-        Begin to read the peer's box.
-
-        @raise ValueError: this is none.
-        """
+        """Begin to read the peer's box; raises ValueError if it is none."""
         ringBytes(len(box))
         self._rings.read(box, FIRST)
         self._outgoing.isLinked = True
@@ -156,29 +144,18 @@ class Lane:
             self._services.nudge()  # an unsolicited message would not wake it
 
     def wants(self, rkey: RKey) -> bool:
-        """Whether a request for this region is pending."""
         return self._remote.wants(rkey)
 
     def regionKnown(self, rkey: RKey, region: RemoteRegion | None, access: int) -> None:
-        """
-        Take the answer to C{LaneServices.requestRegion}, and go on with the requests that wait for it.
-
-        @param access: what the peer's queue pair allows.
-        """
         if self._remote.known(rkey, region, access):
             self._outgoing.resume()
 
     def accessed(self, allowed: bool) -> None:
-        """Take the reply to C{LaneServices.access} for the first waiting request."""
         if self._remote.accessed(allowed):
             self._outgoing.resume()
 
     def peerGone(self, event: AsyncEventKind | None) -> None:
-        """
-        Handle the end of the peer's queue pair or process.
-
-        @param event: fail at once and raise this event, even when nothing is outstanding.
-        """
+        """Handle the end of the peer; with an C{event} fail at once, even when nothing is outstanding."""
         outgoing, incoming = self._outgoing, self._incoming
         before = -1
         while not outgoing.isClosed and before != incoming.consumed:
@@ -196,11 +173,10 @@ class Lane:
             outgoing.fail(Status.RETRY_EXC_ERR, event)
 
     def isPeerGone(self) -> bool:
-        """Whether the peer's queue pair or process is known to have ended."""
         return self._outgoing.hasPeerLeft
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop; what is not completed, oldest first."""
+        """Stop, and return uncompleted requests, oldest first."""
         left, begun = self._end()
         if begun is not None:
             owner = self._owner
@@ -209,11 +185,6 @@ class Lane:
         return left
 
     def migrate(self) -> None:
-        """
-        Fail: shared memory has no alternate path.
-
-        @raise InvalidRequest: always.
-        """
         raise InvalidRequest("shared memory has no alternate path")
 
     def close(self) -> None:
@@ -241,7 +212,6 @@ class Lane:
         first: int,
         unpack: Callable[[Any, int], tuple[int, ...]],
     ) -> Sized:
-        """Have messages of this layout brought by C{takeMessages} from now on."""
         self._header = PLAIN_SOLICITED << 24 | length
         self._first = first
         self._size = (length + 71) & -LINE
@@ -254,7 +224,6 @@ class Lane:
         return self._unread
 
     def putMessage(self, identifier: int, signaled: bool, message: bytes) -> bool:
-        """Send one message now; False when it has to be posted."""
         rings = self._rings
         outgoing = self._outgoing
         out = rings.writeIndex
@@ -288,7 +257,8 @@ class Lane:
         """
         Take at most C{limit} messages, oldest first.
 
-        Other records are left to L{Incoming.poll}.
+        Other records are left to L{Incoming.poll}. Each poll of a link comes here, mostly in vain: the first
+        comparison decides that.
         """
         rings = self._rings
         incoming = self._incoming
@@ -296,21 +266,25 @@ class Lane:
         at = rings.readIndex
         header = words[at]
         expected = incoming.expected
+        # Completions in the queue are older than what is in the ring, so they come first.
         if header != expected or self._unread:
             if header and not self._unread:
-                incoming.poll()
+                incoming.poll()  # a record of another kind
             else:
+                # Nothing is here. Sends are completed only after some idle polls, because the peer writes the
+                # cache line of its CONSUMED; but immediately if a reader waits for them.
                 incoming.idle += 1
                 if incoming.idle > IDLE_POLLS or self._wakeups.armed or self._outgoing.isSuspended:
                     incoming.pollSends()
             return ()
         if not _ORDERED:
             barrier()
+        # The peer may write the ring while it is read: unpack each message once, and only then check it.
         data, end, first = rings.peerBuffer, rings.peerEnd, self._first
         after = at + self._step
         message = () if after > end or incoming.targets is not None else self._unpack(data, (at << 3) + 8)
         if not message or message[0] != first:
-            incoming.poll()
+            incoming.poll()  # beyond the ring, amid a longer message, or another SEND of this length
             return ()
         found = [message]
         at = after if after != end else FIRST
@@ -323,6 +297,7 @@ class Lane:
                 break
             found.append(message)
             at = after if after != end else FIRST
+        # All of them are released by one store, after which the peer may overwrite them.
         rings.readIndex = at
         incoming.consumed = consumed = incoming.consumed + len(found) * self._size
         if not _ORDERED:
@@ -341,10 +316,8 @@ class Lane:
 
     def expired(self, now: float) -> float | None:
         """
-        Fail the oldest request when the peer takes too long to connect (IBA 9.7.6.1.3) or to post a receive
-        (9.7.5.2.8).
-
-        @return: seconds until the next call; None when no timeout is running.
+        Fail the oldest request when a peer takes too long to connect (IBA 9.7.6.1.3) or to post a receive
+        (9.7.5.2.8); return the seconds until the next call.
         """
         outgoing = self._outgoing
         if outgoing.isClosed or not (outgoing.outstanding or outgoing.waiting):

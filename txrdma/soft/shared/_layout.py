@@ -34,7 +34,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from txrdma.iba.types import RKey
-from txrdma.iba.verbs import CompletionOpcode, Operation, SendRequest
+from txrdma.iba.verbs import SendRequest
 from txrdma.kit.values import record
 
 REMOTE_WRITE: Final = 2
@@ -98,16 +98,6 @@ class Wake:
     ROOM = 8
 
 
-COMPLETION_OF: Final = {
-    Operation.RDMA_WRITE: CompletionOpcode.RDMA_WRITE,
-    Operation.RDMA_WRITE_WITH_IMMEDIATE: CompletionOpcode.RDMA_WRITE,
-    Operation.SEND: CompletionOpcode.SEND,
-    Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
-    Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
-    Operation.COMPARE_AND_SWAP: CompletionOpcode.COMPARE_AND_SWAP,
-    Operation.FETCH_AND_ADD: CompletionOpcode.FETCH_AND_ADD,
-}
-
 ORDERED: Final = platform.machine() in {"x86_64", "AMD64", "i686", "i386"}
 """Whether the machine keeps loads in order, and stores in order."""
 
@@ -117,7 +107,7 @@ release = _lock.release
 
 
 def barrier() -> None:
-    """A full fence on any machine. The hot path does by itself the part of it that its machine needs."""
+    """A full fence on any machine. Hot paths inline the part that their machine needs."""
     acquire()
     release()
     acquire()
@@ -125,11 +115,7 @@ def barrier() -> None:
 
 
 def ringBytes(boxBytes: int) -> int:
-    """
-    The length of the ring in a box of this length.
-
-    @raise ValueError: no box has this length.
-    """
+    """The length of the ring in a box of this length; raises ValueError."""
     ring = boxBytes - HEADER_BYTES
     if not SMALLEST_RING <= ring <= LARGEST_RING or ring & (ring - 1):
         raise ValueError(f"{boxBytes} bytes are not the size of a box")
@@ -185,32 +171,12 @@ class LaneServices(Protocol):
 
 
 class ClosedServices:
-    """
-    L{LaneServices} of a closed lane: nothing happens.
+    """Services of a closed lane, which do nothing: they break the reference cycle with the real ones."""
 
-    Replacing the real services breaks the reference cycle between them and the lane.
-    """
-
-    def wakeReceives(self) -> None:
+    def _ignore(self, *_: object) -> None:
         """Do nothing: a closed lane has no peer."""
 
-    def wakeSends(self) -> None:
-        """Do nothing: a closed lane has no peer."""
-
-    def nudge(self) -> None:
-        """Do nothing: a closed lane has no peer."""
-
-    def requestRegion(self, rkey: RKey) -> None:
-        """Do nothing: a closed lane has no peer."""
-
-    def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
-        """Do nothing: a closed lane has no peer."""
-
-    def watch(self) -> None:
-        """Do nothing: a closed lane has no peer to time out."""
-
-    def left(self) -> None:
-        """Do nothing: the lane is closed already."""
+    wakeReceives = wakeSends = nudge = requestRegion = access = watch = left = _ignore
 
 
 CLOSED_SERVICES: Final = ClosedServices()

@@ -89,11 +89,7 @@ class RemoteMemory:
         return True
 
     def copy(self, request: SendRequest, pieces: list[memoryview], length: int) -> Status | None:
-        """
-        Carry out an RDMA operation by a copy.
-
-        @return: C{SUCCESS}, or the status with which the peer would refuse it; None when it has to wait.
-        """
+        """Carry out an RDMA operation by a copy; return the status, or None when it has to wait."""
         rkey = request.rkey
         if rkey not in self.regions:
             if self.asked is None:
@@ -149,11 +145,7 @@ class RemoteMemory:
         return not self._isClosed and (rkey in self._preparing or self.asked == rkey)
 
     def known(self, rkey: RKey, region: RemoteRegion | None, access: int) -> bool:
-        """
-        Take the reply to C{LaneServices.requestRegion}; return whether a request waits for it.
-
-        @param access: what the peer's queue pair allows.
-        """
+        """Handle the reply to C{requestRegion}; return whether a request waits for it."""
         preparing = self._preparing.pop(rkey, None)
         if self._isClosed or (preparing is None and self.asked != rkey):
             return False
@@ -167,7 +159,7 @@ class RemoteMemory:
         return True
 
     def prepare(self, rkey: RKey, known: Callable[[], None]) -> None:
-        """Request a region in advance: see L{txrdma.interfaces.IPlacing}."""
+        """Request a region in advance: see L{txrdma.interfaces.IDirectLane}."""
         if self._isClosed or rkey in self.regions:
             known()
         elif rkey in self._preparing:

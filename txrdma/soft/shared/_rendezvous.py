@@ -85,11 +85,7 @@ class DoorbellNotice(Layout):
 
 @wire(8)
 class DatagramRingOffer(Layout):
-    """
-    The sender's box for datagrams, as a descriptor.
-
-    C{number} is that of the doorbell that wakes the sender for the receiver's datagrams; 0 refuses.
-    """
+    """The sender's box for datagrams, with the number of the doorbell that wakes the sender; 0 refuses."""
 
     kind: MessageKind = bits(8)
     reserved: int = bits(24)
@@ -98,11 +94,7 @@ class DatagramRingOffer(Layout):
 
 @wire(20)
 class Join(Layout):
-    """
-    A queue pair is ready to receive.
-
-    Its box comes as a descriptor. C{receives} and C{sends} are doorbell numbers of its completion queues.
-    """
+    """A queue pair is ready to receive: its box, and doorbell numbers of its completion queues."""
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
@@ -201,11 +193,7 @@ MAGIC: Final = int.from_bytes(b"txr", "big")
 
 
 def decode(message: bytes) -> tuple[Layout, memoryview]:
-    """
-    Decode a message; return its layout, and the data that follow.
-
-    @raise WireError: the kind is unknown, or the length is wrong.
-    """
+    """Decode a message; return its layout, and the data that follow. Raises L{WireError}."""
     layout = _LAYOUTS.get(message[0] if message else 0)
     if layout is None:
         raise WireError("Message", 0, "unknown kind")
@@ -234,12 +222,7 @@ def meetingName(address: str, port: int) -> str:
 
 
 def makeBox(ring: int) -> tuple[int, mmap.mmap]:
-    """
-    Make memory that we write and that a peer can only read, of a fixed size.
-
-    @return: its descriptor and mapping.
-    @raise OSError: there is no memory, or no descriptor.
-    """
+    """Make sealed memory that only this process can write; return descriptor and mapping. Raises OSError."""
     length = HEADER_BYTES + ring
     descriptor = os.memfd_create("txrdma-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -259,11 +242,7 @@ def makeBox(ring: int) -> tuple[int, mmap.mmap]:
 
 
 def _sealedLength(descriptor: int) -> int:
-    """
-    The size of a peer's memory, which is sealed.
-
-    @raise ValueError: the size could change, or the descriptor is not a memfd.
-    """
+    """The size of a peer's sealed memory; raises ValueError if it could change."""
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:
@@ -277,24 +256,14 @@ def _sealedLength(descriptor: int) -> int:
 
 
 def mapBox(descriptor: int) -> mmap.mmap:
-    """
-    Map the box of a peer.
-
-    @raise ValueError: the descriptor is not a box.
-    @raise OSError: it can't be mapped.
-    """
+    """Map the box of a peer; raises ValueError if it is none, or OSError."""
     length = _sealedLength(descriptor)
     ringBytes(length)
     return mapped(descriptor, length, False)
 
 
 def mapRegion(reply: RegionReply, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:
-    """
-    Map a memory region of a peer.
-
-    @raise ValueError: it contradicts the reply.
-    @raise OSError: it can't be mapped.
-    """
+    """Map a memory region of a peer; raises ValueError if it contradicts the reply, or OSError."""
     length = _sealedLength(descriptor)
     if not 0 < reply.length <= reply.validOffset <= _LARGEST_REGION or reply.validOffset % PAGE:
         raise ValueError("impossible length of a region")
@@ -310,22 +279,14 @@ def mapRegion(reply: RegionReply, descriptor: int) -> tuple[mmap.mmap, RemoteReg
 
 
 def shareable(descriptor: int, rights: int) -> int:
-    """
-    A descriptor of our memory for a peer with these rights; the caller closes it.
-
-    @raise OSError: no descriptor is left.
-    """
+    """Duplicate a descriptor of local memory for a peer with these rights; raises OSError."""
     if rights & REMOTE_WRITE:
         return os.dup(descriptor)
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def checkDoorbell(descriptor: int) -> None:
-    """
-    Check that a descriptor is an eventfd, and make it non-blocking.
-
-    @raise ValueError: it is something else.
-    """
+    """Check that a descriptor is an eventfd, and make it non-blocking; raises ValueError."""
     if stat.S_IFMT(os.fstat(descriptor).st_mode):
         raise ValueError("the doorbell is not an eventfd")
     try:

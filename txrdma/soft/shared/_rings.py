@@ -63,7 +63,6 @@ class RingPair:
         self.peerEnd = len(box) // 8
 
     def detach(self) -> None:
-        """Read an empty box."""
         self.read(memoryview(bytes(HEADER_BYTES + LINE)), FIRST)
 
     def close(self) -> None:

@@ -16,12 +16,12 @@ WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
 
 class Wakeups:
     """
-    The events for which we want to be woken, and wakes the peer.
+    Wakes the peer, and publishes the events that wake us.
 
-    @ivar armed: flags of L{Wake} for our completion queues; C{room}: for requests that wait for room.
-    @ivar isPollNeeded: the peer must poll, even when it waits for no message.
-    @ivar wokenReceives: the peer's wake word for which its receive queue was woken last; C{wokenSends}: its
-        send queue.
+    @ivar armed: flags of L{Wake} for our completion queues; C{room}: for requests that wait for space.
+    @ivar isPollNeeded: the peer must poll, even if it waits for no message.
+    @ivar wokenReceives: the peer's wake word when its receive queue was woken last; C{wokenSends}: its send
+        queue.
     """
 
     def __init__(self, rings: RingPair, services: LaneServices) -> None:

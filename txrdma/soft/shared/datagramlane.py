@@ -46,10 +46,6 @@ class DatagramLane:
     """
 
     def __init__(self, name: tuple[str, int], box: memoryview, ring: Callable[[], None]) -> None:
-        """
-        @param box: ours, which the other device maps to read.
-        @param ring: wakes the other device.
-        """
         self.name = name
         self.isUp = self.isClosed = False
         self.lost = 0
@@ -68,10 +64,7 @@ class DatagramLane:
 
     def put(self, pieces: Sequence[Buffer], length: int) -> bool:
         """
-        Write a packet, which a polling peer finds; L{announce} wakes a sleeping one.
-
-        @param length: of the whole packet, including the unused ICRC behind C{pieces}.
-        @return: False when there was no room, and the packet is lost.
+        Write a packet of C{length} bytes, including the ICRC, for a polling peer; False: the ring is full.
         """
         if self._rings.append(PLAIN, 0, pieces, length):
             return True
@@ -89,11 +82,7 @@ class DatagramLane:
     # In.
 
     def take(self) -> list[memoryview]:
-        """
-        The next packets, as views of the ring until L{taken}.
-
-        @raise ValueError: the peer has written an invalid record.
-        """
+        """The next packets, as views of the ring until L{taken}; raises ValueError for an invalid record."""
         rings = self._rings
         words = rings.peerWords
         at = rings.readIndex
@@ -146,7 +135,6 @@ class DatagramLane:
         self.isClosed = True
 
     def close(self) -> None:
-        """Release the memory of both boxes. Idempotent."""
         self.leave()
         if len(self._rings.localBytes):
             self._rings.close()

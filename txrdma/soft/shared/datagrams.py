@@ -56,15 +56,12 @@ class _WakeupDescriptor:
         self.doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """The eventfd; -1 when it is closed."""
         return self.doorbell
 
     def logPrefix(self) -> str:
-        """The prefix of its lines in the log."""
         return "txrdma.soft.shared.datagrams"
 
     def doRead(self) -> None:
-        """Poll all lanes, because a peer has rung."""
         self._lanes.woken()
 
     def silence(self) -> None:
@@ -79,12 +76,10 @@ class _WakeupDescriptor:
         os.eventfd_write(self.doorbell, 1)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Close the lanes, unless the reactor has ended."""
         if not reason.check(ConnectionLost, ConnectionDone):
             self._lanes.close()
 
     def close(self) -> None:
-        """Close the descriptor, which has left the reactor before."""
         doorbell, self.doorbell = self.doorbell, -1
         if doorbell >= 0:
             os.close(doorbell)
@@ -94,9 +89,6 @@ class DatagramLink:
     """A lane of datagrams to one other device, with its memory and doorbell."""
 
     def __init__(self, rendezvous: Rendezvous, peer: PeerProcess) -> None:
-        """
-        @raise OSError: no memory or descriptor is left.
-        """
         self.peer = peer
         self._rendezvous = rendezvous
         self._descriptor, self._own = makeBox(RING_BYTES)  # closed when the peer has it
@@ -140,11 +132,7 @@ class DatagramLink:
 
 
 class SharedDatagrams:
-    """
-    The lanes of one port's datagrams.
-
-    @ivar isOpen: whether a poll can find anything.
-    """
+    """The lanes of one port's datagrams; C{isOpen}: a poll can find something."""
 
     def __init__(
         self,
@@ -153,10 +141,7 @@ class SharedDatagrams:
         reach: Callable[[tuple[str, int]], DatagramLink | None],
         lost: Callable[[tuple[str, int], str], None],
     ) -> None:
-        """
-        @param reach: finds the device with this IP address and UDP port, if it is one of this host.
-        @param lost: closes all connections to the process of that device, for a reason to be logged.
-        """
+        """@param reach: finds the device with this IP address and UDP port, if it is one of this host."""
         self._reactor = reactor
         self._rendezvous = rendezvous
         self._connect = reach
@@ -175,11 +160,9 @@ class SharedDatagrams:
         self, received: Callable[[tuple[str, int], list[memoryview]], None], turnEnded: Callable[[], None]
     ) -> None:
         """
-        Hand packets to C{received} from now on; until then no queue pair could take them.
+        Pass packets to C{received} from now on; C{turnEnded} is called after a batch.
 
-        @param received: takes the peer's IP address and UDP port, and packets from BTH to ICRC, which are
-            valid until it returns.
-        @param turnEnded: called when no more has come for now.
+        @param received: takes the peer's address, and packets from BTH to ICRC, valid until it returns.
         """
         self._received, self._turnEnded = received, turnEnded
 
@@ -213,12 +196,7 @@ class SharedDatagrams:
         return made
 
     def isJoined(self, datagramLink: DatagramLink, descriptor: int, doorbell: Doorbell) -> None:
-        """
-        Attach the box that the other device has sent.
-
-        @raise ValueError: the descriptor is not a box.
-        @raise OSError: the box can't be mapped.
-        """
+        """Attach the other device's box; raises ValueError or OSError if it can't be mapped."""
         try:
             box = mapBox(descriptor)
         except BaseException:
@@ -358,7 +336,6 @@ class SharedDatagrams:
             self._ring()
 
     def close(self) -> None:
-        """Close all lanes, and the descriptor. Idempotent."""
         self._isClosed = True
         self._received, self._turnEnded = None, _nothing
         self._stopTimer()

@@ -31,16 +31,11 @@ class PeerProcess:
         return bool(self.lines) and isOurs(self.lines[0].process.user)
 
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a message with descriptors; without a connection it is dropped."""
         if self.lines:
             self.lines[0].send(message, descriptors)
 
     def doorbellNumber(self, channel: Channel) -> int:
-        """
-        The number of a channel's doorbell, which the peer is given on first use.
-
-        @raise InvalidRequest: the channel is closed.
-        """
+        """The number of a channel's doorbell, sent to the peer on first use; raises L{InvalidRequest}."""
         number = self.doorbells.numberOf(channel)
         if number is None:
             for gone in self.doorbells.removeClosed():

@@ -22,6 +22,7 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.core.netdev import udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
+from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.shared._doorbells import Doorbell, PeerDoorbells
 from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RING_BYTES
 from txrdma.soft.shared._rendezvous import (
@@ -56,12 +57,7 @@ _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
 
 
 class _Peer(PeerProcess):
-    """
-    Another process, with all that connects us to it.
-
-    @ivar queuePairs: by our queue pairs' numbers.
-    @ivar datagramLink: for datagrams, since the first of them.
-    """
+    """Another process, with its queue pairs by our numbers, and its link for datagrams."""
 
     def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
         super().__init__(name)
@@ -81,7 +77,6 @@ class _Peer(PeerProcess):
             connection.watch()  # the peer may have written already: poll after the queues are attached
 
     def remove(self, number: QPN) -> None:
-        """Remove a local queue pair that has ended."""
         self.queuePairs.pop(number, None)
 
     def lost(self, reason: str) -> None:
@@ -143,11 +138,7 @@ class _Peer(PeerProcess):
             connection.lane.poll()  # the peer may have written and rung before its box was mapped
 
     def openDatagramLink(self) -> DatagramLink | None:
-        """
-        The lane for datagrams to the peer, made on first use.
-
-        None for a process of another user, which could only be woken by a doorbell.
-        """
+        """The lane for datagrams, made on first use; None for a process of another user."""
         if self.datagramLink is None and self.isTrusted:
             self.datagramLink = self._port.datagrams.open(self)
         return self.datagramLink
@@ -191,7 +182,6 @@ class _Peer(PeerProcess):
             self.doorbells.forget(parsed.number)
 
     def refuse(self, parsed: Join) -> None:
-        """Refuse to connect the peer's queue pair."""
         refusal = PairNotice(kind=MessageKind.LEAVE, source=parsed.destination, destination=parsed.source)
         self.send(refusal.encode())
 
@@ -204,7 +194,6 @@ class _Peer(PeerProcess):
             connection.peerGone(None)
 
     def connection(self, source: QPN, destination: QPN) -> SharedQueuePair | None:
-        """The connection between these two queue pairs; None if there is none."""
         connection = self.queuePairs.get(destination)
         return connection if connection is not None and connection.destination == source else None
 
@@ -267,11 +256,7 @@ class _Peer(PeerProcess):
 
 
 class _Link:
-    """
-    One connection to a peer.
-
-    @ivar peer: None until its L{Hello} has arrived.
-    """
+    """One connection to a peer, which is None until its L{Hello} has arrived."""
 
     def __init__(self, port: SharedMemoryPort, line: Line, peer: _Peer | None) -> None:
         self._port = port
@@ -365,11 +350,7 @@ class _Link:
         self._greeted = True
 
     def _peerNamed(self, name: tuple[str, int]) -> _Peer:
-        """
-        The peer that claims this name.
-
-        @raise ValueError: another process has the name, by the credentials that the kernel reports.
-        """
+        """The peer that claims this name; raises ValueError if another process has it."""
         for line in list(self._port.peer(name).lines):
             if line.process != self.line.process:
                 line.receiveNow()  # that process may have ended
@@ -379,19 +360,15 @@ class _Link:
         return peer
 
     def ended(self, reason: str) -> None:
-        """Close what belonged to the connection."""
         self._port.unlink(self.line)
         if self.peer is not None:
             self.peer.lost(reason)
 
 
-class SharedMemoryPort:
-    """
-    The local end of routes through shared memory: a L{RoutePort <txrdma.soft.core.routeport.RoutePort>}.
+class SharedMemoryPort(RoutePort):
+    """The local end of routes through shared memory, found by the device's IP address and UDP port."""
 
-    @ivar address: our device's IP address, and C{port} its UDP port, by which peers find us.
-    @ivar datagrams: the lanes for datagrams.
-    """
+    canRest = True  # data waits in shared memory, and messages in sockets
 
     def __init__(
         self,
@@ -448,22 +425,9 @@ class SharedMemoryPort:
         return None if peer is None else peer.openDatagramLink()
 
     def _lost(self, name: tuple[str, int], reason: str) -> None:
-        """Close all connections to the process of that device."""
         peer = self._peers.get(name)
         if peer is not None:
             peer.lost(reason)
-
-    def drive(self) -> bool:
-        """Do nothing: completion queues poll all connections."""
-        return False
-
-    def setEnabled(self, isEnabled: bool) -> None:
-        """Do nothing: shared memory does not depend on a network port."""
-
-    @property
-    def resting(self) -> SharedMemoryPort:
-        """The port itself: data waits in shared memory, and messages in sockets."""
-        return self
 
     def rest(self) -> None:
         """Leave the reactor; requests of peers wait."""
@@ -488,7 +452,6 @@ class SharedMemoryPort:
             connection.wake()
 
     def _queuePairs(self) -> list[SharedQueuePair]:
-        """All connected queue pairs."""
         return [connection for peer in self._peers.values() for connection in peer.queuePairs.values()]
 
     def _connect(self, name: tuple[str, int]) -> _Peer | None:
@@ -511,7 +474,6 @@ class SharedMemoryPort:
             self._links[line] = link
 
     def peer(self, name: tuple[str, int]) -> _Peer:
-        """The peer with that name, made on first use."""
         if name not in self._peers:
             self._peers[name] = _Peer(self, name)
         return self._peers[name]
@@ -520,16 +482,13 @@ class SharedMemoryPort:
         self._link(line, None)
 
     def unlink(self, line: Line) -> None:
-        """Remove a closed connection."""
         self._links.pop(line, None)
 
     def forget(self, peer: _Peer) -> None:
-        """Remove a process that has ended."""
         if self._peers.get(peer.name) is peer:
             del self._peers[peer.name]
 
     def close(self) -> None:
-        """Close the rendezvous, and all connections. Idempotent."""
         self._listener.close()
         self.datagrams.close()
         for peer in list(self._peers.values()):

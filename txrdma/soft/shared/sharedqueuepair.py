@@ -54,11 +54,7 @@ class SharingReactor(IReactorFDSet, IReactorTime):
 
 
 class SharedQueuePair:
-    """
-    A queue pair that is connected by shared memory: its lane, and the resources of the lane.
-
-    @ivar lane: the data path.
-    """
+    """A queue pair that is connected by shared memory: its lane, and the resources of the lane."""
 
     def __init__(
         self,
@@ -70,9 +66,6 @@ class SharedQueuePair:
         ring: int,
         closed: Callable[[QPN], None],
     ) -> None:
-        """
-        @param closed: called with the queue pair's number when the lane has ended.
-        """
         self.owner = owner
         self.number = owner.number
         self.destination = destination
@@ -118,7 +111,6 @@ class SharedQueuePair:
             os.close(box)
 
     def join(self, box: mmap.mmap, doorbells: list[Doorbell]) -> None:
-        """Attach the box and doorbells of the peer's queue pair."""
         self.isJoined = True
         self._mappings[None] = box
         self._doorbells = doorbells

@@ -53,11 +53,7 @@ class MessageReceiver(Protocol):
 
 
 class Line(Protocol):
-    """
-    An end of a connection between two processes of a host: messages with descriptors, whole and in order.
-
-    @ivar process: the process at the other end, by the kernel's word.
-    """
+    """A connection to another process of this host, for messages with descriptors, in order."""
 
     process: Credentials
 
@@ -95,14 +91,10 @@ class Listening(Protocol):
 
 
 class Rendezvous(Protocol):
-    """The ways in which processes of one host and user find, hear and wake each other."""
+    """How processes of one host and user connect to each other, and wake each other."""
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
-        """
-        Be found as the device with this IP address and UDP port.
-
-        @raise OSError: the name is taken.
-        """
+        """Listen by the name of this IP address and UDP port; raises OSError if it is in use."""
 
     def connect(self, address: str, port: int) -> Line | None:
         """Connect to the process with that device; None without one of our user."""
@@ -118,8 +110,6 @@ class UnixRendezvous:
         self._reactor = reactor
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
-        """Be found at the name of this address and port, as L{Rendezvous} asks."""
-
         def came(sock: socket.socket) -> None:
             accepted(PacketSocket(self._reactor, sock))
 
@@ -127,7 +117,6 @@ class UnixRendezvous:
         return LocalListener(self._reactor, socket.SOCK_SEQPACKET, name, came, "our shared memory")
 
     def connect(self, address: str, port: int) -> Line | None:
-        """Connect to the process of our user that listens there, as L{Rendezvous} asks."""
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         try:
             sock = socket.socket(socket.AF_UNIX, kind)
@@ -143,7 +132,6 @@ class UnixRendezvous:
         return None
 
     def ring(self, doorbell: int) -> None:
-        """Write to the eventfd, as L{Rendezvous} asks."""
         ring(doorbell)
 
 
@@ -155,8 +143,6 @@ class DirectoryRendezvous(UnixRendezvous):
         self._place = SocketDirectory(directory)
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
-        """Be found in the directory, as L{Rendezvous} asks."""
-
         def came(sock: socket.socket) -> None:
             accepted(PacketSocket(self._reactor, sock))
 
@@ -166,7 +152,6 @@ class DirectoryRendezvous(UnixRendezvous):
         )
 
     def connect(self, address: str, port: int) -> Line | None:
-        """Connect to the process that is found there, as L{Rendezvous} asks."""
         connected = self._place.connect(socket.SOCK_SEQPACKET, meetingName(address, port))
         return None if connected is None else PacketSocket(self._reactor, connected)
 
@@ -193,25 +178,20 @@ class PacketSocket:
         self._retryCall: IDelayedCall | None = None
 
     def start(self, receiver: MessageReceiver) -> None:
-        """Start receiving."""
         self._receiver = receiver
         self._reactor.addReader(self)
 
     @property
     def isClosed(self) -> bool:
-        """Whether the connection is closed."""
         return self._closed
 
     def fileno(self) -> int:
-        """The socket's; -1 when closed."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """The prefix of log messages."""
         return "txrdma.soft.shared.routes"
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send one message, now or as soon as there is room."""
         if self._closed:
             return
         if self._queued or not self._sent(message, descriptors):
@@ -245,7 +225,6 @@ class PacketSocket:
         return True
 
     def setReading(self, isReading: bool) -> None:
-        """Pause or resume receiving."""
         if self._closed:
             return
         if isReading:
@@ -254,14 +233,12 @@ class PacketSocket:
             self._reactor.removeReader(self)
 
     def setWriting(self, isWriting: bool) -> None:
-        """Pause or resume sending queued messages."""
         if isWriting and self._queued:
             self._reactor.addWriter(self)
         else:
             self._reactor.removeWriter(self)
 
     def doWrite(self) -> None:
-        """Send queued messages."""
         while self._queued:
             message, descriptors = self._queued.popleft()
             if not self._sent(message, descriptors):
@@ -274,11 +251,9 @@ class PacketSocket:
         self._reactor.removeWriter(self)
 
     def receiveNow(self) -> None:
-        """Receive pending messages now, as L{Line} asks."""
         self.doRead()
 
     def doRead(self) -> None:
-        """Receive some messages, and hand them to the receiver."""
         for _ in range(_AT_ONCE):
             if self._closed or not self._receive():
                 return
@@ -320,16 +295,11 @@ class PacketSocket:
         return False
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The reactor reads no more: because it ends, or because C{doRead} has raised.
-
-        When it ends, whoever owns the socket may still have something to send, and closes it.
-        """
+        """Close, unless the reactor ends: then the owner may still send, and closes."""
         if not reason.check(ConnectionLost, ConnectionDone):
             self.close(reason.getErrorMessage())
 
     def close(self, reason: str = "") -> None:
-        """Leave the reactor, then close; with a reason the receiver is notified."""
         if self._closed:
             return
         self._closed = True

@@ -37,11 +37,7 @@ _EXHAUSTED: Final = frozenset(
 
 @dataclass(frozen=True)
 class Pyverbs:
-    """
-    The classes of pyverbs that we use.
-
-    They are compiled, without annotations: every C{Any} of these modules is one of them.
-    """
+    """The classes of pyverbs, which have no annotations: every C{Any} of these modules is one of them."""
 
     Error: type[Exception]
     Context: Any
@@ -69,11 +65,7 @@ _loaded: Pyverbs | None = None
 
 
 def loadPyverbs() -> Pyverbs:
-    """
-    Import pyverbs, at the first call.
-
-    @raise DeviceUnavailable: it is not installed, or does not fit the system's libibverbs.
-    """
+    """Import pyverbs, at the first call; raises L{DeviceUnavailable}."""
     global _loaded
     if _loaded is None:
         try:

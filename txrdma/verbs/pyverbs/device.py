@@ -1,12 +1,13 @@
 """
 RDMA devices of the kernel, through pyverbs: what C{pyverbs:NAME} opens.
 
-Follows InfiniBand Architecture vol. 1, 11.2.1.
+Follows InfiniBand Architecture vol. 1, 10.2.3 (protection domains) and 11.2.1.
 """
 
 from __future__ import annotations
 
 import atexit
+import mmap
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -17,31 +18,42 @@ from zope.interface import implementer
 from twisted.internet.interfaces import IReactorFDSet
 from twisted.logger import Logger
 
-from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.types import GID, PKey, QPN
 from txrdma.iba.verbs import (
+    Access,
+    Addressed,
+    AddressVector,
     AsyncEventKind,
+    Capacity,
     DeviceAttributes,
     DeviceLimits,
     GIDEntry,
     PortAttributes,
     QPAttributes,
+    QPKind,
 )
 from txrdma.interfaces import (
     AsyncEvent,
-    IAttendedDevice,
+    IAddressHandle,
     ICompletionChannel,
     ICompletionQueue,
+    IMemoryRegion,
     IProtectionDomain,
+    IQueuePair,
+    IReactorDevice,
+    ISharedReceiveQueue,
     IVerbsDevice,
 )
+from txrdma.verbs.pyverbs.attributes import addressToPyverbs
 from txrdma.verbs.pyverbs.bindings import loadPyverbs, Pyverbs, translated
-from txrdma.verbs.pyverbs.domain import PyverbsProtectionDomain
 from txrdma.verbs.pyverbs.events import EventReader, Notification, Removals, takeEvents
 from txrdma.verbs.pyverbs.facts import deviceAttributes, deviceLimits, gidTable, pkeyTable, portAttributes
+from txrdma.verbs.pyverbs.memory import PyverbsAddressHandle, PyverbsMemoryRegion
 from txrdma.verbs.pyverbs.queuepair import PyverbsQueuePair
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionChannel, PyverbsCompletionQueue
 from txrdma.verbs.pyverbs.resourcetracker import closeEach, keep, openContext, ResourceTracker
+from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue
 
 _log = Logger()
 
@@ -52,11 +64,171 @@ _QUEUE_PAIR_FAILED: Final = frozenset(
 )
 
 
-@implementer(IVerbsDevice, IAttendedDevice)
+_CLOSED: Final = InvalidRequest("the protection domain is closed")
+
+
+@implementer(IProtectionDomain)
+class PyverbsProtectionDomain:
+    """A protection domain: memory and queue pairs that may access each other."""
+
+    def __init__(self, device: PyverbsDevice, raw: Any) -> None:
+        self.device = device
+        self._verbs: Pyverbs = device.verbs
+        self._tracker: ResourceTracker = device.tracker
+        self._raw: Any = raw
+        self._error: RDMAError | None = None
+        self._queuePairs: dict[PyverbsQueuePair, None] = {}
+        self._shared: dict[PyverbsSharedReceiveQueue, None] = {}
+        self._handles: dict[PyverbsAddressHandle, None] = {}
+        self._regions: dict[PyverbsMemoryRegion, None] = {}
+
+    def allocateMemory(self, length: int, access: Access) -> IMemoryRegion:
+        self._checkOpen()
+        if length < 1:
+            raise InvalidRequest(f"a memory region has at least one byte, not {length}")
+        try:
+            mapping = mmap.mmap(-1, -(-length // mmap.PAGESIZE) * mmap.PAGESIZE)
+        except (OSError, ValueError, OverflowError) as error:
+            raise ResourceExhausted(f"no memory region of {length} bytes: {error}") from error
+        return self._register(memoryview(mapping)[:length], access, mapping)
+
+    def registerMemory(self, buffer: memoryview, access: Access) -> IMemoryRegion:
+        self._checkOpen()
+        view = memoryview(buffer)
+        if view.readonly or not view.c_contiguous:
+            raise InvalidRequest("only writable, contiguous memory can be registered")
+        if view.nbytes == 0:
+            raise InvalidRequest("a memory region has at least one byte")
+        return self._register(view.cast("B"), access, None)
+
+    def _register(self, view: memoryview, access: Access, mapping: mmap.mmap | None) -> PyverbsMemoryRegion:
+        if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
+            raise InvalidRequest("memory that peers may write must be writable for ourselves (IBA 10.6.3)")
+        region = PyverbsMemoryRegion(
+            self._verbs, self._tracker, self._raw, view, access, mapping, self._regions.pop
+        )
+        self._regions[region] = None
+        return region
+
+    def createAddressHandle(self, address: AddressVector) -> IAddressHandle:
+        self._checkOpen()
+        try:
+            raw = self._verbs.AH(self._raw, attr=addressToPyverbs(self._verbs, address))
+        except self._verbs.Error as error:
+            raise translated(error, f"no address handle for {address}") from error
+        handle = PyverbsAddressHandle(self._tracker, raw, address, self._handles.pop)
+        self._handles[handle] = None
+        return handle
+
+    def createSharedReceiveQueue(self, maxReceive: int, maxSegments: int) -> ISharedReceiveQueue:
+        self._checkOpen()
+        if maxReceive < 1 or maxSegments < 0:
+            raise InvalidRequest(f"no shared receive queue of {maxReceive} with {maxSegments} segments")
+        queue = PyverbsSharedReceiveQueue(
+            self._verbs, self._tracker, self._raw, maxReceive, maxSegments, self._shared.pop
+        )
+        self._shared[queue] = None
+        return queue
+
+    def createQueuePair(
+        self,
+        kind: QPKind,
+        send: ICompletionQueue,
+        receive: ICompletionQueue,
+        capacity: Capacity,
+        shared: ISharedReceiveQueue | None = None,
+    ) -> IQueuePair:
+        self._checkOpen()
+        verbs = self._verbs
+        if kind not in (QPKind.RC, QPKind.UD):
+            raise InvalidRequest(f"queue pairs are RC or UD here, not {kind!r}")
+        send, receive = self.device.ownQueue(send), self.device.ownQueue(receive)
+        if shared is not None and not (
+            isinstance(shared, PyverbsSharedReceiveQueue) and shared in self._shared
+        ):
+            raise InvalidRequest(f"{shared!r} is no shared receive queue of this domain, or closed")
+        try:
+            wanted = verbs.QPInitAttr(
+                qp_type=int(kind),
+                scq=send.raw,
+                rcq=receive.raw,
+                srq=None if shared is None else shared.raw,
+                cap=verbs.QPCap(
+                    max_send_wr=capacity.maxSend,
+                    max_recv_wr=0 if shared else capacity.maxReceive,
+                    max_send_sge=capacity.maxSendSegments,
+                    max_recv_sge=0 if shared else capacity.maxReceiveSegments,
+                    max_inline_data=capacity.maxInline,
+                ),
+                sq_sig_all=0,
+            )
+            raw = verbs.QP(self._raw, wanted)
+        except verbs.Error as error:
+            raise translated(error, f"no queue pair of {capacity}") from error
+        except OverflowError as error:
+            raise InvalidRequest(f"no queue pair of {capacity}: {error}") from error
+        has = wanted.cap
+        really = Capacity(
+            has.max_send_wr, has.max_recv_wr, has.max_send_sge, has.max_recv_sge, has.max_inline_data
+        )
+        queuePair = PyverbsQueuePair(verbs, self._tracker, self, raw, kind, really, send, receive, shared)
+        self._queuePairs[queuePair] = None
+        self.device.keep(queuePair)
+        return queuePair
+
+    def close(self) -> None:
+        if self._error is _CLOSED:
+            return
+        closeEach(*self._queuePairs, *self._shared, *self._handles, *self._regions)
+        self.lost(_CLOSED)
+        self._error = _CLOSED
+        self.device.domainClosed(self)
+
+    # For queue pairs and the device.
+
+    def handleOf(self, address: Addressed) -> Any:
+        """The address handle of pyverbs."""
+        if not isinstance(address, PyverbsAddressHandle) or address not in self._handles:
+            raise InvalidRequest(f"{address!r} is no address handle of this domain, or closed")
+        return address.raw
+
+    def admit(self, attributes: QPAttributes) -> None:
+        self.device.admit(attributes)
+
+    def sharedReceiveQueues(self) -> tuple[PyverbsSharedReceiveQueue, ...]:
+        """The shared receive queues of the domain."""
+        return tuple(self._shared)
+
+    def forget(self, queuePair: PyverbsQueuePair) -> None:
+        self._queuePairs.pop(queuePair, None)
+        self.device.forget(queuePair)
+
+    def lost(self, wrong: RDMAError) -> None:
+        """Release the domain and everything in it; calls raise C{wrong} from now on."""
+        if self._error is None:
+            self._error = wrong
+        for queuePair in tuple(self._queuePairs):
+            queuePair.lost(wrong)
+        for shared in tuple(self._shared):
+            shared.lost(wrong)
+        for handle in tuple(self._handles):
+            handle.close()
+        for region in tuple(self._regions):
+            region.lost()
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            self._tracker.close(raw)
+
+    def _checkOpen(self) -> None:
+        if self._error is not None:
+            raise self._error.__class__(*self._error.args)
+
+
+@implementer(IVerbsDevice, IReactorDevice)
 class PyverbsDevice:
-    """
-    An open device of the kernel.
-    """
+    """An open device of the kernel."""
+
+    canRest = isAttended = True
 
     def __init__(self, reactor: object, verbs: Pyverbs, name: str) -> None:
         self.name = name
@@ -99,23 +271,18 @@ class PyverbsDevice:
 
     @cached_property
     def limits(self) -> DeviceLimits:
-        """The limits of the device."""
         return deviceLimits(self.verbs, self._checkOpen(), self._known)
 
     def gids(self, port: int) -> Sequence[GID]:
-        """The GID table of a port."""
         return tuple(entry.gid for entry in self.gidTable(port))
 
     def gidTable(self, port: int) -> Sequence[GIDEntry]:
-        """The GID table of a port, with the type and the interface of each entry."""
         return self._ask(port, gidTable)
 
     def pkeys(self, port: int) -> Sequence[PKey]:
-        """The P_Key table of a port."""
         return self._ask(port, pkeyTable)
 
     def portAttributes(self, port: int) -> PortAttributes:
-        """The port's present attributes, as the kernel reports them."""
         return self._ask(port, lambda context, port: portAttributes(self.name, context, port))
 
     def _ask(self, port: int, ask: Callable[[Any, int], _Fact]) -> _Fact:
@@ -130,7 +297,6 @@ class PyverbsDevice:
     # Objects.
 
     def createProtectionDomain(self) -> IProtectionDomain:
-        """A new set of memory and queue pairs."""
         try:
             raw = self.verbs.PD(self._checkOpen())
         except self.verbs.Error as error:
@@ -140,14 +306,12 @@ class PyverbsDevice:
         return domain
 
     def createChannel(self) -> ICompletionChannel:
-        """A descriptor that becomes readable when an armed completion queue has something."""
         self._checkOpen()
         channel = PyverbsCompletionChannel(self._channels.pop)
         self._channels[channel] = None
         return channel
 
     def createCompletionQueue(self, depth: int, channel: ICompletionChannel) -> ICompletionQueue:
-        """A queue for at least C{depth} completions."""
         context = self._checkOpen()
         if not isinstance(channel, PyverbsCompletionChannel) or channel not in self._channels:
             raise InvalidRequest(f"{channel!r} is no channel of this device, or closed")
@@ -160,7 +324,6 @@ class PyverbsDevice:
         return queue
 
     def subscribe(self, listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
-        """Subscribe to asynchronous events; call the result to unsubscribe."""
         key = object()
         self._listeners[key] = listener
 
@@ -170,7 +333,6 @@ class PyverbsDevice:
         return unsubscribe
 
     def close(self) -> None:
-        """Close everything that was made from the device, then the device."""
         if self._closed:
             return
         self._closed = True
@@ -184,7 +346,6 @@ class PyverbsDevice:
     # For objects of the device.
 
     def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
-        """The completion queue as our class, if it belongs to the device: the kernel does not check that."""
         if not isinstance(queue, PyverbsCompletionQueue) or queue not in self._completionQueues:
             raise InvalidRequest(f"{queue!r} is no completion queue of this device, or closed")
         return queue
@@ -202,16 +363,13 @@ class PyverbsDevice:
                 raise InvalidRequest(f"{name} is {value}, more than {most}")
 
     def keep(self, queuePair: PyverbsQueuePair) -> None:
-        """Register a queue pair."""
         self._queuePairs[queuePair.number] = queuePair
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
-        """Forget a queue pair that has been closed."""
         if self._queuePairs.get(queuePair.number) is queuePair:
             del self._queuePairs[queuePair.number]
 
     def domainClosed(self, domain: PyverbsProtectionDomain) -> None:
-        """Forget a protection domain that has been closed."""
         self._domains.pop(domain, None)
 
     # Events.
@@ -230,24 +388,25 @@ class PyverbsDevice:
             self._readers.append(EventReader(reactor, self._removals.fileno(), self.readRemovals))
 
     def rest(self) -> None:
-        """Leave the reactor; the caller watches C{descriptors} instead. Idempotent."""
         for reader in self._readers:
             reader.stop()
 
     def wake(self) -> None:
-        """Return to the reactor. Idempotent."""
         if self._error is None:
             for reader in self._readers:
                 reader.start()
 
     def descriptors(self) -> Sequence[int]:
-        """The file descriptors of the device's events, and of its removal."""
         return [] if self._error is not None else [reader.fileno() for reader in self._readers]
 
     def attend(self) -> None:
         """Process pending events while the device is off the reactor."""
         self.readEvents()
         self.readRemovals()
+
+    def drive(self) -> bool:
+        """Do nothing: the adapter sends and acknowledges without this process."""
+        return False
 
     def readEvents(self) -> None:
         """Process pending asynchronous events."""
@@ -303,10 +462,10 @@ class PyverbsDevice:
 
     def _release(self, wrong: RDMAError) -> None:
         """
-        Release all objects to the kernel, which may be waiting for that, children first.
+        Release all objects to the kernel, which may wait for that, children first.
 
-        What was made from the device stays, for its owners to close: queue pairs are in ERR with everything
-        flushed, and everything raises C{wrong}.
+        Objects made from the device remain for their owners to close: queue pairs are in ERR, and methods
+        raise C{wrong}.
         """
         if self._error is not None:
             return
@@ -340,10 +499,5 @@ def _closeAll() -> None:
 
 
 def openPyverbsDevice(reactor: object, name: str) -> PyverbsDevice:
-    """
-    Open a device of the kernel.
-
-    @param reactor: for asynchronous events.
-    @raise DeviceUnavailable: there is none of that name, we may not open it, or pyverbs is not installed.
-    """
+    """Open a device of the kernel; raises L{DeviceUnavailable}."""
     return PyverbsDevice(reactor, loadPyverbs(), name)

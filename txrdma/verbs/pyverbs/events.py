@@ -56,11 +56,7 @@ _QUEUE_PAIRS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 16})
 
 
 class Notification(NamedTuple):
-    """
-    An asynchronous event of libibverbs: its kind and its subject.
-
-    @ivar number: of the port or of the queue pair, or what a completion queue was given as its context.
-    """
+    """An asynchronous event: its kind, and the number of the port or queue pair, or the queue's context."""
 
     kind: AsyncEventKind
     number: int | None
@@ -110,14 +106,9 @@ def read(event: Any) -> Notification | None:
 
 @implementer(IReadDescriptor)
 class EventReader:
-    """
-    Reads a descriptor for a device, with a weak reference to it.
-    """
+    """Reads a descriptor for a device, with a weak reference to it."""
 
     def __init__(self, reactor: IReactorFDSet, descriptor: int, ready: Callable[[], None]) -> None:
-        """
-        @param ready: a bound method of the device; called when there is something to read.
-        """
         self._reactor = reactor
         self._descriptor = descriptor
         self._device: ReferenceType[Any] = ref(ready.__self__)  # type: ignore[attr-defined]  # it is bound
@@ -129,15 +120,12 @@ class EventReader:
         self._reactor.addReader(self)
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable with an event."""
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """The prefix of the reader's lines in the log."""
         return "txrdma.verbs.pyverbs"
 
     def doRead(self) -> None:
-        """Have the device read the event; stop when the device was collected."""
         device = self._device()
         if device is None:
             self.stop()
@@ -145,11 +133,9 @@ class EventReader:
             getattr(device, self._method)()
 
     def connectionLost(self, reason: Failure) -> None:
-        """Stop reading."""
         self.stop()
 
     def stop(self) -> None:
-        """Leave the reactor. Idempotent."""
         self._reactor.removeReader(self)
 
 
@@ -178,9 +164,6 @@ class Removals:
     """
 
     def __init__(self, context: Any) -> None:
-        """
-        @raise OSError: the system does not have such messages.
-        """
         self.node = os.path.basename(os.readlink(f"/proc/self/fd/{context.cmd_fd}"))
         self._socket = socket.socket(
             socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, _UEVENTS
@@ -211,5 +194,4 @@ class Removals:
                 found = True
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()

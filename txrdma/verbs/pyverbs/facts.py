@@ -124,7 +124,6 @@ def gidTable(context: Any, port: int) -> tuple[GIDEntry, ...]:
 
 
 def pkeyTable(context: Any, port: int) -> tuple[PKey, ...]:
-    """The P_Keys of a port."""
     length = context.query_port(port).pkey_tbl_len
     return tuple(PKey(socket.ntohs(context.query_pkey(port, index))) for index in range(length))
 

@@ -22,6 +22,7 @@ from txrdma.iba.verbs import (
     Addressed,
     Capacity,
     Completion,
+    COMPLETION_OF,
     CompletionOpcode,
     QPAttributes,
     QPKind,
@@ -34,7 +35,7 @@ from txrdma.interfaces import IQueuePair
 from txrdma.verbs.pyverbs.attributes import EVERYTHING, fromPyverbs, STATE, toPyverbs
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionQueue
-from txrdma.verbs.pyverbs.requests import checkSend, KINDS, ReceivePlaces, SendPlaces
+from txrdma.verbs.pyverbs.requests import checkSend, ReceivePlaces, SendPlaces
 from txrdma.verbs.pyverbs.resourcetracker import ResourceTracker
 from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue, SHARED
 
@@ -70,11 +71,7 @@ class Domain(Protocol):
         """The address handle of pyverbs."""
 
     def admit(self, attributes: QPAttributes) -> None:
-        """
-        Check attributes against the device.
-
-        @raise InvalidRequest: the device does not have what they name.
-        """
+        """Check attributes against the device; raises L{InvalidRequest}."""
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
         """Forget a queue pair that has been closed."""
@@ -82,11 +79,7 @@ class Domain(Protocol):
 
 @implementer(IQueuePair)
 class PyverbsQueuePair:
-    """
-    A queue pair of a real device.
-
-    It outlives the object of the device: when that is destroyed, the queue pair stays in ERR.
-    """
+    """A queue pair of a real device. When that is destroyed, it stays in ERR."""
 
     def __init__(
         self,
@@ -140,7 +133,6 @@ class PyverbsQueuePair:
         return self._state
 
     def modify(self, attributes: QPAttributes) -> None:
-        """Change the state or other attributes of the queue pair (IBA 11.2.4.2)."""
         raw = self._checkRaw()
         attr, mask = toPyverbs(self._verbs, attributes)
         self._domain.admit(attributes)
@@ -162,7 +154,6 @@ class PyverbsQueuePair:
                 queue.forget(self)
 
     def query(self) -> QPAttributes:
-        """All attributes that were set, as the device has them."""
         try:
             known, _init = self._checkRaw().query(EVERYTHING)
         except self._verbs.Error as error:
@@ -170,7 +161,6 @@ class PyverbsQueuePair:
         return fromPyverbs(known, (self._given | {"state"}) - {"currentState"})
 
     def postSend(self, requests: Sequence[SendRequest]) -> None:
-        """Append to the send queue."""
         self._checkOpen()
         for request in requests:
             checkSend(request, self.kind, self.capacity)
@@ -189,7 +179,7 @@ class PyverbsQueuePair:
                 _Posted(
                     next(self._tokens) << 2 | _SEND,
                     request.identifier,
-                    KINDS[request.operation],
+                    COMPLETION_OF[request.operation],
                     request.signaled,
                     late,
                 )
@@ -203,7 +193,6 @@ class PyverbsQueuePair:
         self._quiet = quiet
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
-        """Append to the receive queue."""
         self._checkOpen()
         if self._shared is not None:
             raise InvalidRequest("the queue pair takes its receives from a shared queue")
@@ -228,7 +217,6 @@ class PyverbsQueuePair:
         self._post(self._receives, posted, post)
 
     def close(self) -> None:
-        """Destroy the queue pair, without completions for outstanding requests."""
         if self._error is _CLOSED:
             return
         self._error = _CLOSED
@@ -267,15 +255,12 @@ class PyverbsQueuePair:
         return (posted.identifier, posted.opcode) if status or posted.wanted else None
 
     def queueClosed(self) -> None:
-        """Go to ERR, because a queue of the queue pair is closed; the device forgets the queue pair."""
         self.lost(InvalidRequest("a queue of the queue pair is closed"))
 
     def drainReceives(self) -> None:
-        """Take completions of receives, which makes room in the shared receive queue."""
         self._queues[_RECEIVE].drain()
 
     def overrun(self) -> None:
-        """Go to ERR, because completions are lost."""
         if self._raw is not None and self._state is not QPState.RESET:
             self._toError()
 
@@ -286,9 +271,7 @@ class PyverbsQueuePair:
 
     def lost(self, wrong: RDMAError) -> None:
         """
-        Stay in ERR, and flush outstanding requests, because the device has destroyed the queue pair.
-
-        @param wrong: what its methods raise from now on.
+        Stay in ERR, and flush requests: the device has destroyed the queue pair. Methods raise C{wrong}.
         """
         if self._error is not None:
             return

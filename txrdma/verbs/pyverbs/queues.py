@@ -44,9 +44,7 @@ class Member(Protocol):
     number: QPN
 
     def ended(self, token: int, status: Status) -> tuple[int, CompletionOpcode] | None:
-        """
-        Identifier and kind of the finished work request with this token; None if its success is not reported.
-        """
+        """Identifier and kind of a finished request; None if its success is not reported."""
 
     def queueClosed(self) -> None:
         """Go to ERR, because the completion queue is closed."""
@@ -77,11 +75,9 @@ class PyverbsCompletionChannel:
         self._rung: dict[PyverbsCompletionQueue, None] = {}
 
     def fileno(self) -> int:
-        """A descriptor that polls readable while there are events to take; -1 when closed."""
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def takeEvents(self) -> Sequence[ICompletionQueue]:
-        """The queues that had something since they were armed; each is now unarmed."""
         if self._epoll is None:
             raise InvalidRequest("the completion channel is closed")
         taken: dict[PyverbsCompletionQueue, None] = {}
@@ -97,7 +93,6 @@ class PyverbsCompletionChannel:
         return list(taken)
 
     def close(self) -> None:
-        """Close the descriptor. It must have left the reactor before."""
         epoll, self._epoll = self._epoll, None
         if epoll is None:
             return
@@ -136,6 +131,8 @@ class PyverbsCompletionQueue:
     Besides those of the device it holds completions of our own, for queue pairs that the device has
     destroyed, or that take no more.
     """
+
+    isLive = False
 
     def __init__(
         self,
@@ -178,7 +175,6 @@ class PyverbsCompletionQueue:
     # For readers.
 
     def arm(self, solicitedOnly: bool = False) -> None:
-        """Raise one event for the next completion, or the next solicited one."""
         if self.closed:
             return
         self._armed = True
@@ -199,8 +195,10 @@ class PyverbsCompletionQueue:
         armed, self._armed = self._armed, False
         return armed
 
+    def disarm(self) -> None:
+        """Do nothing: an adapter raises the event in any case."""
+
     def poll(self, limit: int) -> Sequence[Completion]:
-        """Take at most C{limit} completions, oldest first."""
         made = self._made
         if not made:
             return self._take(limit)
@@ -210,7 +208,6 @@ class PyverbsCompletionQueue:
         return taken
 
     def close(self) -> None:
-        """Destroy the queue; queue pairs that still complete into it go to ERR."""
         if self.closed:
             return
         self.closed = True
@@ -224,7 +221,6 @@ class PyverbsCompletionQueue:
     # For queue pairs and the device.
 
     def join(self, member: Member) -> None:
-        """Add a queue pair, whose requests complete here."""
         self._members[member.number] = member
 
     def leave(self, member: Member) -> None:

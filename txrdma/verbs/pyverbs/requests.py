@@ -18,7 +18,6 @@ from txrdma.error import InvalidRequest, QueueFull, RDMAError, ResourceExhausted
 from txrdma.iba.verbs import (
     Addressed,
     Capacity,
-    CompletionOpcode,
     Operation,
     QPKind,
     ReceiveRequest,
@@ -42,23 +41,9 @@ _ATOMICS: Final = (Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD)
 _READING: Final = (Operation.RDMA_READ, *_ATOMICS)
 _SENDS: Final = (Operation.SEND, Operation.SEND_WITH_IMMEDIATE)
 
-KINDS: Final = {
-    Operation.RDMA_WRITE: CompletionOpcode.RDMA_WRITE,
-    Operation.RDMA_WRITE_WITH_IMMEDIATE: CompletionOpcode.RDMA_WRITE,
-    Operation.SEND: CompletionOpcode.SEND,
-    Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
-    Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
-    Operation.COMPARE_AND_SWAP: CompletionOpcode.COMPARE_AND_SWAP,
-    Operation.FETCH_AND_ADD: CompletionOpcode.FETCH_AND_ADD,
-}
-
 
 def checkSend(request: SendRequest, kind: QPKind, capacity: Capacity) -> None:
-    """
-    Check the form of a request, before any of its batch is posted.
-
-    @raise InvalidRequest: it has not the form that such a queue pair takes.
-    """
+    """Check the form of a request before its batch is posted; raises L{InvalidRequest}."""
     operation = request.operation
     if len(request.segments) > capacity.maxSendSegments:
         raise InvalidRequest(f"at most {capacity.maxSendSegments} segments, not {len(request.segments)}")
@@ -287,12 +272,7 @@ def _describe(
 
 
 def _posted(verbs: Pyverbs, first: Any, post: Callable[[Any, Any], None]) -> int | None:
-    """
-    Post a list of work requests.
-
-    @return: None when all were posted; else the token of the first that was not.
-    @raise RDMAError: not even the first was posted.
-    """
+    """Post a list of requests; return the token of the first that failed, or None. Raises L{RDMAError}."""
     token = first.wr_id
     bad = _badRequest(verbs, type(first))
     bad.wr_id = token

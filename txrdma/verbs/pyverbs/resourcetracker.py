@@ -27,11 +27,7 @@ _opening = Lock()
 
 
 class ResourceTracker:
-    """
-    Closes the objects of one device.
-
-    @ivar stuck: True once an object could not be closed; its parents then stay open.
-    """
+    """Closes the objects of one device; if one is C{stuck}, its parents stay open."""
 
     def __init__(self) -> None:
         self.stuck = False
@@ -108,11 +104,7 @@ def openChannel(verbs: Pyverbs, context: Any) -> tuple[Any, int]:
 
 @contextmanager
 def _disassociatedDestroy() -> Iterator[None]:
-    """
-    Let libibverbs destroy objects of a removed device.
-
-    It reads this variable on first use only; the environment is restored, because child processes inherit it.
-    """
+    """Let libibverbs destroy objects of a removed device, by a variable that it reads once."""
     if _DISASSOCIATED in os.environ:
         yield
         return

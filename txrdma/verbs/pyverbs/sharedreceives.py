@@ -71,7 +71,6 @@ class PyverbsSharedReceiveQueue:
         self._places = ReceivePlaces(verbs, 2 * self.maxReceive)
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
-        """Append to the queue, in order."""
         self._checkOpen()
         for request in requests:
             if len(request.segments) > self.maxSegments:
@@ -91,7 +90,6 @@ class PyverbsSharedReceiveQueue:
             self._receives[token] = request.identifier
 
     def arm(self, limit: int) -> None:
-        """Raise one event when fewer receives than that are left."""
         self._checkOpen()
         if not 0 <= limit <= self.maxReceive:
             raise InvalidRequest(f"the limit is from 0 to {self.maxReceive}, not {limit}")
@@ -103,7 +101,6 @@ class PyverbsSharedReceiveQueue:
         self._armed = limit > 0
 
     def limit(self) -> int:
-        """The limit that the queue is armed for, asked of the device; 0 when it is not armed."""
         self._checkOpen()
         try:
             return int(self.raw.query().srq_limit)
@@ -111,7 +108,6 @@ class PyverbsSharedReceiveQueue:
             raise translated(error, "the shared receive queue can't be queried") from error
 
     def close(self) -> None:
-        """Destroy it; queue pairs that still take from it go to ERR."""
         if self._error is _CLOSED:
             return
         self.lost(_CLOSED)
@@ -121,11 +117,9 @@ class PyverbsSharedReceiveQueue:
     # For queue pairs and the device.
 
     def join(self, consumer: Consumer) -> None:
-        """Add a queue pair that takes receives from here."""
         self._consumers[consumer] = None
 
     def leave(self, consumer: Consumer) -> None:
-        """Remove a queue pair."""
         self._consumers.pop(consumer, None)
 
     def ended(self, token: int) -> int | None:

@@ -62,13 +62,7 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 
 def numberFor(machine: str, pointerBytes: int = struct.calcsize("P")) -> int:
-    """
-    Return the number of bpf(2) for an architecture.
-
-    @param machine: the architecture, as C{uname -m} prints it.
-    @param pointerBytes: size of a pointer: 4 in a 32-bit process on a 64-bit machine.
-    @raise OptionUnavailable: the number is unknown.
-    """
+    """The number of bpf(2) for an architecture, as C{uname -m} prints it; raises L{OptionUnavailable}."""
     if pointerBytes == 4:
         machine = {"x86_64": "i686", "aarch64": "armv7l"}.get(machine, machine)
     if machine not in NUMBERS:
@@ -77,12 +71,7 @@ def numberFor(machine: str, pointerBytes: int = struct.calcsize("P")) -> int:
 
 
 def _call(command: int, layout: str, *values: int | bytes) -> int:
-    """
-    Call bpf(2).
-
-    @param layout: the part of C{union bpf_attr} that belongs to the command, in the notation of L{struct}.
-    @raise OSError: the kernel refuses.
-    """
+    """Call bpf(2); C{layout} is the command's part of C{union bpf_attr} in the notation of L{struct}."""
     attributes = _buffer(struct.pack("=" + layout, *values))
     number = ctypes.c_long(numberFor(os.uname().machine))
     result: int = _library.syscall(number, ctypes.c_int(command), attributes, ctypes.c_uint(len(attributes)))
@@ -104,21 +93,15 @@ class Handle:
         self._descriptor = descriptor
 
     def fileno(self) -> int:
-        """The descriptor; -1 when closed."""
         return self._descriptor
 
     def close(self) -> None:
-        """Close the descriptor. Calling this again has no effect."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def pin(self, path: Path) -> None:
-        """
-        Give the object a name in a BPF file system, which keeps the object alive until the name is removed.
-
-        @raise OptionUnavailable: the kernel refuses.
-        """
+        """Give the object a name in a BPF file system, which keeps it alive; raises L{OptionUnavailable}."""
         name = ctypes.create_string_buffer(os.fsencode(path))
         try:
             _call(_PIN, "QI", ctypes.addressof(name), self._descriptor)
@@ -127,12 +110,7 @@ class Handle:
 
     @classmethod
     def pinned(cls, path: Path, flags: int = 0) -> Self:
-        """
-        Open an object by its name in a BPF file system.
-
-        @param flags: L{READ_ONLY}, or 0.
-        @raise OSError: there is no such name, or this user has no permission.
-        """
+        """Open an object by its name; C{flags} are L{READ_ONLY} or 0. Raises OSError."""
         name = ctypes.create_string_buffer(os.fsencode(path))
         return cls(_call(_GET, "QII", ctypes.addressof(name), 0, flags))
 
@@ -159,32 +137,18 @@ class BPFMap(Handle):
             raise explained(error, f"create the map {name}") from error
 
     def get(self, key: int, size: int) -> bytes:
-        """
-        Read the value of a key.
-
-        @param key: an integer, or the descriptor of a socket.
-        @param size: the length of values, in bytes.
-        @raise OSError: there is no value (ENOENT).
-        """
+        """The value of a key (an integer or a socket's descriptor), of C{size} bytes; raises OSError."""
         value = _buffer(bytes(size))
         self._element(_LOOK_UP, key, ctypes.addressof(value))
         return value.raw
 
     def set(self, key: int, value: bytes) -> None:
-        """
-        Set the value of a key.
-
-        @raise OSError: the kernel refuses.
-        """
+        """Set the value of a key; raises OSError."""
         source = _buffer(value)
         self._element(_UPDATE, key, ctypes.addressof(source))
 
     def delete(self, key: int) -> None:
-        """
-        Remove a key and its value.
-
-        @raise OSError: there is no such key (ENOENT), or the kernel refuses.
-        """
+        """Remove a key and its value; raises OSError."""
         self._element(_DELETE, key, 0)
 
     def _element(self, command: int, key: int, valueAddress: int) -> None:
@@ -193,11 +157,7 @@ class BPFMap(Handle):
 
 
 def loadIntegerType() -> Handle:
-    """
-    Load type information (BTF) with type 1, an integer of 4 bytes.
-
-    @raise OptionUnavailable: the kernel refuses.
-    """
+    """Load type information (BTF) with type 1, an integer of 4 bytes; raises L{OptionUnavailable}."""
     types = _buffer(_INTEGER_TYPE)
     try:
         return Handle(_call(_BTF_LOAD, "QQIII", ctypes.addressof(types), 0, len(_INTEGER_TYPE), 0, 0))
@@ -256,19 +216,11 @@ class Link(Handle):
             os.close(target)
 
     def detach(self) -> None:
-        """
-        Detach the program now. Without this, the kernel does it some time after the last name is removed.
-
-        @raise OSError: the kernel refuses.
-        """
+        """Detach the program now; the kernel would do so after the last name was removed. Raises OSError."""
         _call(_LINK_DETACH, "I", self.fileno())
 
     def information(self) -> tuple[int, int]:
-        """
-        Return the number of the program, and the inode of the cgroup, which is 0 when the cgroup is gone.
-
-        @raise OSError: the kernel refuses.
-        """
+        """The number of the program, and the inode of the cgroup (0 when it is gone); raises OSError."""
         layout = struct.Struct("=8xI4xQ")
         answer = _buffer(bytes(layout.size))
         _call(_INFORMATION, "IIQ", self.fileno(), layout.size, ctypes.addressof(answer))

@@ -43,11 +43,7 @@ _MARK: Final = WANTED.to_bytes(STORAGE_BYTES, sys.byteorder)
 
 
 def takeSYN(accepted: socket.socket) -> bytes:
-    """
-    Return the IP and TCP headers of a connection's SYN, and free them: the kernel returns them once.
-
-    @return: empty if the listener did not save SYNs, after a SYN cookie, or when they were taken before.
-    """
+    """Take the IP and TCP headers of a connection's SYN, which the kernel returns once, or nothing."""
     try:
         return accepted.getsockopt(socket.IPPROTO_TCP, SAVED_SYN, _MAX_SYN)
     except OSError:  # EINVAL: longer than the buffer; ENOPROTOOPT, ENOTCONN: not a TCP connection
@@ -55,52 +51,28 @@ def takeSYN(accepted: socket.socket) -> bytes:
 
 
 class OptionCarrier:
-    """
-    Marks sockets, and reads the flags that the program has set.
-
-    @ivar why: why the option can't be used, and how to change that; empty when it can.
-    """
+    """Marks sockets, and reads the program's flags; C{why}: the reason if that is impossible."""
 
     def __init__(self, sockets: BPFMap | None, loaded: LoadedProgram | None = None, why: str = "") -> None:
-        """
-        @param sockets: the map with the flags of sockets, which the carrier closes.
-        @param loaded: a program that this process has loaded, which the carrier closes.
-        """
+        """@param sockets: map with the flags of sockets; it is closed with the carrier, like C{loaded}."""
         self._sockets = sockets
         self._loaded = loaded
         self.why = why
 
     @property
     def isAvailable(self) -> bool:
-        """Whether sockets of this process can use the option."""
         return self._sockets is not None
 
     def markBeforeConnect(self, client: socket.socket) -> None:
-        """
-        Add the option to the SYN of a socket that is not connecting yet.
-
-        @raise OptionUnavailable: the option can't be used, or not on this socket.
-        """
+        """Add the option to the SYN of an unconnected socket; raises L{OptionUnavailable}."""
         self._mark(client, "mark a socket for the TCP option")
 
     def markBeforeListen(self, listener: socket.socket) -> None:
-        """
-        Add the option to the SYN-ACKs of a socket that is not listening yet, in reply to SYNs that have it.
-
-        The mark lasts until the socket is closed, because SYN-ACKs in flight can't be withdrawn.
-
-        @raise OptionUnavailable: the option can't be used, or not on this socket.
-        """
+        """Add the option to the SYN-ACKs of a future listener; raises L{OptionUnavailable}."""
         self._mark(listener, "mark a listening socket", isListener=True)
 
     def peerHasOption(self, connected: socket.socket) -> bool:
-        """
-        Return whether both ends of a connected or accepted socket have sent the option.
-
-        False for sockets that were not marked, or were accepted by a listener that was not marked.
-
-        @raise OptionUnavailable: the flags can't be read.
-        """
+        """Whether both ends of a marked connection have sent the option; raises L{OptionUnavailable}."""
         sockets = self._requireMap()
         try:
             flags = int.from_bytes(sockets.get(connected.fileno(), STORAGE_BYTES), sys.byteorder)
@@ -112,11 +84,9 @@ class OptionCarrier:
 
     def forget(self, connected: socket.socket) -> None:
         """
-        Free the flags of a connection, or remove a mark that is not used.
+        Free the flags of a connection, or an unused mark, before the socket is closed.
 
-        The kernel does that itself when a socket is closed.
-
-        @raise InvalidRequest: the socket listens; close it instead.
+        @raise InvalidRequest: the socket listens.
         @raise OptionUnavailable: the flags can't be removed.
         """
         sockets = self._requireMap()
@@ -130,7 +100,6 @@ class OptionCarrier:
                 raise explained(error, "remove the flags of a socket") from error
 
     def close(self) -> None:
-        """Close the map, and the program that this process has loaded. Calling this again has no effect."""
         sockets, self._sockets = self._sockets, None
         loaded, self._loaded = self._loaded, None
         self.why = self.why or "the carrier is closed"
@@ -155,11 +124,9 @@ class OptionCarrier:
 
 def openCarrier(pins: Path = PINS, mayLoad: bool = True) -> OptionCarrier:
     """
-    Open the installed program, or else load the program into the kernel.
+    A carrier with the installed program, or with one that is loaded now if the process may do that.
 
     @param pins: the directory of C{txrdma smc-option install}.
-    @param mayLoad: load the program if none is installed and this process has the capabilities.
-    @return: a carrier, which has the reasons if it is not available.
     """
     reasons = []
     try:
@@ -204,12 +171,7 @@ def pinnedError(error: OSError, pins: Path) -> str:
 
 
 def _verified(sockets: BPFMap) -> BPFMap:
-    """
-    Check with a temporary listener that the kernel calls the program for sockets of this process.
-
-    @return: the map.
-    @raise OptionUnavailable: it does not; the map is closed.
-    """
+    """Check with a temporary listener that the kernel calls the program; raises L{OptionUnavailable}."""
     why = "the program is not attached to a cgroup of this process: see txrdma smc-option status"
     try:
         with socket.socket() as probe:

@@ -23,12 +23,7 @@ NAMES: Final = (_LINK, SOCKETS, _COUNTERS)
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """
-    Users besides root who may mark their sockets.
-
-    @ivar group: the number of a group, or None.
-    @ivar isEveryone: whether all users may.
-    """
+    """Users besides root who may mark their sockets: a group, or everyone."""
 
     group: int | None = None
     isEveryone: bool = False
@@ -94,11 +89,7 @@ def _isInstalled(pins: Path) -> bool:
 
 
 def remove(pins: Path) -> None:
-    """
-    Undo L{install}: sockets no longer get the option; existing connections are not affected.
-
-    @raise OptionUnavailable: nothing is installed there, or it can't be removed.
-    """
+    """Undo L{install}; existing connections are not affected. Raises L{OptionUnavailable}."""
     try:
         if not _isInstalled(pins):
             raise OptionUnavailable(f"nothing is installed at {pins}")

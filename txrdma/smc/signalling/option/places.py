@@ -26,12 +26,7 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 
 class Mount(NamedTuple):
-    """
-    A mounted file system.
-
-    @ivar root: the directory of the file system that is mounted at C{point}.
-    @ivar kind: the type of the file system, such as C{cgroup2}.
-    """
+    """A mounted file system: the type C{kind}, and its directory C{root} at C{point}."""
 
     root: str
     point: Path
@@ -57,11 +52,7 @@ def _mounts() -> list[Mount]:
 
 
 def _readProcess(name: str) -> str:
-    """
-    Read a file of C{/proc/self}.
-
-    @raise OptionUnavailable: it can't be read, for example because C{twistd --chroot} hides C{/proc}.
-    """
+    """Read a file of C{/proc/self}, which C{twistd --chroot} may hide; raises L{OptionUnavailable}."""
     path = Path("/proc/self") / name
     try:
         return path.read_text()
@@ -70,11 +61,7 @@ def _readProcess(name: str) -> str:
 
 
 def cgroupRoot() -> Path:
-    """
-    Return the directory of the root cgroup of version 2.
-
-    @raise OptionUnavailable: no cgroups of version 2 are mounted.
-    """
+    """The directory of the root cgroup of version 2; raises L{OptionUnavailable} if it is not mounted."""
     for mount in _mounts():
         if mount.kind == "cgroup2":
             return mount.point
@@ -82,11 +69,7 @@ def cgroupRoot() -> Path:
 
 
 def ownCgroup() -> Path:
-    """
-    Return the directory of this process's cgroup of version 2.
-
-    @raise OptionUnavailable: it is not mounted.
-    """
+    """The directory of this process's cgroup of version 2; raises L{OptionUnavailable}."""
     for line in _readProcess("cgroup").splitlines():
         if line.startswith("0::"):
             return findCgroup(line[3:], _mounts())
@@ -94,12 +77,7 @@ def ownCgroup() -> Path:
 
 
 def findCgroup(name: str, mounts: list[Mount]) -> Path:
-    """
-    Return the directory of a cgroup.
-
-    @param name: a path as in C{/proc/self/cgroup}, from the root of the cgroup namespace.
-    @raise OptionUnavailable: it is in none of the mounts.
-    """
+    """The directory of a cgroup, by its path in C{/proc/self/cgroup}; raises L{OptionUnavailable}."""
     isMounted = False
     for mount in mounts:
         if mount.kind == "cgroup2":
@@ -125,11 +103,7 @@ def cgroupByInode(inode: int) -> Path | None:
 
 
 def requireCgroup(folder: Path) -> None:
-    """
-    Check that a directory is a cgroup of version 2.
-
-    @raise OptionUnavailable: it is not.
-    """
+    """Check that a directory is a cgroup of version 2; raises L{OptionUnavailable}."""
     if not folder.is_dir():
         raise OptionUnavailable(f"there is no cgroup {folder}")
     if _fileSystemType(folder) != "cgroup2":
@@ -155,11 +129,7 @@ def _fileSystemType(folder: Path) -> str:
 
 
 def mountBPF(folder: Path) -> None:
-    """
-    Mount a BPF file system with mode 0700.
-
-    @raise OSError: the kernel refuses.
-    """
+    """Mount a BPF file system with mode 0700; raises OSError."""
     flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC)
     if _library.mount(b"bpf", os.fsencode(folder), b"bpf", flags, b"mode=0700") != 0:
         code = ctypes.get_errno()
@@ -167,11 +137,7 @@ def mountBPF(folder: Path) -> None:
 
 
 def unmount(folder: Path) -> None:
-    """
-    Unmount the file system that is mounted at a directory.
-
-    @raise OSError: the kernel refuses.
-    """
+    """Unmount the file system at a directory; raises OSError."""
     if _library.umount2(os.fsencode(folder), _DETACH) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -68,9 +68,7 @@ CODE: Final = b85decode(
     "07$E=v0ssI200000000002LS*87ytkOw*mkF0RR91+aUk|000001poj500000cL)Fg2mk;8R|o(AL;wH)VPaGO00000R{{V4"
     "yZ`_HPl5md000001prF_00000"
 )
-"""
-The instructions in little-endian order. The maps are numbered as in L{relocate}.
-"""
+"""The instructions in little-endian order, with maps numbered as in L{relocate}."""
 
 
 def relocate(code: bytes, maps: Sequence[int], byteOrder: str = sys.byteorder) -> bytes:
@@ -107,7 +105,6 @@ class LoadedProgram(NamedTuple):
     link: bpf.Link
 
     def close(self) -> None:
-        """Close all descriptors. Calling this again has no effect."""
         for handle in reversed(self):
             handle.close()
 

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 _log = Logger()
 
 VARIABLE: Final = "TXRDMA_SMC_OPTION"
-"""
-An environment variable; with the value C{installed} a process never loads the program.
-
-It uses the one that C{txrdma smc-option install} has installed, or none.
-"""
+"""Environment variable; with the value C{installed} only an installed program is used."""
 
 _logged: set[str] = set()
 """Reasons that this process has logged."""
@@ -41,11 +37,7 @@ def openByEnvironment() -> OptionCarrier:
 
 
 class SharedOption:
-    """
-    The option carrier of a reactor's sockets, while SMC is in use there (L{txrdma.smc.common.reactoruse}).
-
-    @ivar open: opens the carrier, which may not be available.
-    """
+    """The option carrier of a reactor's sockets, opened by C{open} while SMC is in use there."""
 
     isBusy: Final = False
 
@@ -55,7 +47,6 @@ class SharedOption:
         self._carrier: OptionCarrier | None = None
 
     def _opened(self) -> OptionCarrier:
-        """Return the carrier, and open it if it is closed."""
         if self._carrier is None:
             self._carrier = self.open()
             self._reactorUse.add(self)
@@ -65,23 +56,14 @@ class SharedOption:
 
     @property
     def isAvailable(self) -> bool:
-        """Whether sockets can use the option."""
         return self._opened().isAvailable
 
     def markClient(self, unconnected: socket.socket) -> bool:
-        """
-        Add the option to the SYN of a client's socket.
-
-        @return: whether this succeeded.
-        """
+        """Add the option to the SYN of a client's socket; return whether this succeeded."""
         return self._mark(self._opened().markBeforeConnect, unconnected)
 
     def markListener(self, listener: socket.socket) -> bool:
-        """
-        Add the option to the SYN-ACKs of a socket that is going to listen.
-
-        @return: whether this succeeded.
-        """
+        """Add the option to the SYN-ACKs of a future listener; return whether this succeeded."""
         return self._mark(self._opened().markBeforeListen, listener)
 
     def _mark(self, mark: Callable[[socket.socket], None], unused: socket.socket) -> bool:
@@ -95,11 +77,7 @@ class SharedOption:
         return True
 
     def wasExchanged(self, connection: socket.socket) -> bool:
-        """
-        Return whether both ends of a connection have sent the option, and free the kernel's record of it.
-
-        False also if the record can't be read.
-        """
+        """Whether both ends of a connection have sent the option; frees the kernel's record of that."""
         carrier = self._opened()
         if not carrier.isAvailable:
             return False
@@ -136,7 +114,6 @@ _byReactor: WeakKeyDictionary[object, SharedOption] = WeakKeyDictionary()
 
 
 def sharedOption(reactor: object) -> SharedOption:
-    """Return the option carrier of a reactor's sockets."""
     option = _byReactor.get(reactor)
     if option is None:
         option = _byReactor[reactor] = SharedOption(reactorUse(reactor))

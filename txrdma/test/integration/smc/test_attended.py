@@ -13,7 +13,7 @@ from zope.interface import alsoProvides, implementer
 
 from twisted.internet.interfaces import IReactorFromThreads
 
-from txrdma.interfaces import IAttendedDevice
+from txrdma.interfaces import IReactorDevice
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group._linkgroup import Timing
@@ -71,7 +71,8 @@ class RestTests(RaceTestCase):
         device.attributes = replace(device.attributes, acknowledgesByProgram=False)
         device.rest = device.wake = device.attend = lambda: None
         device.descriptors = list
-        alsoProvides(device, IAttendedDevice)
+        device.canRest = device.isAttended = True
+        alsoProvides(device, IReactorDevice)
         return device
 
     def closed(self) -> tuple[Any, Listener]:

@@ -14,7 +14,7 @@ from twisted.internet.error import ConnectionRefusedError
 
 from txrdma.smc import connecting, userspace
 from txrdma.smc.handshake import proposing
-from txrdma.smc.signalling.interfaces import ICarrier, IClientSignal, IDialing, IListenerSignal, IServerSignal
+from txrdma.smc.signalling.interfaces import IClientSignal, IDialing, IListenerSignal, IServerSignal
 from txrdma.smc.signalling.owners import Place
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
@@ -30,6 +30,7 @@ class SegmentApproach:
 
     isAwaited = isExpected = False
     process = user = None
+    directory = ""
 
     def __init__(self, answer: bool, seen: list[str]) -> None:
         self.isSMC = answer
@@ -65,6 +66,7 @@ class SegmentArrival:
 
     isSure = True
     process = user = None
+    directory = ""
 
     def expect(self, withdrawn: Callable[[], None]) -> None:
         pass
@@ -94,7 +96,6 @@ class SegmentReception:
         pass
 
 
-@implementer(ICarrier)
 class SegmentCarrier:
     """A carrier that works as the TCP option of RFC 7609 does, by an option that any socket can set."""
 

@@ -11,8 +11,7 @@ from txrdma.error import ResourceExhausted
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.soft.device import SoftDevice
-from txrdma.soft.domains import SoftProtectionDomain
+from txrdma.soft.device import SoftDevice, SoftProtectionDomain
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 
 VERBS = (

@@ -22,7 +22,12 @@ from txrdma.smc.signalling import netns as seeking
 from txrdma.smc.signalling.interfaces import IDialing
 from txrdma.smc.signalling.local import Announcements
 from txrdma.smc.signalling.localclient import Announcement, Channel, PATIENCE
-from txrdma.smc.signalling.neighbours import AnnouncedNeighbour, listenersAt, Neighbour, NeighbourReception
+from txrdma.smc.signalling.neighbours import (
+    AnnouncedNeighbour,
+    listenersAt,
+    Neighbour,
+    NeighbourAnnouncements,
+)
 from txrdma.smc.signalling.netns import NeighbourApproach, seek
 from txrdma.smc.signalling.owners import Place
 from txrdma.smc.signalling.silence import silentPeers
@@ -135,12 +140,10 @@ class ProofTests(PlaceTestCase):
     def listener(self) -> Announcements:
         """A listener in the directory."""
         reactor = cast(Reactor, self.reactor)
-        announcements = Announcements(reactor, False)
-        reception = NeighbourReception(reactor, announcements, self.place)
-        self.patch(announcements, "begin", lambda place: None)
-        reception.begin(TARGET)
+        announcements = NeighbourAnnouncements(reactor, False, self.place)
+        announcements.beginNeighbours(TARGET)
         self.addCleanup(self.reactor.serve)
-        self.addCleanup(reception.stop)
+        self.addCleanup(announcements.stop)
         return announcements
 
     def seek(self, target: Place = TARGET) -> bool:

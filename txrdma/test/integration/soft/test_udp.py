@@ -22,7 +22,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Completion, Operation, QPKind, Status
-from txrdma.interfaces import ILiveCompletionQueue
+from txrdma.interfaces import ICompletionQueue
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
@@ -391,7 +391,7 @@ class LookingTests(SynchronousTestCase):
 
     def test_found(self) -> None:
         """Who polls finds a datagram that the reactor has not read, and no descriptor wakes for it."""
-        queue = ILiveCompletionQueue(self.bob.queue)
+        queue = ICompletionQueue(self.bob.queue)
         self.assertTrue(queue.isLive)
         self.bob.receive(7, 0, 4136)
         queue.arm()

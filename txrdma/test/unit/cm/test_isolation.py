@@ -20,8 +20,7 @@ from txrdma.error import InvalidRequest, RDMAError, Refused, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.messages.protocol import MessageFactory
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.soft.device import SoftDevice
-from txrdma.soft.domains import SoftProtectionDomain
+from txrdma.soft.device import SoftDevice, SoftProtectionDomain
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.test.unit.cm.test_ports import PortCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder

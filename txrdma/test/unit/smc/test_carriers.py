@@ -10,9 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.handshake.choice import carrierFor
 from txrdma.smc.signalling.approaching import LocalApproach
-from txrdma.smc.signalling.configured import AgreedApproach, AgreedArrival, AgreedReception
+from txrdma.smc.signalling.configured import AgreedApproach, AgreedReception, UnannouncedArrival
 from txrdma.smc.signalling.dialing import DialedClient
-from txrdma.smc.signalling.interfaces import ICarrier, IClientSignal, IDialing, IListenerSignal, IServerSignal
+from txrdma.smc.signalling.interfaces import IClientSignal, IDialing, IListenerSignal, IServerSignal
 from txrdma.smc.signalling.local import Announced, Announcements
 from txrdma.smc.terms.options import Options
 from txrdma.test.support.smc.ends import reactor
@@ -25,12 +25,11 @@ class InterfaceTests(SynchronousTestCase):
         verifyClass(IDialing, DialedClient)
         for options in (Options(), Options(agreed=True)):
             carrier = carrierFor(reactor, options)
-            verifyObject(ICarrier, carrier)
             verifyObject(IClientSignal, carrier.approach())
             verifyObject(IListenerSignal, carrier.reception(5))
         for kind in (LocalApproach, AgreedApproach):
             verifyClass(IClientSignal, kind)
-        for known in (Announced, AgreedArrival):
+        for known in (Announced, UnannouncedArrival):
             verifyClass(IServerSignal, known)
         for received in (Announcements, AgreedReception):
             verifyClass(IListenerSignal, received)

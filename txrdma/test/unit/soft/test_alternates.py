@@ -209,7 +209,7 @@ class RoutesTests(SynchronousTestCase):
                 pass
 
         class Datagrams:
-            resting = None
+            canRest = False
 
             def connect(self, owner: object) -> Route:
                 route = Route()

@@ -28,7 +28,7 @@ class Lane:
 
     name = "lane"
     polled = True
-    placing = direct = None
+    direct = None
 
     def __init__(self, queue: SoftCompletionQueue) -> None:
         self.queue = queue

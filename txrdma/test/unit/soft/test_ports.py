@@ -27,6 +27,7 @@ from txrdma.soft.core.netdev import softMAC
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 from txrdma.soft.device import SoftDevice
+from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.ports import NO_GID, SoftPort
 
 ACTIVE, ERROR, GIDS = AsyncEventKind.PORT_ACTIVE, AsyncEventKind.PORT_ERROR, AsyncEventKind.GID_CHANGE
@@ -36,7 +37,7 @@ ETHERNET = NetworkInterface(
 )
 
 
-class Host:
+class Host(HostInterfaces):
     """The interfaces of a host that a test changes."""
 
     def __init__(self) -> None:
@@ -55,13 +56,17 @@ class Host:
 class Beginning:
     """Where routes begin: keeps what it is told."""
 
-    resting = None
+    canRest = False
 
     def __init__(self) -> None:
         self.told: list[object] = []
 
     def connect(self, queuePair: SoftQueuePair) -> Route | None:
         return None
+
+    def rest(self) -> None: ...
+
+    def wake(self) -> None: ...
 
     def drive(self) -> bool:
         """Nothing comes here."""

@@ -36,7 +36,7 @@ from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQue
 from txrdma.soft.core.memory import Domain, KeyTable
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.transitions import transition
-from txrdma.soft.domains import SoftAddressHandle
+from txrdma.soft.device import SoftAddressHandle
 
 RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
 RC, UD = QPKind.RC, QPKind.UD
@@ -136,7 +136,7 @@ class Route:
 
     name = "nowhere"
     polled = False
-    placing = direct = None
+    direct = None
 
     def __init__(self) -> None:
         self.posted: list[SendRequest] = []

@@ -21,7 +21,6 @@ from txrdma.iba.verbs import Completion, CompletionOpcode, Status
 from txrdma.interfaces import (
     ICompletionChannel,
     ICompletionQueue,
-    ILiveCompletionQueue,
     IPollable,
     IReactorPolling,
 )
@@ -35,6 +34,7 @@ class Queue:
     """A queue that holds what the test puts into it."""
 
     depth = 1000
+    isLive = False
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
@@ -55,18 +55,11 @@ class Queue:
 
     def close(self) -> None: ...
 
-
-@implementer(ILiveCompletionQueue)
-class QuietQueue(Queue):
-    """One that knows how to be unarmed."""
-
-    isLive = False
-
     def disarm(self) -> None:
         self.log.append("disarm")
 
 
-class LiveQueue(QuietQueue):
+class LiveQueue(Queue):
     """
     One that a peer fills while we look.
 
@@ -546,7 +539,7 @@ class LookedAtTests(CompletionReaderTests):
     """On a reactor that looks by itself."""
 
     makeReactor = MemoryPollingReactor
-    makeQueue = QuietQueue
+    makeQueue = Queue
 
     def test_looked(self) -> None:
         """It is looked at from start to stop, and says whether there was anything."""
@@ -568,7 +561,7 @@ class LookedAtTests(CompletionReaderTests):
         def disarm() -> None:
             raise ZeroDivisionError
 
-        self.queue = QuietQueue(self.log)
+        self.queue = Queue(self.log)
         self.queue.disarm = disarm
         reader = CompletionReader(
             self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
