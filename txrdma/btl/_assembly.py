@@ -1,9 +1,9 @@
 """
 Messages that come in chunks, until they are whole: bounded in number, in bytes and in age.
 
-A chunk for which there is no room at present is not taken, so that it is sent again; one for which there
-never will be any is refused. What is sent again could wait for room that a later message of the same peer
-has: so every peer has room for one message beside, for the segment that is the first to be missing.
+A chunk that exceeds the available memory is not accepted, so that it is sent again; one that always will is
+refused. A retransmitted chunk could wait for memory that a later message of the same peer occupies, so each
+peer may have one message more: that of the first missing segment.
 Chunks that overlap harm only their own message: sequence numbers show which ones have come before.
 """
 
@@ -42,7 +42,7 @@ EXCUSED: Final = 5.0
 
 class Budget:
     """
-    The room that all peers of a module share.
+    Memory that all peers of a module share.
 
     @ivar used: bytes of incomplete messages, of C{most}; a message may be C{longest} bytes.
     @ivar beside: bytes of those messages that each peer may have beside, of L{RESERVE_BYTES}.
@@ -79,7 +79,7 @@ class Assembly:
 
     def judge(self, chunk: Segment, isNext: bool) -> int:
         """
-        Tell whether a chunk can be taken: TAKEN, OVER_BUDGET or WRONG.
+        Decide whether a chunk can be accepted: TAKEN, OVER_BUDGET or WRONG.
 
         @param isNext: whether this is the first segment of its peer that is missing.
         """
@@ -103,7 +103,7 @@ class Assembly:
         return not self._usesReserve and self._budget.beside + total <= RESERVE_BYTES
 
     def isNew(self, fragment: int) -> bool:
-        """Tell whether no chunk of this message has come."""
+        """True if no chunk of this message has arrived."""
         return fragment not in self._incomplete
 
     def take(self, chunk: Segment, now: float) -> bytearray | None:

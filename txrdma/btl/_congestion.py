@@ -1,5 +1,5 @@
 """
-The number of segments that may be on their way to one peer.
+The number of segments that may be in flight to one peer.
 
 Additive increase, with a decrease that depends on why segments are lost. Where round trips have become longer
 a queue is full: the window shrinks to seven tenths, as CUBIC's does (RFC 9438, 4.6), so that many senders to
@@ -96,7 +96,7 @@ class Congestion:
         """
         Shrink to almost nothing: no acknowledgement came in time.
 
-        Before the first one ever that tells nothing of the path: the peer may not have been ready.
+        Before the first one this says nothing about the path: the peer may not have been ready.
         """
         if self._before is None:
             self._before = self.size, self._threshold
@@ -131,7 +131,7 @@ class Congestion:
         self._wasFull = False
 
     def _settle(self, base: float) -> None:
-        """Go half the way down to where L{WAITING} segments wait in the queue, or slowly up."""
+        """Move half of the distance down to where L{WAITING} segments wait in the queue, or slowly up."""
         waiting = int(self.size * (1 - base / self._shortest))
         if waiting > WAITING:
             self.size -= (waiting - WAITING + 1) // 2

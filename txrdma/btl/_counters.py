@@ -31,7 +31,7 @@ class Counters:
     @ivar badHeaderRecvs: packets that are no segment of this version (our own counter, as those below).
     @ivar packSends: new segments of several messages each; C{packRecvs}: those that have come.
     @ivar badAckRecvs: acknowledgements of segments that were never sent.
-    @ivar spuriousResends: segments that were sent again though they had arrived, as their receiver tells.
+    @ivar spuriousResends: segments that were sent again although they had arrived, as their receiver reports.
     @ivar noMemoryRecvs: chunks dropped, to be sent again, because too much is being reassembled.
     @ivar refusedRecvs: segments that were refused; C{refusedSends}: segments that the peer has refused.
     @ivar rdmaSends: new segments whose bytes were written into a peer's receive buffer; C{rdmaBytes}: their

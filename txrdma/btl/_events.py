@@ -1,5 +1,5 @@
 """
-Packets that a module sends, and events that its program hears.
+Packets that a module sends, and events that it reports to its program.
 """
 
 from __future__ import annotations

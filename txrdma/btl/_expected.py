@@ -1,8 +1,8 @@
 """
 First packets of peers that are to come.
 
-Two modules draw names for each other, and tell these by another way. The first packets of a peer may be
-faster than what it tells of itself by that way: they are kept until it is known, and need not be sent again.
+Two modules choose names for each other and exchange them over the lifeline. The first packets of a peer may
+arrive before its introduction: they are held until it is known, and need not be sent again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EarlyPackets:
             del self._packets[next(iter(self._packets))]
 
     def keep(self, name: int, channel: int, address: Hashable, packet: Buffer) -> bool:
-        """Keep a packet; tell whether its name is expected, and there was room."""
+        """Hold a packet; True if its name is expected and there was space."""
         held = self._packets.get(name)
         if held is None or len(held) >= MOST_PACKETS:
             return False

@@ -1,5 +1,5 @@
 """
-Matching of the interfaces of two processes: which of ours speaks with which of theirs.
+Matching of the interfaces of two processes: which local interface talks to which one of the peer.
 
 A weighted assignment, as in Open MPI's usnic component: each interface is in one pair at most. There are as
 many pairs as there can be; of these assignments the one counts that carries most. Interfaces of one network
@@ -28,7 +28,7 @@ class Interface:
     An interface that one of two processes offers.
 
     @ivar prefixLength: bits of the address that name its network, of its own family.
-    @ivar speed: bits per second; 0 where nobody knows.
+    @ivar speed: bits per second; 0 if unknown.
     """
 
     gid: GID

@@ -97,7 +97,7 @@ class Module(FastPath):
     A module: reliable messages to many peers over two channels of unreliable datagrams.
 
     @ivar regions: memory that peers may put into; C{expected}: names of peers that are to come.
-    @ivar isFull: L{MANY_WAIT} messages of a peer wait: whoever drives the module need not wait for more.
+    @ivar isFull: L{MANY_WAIT} messages of a peer are queued: it is useless to wait for more before sending.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Module(FastPath):
         self, peer: Peer, tag: int, data: Buffer, context: object = None, isUrgent: bool = False
     ) -> None:
         """
-        Send a message to a peer, which hears of it by its tag.
+        Send a message to a peer, which receives it by its tag.
 
         @param data: any length; if it does not fit into a packet it must not change before the outcome is
             told.
@@ -191,7 +191,7 @@ class Module(FastPath):
         """
         Write into memory that the peer has registered.
 
-        @param data: must not change before the outcome is told; parts of it may arrive although it fails.
+        @param data: must not change before the outcome is reported; parts of it may arrive although it fails.
         @raise InvalidRequest: the peer is not open, or a number is too large.
         """
         if not (0 <= region <= 0xFFFFFFFF and 0 <= offset <= (1 << 64) - 1 - len(data)):
@@ -202,8 +202,8 @@ class Module(FastPath):
         """
         Send a packet of so many bytes, at least 26, that carries a nonce.
 
-        The peer's module reports L{ProbeReceived}. Who echoes the nonce has received packets of this length
-        at the peer's addresses: acknowledgements do not show that, since their numbers can be guessed.
+        The peer's module reports L{ProbeReceived}. An end that echoes the nonce has received packets of this
+        length at the peer's addresses: acknowledgements do not show that, since their numbers can be guessed.
 
         @param nonce: L{NONCE_LENGTH} random bytes.
         @raise InvalidRequest: the peer is not open.
@@ -261,7 +261,7 @@ class Module(FastPath):
             peer.state = CLOSING
 
     def goOn(self, peer: Peer) -> None:
-        """Send what has waited to hear whether the peer has a receive buffer."""
+        """Send what has waited until it is known whether the peer has a receive buffer."""
         peer.isAsking = False
         if peer.state != GONE:
             self._makeReady(peer)
@@ -285,7 +285,7 @@ class Module(FastPath):
 
     def received(self, channel: int, address: Hashable, packet: Buffer, now: float) -> None:
         """
-        Take a packet that came on a channel, from this address. Whatever it is, it harms nobody else.
+        Process a packet of this channel and address. Invalid packets affect no other peer.
 
         The packet's bytes must stay until the events were taken. What it acknowledges beside a message is
         left for later, if nothing else is: whoever answers that message does so first.
@@ -509,14 +509,14 @@ class Module(FastPath):
             self._fail(peer, message, reason)
 
     def _left(self, peer: Peer, now: float) -> None:
-        """Do as the peer has said: it takes no messages any more, but those on their way may have arrived."""
+        """Handle a BYE: the peer accepts no messages any more, but those in flight may have arrived."""
         peer.state, peer.lingerUntil = LEFT, now + LINGER
         for message in peer.takeUnbegun():
             self._fail(peer, message, "the peer has closed")
         self._finish(peer, now)
 
     def _finish(self, peer: Peer, now: float) -> None:
-        """End a peer that is closing, when nothing is on its way any more."""
+        """Remove a closing peer when nothing is in flight any more."""
         if peer.state in (CLOSING, LEFT) and peer.isIdle():
             peer.assembly.drop()
             peer.state, peer.lingerUntil = ENDED, now + LINGER

@@ -36,7 +36,7 @@ class Order:
         self.isSettled = False
 
     def wants(self, tag: int) -> bool:
-        """Tell whether messages of a tag are delivered in order."""
+        """True if messages of a tag are delivered in order."""
         return not self.isSettled or tag in self.tags
 
 
@@ -54,7 +54,7 @@ class Ordering(Order):
         return len(self._waiting)
 
     def isFull(self, length: int) -> bool:
-        """Tell whether there is no room for so many bytes beside those that wait."""
+        """True if there is no space for so many bytes besides those that wait."""
         return self._bytes + length > MOST_HELD
 
     def hold(self, sequence: int, tag: int, data: Buffer) -> None:

@@ -24,7 +24,7 @@ class PendingAcks:
     """
     The acknowledgements and refusals of a module that wait; all of them go by the command channel.
 
-    @ivar peers: those who wait for an acknowledgement, the one that waits longest first.
+    @ivar peers: those that wait for an acknowledgement, the longest waiting first.
     @ivar refusals: peers, each with the sequence number of a segment that is not taken.
     @ivar hasBatchEnded: no packet is at hand any more, so that acknowledgements wait no longer.
     """

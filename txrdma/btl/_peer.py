@@ -143,7 +143,7 @@ class Peer:
         self._fragment = 0
 
     def hasQueued(self) -> bool:
-        """Tell whether a message waits that is not all sent; forget those that are over."""
+        """True if a queued message is not completely sent; drop those that are."""
         urgent, usual = self.urgent, self.usual
         while urgent and urgent[0].isOver:
             urgent.popleft()
@@ -156,7 +156,7 @@ class Peer:
         Have a small message share the packet of the last one that waits; every one of a burst passes here.
 
         @param queue: one of the peer's, which is not empty.
-        @return: False where there is no room, and the message has to wait by itself.
+        @return: False if it does not fit, and the message has to be queued separately.
         """
         last = queue[-1]
         length = len(data)
@@ -186,11 +186,11 @@ class Peer:
         ]
 
     def isIdle(self) -> bool:
-        """Tell whether all that was to be sent has arrived."""
+        """True if everything that was queued has arrived."""
         return not self.sent.outstanding and not self.hasQueued()
 
     def isSilent(self, keepAlive: float, now: float) -> bool:
-        """Tell whether nothing was heard or is to be heard for so many seconds; zero is for ever."""
+        """True if nothing was received or expected for so many seconds; zero means never."""
         return bool(keepAlive) and self.isIdle() and self.receivedAt + keepAlive <= now
 
     def turn(self) -> deque[Message]:
@@ -303,11 +303,11 @@ class Peer:
         return [each for each in found.values() if not each.isOver and each.kind != BYE]
 
     def answersElsewhere(self, now: float) -> bool:
-        """Tell whether the same end still answers another module, so that only the way here may be cut."""
+        """True if the same end still answers another module, so that only this path may be down."""
         return any(other.state != GONE and not other.sent.isSilent(now) for other in self.others)
 
     def keepsWaiting(self, now: float) -> bool:
-        """Tell whether the peer has stopped in the middle of a message, though nobody has cut its way."""
+        """True if the peer has stopped in the middle of a message although its path works."""
         oldest = self.assembly.deadline()
         if oldest is None or oldest > now:
             return False

@@ -55,7 +55,7 @@ class ReceiveBuffer:
 
     def fitting(self, begin: int, total: int) -> int:
         """
-        Return the length of the next piece of a message: all of it, or a part that leaves room for others.
+        Return the length of the next piece of a message: all of it, or a part that leaves space for others.
 
         @param begin: bytes that were sent before.
         """

@@ -1,8 +1,8 @@
 """
 The receive window of one peer: segments that have come, and what is to be acknowledged of them.
 
-Segments are given on as they come; the window tells only whether one is new. An acknowledgement is
-cumulative, and tells by a bitmap what has come behind the first gap.
+Segments are delivered as they arrive; the window only decides whether one is new. An acknowledgement is
+cumulative, and a bitmap says what has arrived behind the first gap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ABOVE: Final = 3
 
 
 def difference(left: int, right: int) -> int:
-    """Tell how far sequence number C{left} is behind C{right}: a signed number of 16 bits."""
+    """Distance of sequence number C{left} behind C{right}: a signed number of 16 bits."""
     return ((left - right + 0x8000) & 0xFFFF) - 0x8000
 
 
@@ -32,7 +32,7 @@ class ReceiveWindow:
     @ivar latest: sequence number of the segment that came last, and C{latestAttempt}: its transmission.
     @ivar isOwed: whether the peer waits for an acknowledgement; C{owedSince} is the time of the first
         segment.
-    @ivar isUrgent: whether the acknowledgement tells of a gap or of a duplicate, so that it is not to wait.
+    @ivar isUrgent: True if the acknowledgement reports a gap or a duplicate, so that it must not wait.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class ReceiveWindow:
         return (self.following - 1) & 0xFFFF
 
     def place(self, sequence: int) -> int:
-        """Tell where a sequence number stands: NEW, DUPLICATE, BELOW or ABOVE."""
+        """Classify a sequence number: NEW, DUPLICATE, BELOW or ABOVE."""
         distance = difference(sequence, self.following)
         if distance == 0:
             return NEW
@@ -118,7 +118,7 @@ class ReceiveWindow:
         self._owe(now)
 
     def has(self, sequence: int) -> bool:
-        """Tell whether this segment and all before it have come."""
+        """True if this segment and all before it have arrived."""
         return difference(sequence, self.following) < 0
 
     def bitmap(self) -> bytes:
@@ -132,7 +132,7 @@ class ReceiveWindow:
 
     def ackPiggybacked(self) -> None:
         """
-        Owe nothing but the bitmap: an acknowledgement goes out with a segment, which has no room for that.
+        Owe nothing but the bitmap: an acknowledgement is sent with a segment, which has no space for one.
         """
         if not self.isUrgent:
             self.isOwed = False

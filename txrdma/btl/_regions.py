@@ -1,5 +1,5 @@
 """
-Memory that peers may write into, by numbers: an address of theirs is never honoured.
+Memory that peers may write to, identified by numbers: addresses of a peer are never used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Regions:
                 return self._last
 
     def deregister(self, region: int) -> None:
-        """Let nobody write into a region any more. Twice is fine."""
+        """Disable writing to a region. A second call has no effect."""
         self._regions.pop(region, None)
 
     def find(self, region: int, peer: Hashable) -> memoryview | None:

@@ -86,7 +86,7 @@ class RoundTrip:
 
     def overtaken(self) -> float:
         """
-        Tell after how many seconds a segment is lost that others on its channel have overtaken.
+        Return after how many seconds a segment is lost that others on its channel have overtaken.
 
         RFC 8985, 6.2, waits for a part of a round trip. Where round trips differ they are waited for, too.
         """

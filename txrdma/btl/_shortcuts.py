@@ -1,12 +1,12 @@
 """
-The shortest ways through a module: a message that is alone goes out, and comes in, without waiting.
+Fast paths of a module for single messages, which are sent and delivered without delay.
 
 Most messages of a program that asks and waits for the answer are alone: nothing else waits for their peer,
-and nothing else is on its way there. The design has an inline path for senders and a fast one for receivers,
-with its bookkeeping deferred: so it is here. What is not plain takes the usual way, which decides the same.
+and nothing else is in flight to it. As in the original design, senders have an inline path and receivers a
+fast one, with deferred bookkeeping. All other cases use the general path, which gives the same results.
 
 Windows, sequence numbers and acknowledgements are those of all messages. What a message acknowledges beside
-is looked at when its receiver has answered, and while a timer stands that is early enough none is moved.
+is processed when its receiver has answered; a timer that expires early enough is not moved.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Probation:
     The limits of a peer whose connection is not established.
 
     @ivar allowance: bytes that may be sent to its address; without limit when that is proven.
-    @ivar room: bytes of its messages that are still taken; others have to be sent again later.
+    @ivar room: bytes of its messages that are still accepted; others have to be sent again later.
     """
 
     __slots__ = ("allowance", "room")
@@ -89,7 +89,7 @@ class FastPath:
         self, peer: Peer, channel: int, tag: int, payload: bytes, context: object, now: float
     ) -> None:
         """
-        Enter a message whose packet L{sendFast} has made: it is on its way, and the receiver may be at work.
+        Record a message whose packet L{sendFast} has made: it is in flight and may have arrived.
 
         @param context: see L{Module.send<txrdma.btl._module.Module.send>}.
         """

@@ -162,7 +162,7 @@ class Outgoing:
 
 
 class Piece:
-    """A piece of a message, from the moment when it goes until it has arrived by any module."""
+    """A piece of a message, until it has arrived by any module."""
 
     __slots__ = ("isArrived", "length", "message", "offset")
 
@@ -190,7 +190,7 @@ class Lane:
     A module of the connection, by the pieces that go there.
 
     @ivar speed: bits per second.
-    @ivar inFlight: pieces on their way, the oldest first, of C{bytes} bytes.
+    @ivar inFlight: pieces in flight, the oldest first, of C{bytes} bytes.
     @ivar since: seconds; when the latest piece arrived, or the first was sent after a rest.
     """
 
@@ -245,7 +245,7 @@ class Stripes:
     ) -> None:
         """
         @param speeds: bits per second of each module.
-        @param write: carries out a put, given region, offset and bytes; tells whether there is such memory.
+        @param write: executes a put with region, offset and bytes; returns whether there is such memory.
         @param budget: the memory for received messages that all peers of a module share.
         """
         self._budget = budget
@@ -348,12 +348,12 @@ class Stripes:
             self._events.append(Arrived(message.context))
 
     def isIdle(self) -> bool:
-        """Tell whether all that was to be sent has arrived."""
+        """True if everything that was queued has arrived."""
         return not (self._unfinished or self._urgent or self._usual)
 
     def lost(self, lane: int) -> bool:
         """
-        Note that a module has lost the peer: what was on its way there goes by others.
+        Record that a module has lost the peer: what was in flight there is sent by others.
 
         @return: whether there is another one.
         """
@@ -366,7 +366,7 @@ class Stripes:
         return not all(each.isLost for each in self._lanes)
 
     def isLost(self, lane: int) -> bool:
-        """Tell whether a module has lost the peer."""
+        """True if a module has lost the peer."""
         return self._lanes[lane].isLost
 
     def _sendAgain(self, there: Lane) -> None:
@@ -392,7 +392,7 @@ class Stripes:
     # What goes
 
     def outgoing(self, now: float) -> list[tuple[int, Piece]]:
-        """Take the pieces for which there is room, each with the place of its module."""
+        """Return the pieces that can be sent, each with the index of its module."""
         found = []
         while (lane := self._free()) is not None:
             piece = self._piece(lane)
@@ -407,7 +407,7 @@ class Stripes:
         return found
 
     def _free(self) -> int | None:
-        """The module that would have sent a piece first; None while none has room."""
+        """The module that would be the first to send a piece; None while none can."""
         alive = [each for each in enumerate(self._lanes) if not each[1].isLost]
         usable = [each for each in alive if not each[1].isSuspect] or alive
         free = [each for each in usable if each[1].bytes < ROOM]
@@ -440,7 +440,7 @@ class Stripes:
         return Piece(message, offset, length)
 
     def _begin(self, message: Outgoing) -> bool:
-        """Number a message, unless too much is under way."""
+        """Number a message, unless too much is in flight."""
         if self._span and (
             self._next - self._span[0][0] >= MOST_MESSAGES or self._spanBytes + message.total > MOST_BYTES
         ):
@@ -492,7 +492,7 @@ class Stripes:
             self._complete(found, found.data)
 
     def _expect(self, head: PieceHead) -> _Incoming:
-        """Make room for a message, of which the first piece is here."""
+        """Allocate a message whose first piece has arrived."""
         if head.number - self._following >= MOST_MESSAGES or (
             head.kind == Kind.MESSAGE and head.total > LONGEST
         ):
@@ -559,7 +559,7 @@ class Stripes:
         self._finish(message)
 
     def _left(self) -> None:
-        """The peer has ended: it takes what is on its way, and no more."""
+        """The peer has closed: it accepts what is in flight, and no more."""
         if self.state >= LEFT:
             return
         self.state = LEFT
@@ -588,7 +588,7 @@ class Stripes:
     # Times
 
     def deadline(self) -> float | None:
-        """Time at which a module is suspect, if nothing arrives; None while nothing is on its way."""
+        """Time at which a module is suspect if nothing arrives; None while nothing is in flight."""
         times = [
             each.since + SILENCE_SECONDS
             for each in self._lanes
@@ -598,7 +598,7 @@ class Stripes:
 
     def expired(self, now: float) -> list[int]:
         """
-        Suspect modules by which nothing has arrived for too long: all that is on its way there goes again.
+        Suspect modules by which nothing has arrived for too long: all that is in flight there is sent again.
 
         @return: places of modules that are suspect from now on.
         """

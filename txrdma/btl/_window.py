@@ -1,5 +1,5 @@
 """
-The send window of one peer: segments on their way, which of them have arrived, and which are sent again.
+The send window of one peer: segments in flight, which of them have arrived, and which are sent again.
 
 Every segment has a sequence number, and every transmission of it a number of its own, in order of time. A
 segment is lost when a later transmission I{on the same channel} has arrived, and a round trip and some more
@@ -52,7 +52,7 @@ class Message:
     @ivar packed: bytes of the packet that it makes with one more message, but for those of that message;
         more than any packet has where no other one may join it.
     @ivar tags: of the messages in a packet of several, until that is sealed, and C{bodies}: their bytes.
-    @ivar contexts: what its senders want to hear again with the outcome.
+    @ivar contexts: of its senders, returned with the outcome.
     """
 
     __slots__ = (
@@ -163,7 +163,7 @@ class SendWindow:
 
     def __init__(self, first: int, counters: Counters, giveUp: float = GIVE_UP) -> None:
         """
-        @param first: the first sequence number, as the peer was told.
+        @param first: the first sequence number, as announced to the peer.
         @param giveUp: seconds; see L{GIVE_UP}.
         """
         self.base = self.following = first & 0xFFFF
@@ -190,7 +190,7 @@ class SendWindow:
         return (self.following - self.base) & 0xFFFF
 
     def isOpen(self) -> bool:
-        """Tell whether a new segment may go; if not for congestion, note that there was one."""
+        """True if a new segment may be sent; if congestion prevents it, record that there was one."""
         if self.inFlight >= self.congestion.size:
             self.congestion.filled()
             return False
@@ -210,7 +210,7 @@ class SendWindow:
         self._transmit(sent, channel, now)
 
     def hasLost(self) -> bool:
-        """Tell whether a segment is to be sent again, and there is no congestion."""
+        """True if a segment has to be sent again and congestion allows it."""
         lost = self._lost
         while lost and (lost[0][2].isArrived or not lost[0][2].isLost):
             heappop(lost)
@@ -233,7 +233,7 @@ class SendWindow:
         self._trails[channel].append((self._number, sent))
 
     def mayBe(self, acknowledged: int) -> bool:
-        """Tell whether all up to there was sent at all."""
+        """True if everything up to this number was sent."""
         return difference(acknowledged, self.base) < (self.following - self.base) & 0xFFFF
 
     def acknowledged(self, ack: Segment, now: float) -> list[Sent] | None:
@@ -305,7 +305,7 @@ class SendWindow:
         return sent
 
     def _arrive(self, count: int, beyond: int, latest: int, attempt: int, now: float) -> list[Sent]:
-        """Note what has arrived: all up to C{base + told}, and behind a gap what a bitmap tells."""
+        """Record what has arrived: all up to C{base + count}, and behind a gap what a bitmap says."""
         if count < -1:
             self._counters.oldDupAcks += 1
             return []
@@ -417,7 +417,7 @@ class SendWindow:
         """
         Put a L{VOID} in the place of a segment that the peer does not take, and send that.
 
-        @return: the message whose segment it was; None when there is no such segment on its way.
+        @return: the message whose segment it was; None if no such segment is in flight.
         """
         if difference(sequence, self.base) < 0 or difference(sequence, self.following) >= 0:
             return None
@@ -438,7 +438,7 @@ class SendWindow:
                 sent.kind, sent.payload, sent.message = VOID, b"", None
 
     def deadline(self) -> float | None:
-        """Time at which something may be lost, though nothing is heard; None without anything on its way."""
+        """Time at which something may be lost if nothing arrives; None if nothing is in flight."""
         earliest: float | None = None
         for channel in (COMMAND, DATA):
             trail = self._trails[channel]
@@ -456,7 +456,7 @@ class SendWindow:
 
     def expired(self, now: float) -> bool:
         """
-        Look for segments that are lost by now.
+        Find segments that are lost by now.
 
         @return: whether the peer is lost: it was silent for too long.
         """
@@ -483,7 +483,7 @@ class SendWindow:
         return self.isSilent(now)
 
     def isSilent(self, now: float) -> bool:
-        """Tell whether the peer has been silent for so long that it may be given up."""
+        """True if the peer has been silent for so long that it may be given up."""
         return self._timeouts >= FEWEST_TRIES and now >= self._since + self._giveUp
 
     def unfinished(self) -> list[Message]:

@@ -79,7 +79,7 @@ class Channel:
     A channel of a module: it posts packets in batches, and hands over those that have come.
 
     @ivar number: 0 is the command channel, 1 the data channel.
-    @ivar sends: packets that may be on their way out, the module's credits.
+    @ivar sends: packets that may be posted and not completed, the module's credits.
     @ivar reposts: receives that were posted again.
     @ivar posted: packets that were posted so far, of which C{left} are known to have left.
     @ivar isClosed: whether the queue pair is closed.
@@ -103,7 +103,7 @@ class Channel:
         @param depths: of the send and of the receive queue, of which the device may have less.
         @param taken: called with the packets of a batch, which stay until it returns, and with the number of
             packets that have left.
-        @raise RDMAError: the device has no room for another queue pair.
+        @raise RDMAError: the device cannot create another queue pair.
         """
         self.number = number
         most = device.limits.maxQueuePairRequests
@@ -190,7 +190,7 @@ class Channel:
 
     def sendFast(self, address: IAddressHandle, qpn: QPN, head: bytes, payload: Buffer) -> int:
         """
-        Send one packet, without a request where the device has a way for that.
+        Send one packet, without a work request if the device supports that.
 
         @return: credits that are free again: none, or one.
         """
@@ -304,7 +304,7 @@ class Channel:
                 self._repost(receives)
 
     def _failed(self, status: Status) -> None:
-        """Have the queue pair begin anew, in a while; what it had is lost."""
+        """Reset the queue pair after a delay; its pending requests are lost."""
         _rateLimited.warn(
             str(self.qpn),
             "channel {number} begins anew, as its queue pair has failed: {status}",

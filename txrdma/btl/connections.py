@@ -1,7 +1,7 @@
 """
 Endpoints of message protocols over the byte transfer layer: both ends meet over a TCP connection.
 
-A listener bounds what strangers can use: a client must introduce itself in time, and a limited number of
+A listener bounds what unknown clients can use: each must introduce itself in time, and a limited number of
 clients exchange introductions at a time, of which one IP address has a share. Others are queued, or closed.
 """
 

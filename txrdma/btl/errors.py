@@ -8,7 +8,7 @@ from txrdma.error import RDMAError
 
 
 class Unreachable(RDMAError):
-    """Datagrams of some size do not pass between two modules: look at the interface and the MTU it names."""
+    """Datagrams of some size do not pass between two modules: check the interface and the MTU it names."""
 
 
 class MessageFailed(RDMAError):

@@ -80,7 +80,7 @@ class Introduction(Layout):
 
     def check(self) -> None:
         """
-        Look whether it is one of ours.
+        Check the version and the magic number.
 
         @raise WireError: it is not, or of another version.
         """
@@ -130,7 +130,7 @@ class InterfacePart(Layout):
     The part of an interface behind its L{Introduction}: its network, and its speed.
 
     @ivar prefixLength: bits of the address that name the network.
-    @ivar speed: bits per second; 0 where nobody knows.
+    @ivar speed: bits per second; 0 if unknown.
     """
 
     prefixLength: int = bits(8)

@@ -134,10 +134,10 @@ class User(Protocol):
         """Take messages, each a tag and its bytes, which are valid until this returns."""
 
     def turnEnded(self) -> None:
-        """Hear that all events of a turn were told."""
+        """Called after all events of a reactor turn have been reported."""
 
     def ended(self, reason: Failure) -> None:
-        """Hear of the end: C{ConnectionDone} where either end wanted it, and all has arrived."""
+        """Called at the end: C{ConnectionDone} if either end closed and everything has arrived."""
 
 
 def _addressOf(source: Hashable) -> str:
@@ -157,7 +157,7 @@ def _keepAlive(transport: Any) -> None:
 
 
 def _isOneHost(*ends: IAddress | None) -> bool:
-    """Tell whether the two ends of a TCP connection are on one host, as far as their addresses tell."""
+    """True if the two ends of a TCP connection are on one host, judging by their addresses."""
     here, there = (ipaddress.ip_address(str(getattr(each, "host", "")).partition("%")[0]) for each in ends)
     return here == there or (here.is_loopback and there.is_loopback)
 
@@ -206,7 +206,7 @@ class PeerConnection(StreamProtocol):
     ) -> None:
         """
         @param device: see L{DevicePlaces}.
-        @param established: called when messages can be sent; answers who hears of them, or None to end.
+        @param established: called when messages can be sent; returns the receiver of events, None to close.
         @param failed: called instead of that with the reason.
         @param isClient: whether this is the end that has connected.
         """
@@ -348,7 +348,7 @@ class PeerConnection(StreamProtocol):
         self._restartTimer(PROBE_SECONDS)
 
     def _echo(self, nonce: bytes) -> None:
-        """Tell the peer that its probe has come."""
+        """Confirm the peer's probe."""
         if self._echoes < MOST_ECHOES * len(self._rails):
             self._echoes += 1
             self._sendFrame(FrameKind.ECHO, nonce)
@@ -428,7 +428,7 @@ class PeerConnection(StreamProtocol):
         return str(getattr(self.peerHost, "host", self.peerHost))
 
     def cancel(self) -> None:
-        """End an exchange that nobody waits for any more."""
+        """Cancel an exchange whose result is no longer needed."""
         self._isAborted = True
         self._giveUp(Failure(ConnectionAborted()))
 
@@ -468,7 +468,7 @@ class PeerConnection(StreamProtocol):
         self.soon()
 
     def abort(self) -> None:
-        """End now; the peer hears of it."""
+        """Close at once and notify the peer."""
         if not self._isOver and not self._isAborted:
             self._isAborted = True
             self._failure = self._failure or Failure(ConnectionAborted())
@@ -482,7 +482,7 @@ class PeerConnection(StreamProtocol):
         self._bundle.turn()
 
     def _stripesEvent(self, event: StripesEvent) -> None:
-        """Hear of an event of messages that go by several rails."""
+        """Handle an event of messages that use several rails."""
         stripes = self.peer
         assert isinstance(stripes, Stripes) and self._bundle is not None
         if isinstance(event, Came):
@@ -500,7 +500,7 @@ class PeerConnection(StreamProtocol):
         self._giveUp(Failure(ConnectionLost(str(error))))
 
     def _endStripes(self, bundle: MultiRailPeer) -> None:
-        """Tell of what fails with the end."""
+        """Report what fails with the end."""
         stripes = bundle.peer
         self._isClean = self._isClean or (stripes.state >= LEFT and stripes.isIdle() and not self._hasFailed)
         bundle.close()
@@ -512,7 +512,7 @@ class PeerConnection(StreamProtocol):
     # What happens: see L{txrdma.btl.module.Program}
 
     def happened(self, event: Event) -> None:
-        """Hear of an event of the module."""
+        """Handle an event of the module."""
         if isinstance(event, MessageReceived):
             self._messagesReceived(((event.tag, event.data),))
         elif isinstance(event, PackReceived):
@@ -567,7 +567,7 @@ class PeerConnection(StreamProtocol):
             _log.failure("{lifeline}: its program failed", lifeline=self)
 
     def turnEnded(self) -> None:
-        """Hear that all events of a turn were told."""
+        """Called after all events of a reactor turn have been reported."""
         try:
             if self.user is not None:
                 self.user.turnEnded()
@@ -578,7 +578,7 @@ class PeerConnection(StreamProtocol):
     # The end
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Hear of the end of the peer's process, or of what this end has done."""
+        """Handle the end of the peer's process, or of this end's own close."""
         if self._isOver:
             return
         self._stopTimer()
@@ -601,7 +601,7 @@ class PeerConnection(StreamProtocol):
             self._finish()
 
     def _finish(self) -> None:
-        """Forget the peer, and tell of the end."""
+        """Drop the peer and report the end."""
         if self._isOver:
             return
         self._stopTimer()

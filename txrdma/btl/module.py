@@ -74,10 +74,10 @@ class Place:
 
 
 class Program(Protocol):
-    """The part of a connection that its module knows: what happens to a peer is told there."""
+    """The part of a connection that its module knows: it receives the events of a peer."""
 
     def happened(self, event: Event) -> None:
-        """Hear of an event; the bytes of a message are valid until this returns."""
+        """Handle an event; the bytes of a message are valid until this returns."""
 
     def turnEnded(self) -> None:
         """Called after all events of a reactor turn have been reported."""
@@ -132,21 +132,21 @@ def depthsWithin(most: int | None, mtu: int) -> tuple[Depths, Depths]:
 
 class ModulePort:
     """
-    A port with a L{Module} on a reactor: two channels, one timer, and peers that are told of events.
+    A port with a L{Module} on a reactor: two channels, one timer, and peers that receive events.
 
     @ivar device: belongs to whoever opened it.
     @ivar core: the module itself; whoever has called it calls L{soon}.
     @ivar place: how peers reach it.
     @ivar domain: the protection domain of all that it has made.
     @ivar interface: the network interface of its port, for people.
-    @ivar receiveBufferBytes: memory that is kept for the long messages of peers.
+    @ivar receiveBufferBytes: memory for the long messages of peers.
     @ivar isBroken: a channel has failed, so that new peers need another module.
     """
 
     def __init__(self, reactor: Any, device: IVerbsDevice, closed: Callable[[], None] = lambda: None) -> None:
         """
         @param closed: called when the last holder has gone, and all is closed.
-        @raise txrdma.error.RDMAError: the device has no room for two queue pairs.
+        @raise txrdma.error.RDMAError: the device cannot create two queue pairs.
         """
         self._reactor, self.device = reactor, device
         self._holders = self.receiveBufferBytes = 0
@@ -186,7 +186,7 @@ class ModulePort:
         """
         Open a channel; while the device has no memory for it, with queues of half the length.
 
-        @raise txrdma.error.RDMAError: the device has no room for the shortest queues, either.
+        @raise txrdma.error.RDMAError: the device cannot create even the shortest queues.
         """
         while True:
             try:
@@ -258,12 +258,12 @@ class ModulePort:
         allowance: int | None = None,
     ) -> Peer:
         """
-        Get to know a peer; both ends have told each other these numbers.
+        Add a peer, whose numbers have been exchanged.
 
         @param name: drawn by L{newName}, and C{sender} that of the peer.
         @param sequences: the first ones of this end, and of the peer.
         @param allowance: see L{Module.addPeer}.
-        @raise InvalidRequest: the port has no way to the peer.
+        @raise InvalidRequest: the port has no route to the peer.
         """
         own = self.place.gid
         if own.isMapped != place.gid.isMapped and (own.ip is None or place.gid.ip is None):
@@ -280,7 +280,7 @@ class ModulePort:
         )
 
     def destinationOf(self, place: Place) -> AddressVector:
-        """The way from this port to that of a peer."""
+        """The address of a peer's port, for address handles."""
         return AddressVector(place.gid, self._index, 1, _HOPS, dmac=place.mac)
 
     def newName(self) -> int:
@@ -318,7 +318,7 @@ class ModulePort:
         """
         Send a message at once, if it is alone: see L{FastPath<txrdma.btl._shortcuts.FastPath.sendFast>}.
 
-        @return: False where it has to go the usual way.
+        @return: False if it has to be sent by the general path.
         """
         if self._reportsPlaced or self._isClosed:
             return False
@@ -350,7 +350,7 @@ class ModulePort:
             channel.look()
 
     def turn(self) -> None:
-        """Tell of events, send what can be sent, and see to the next deadline."""
+        """Report events, send what can be sent, and schedule the next deadline."""
         if self._isBusy or self._isClosed:
             return
         self._isBusy = True
@@ -386,7 +386,7 @@ class ModulePort:
         self.turn()
 
     def _receiveFast(self, channel: int, source: Source, packet: memoryview, now: float) -> bool:
-        """Take a message that is alone, and tell of it at once: see L{FastPath.receiveFast}."""
+        """Deliver a single message at once: see L{FastPath.receiveFast}."""
         event = None if self._isClosed else self.core.receiveFast(channel, source, packet, now)
         if event is None:
             return False
@@ -455,7 +455,7 @@ class ModulePort:
         self.turn()
 
     def _schedule(self, deadline: float | None, now: float) -> None:
-        """Have the one timer expire at the deadline, or before: then there is nothing to do, but to look."""
+        """Set the timer to the deadline, or earlier: then it finds nothing due."""
         timer = self._timer
         if deadline is None:
             return
@@ -468,7 +468,7 @@ class ModulePort:
         self._timerAt = deadline
 
     def _expired(self) -> None:
-        """A process that was busy runs late calls before it reads: what has come meanwhile is heard first."""
+        """After a busy time late calls run before reads: process what has arrived meanwhile first."""
         self._timer = self._reactor.callLater(0, self._overdue)
         self._timerAt = 0.0
 
@@ -502,7 +502,7 @@ def moduleOf(reactor: Any, device: DevicePlace) -> ModulePort:
 
     @param device: the string of a device, which is opened and closed, or an open device, which isn't closed.
     @raise ValueError: the string has no meaning.
-    @raise txrdma.error.RDMAError: there is no such device, or it has no room for two queue pairs.
+    @raise txrdma.error.RDMAError: there is no such device, or it cannot create two queue pairs.
     """
     known = _modules.get((reactor, device))
     if known is not None and known.isBroken:

@@ -49,7 +49,7 @@ class Rail:
     """
     A module of a connection.
 
-    @ivar introduction: what this end tells the peer of the module.
+    @ivar introduction: what this end announces to the peer about the module.
     @ivar peer: what the module knows of the peer, once both are introduced.
     @ivar release: lets go of the module.
     @ivar missing: probes that were not echoed, with the nonce of each.
@@ -68,7 +68,7 @@ class Rail:
 
     @cached_property
     def interface(self) -> Interface:
-        """The interface of the module, as the peer is told of it."""
+        """The interface of the module, as announced to the peer."""
         gid = self.module.place.gid
         return Interface(gid, _prefixLength(gid), self.module.device.portAttributes(1).rate)
 
@@ -77,7 +77,7 @@ class Rail:
         Get to know the peer.
 
         @param allowance: bytes that may be sent before its address is proven.
-        @raise txrdma.error.InvalidRequest: there is no way to it.
+        @raise txrdma.error.InvalidRequest: there is no route to it.
         """
         mine = self.introduction
         self.peer = self.module.addPeer(
@@ -150,11 +150,11 @@ class _Lane:
         self._bundle, self._number = bundle, number
 
     def happened(self, event: Event) -> None:
-        """Hear of an event of the module."""
+        """Handle an event of the module."""
         self._bundle.happened(self._number, event)
 
     def turnEnded(self) -> None:
-        """Hear that all events of a turn were told."""
+        """Called after all events of a reactor turn have been reported."""
         self._bundle.turn()
 
 
@@ -191,7 +191,7 @@ class MultiRailPeer:
         self._isClosed = self._isBusy = False
 
     def met(self) -> None:
-        """Note that all modules know the peer: none of them gives it up while another one hears it."""
+        """Record that all modules know the peer: none gives it up while another one receives from it."""
         peers = [rail.peer for rail in self._rails]
         for peer in peers:
             peer.others = tuple(other for other in peers if other is not peer)
@@ -214,7 +214,7 @@ class MultiRailPeer:
             self._later = self._reactor.callLater(0, self._laterTurn)
 
     def happened(self, number: int, event: Event) -> None:
-        """Hear of an event of a rail's module."""
+        """Handle an event of a rail's module."""
         if self._isClosed:
             return
         if isinstance(event, PackReceived):
@@ -257,7 +257,7 @@ class MultiRailPeer:
                 self._heard(event)
 
     def turn(self) -> None:
-        """Tell of events, hand pieces to modules that have room, and see to the next deadline."""
+        """Report events, hand pieces to modules that can send, and schedule the next deadline."""
         if self._isBusy or self._isClosed:
             return
         self._isBusy = True
@@ -298,7 +298,7 @@ class MultiRailPeer:
             timer.reset(wait)
 
     def _expired(self) -> None:
-        """A process that was busy runs late calls before it reads: what has come meanwhile is heard first."""
+        """After a busy time late calls run before reads: process what has arrived meanwhile first."""
         self._timer = None
         self.look()
         if self._isClosed:
@@ -317,7 +317,7 @@ class MultiRailPeer:
             rail.module.look()
 
     def close(self) -> None:
-        """Send and hear nothing any more: packets of the peer are not acknowledged from now on."""
+        """Stop sending and receiving: packets of the peer are not acknowledged any more."""
         if self._isClosed:
             return
         self._isClosed = True

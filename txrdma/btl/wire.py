@@ -23,7 +23,7 @@ VERSION: Final = 2
 
 class Kind(Code):
     """
-    The kind of a segment: what its bytes are, and which part stands before them.
+    The kind of a segment: its contents, and the header in front of them.
 
     All but C{ACK} and C{REFUSED} take a sequence number of their sender's window, and are acknowledged.
     """
@@ -147,7 +147,7 @@ class PackEntry(Layout):
 @wire(8)
 class Placed(Layout):
     """
-    The bytes of a L{Kind.PLACED} or of a L{Kind.PLACED_PUT}: where those that count stand.
+    The contents of a L{Kind.PLACED} or L{Kind.PLACED_PUT}: where the data is.
 
     @ivar place: of the first byte, in memory that the receiver has made for this sender.
     @ivar length: bytes.
@@ -392,13 +392,13 @@ def decodePack(count: int, payload: memoryview) -> list[tuple[int, memoryview]] 
 
 
 def encodePlaced(place: int, length: int) -> bytes:
-    """Make the bytes of a segment whose own stand in the receiver's receive buffer: see L{Placed}."""
+    """Encode a segment whose data is in the receiver's receive buffer: see L{Placed}."""
     return _LANDED.pack(place, length)
 
 
 def decodePlaced(segment: Segment, buffer: memoryview) -> Segment | None:
     """
-    Read a segment whose bytes stand in a buffer.
+    Decode a segment whose data is in a buffer.
 
     @return: the C{FRAG}, the C{CHUNK} or the C{PUT} that it stands for; None where there are no such bytes.
     """
