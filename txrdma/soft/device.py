@@ -2,8 +2,8 @@
 The software device: verbs of InfiniBand without any hardware.
 
 Combines ports, memory, queues and queue pairs with two routes: RoCE v2 over UDP, and shared memory for peers
-on the same host. Protection domains and address handles follow InfiniBand Architecture vol. 1, 10.2.3 and
-10.2.2.2.
+on the same host. Protection domains and address handles follow InfiniBand Architecture vol. 1, 10.2.2.2
+and 10.2.3.
 """
 
 from __future__ import annotations
