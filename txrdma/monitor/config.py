@@ -1,5 +1,5 @@
 """
-Configuration of the fabric monitor: a file in TOML, whose mistakes are told with their lines, all at once.
+Configuration of the fabric monitor: a TOML file. All errors are reported together, with line numbers.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class MonitorConfig:
 
     @ivar port: name of the management port; C{""} for the first that can be opened.
     @ivar listen: server endpoint string of its pages; C{""} for none.
-    @ivar tokens: path of the file with tokens of who may read the pages; C{users} is that of names with their
-        passwords. C{""} for none.
-    @ivar counters: names of the counters that Prometheus is told.
+    @ivar tokens: path of the file of access tokens; C{users} that of user names and passwords. C{""} for
+        none.
+    @ivar counters: names of the counters exported to Prometheus.
     @ivar history: path of the file of its history, or URL of its database; C{""} for none.
     @ivar surveySeconds: time between surveys of the tables of a fabric that does not change; 0 for none.
-    @ivar alerts: rules for what is told to others.
+    @ivar alerts: rules for notifications.
     @ivar webhooks: names of webhooks, their URLs, formats, and Authorization headers or C{""}; C{mail} is
         None without mail, C{log} the path of the file of lines, C{""} for none.
-    @ivar files: files for other programs, which are kept up to date.
+    @ivar files: files for other programs, updated after each sweep.
     @ivar limits: limits for errors; C{flaps} is the one for links that go down, C{mostBitErrors} the rate of
         bit errors.
     @ivar topology: path of the file of the cables that are to be there; C{""} for none.
@@ -86,7 +86,7 @@ class MonitorConfig:
 
 
 class _Mistake(Exception):
-    """A value that cannot be; the message tells what is wanted."""
+    """An invalid value; the message says what is expected."""
 
 
 # Kinds of values.
@@ -387,7 +387,7 @@ def _checked(check: _Check, value: object) -> Any:
 
 
 def _linesOf(text: str) -> dict[str, int]:
-    """Numbers of the lines that tables and keys are first named in: TOML's parser tells none."""
+    """Line numbers at which tables and keys first appear: TOML's parser does not report them."""
     found: dict[str, int] = {}
     head = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,8 +1,8 @@
 """
-Files for other programs, kept up to date: Slurm's C{topology.conf}, hosts that are unfit, a node-name map.
+Files for other programs: Slurm's C{topology.conf}, hosts that should not be used, a node-name map.
 
-A file is written anew when its content is another one, beside its place, and then put there: who reads it
-finds it whole.
+A file is written when its content has changed: to a temporary file which then replaces it, so that readers
+never see part of it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _FIT: Final = frozenset(("duplicate-name", "firmware", "remote-errors", "unbalan
 @frozen
 class FileSettings:
     """
-    Paths of files that are kept up to date; C{""} for those that are not wanted.
+    Paths of the files to write; C{""} for none.
 
-    @ivar slurm: Slurm's C{topology.conf}; C{unfit} hosts that are unfit, C{nodeNames} the node-name map.
+    @ivar slurm: Slurm's C{topology.conf}; C{unfit} hosts not to be used, C{nodeNames} the node-name map.
     """
 
     slurm: str = ""
@@ -88,7 +88,7 @@ def _hostAt(fabric: Fabric, guid: GUID, number: int | None) -> str | None:
 
 class MaintainedFiles:
     """
-    Files that are kept up to date.
+    Writes the files and updates them.
 
     @ivar problems: reasons for which files could not be written, by their paths.
     """

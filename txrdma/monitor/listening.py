@@ -1,6 +1,6 @@
 """
-Addresses of the pages: which server endpoint strings nobody beyond this host can connect to, and which mean
-nothing.
+Checks of server endpoint strings for the pages: which accept only connections from this host, and which are
+invalid.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _kindOf(listen: str) -> str:
 
 
 def isLoopback(listen: str) -> bool:
-    """True of a server endpoint string that nobody beyond this host can connect to."""
+    """True of a server endpoint string that accepts only connections from this host."""
     kind = _kindOf(listen)
     if kind not in _BY_ADDRESS:
         return kind == "unix"

@@ -44,7 +44,7 @@ class CounterLayout:
         return self._units[self.places[name]]
 
     def isFull(self, place: int, value: int) -> bool:
-        """True for a value at which a counter stands still, and so tells no more what happens."""
+        """True for a value at which a counter stops counting."""
         full = self._full[place]
         return value == full or (value == _STUCK and full > _STUCK)
 

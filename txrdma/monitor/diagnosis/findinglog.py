@@ -24,7 +24,7 @@ MOST_CLEARED: Final = 1000
 
 class Key(NamedTuple):
     """
-    Identity of a finding, whatever its text says at a time.
+    Identity of a finding, independent of its text.
 
     @ivar place: GUID of its node, as text; the place in words where it is of no node.
     @ivar port: number of its port; None where it is of no port.
@@ -64,7 +64,7 @@ class Entry:
     Entry of the log: a finding from its raising to its clearing.
 
     @ivar finding: the finding as it was last seen.
-    @ivar advice: a sentence that says what to do.
+    @ivar advice: one sentence of advice.
     @ivar firstSeen: time at which it was first seen; C{lastSeen} is the last one.
     @ivar clearedAt: time at which it was cleared; None while it is there.
     @ivar times: number of times that it was raised.

@@ -1,5 +1,5 @@
 """
-Watch of the master subnet manager: who it is, whether it answers, and whether it works.
+Watch of the master subnet manager: its identity, its liveness and its progress.
 
 Follows InfiniBand Architecture vol. 1, 14.4.1 (SMInfo, its ActCount is the sign of life). The time is an
 argument.
@@ -47,8 +47,8 @@ class ManagerWatch:
         """
         Take the answer of the manager at a LID.
 
-        @return: True if it is another manager than before, or has begun anew: it knows nothing of
-            subscriptions, and may have given out other LIDs.
+        @return: True if the master has changed or restarted: the new one knows no subscriptions and may
+            have assigned other LIDs.
         """
         before = self._info
         self._lid, self._info, self._silences, self._why = lid, info, 0, ""

@@ -180,7 +180,7 @@ class Presence:
                 appeared[key] = known.get(key, -inf)
 
     def _bound(self, gone: dict[Any, Gone]) -> None:
-        """Forget who was there for the shortest time, while there are too many."""
+        """Remove the most recent entries while there are too many."""
         excess = len(gone) - self._mostGone
         if excess > 0:
             shortest = sorted(gone, key=lambda key: gone[key].since - self._appeared.get(key, -inf))

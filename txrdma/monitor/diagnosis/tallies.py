@@ -39,7 +39,7 @@ class Tally:
     __slots__ = ("_parts", "_seconds", "_sum")
 
     def __init__(self, seconds: float) -> None:
-        """@param seconds: length of the window, which is kept within a thirtieth of it."""
+        """@param seconds: length of the window, accurate to a thirtieth."""
         self._seconds = seconds
         self._parts: deque[list[float]] = deque()
         self._sum = 0

@@ -83,8 +83,8 @@ def fabricFindings(fabric: Fabric) -> list[Finding]:
     """
     Faults that the answers to a sweep show: those of C{txrdma check}.
 
-    A place that the sweep knows by a directed route is named by the last port of that route that is known, so
-    that it is the same place in the next sweep, whichever way that takes.
+    A place known by a directed route is named by the last known port of that route, so that its name does not
+    depend on the route of a sweep.
     """
     start = next((node for node in fabric.nodes.values() if node.route and not node.route.drPath), None)
     found = findings(fabric)
@@ -186,7 +186,7 @@ class ErrorThresholds:
         """
         Take a reading of the counters of a port's error correction.
 
-        Such counters may begin anew with each link, so that their reset says nothing about the node.
+        These counters may restart with each link, so that a reset does not mean that the node restarted.
         """
         grown = meter.grown[meter.layout.places[UNCORRECTABLE]]
         if grown:

@@ -57,7 +57,7 @@ class Channel(Protocol):
 
     @ivar name: name of the channel, for messages.
     @ivar queue: name of what waits for it, the same after a restart.
-    @ivar repeatSeconds: time after which it is told again of what is there; 0 for never.
+    @ivar repeatSeconds: time after which present findings are sent again; 0 for never.
     """
 
     name: str
@@ -150,7 +150,7 @@ class WebhookChannel:
         self, reactor: Any, name: str, url: str, isAlertmanager: bool, authorization: str = ""
     ) -> None:
         """
-        @param isAlertmanager: the URL is that of an Alertmanager's API, which wants to be told again.
+        @param isAlertmanager: the URL is that of an Alertmanager's API, which needs repeated notifications.
         @param authorization: value of the Authorization header; C{""} for none.
         """
         self._authorization = authorization
@@ -183,7 +183,7 @@ class WebhookChannel:
 
 
 class _Drain(StreamProtocol):
-    """Receiver of the body of an answer, which nobody reads: one that is too long ends the connection."""
+    """Discards the body of a response; one that is too long closes the connection."""
 
     def __init__(self, ended: Deferred[None]) -> None:
         self._ended = ended
@@ -238,7 +238,7 @@ class _Done:
 @frozen
 class MailSettings:
     """
-    Settings of the way by which mail goes out.
+    Settings of outgoing mail.
 
     @ivar host: name of the host that takes the mail, by SMTP at C{port}.
     @ivar user: name to log in with, by C{password}; C{""} for no login. With one, STARTTLS is required.
@@ -318,7 +318,7 @@ class MailChannel:
         return sending.addTimeout(4 * MAIL_SECONDS, reactor).addCallback(self._sent)
 
     def _sent(self, result: tuple[int, list[tuple[bytes, int, bytes]]]) -> None:
-        """Log who does not get a mail that others have got: to them it is not sent again."""
+        """Log recipients that were refused while others were accepted: the mail is not sent to them again."""
         for address, code, answer in result[1]:
             if code not in _SMTP_OK:
                 values = {"code": code, "answer": answer.decode("ascii", "replace")}
@@ -356,7 +356,7 @@ class LineChannel:
         self._path = path
 
     def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
-        """Append lines; the file is opened anew each time, so that it can be rotated."""
+        """Append lines; the file is opened each time, so that it can be rotated."""
         lines = "".join(
             json.dumps({"status": _NAMES[one.isRaised], **one.finding}, ensure_ascii=True) + "\n"
             for one in alerts

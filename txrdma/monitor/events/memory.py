@@ -1,8 +1,8 @@
 """
 Memory of a monitor: findings, changes, nodes and links, for the next process.
 
-It is kept beside the history, and is bounded as it is in the process: the last changes, the last findings
-that were cleared, and nodes and links for a week after they have gone.
+It is stored beside the history with the same bounds as in the process: the latest changes, the latest cleared
+findings, and nodes and links for a week after they have disappeared.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FEWEST: Final = 2
 
 
 def secondsToFind(kind: str, thresholds: ErrorThresholds, intervalSeconds: float) -> float:
-    """Time that a process needs to find a fault which was there before it, in seconds; 0 for one look."""
+    """Time in which a process finds a fault that began before it started, in seconds; 0 for one sweep."""
     several = {
         "node-silent": intervalSeconds * (1 << SILENT_TIMES),  # it is asked more and more seldom
         "sm-still": STILL_SECONDS + 2 * intervalSeconds,

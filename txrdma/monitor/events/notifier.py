@@ -44,7 +44,7 @@ class Memory(Protocol):
     """Memory that outlasts a process."""
 
     def rememberedIn(self, room: str) -> Deferred[list[tuple[str, str]]]:
-        """Fires with names and values of all that is remembered in a room."""
+        """Fires with names and values of all records of a kind."""
 
     def rememberNow(self, several: Sequence[tuple[str, str, Union[str, None]]]) -> Deferred[None]:
         """Remember values by their rooms and names, and forget where there is none; fires when it is done."""

@@ -1,8 +1,8 @@
 """
-Readings of ports' counters: which attributes are asked for, and how their fields make one reading.
+Readings of ports' counters: the attributes to query, and how their fields make one reading.
 
-Traffic is taken from the counters of 64 bits where a port has them: at NDR one of 32 bits is full after a
-third of a second. Nothing is ever cleared.
+Traffic is taken from 64-bit counters where a port has them: at NDR a 32-bit counter is full after a third of
+a second. Nothing is ever cleared.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _counters(kind: type[Attribute], names: tuple[str, ...]) -> type[Counters]:
 
 class ReadingKind:
     """
-    Kind of reading that a node's performance management agent can give.
+    Kind of reading that a node's performance management agent supports.
 
     @ivar layout: order of the values in a reading.
     @ivar parts: attributes that make it.
@@ -103,7 +103,7 @@ WIDE: Final = ReadingKind((PortCountersExtended, ERROR_COUNTERS + DATA_COUNTERS 
 
 
 def kindOf(told: ClassPortInfo) -> ReadingKind:
-    """Kind of reading that an agent can give, by its ClassPortInfo."""
+    """Kind of reading that an agent supports, by its ClassPortInfo."""
     able = Abilities(told.capabilityMask, told.capabilityMask2)
     kind = NARROW
     if able.hasWideErrors:
@@ -116,5 +116,5 @@ def kindOf(told: ClassPortInfo) -> ReadingKind:
 
 @cache
 def _without(kind: ReadingKind, names: frozenset[str]) -> ReadingKind:
-    """Kind of reading for all nodes that lack the same: their ports are told in one column."""
+    """Kind of reading shared by all nodes that lack the same counters: their ports share columns."""
     return kind.without(names)

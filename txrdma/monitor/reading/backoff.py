@@ -1,5 +1,5 @@
 """
-Back-off of nodes that do not answer: each is asked more and more seldom, until it answers again.
+Back-off of nodes that do not answer: the time between requests doubles until they answer.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ _MOST_DOUBLINGS: Final = 30
 
 
 class BackOff(Generic[Name]):
-    """Back-off of all nodes that are silent; others take no memory."""
+    """Back-off of all silent nodes; others take no memory."""
 
     def __init__(self, firstSeconds: float, mostSeconds: float) -> None:
         """
-        @param firstSeconds: time without a question after the first silence; it doubles with each further
+        @param firstSeconds: pause after the first missing answer; it doubles with each further
             one.
-        @param mostSeconds: longest time between questions.
+        @param mostSeconds: longest pause.
         """
         self._longest = mostSeconds
         self.change(firstSeconds)
         self._silent: dict[Name, tuple[int, float]] = {}
 
     def change(self, firstSeconds: float) -> None:
-        """Begin with another time after the first silence."""
+        """Use another pause after the first missing answer."""
         self._first = firstSeconds
         self._most = max(self._longest, firstSeconds)
 
@@ -35,7 +35,7 @@ class BackOff(Generic[Name]):
         return len(self._silent)
 
     def isDue(self, name: Name, now: float) -> bool:
-        """True if a node may be asked now."""
+        """True if a node may be queried now."""
         known = self._silent.get(name)
         return known is None or now >= known[1]
 
@@ -43,7 +43,7 @@ class BackOff(Generic[Name]):
         """
         Note that a node did not answer.
 
-        @return: time until it may be asked again, in seconds.
+        @return: time until it may be queried again, in seconds.
         """
         times = self._silent.get(name, (0, 0.0))[0]
         wait = min(self._most, self._first * (1 << min(times, _MOST_DOUBLINGS)))
@@ -51,17 +51,17 @@ class BackOff(Generic[Name]):
         return wait
 
     def answered(self, name: Name) -> None:
-        """Note that a node answered: it is asked as often as any other."""
+        """Note that a node answered, which ends its back-off."""
         self._silent.pop(name, None)
 
     def keep(self, isKnown: Callable[[Name], bool]) -> None:
-        """Forget the silences of all others."""
+        """Forget all other nodes."""
         self._silent = {name: silence for name, silence in self._silent.items() if isKnown(name)}
 
     def clear(self) -> None:
-        """Forget all silences: it was not the nodes that were silent."""
+        """Forget all nodes, since the fault was not theirs."""
         self._silent.clear()
 
     def times(self, name: Name) -> int:
-        """Number of questions in a row that a node did not answer."""
+        """Number of consecutive requests that a node did not answer."""
         return self._silent.get(name, (0, 0.0))[0]

@@ -1,10 +1,10 @@
 """
-Reader of all ports' counters and of the states of some: rounds of readings, one datagram at a time to a node.
+Reads the counters of all ports and the states of some, in rounds, with one outstanding datagram per node.
 
-LIDs may be given out anew at any time, without a word. So a node whose counters are lower than before, or
-have counted errors, is asked who it is before these are judged: another one may have its LID.
+A subnet manager may reassign LIDs at any time. So a node whose counters are lower than before, or have
+counted errors, is identified before these are judged: another node may have its LID.
 
-Without Deferreds and coroutines: of all that a monitor does, this is done oftenest.
+This is the monitor's busiest code, so it uses neither Deferreds nor coroutines.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _PortReading:
 
 
 class _Visit(Call):
-    """Questions to one node, one after the other: the same call, again and again."""
+    """Requests to one node, one after the other; the same object serves all of them."""
 
     __slots__ = (
         *("asking", "at", "doubted", "guid", "part", "reader", "reading", "state", "states", "stops"),
@@ -84,16 +84,16 @@ class _Visit(Call):
         self.asking: Call = self
 
     def answered(self, answer: Any) -> None:
-        """Take an answer, and ask for what is next."""
+        """Process an answer, and send the next request."""
         self.reader._answered(self, answer)
 
     def failed(self, error: Exception) -> None:
-        """Go on after a refusal; end the visit without an answer."""
+        """Continue after a refusal; end the visit of a silent node."""
         self.reader._failed(self, error)
 
 
 class _Identify(Call):
-    """Question who is at the LID of the first port of a visit that is in doubt."""
+    """NodeInfo request to the LID of a visit whose counters are in doubt."""
 
     __slots__ = ("visit",)
 
@@ -102,11 +102,11 @@ class _Identify(Call):
         self.visit = visit
 
     def answered(self, answer: Any) -> None:
-        """Judge what was read there, or drop it."""
+        """Accept the doubtful readings, or drop them."""
         self.visit.reader._identified(self.visit, answer.nodeGUID == self.visit.guid)
 
     def failed(self, error: Exception) -> None:
-        """Judge what was read there: who counts and tells no name is taken for who it was."""
+        """Accept the readings: a node without an answer to NodeInfo is taken for the known one."""
         if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
             self.visit.reader._failed(self.visit, error)
         else:
@@ -114,16 +114,16 @@ class _Identify(Call):
 
 
 class _RawPortInfo(PortInfo):
-    """PortInfo as it came: it is mostly the same as before, and a whole one takes ten times as long."""
+    """PortInfo as bytes: it is mostly unchanged, and decoding takes ten times as long."""
 
     @classmethod
     def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
-        """Take the bytes of the attribute."""
+        """Return the bytes of the attribute."""
         return bytes(buffer[offset : offset + PortInfo.size])
 
 
 class _State(Call):
-    """Question for the state of a port: the same call, for one port of a visit after the other."""
+    """PortInfo request for the state of a port; one object serves all ports of a visit."""
 
     __slots__ = ("visit",)
 
@@ -132,11 +132,11 @@ class _State(Call):
         self.visit = visit
 
     def answered(self, answer: Any) -> None:
-        """Compare the state with the one that is known, and ask for the next."""
+        """Compare the state with the known one, and request the next."""
         self.visit.reader._stated(self.visit, answer)
 
     def failed(self, error: Exception) -> None:
-        """Ask for no more states: whether the node is silent is told by its counters."""
+        """Request no more states: the counters show whether the node is silent."""
         self.visit.reader._stateless(self.visit, error)
 
 
@@ -146,8 +146,8 @@ class CounterReader:
 
     @ivar meters: meters of all ports whose counters were read, by place.
     @ivar backOff: nodes that do not answer.
-    @ivar readings: ports whose counters were read; C{silences} are nodes that did not answer when asked.
-    @ivar looks: ports whose states were read; C{changed} are nodes with ports that had others in this round.
+    @ivar readings: ports whose counters were read; C{silences} are requests without an answer.
+    @ivar looks: ports whose states were read; C{changed} nodes with ports whose state changed in this round.
     """
 
     def __init__(
@@ -192,21 +192,21 @@ class CounterReader:
         self._error: Exception | None = None
 
     def change(self, intervalSeconds: float, timeoutSeconds: float, maxOutstanding: int) -> None:
-        """Read by other times from the next round on."""
+        """Use other times from the next round on."""
         self.backOff.change(intervalSeconds)
         self._timeoutSeconds = timeoutSeconds
         self._maxOutstanding = maxOutstanding
 
     def forget(self, guid: GUID) -> None:
-        """Ask a node anew for what it can count: it may have restarted, with other firmware."""
+        """Query a node's capabilities again: it may have restarted with other firmware."""
         self._visits.pop(guid, None)
         self.backOff.answered(guid)
 
     def keep(self, known: Collection[GUID], gone: Collection[GUID]) -> None:
         """
-        Drop what is known of nodes that are not in the fabric any more.
+        Drop what is known of nodes that are no longer in the fabric.
 
-        @param gone: nodes that are gone, and may return: their meters are kept, without values.
+        @param gone: nodes that have disappeared and may return: their meters stay, without values.
         """
         for place, meter in list(self.meters.items()):
             if place[0] not in known:
@@ -253,7 +253,7 @@ class CounterReader:
         return done
 
     def _prepare(self, node: Node, version: int, isWhole: bool) -> None:
-        """Have a visit to a node wait for its turn."""
+        """Queue a visit to a node."""
         guid = node.guid
         visit = self._visits.get(guid)
         if visit is None:
@@ -291,14 +291,14 @@ class CounterReader:
         return [(port, paths[port.lid]) for port in ports]
 
     def _readdressed(self, before: list[_PortReading], now: list[_PortReading]) -> None:
-        """Begin ports anew whose LID has changed: traffic that was read by the old one may be another's."""
+        """Restart the meters of ports whose LID has changed: the last values may have been another node's."""
         lids = {stop.place: stop.path.dlid for stop in before}
         for stop in now:
             if lids.get(stop.place, stop.path.dlid) != stop.path.dlid:
                 self.meters.pop(stop.place, None)
 
     def _isWanted(self, stop: _PortReading) -> bool:
-        """False of a port without a link whose counters stood still when they were read last."""
+        """False of a port without a link whose counters were constant when last read."""
         if stop.hasLink:
             return True
         meter = stop.meter or self.meters.get(stop.place)
@@ -312,7 +312,7 @@ class CounterReader:
             visit.asking.forget(visit.asking)
 
     def _fill(self) -> None:
-        """Begin visits while there is room; one that ends at once comes back here, to the outer loop."""
+        """Begin visits up to C{maxOutstanding}; one that ends at once returns to the outer loop."""
         if self._isFilling:
             return
         self._isFilling = True
@@ -385,7 +385,7 @@ class CounterReader:
         self._settle(visit)
 
     def _settle(self, visit: _Visit) -> None:
-        """End a visit, when it is known who has answered where that matters, and when all states are."""
+        """End a visit once identity, where it matters, and all states are known."""
         if visit.doubted:
             visit.asking = _Identify(visit)
             path = visit.doubted[0].path
@@ -414,7 +414,7 @@ class CounterReader:
             self._broken(visit, error)
 
     def _stateless(self, visit: _Visit, error: Exception) -> None:
-        """End a visit whose node does not tell the state of a port."""
+        """End a visit whose node does not report the state of a port."""
         visit.states = []
         if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
             self._failed(visit, error)
@@ -425,7 +425,7 @@ class CounterReader:
                 self._broken(visit, failure)
 
     def _identified(self, visit: _Visit, isKnown: bool) -> None:
-        """Judge what was read at a LID, or drop it: another node's counters say nothing about this one."""
+        """Accept the readings at a LID, or drop them: another node's counters say nothing about this one."""
         if visit not in self._running:
             return
         visit.asking = visit
@@ -487,7 +487,7 @@ class CounterReader:
             self._broken(visit, failure)
 
     def _unanswered(self, visit: _Visit, isRefusal: bool) -> None:
-        """Go on after a port that was refused, which says nothing about the others; else end the visit."""
+        """Continue with the next port after a refusal; otherwise end the visit."""
         left = visit.way[visit.at :]
         for stop in left[:1] if isRefusal else left:
             meter = self.meters.get(stop.place)

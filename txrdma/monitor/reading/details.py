@@ -52,8 +52,8 @@ class DetailReader:
     """
     Reader of causes, node by node.
 
-    @ivar causes: packets dropped by cause, of ports that have told them, by place: the values that they
-        stand at, up to 65535.
+    @ivar causes: packets dropped by cause, of ports that report causes, by place: values of
+        counters, up to 65535.
     """
 
     def __init__(self, meters: Mapping[Place, Meter]) -> None:
@@ -64,7 +64,7 @@ class DetailReader:
         self._unable: set[tuple[GUID, str]] = set()
 
     def keep(self, known: Collection[GUID]) -> None:
-        """Forget nodes that are not in the fabric any more: who returns may have other firmware."""
+        """Forget nodes that are no longer in the fabric: they may return with other firmware."""
         self._unable = {one for one in self._unable if one[0] in known}
         self._explained = {one: count for one, count in self._explained.items() if one[0][0] in known}
         self.causes = {place: causes for place, causes in self.causes.items() if place[0] in known}

@@ -46,14 +46,14 @@ class CorrectionReader:
     """
     Reader of the counters of error correction, node by node.
 
-    @ivar meters: meters of these counters, of ports that have told them, by place.
+    @ivar meters: meters of these counters, of ports that report them, by place.
     """
 
     def __init__(
         self, counted: Mapping[Place, Meter], thresholds: ErrorThresholds, seconds: Callable[[], float]
     ) -> None:
         """
-        @param counted: meters of all ports: who has told its other counters is not silent.
+        @param counted: meters of all ports: a node that has answered for other counters is not silent.
         @param seconds: returns the present time.
         """
         self.meters: dict[Place, Meter] = {}
@@ -67,7 +67,7 @@ class CorrectionReader:
         self._refusals: BackOff[Place] = BackOff(REFUSED_SECONDS, LONGEST_REFUSED_SECONDS)
 
     def keep(self, known: Collection[GUID]) -> None:
-        """Forget nodes that are not in the fabric any more: who returns may have other firmware."""
+        """Forget nodes that are no longer in the fabric: they may return with other firmware."""
         self._unable = {guid for guid in self._unable if guid in known}
         for places in (self.meters, self._forms):
             for place in [place for place in places if place[0] not in known]:

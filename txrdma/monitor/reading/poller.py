@@ -396,7 +396,7 @@ class FabricPoller:
                 one.keep(fabric.nodes)
 
     def _follow(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
-        """Add the changes of the fabric to the journal, and start the counters of returned nodes anew."""
+        """Add the changes of the fabric to the journal, and restart the counters of returned nodes."""
         with loop.step("following nodes"):
             gone = set(self.presence.nodes)
             changes = self.presence.follow(fabric, now)
@@ -557,7 +557,7 @@ class FabricPoller:
         return (overruns + 1) * interval - passed
 
     async def _runRound(self) -> bool:
-        """Read all counters once; False while nobody can be asked."""
+        """Read all counters once; False while no node can be queried."""
         self._roundBegan = self._reactor.seconds()
         self._reportSelf()
         fabric = self.fabric

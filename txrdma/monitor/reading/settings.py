@@ -1,5 +1,5 @@
 """
-Settings of a poller: how often it looks at what.
+Settings of a poller: intervals, time-outs and bounds.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from txrdma.kit.values import frozen
 @frozen
 class PollerSettings:
     """
-    Settings of a poller: how often it looks at what.
+    Settings of a poller: intervals, time-outs and bounds.
 
     @ivar intervalSeconds: time between readings of the counters.
     @ivar sweepSeconds: time between whole sweeps.
-    @ivar settleSeconds: time from a sign of change to a look at the node, and between looks until their
+    @ivar settleSeconds: time from a sign of change to a query of the node, and between queries until its
         findings are settled.
-    @ivar stateSeconds: time in which the states of all ports are looked at once.
-    @ivar timeoutSeconds: time to wait for the answer of a node, three times.
-    @ivar maxOutstanding: most datagrams on their way at a time; one to a node.
-    @ivar mostNodes: most nodes that the fabric may have; see L{Bounds <txrdma.fabric.excess.Bounds>}.
-    @ivar maxHops: most hops of a directed route.
+    @ivar stateSeconds: time in which the states of all ports are read once.
+    @ivar timeoutSeconds: time to wait for the answer to each of three attempts.
+    @ivar maxOutstanding: maximum number of outstanding requests; one per node.
+    @ivar mostNodes: maximum number of nodes; see L{Bounds <txrdma.fabric.excess.Bounds>}.
+    @ivar maxHops: maximum number of hops of a directed route.
     @ivar wantsNotices: subscribe to the notices of the SA.
     """
 

@@ -1,5 +1,5 @@
 """
-Work of a poller in numbers, as pages and metrics tell it.
+Statistics of a poller, as shown on pages and in metrics.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class PollerStatistics:
     @ivar silences: nodes that did not answer when they were asked.
     @ivar turns: rounds of readings; C{overruns} are intervals in which the round before was not done yet.
     @ivar turnSeconds: duration of the last round; C{sweepSeconds} that of the last sweep.
-    @ivar looks: ports whose states were looked at between sweeps.
-    @ivar refreshes: times that nodes with a sign of change were asked again.
+    @ivar looks: ports whose states were read between sweeps.
+    @ivar refreshes: number of refreshes of nodes with signs of change.
     @ivar notices: notices that the SA has reported.
     @ivar requests: datagrams with requests that were sent since our port was opened; C{timeouts} are those
         that had no answer in time.

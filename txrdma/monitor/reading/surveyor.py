@@ -1,7 +1,7 @@
 """
-Surveyor of a fabric's tables: forwarding tables, P_Keys, virtual lanes, firmware, now and then.
+Surveys a fabric's tables periodically: forwarding tables, P_Keys, virtual lanes, firmware.
 
-They are read after links have changed, when the subnet manager has had time to set them up, and else seldom.
+They are read once the fabric has settled after a change of its links, and otherwise rarely.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-Databases that a history is kept in: what L{txrdma.monitor.series.historystore} asks of them, and SQLite.
+Databases that store the history: the interface used by L{txrdma.monitor.series.historystore}, and SQLite.
 
-Statements are those that SQLite and PostgreSQL have in common; names of columns stand in double quotes, since
-PostgreSQL has others in small letters.
+Statements use what SQLite and PostgreSQL have in common; column names are in double quotes, since PostgreSQL
+folds other names to lower case.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Database(Protocol):
         """Names of all tables in the database."""
 
     def make(self, table: str, columns: Columns, key: Sequence[str]) -> None:
-        """Make a table, unless it is there, whose rows are told apart by the columns of the key."""
+        """Create a table, unless it exists, whose primary key has the columns of the key."""
 
     def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         """Store rows of a table that was made; each takes the place of one with the same key."""

@@ -145,11 +145,11 @@ def family(name: str, kind: str, text: str, series: Iterable[tuple[str, object]]
 
 class _Shown(NamedTuple):
     """
-    A counter as Prometheus is told it.
+    A counter as exported to Prometheus.
 
     @ivar name: name of its family, and C{text} what that is.
     @ivar lane: number of the lane that it counts for; None for all of a port.
-    @ivar standsFull: it is told when it is full, too: it counts errors that hardly happen.
+    @ivar standsFull: it is exported when full, too: it counts rare errors.
     """
 
     name: str
@@ -198,7 +198,7 @@ class _Group:
         """
         Series of one counter of all ports; not of those whose counter is full, if it is such a one.
 
-        Most counters of errors stand still from scrape to scrape, and so does their text.
+        Most error counters are constant from scrape to scrape, so their text is cached.
         """
         before = self._texts.get(counter)
         if before is not None and before[0] == values:
@@ -278,9 +278,9 @@ class CounterExposition:
 
 def causeText(causes: Mapping[Place, Mapping[str, int]], counters: Collection[str]) -> Iterator[str]:
     """
-    Text of each family of causes: of ports that have dropped packets, and can tell why.
+    Text of each metric family of causes, for ports that have dropped packets and report causes.
 
-    @param counters: counters that are wanted: causes come with the one that has their sum.
+    @param counters: counters to export: causes are exported with their sum.
     """
     for counter in counters:
         for cause, text in CAUSES.get(counter, {}).items():

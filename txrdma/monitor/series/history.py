@@ -46,7 +46,7 @@ class HistoryWriter:
 
     @ivar dropped: number of rows that were dropped, since they could not be written in time, or were of too
         many ports.
-    @ivar loop: writes the batches; one that fails is kept for the next run.
+    @ivar loop: writes the batches; a batch that fails is written in the next run.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class HistoryWriter:
         return self._inThread(self._store.series, place, counter, begin, end, level)
 
     def rememberedIn(self, room: str) -> Deferred[list[tuple[str, str]]]:
-        """Names and values of all that is remembered in a room: see L{HistoryStore.remembered}."""
+        """Names and values of all records of a kind: see L{HistoryStore.remembered}."""
         return self._inThread(self._store.remembered, room)
 
     def rememberNow(self, several: Sequence[Remembered]) -> Deferred[None]:
@@ -121,7 +121,7 @@ class HistoryWriter:
         return [Finding("history-stopped", "history", problem)] if problem else []
 
     async def _write(self) -> bool:
-        """Write a batch; when that fails, keep all of it for the next one, as far as there is room."""
+        """Write a batch; if that fails, retain it for the next run, within bounds."""
         rows, self._rows = self._rows, []
         remembered, self._remembered = self._remembered, {}
         several = [(*name, value) for name, value in remembered.items()]

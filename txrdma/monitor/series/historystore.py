@@ -57,10 +57,10 @@ class Level:
     """
     Level of detail of a history.
 
-    @ivar name: name of its tables, with the number of the period behind it.
-    @ivar stepSeconds: time that one row of a port stands for; 0 for readings as they came.
-    @ivar periodSeconds: time that one table stands for.
-    @ivar keepSeconds: time that rows are kept for, at least.
+    @ivar name: name of its tables, followed by the number of the period.
+    @ivar stepSeconds: time covered by one row of a port; 0 for unmodified readings.
+    @ivar periodSeconds: time covered by one table.
+    @ivar keepSeconds: minimum time for which rows are stored.
     """
 
     name: str
@@ -225,7 +225,7 @@ class HistoryStore:
         Keep other monitors out, until the store is closed or this process ends; of a database that is not
         open yet, from when it is.
 
-        @raise HistoryRefused: there is another one already: they would take each other's ports for theirs.
+        @raise HistoryRefused: another monitor writes to this database: they would mix up their ports.
         """
         database = self._opened
         if database is not None:
@@ -253,7 +253,7 @@ class HistoryStore:
 
     def remembered(self, room: str) -> list[tuple[str, str]]:
         """
-        Names and values of all that is remembered in a room.
+        Names and values of all records of a kind.
 
         @raise DeviceUnavailable: the database cannot be read.
         """
@@ -320,7 +320,7 @@ class HistoryStore:
         return dropped
 
     def _numberOf(self, place: Place, at: int) -> int | None:
-        """Number of a port, which it gets if it has none; None if there is no room for another one."""
+        """Number of a port, assigned if it has none; None if there are too many ports."""
         if self._since is None:
             self._since = at
         number = self._ports.get(place)

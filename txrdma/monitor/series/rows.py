@@ -27,7 +27,7 @@ class ColumnFamily:
     Counters that are read together, and so have their rows in the same tables.
 
     @ivar head: beginning of the names of the tables.
-    @ivar counters: counters that are kept, data in octets.
+    @ivar counters: counters that are stored, data in octets.
     @ivar peaks: columns of the highest rates, by the counters that have such.
     @ivar columns: columns of the tables. C{summed} are those of a coarser row in SQL, and C{replaced} is what
         becomes of a row that is there already.
@@ -82,7 +82,7 @@ class Row(NamedTuple):
 
 
 class _Plan:
-    """Order in which the counters of a layout stand in a row, made once for all ports."""
+    """Order of a layout's counters in a row, computed once for all ports."""
 
     __slots__ = ("columns", "data", "still")
 
@@ -129,8 +129,8 @@ def correctionRowOf(place: Place, meter: Meter, at: float) -> Row | None:
     """
     Last growth of a port's counters of error correction as a row; None without two readings, and in a gap.
 
-    These have 32 bits, nobody clears them here, and at HDR they may be full within hours: then what they have
-    grown by is not known.
+    These have 32 bits, are never cleared here, and may be full within hours at HDR: then their growth
+    is unknown.
 
     @param at: time of the last reading in seconds since 1970, which is not the reactor's.
     """

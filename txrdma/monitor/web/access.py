@@ -174,7 +174,7 @@ class Access:
         self.isOpen = not self._tokens and not self._users
 
     def requestAvatarId(self, credentials: Any) -> Deferred[bytes | tuple[()]]:
-        """Fires with the name of who has these credentials; fails with L{UnauthorizedLogin} if nobody has."""
+        """Fires with the owner of these credentials; fails with L{UnauthorizedLogin} without one."""
         isToken = IBearerToken.providedBy(credentials)
         if isToken:
             name, secret, address = b"", credentials.token, ""
@@ -194,7 +194,7 @@ class Access:
 
     def change(self, other: Access) -> bool:
         """
-        Let those in that another one lets in, and nobody else.
+        Use the users and tokens of another instance.
 
         @return: False if one of the two lets in everybody: then nothing has changed.
         """
@@ -204,7 +204,7 @@ class Access:
         return True
 
     def guard(self, resource: IResource) -> IResource:
-        """Resource that asks who comes, where somebody is to be asked."""
+        """Resource that requires credentials, if access is restricted."""
         if self.isOpen:
             return resource
         factories: list[Any] = [_passwords(_REALM), BearerCredentialFactory()]
@@ -217,7 +217,7 @@ class _Realm:
         self._resource = resource
 
     def requestAvatar(self, avatarId: object, mind: object, *interfaces: type[Interface]) -> Any:
-        """Resource that everybody has who is known."""
+        """Resource for every authenticated user."""
         return IResource, self._resource, lambda: None
 
 

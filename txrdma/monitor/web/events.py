@@ -2,8 +2,8 @@
 Events for browsers: rounds, findings and changes of a fabric, as they come, by server-sent events.
 
 Follows WHATWG HTML, 9.2 (Server-sent events). An event is encoded once for all readers. A reader that is slow
-has a queue with an end: when it is full, the queue is dropped, and the reader is told to ask for everything
-anew (C{resync}); if it takes nothing for a minute its connection ends.
+has a bounded queue: when it is full, the queue is dropped, and the reader is told to reload everything
+(C{resync}); if it reads nothing for a minute its connection is closed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Reader:
         self._pausedAt: float | None = None
 
     def send(self, event: bytes, now: float) -> None:
-        """Send an event, now or when the reader has room for it."""
+        """Send an event, now or when the connection accepts it."""
         if self._pausedAt is None:
             self._request.write(event)
             return
@@ -99,12 +99,12 @@ class Reader:
         self._request.finish()
 
     def pauseProducing(self) -> None:
-        """Keep events: the connection has no room."""
+        """Queue events: the connection is congested."""
         if self._pausedAt is None:
             self._pausedAt = self._hub.seconds()
 
     def resumeProducing(self) -> None:
-        """Send the events that were kept."""
+        """Send the queued events."""
         self._pausedAt = None
         while self._waiting and self._pausedAt is None:
             event = self._waiting.popleft()
@@ -145,15 +145,15 @@ class EventHub:
                 reader.send(event, now)
 
     def resync(self) -> bytes:
-        """Event that tells a reader to ask for everything anew."""
+        """Event that makes a reader reload everything."""
         return encoded(self._number, "resync", {})
 
     def findingChanged(self, event: FindingEvent) -> None:
-        """Tell readers of a finding that was raised or cleared, or was there before this process."""
+        """Send readers a finding that was raised or cleared, or that began before this process."""
         self.publish("finding", FINDINGS.toDict(self._watch.context(), event.entry))
 
     def fabricChanged(self) -> None:
-        """Tell readers of a round: whether all is well, and links whose state has changed since the last."""
+        """Send readers a round: whether there are findings, and links whose state has changed."""
         if not self.readers:
             return
         context = self._watch.context()
@@ -171,7 +171,7 @@ class EventHub:
             _log.failure("while a round was sent to browsers", failure)
 
     def _sendRound(self, context: PageContext) -> Iterator[None]:
-        """Tell readers of a round, with pauses: a large fabric has twenty thousand links between switches."""
+        """Send a round to all readers, with pauses: a large fabric has twenty thousand links."""
         edges: dict[str, dict[str, Any]] = {}
         for number, (ends, ports) in enumerate(bundles(context.fabric).items()):
             edges[bundleName(ends)] = edge(context, ports)
@@ -183,7 +183,7 @@ class EventHub:
         self.publish("round", {**overview(context), "edges": changed})
 
     def alive(self) -> None:
-        """Tell all readers that the monitor lives."""
+        """Send all readers a sign of life."""
         for reader in list(self.readers):
             reader.alive()
 
@@ -191,7 +191,7 @@ class EventHub:
         """
         Add a reader of all events from now on.
 
-        @param lastNumber: number of the last event that it had; what came later is repeated, if it is kept.
+        @param lastNumber: number of the last event that it received; stored later ones are repeated.
         """
         reader = Reader(self, request)
         request.registerProducer(reader, True)

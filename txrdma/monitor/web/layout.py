@@ -144,7 +144,7 @@ def _shown(cell: Part) -> Part:
 
 def table(caption: str, heads: Sequence[Part], rows: Iterable[Sequence[Part]], empty: str) -> Part:
     """
-    Table with a caption for those who cannot see where it stands.
+    Table with a caption for screen readers.
 
     @param empty: text in place of a table without rows.
     """
@@ -165,7 +165,7 @@ def table(caption: str, heads: Sequence[Part], rows: Iterable[Sequence[Part]], e
 
 
 def sortable(path: str, query: dict[str, Any], text: str, column: str) -> Tag:
-    """Head of a column by which a table can be sorted: the other way round when it is."""
+    """Sortable column head; its link reverses the order if the table is sorted by it."""
     now = query.get("sort") or ""
     other = f"-{column}" if now == column else column
     mark = " ▲" if now == column else " ▼" if now == f"-{column}" else ""
@@ -174,7 +174,7 @@ def sortable(path: str, query: dict[str, Any], text: str, column: str) -> Tag:
 
 
 def pager(path: str, query: dict[str, Any], total: int) -> Part:
-    """Links to the pages before and behind, and where this one stands."""
+    """Links to the previous and next pages, and the position of this one."""
     offset, limit = query["offset"], query["limit"]
     if total <= limit and not offset:
         return tags.p(f"{total} in all", class_="pager")

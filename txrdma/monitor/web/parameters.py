@@ -21,7 +21,7 @@ TIME: Final[Schema] = {"type": "number", "minimum": 0, "maximum": 1e12}
 
 
 class Wrong(Exception):
-    """A request has no meaning; the message tells why."""
+    """A request is invalid; the message says why."""
 
 
 @frozen
@@ -152,6 +152,6 @@ def listing(table: Table[Any], *filters: str, sort: str | None = None) -> tuple[
 
 
 def _single(schema: Schema) -> Schema:
-    """Schema without null, which a query cannot say."""
+    """Schema without null, which a query cannot express."""
     kind = schema["type"]
     return {**schema, "type": kind[0] if isinstance(kind, list) else kind}

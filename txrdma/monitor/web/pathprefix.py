@@ -1,8 +1,8 @@
 """
-Pages beneath a path: a proxy may have the monitor at C{/fabric/}, and say so by C{X-Forwarded-Prefix}.
+Pages below a path: a proxy may serve the monitor at C{/fabric/}, and announce it by C{X-Forwarded-Prefix}.
 
-Links are made as if the monitor had the whole site. Who sends this head changes no page but his own: answers
-are not kept by anybody.
+Links are generated as if the monitor had the whole site. A client that forges this header changes only its
+own pages: responses are not cached.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def prefixOf(request: Request) -> str:
 
 
 def addPrefix(prefix: str, page: Tag) -> None:
-    """Have a page's links lead beneath a path, and its scripts know of it."""
+    """Prefix a page's links with a path, and announce it to the scripts."""
     page(**{"data-prefix": prefix})
     _change(prefix, page)
 

@@ -44,7 +44,7 @@ _HOUR: Final = 3600.0
 
 
 class Missing(Exception):
-    """A request asks for a thing that is not there; the message tells which."""
+    """The requested object does not exist; the message names it."""
 
 
 @frozen

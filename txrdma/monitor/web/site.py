@@ -85,7 +85,7 @@ class _BodilessRequest(Request):
     """
     Request without a body, as nothing here takes one: another is refused before it is stored or authorized.
 
-    Twisted stores bodies before it looks for the resource, long ones in a file.
+    Twisted stores request bodies before it looks up the resource, long ones in a file.
     """
 
     _isRefused = False
@@ -153,8 +153,8 @@ class MonitorSite:
         access: Access | None = None,
     ) -> None:
         """
-        @param counters: names of the counters that Prometheus is told.
-        @param access: checks who comes; everybody may read without it.
+        @param counters: names of the counters exported to Prometheus.
+        @param access: authenticates requests; None lets everybody read.
         """
         self.hub = EventHub(reactor, watch)
         self._reactor = reactor
@@ -168,7 +168,7 @@ class MonitorSite:
         self.factory = _Site(root, access or Access())
 
     def start(self) -> None:
-        """Tell browsers now and then that the monitor lives."""
+        """Send browsers periodic signs of life."""
         self._timer = self._reactor.callLater(_ALIVE_SECONDS, self._alive)
 
     def _alive(self) -> None:

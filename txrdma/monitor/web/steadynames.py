@@ -1,8 +1,8 @@
 """
-Names of nodes as labels of time series: each new name begins a new series, which is kept for weeks.
+Node names as labels of time series: each new name begins a new series, which databases store for weeks.
 
-NodeDescription is anybody's bytes. A first other name is taken at once; the next one when it has stood for a
-minute, and each further one for twice as long, up to a day. Who keeps a name for a day begins anew.
+A node can set any NodeDescription. The first change is used at once, the next one when it has lasted for a
+minute, and each further one after twice that time, up to a day. A day without changes resets this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_SECONDS: Final = 86400.0
 
 @record
 class _Named:
-    """A node's name as it is told, since when, and what it is to be called when that has stood for a time."""
+    """A node's published name, the time of the change, and the name that will replace it if it lasts."""
 
     told: str
     since: float

@@ -64,7 +64,7 @@ class Table(Generic[Row]):
 
     @ivar name: name of a row's schema.
     @ivar columns: columns in order.
-    @ivar searched: names of the columns that a search looks into.
+    @ivar searched: names of the columns that are searched.
     """
 
     def __init__(self, name: str, searched: tuple[str, ...], *columns: Column[Row]) -> None:

@@ -2,7 +2,7 @@
 Topology of a fabric as a picture needs it: switches with their hosts counted, and bundles of links.
 
 Switches of a fat tree have levels: those with hosts are the lowest, and no link joins two of one level. Other
-fabrics have none, and are drawn by who is linked to whom.
+fabrics have none, and are drawn by adjacency.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def _natural(node: Node) -> tuple[list[tuple[int, str]], bytes]:
 
 def places(fabric: Fabric, level: dict[GUID, int], joined: Iterable[tuple[GUID, GUID]]) -> dict[GUID, float]:
     """
-    Place of each switch in its level, from 0 to 1: above those that it is linked to by lower ones, such as
-    its pod, and among its like by name. A link that goes moves nobody.
+    Position of each switch in its level, from 0 to 1: above the lower switches linked to it, such as its
+    pod, and among its peers by name. A missing link moves no switch.
     """
     rows: dict[int, list[GUID]] = {}
     for node in sorted(fabric.switches(), key=_natural):

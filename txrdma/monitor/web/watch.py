@@ -42,8 +42,8 @@ class Watch:
     """
     Watch over one fabric, for as long as its monitor runs.
 
-    @ivar poller: watches the fabric; C{history} has what its ports counted, where that is kept.
-    @ivar rpcs: asks the fabric, for paths.
+    @ivar poller: watches the fabric; C{history} stores what its ports counted, or is None.
+    @ivar rpcs: queries the fabric for paths.
     @ivar seconds: returns the time in seconds since 1970.
     """
 
