@@ -2,7 +2,7 @@
 The limits of what peers can make this process keep, do or wait for.
 
 C{LIMITS} is the only list of them: C{docs/limits.md} is made from it, and a test checks that each one exists,
-has a value, and names a test that reaches it. Values stand where they are used; here are their names.
+has a value, and names a test that reaches it. Values are defined where they are used, and listed here.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class _Transition:
         return function
 
     def returns(self, result: object) -> None:
-        """Do nothing on the way, and return a constant."""
+        """Call nothing, and return a constant."""
         self(lambda *args, **named: result)
 
 

@@ -1,5 +1,5 @@
 """
-Single fields of layouts, in bytes that are kept as they came: read and written by their declarations.
+Reads and writes single fields of layouts in undecoded bytes, by the declarations of the layouts.
 
 Decoding a whole L{Layout} makes all of its fields. A fabric of ten thousand hosts has a hundred thousand
 ports, whose bytes are kept, and one or two fields of each are looked at::

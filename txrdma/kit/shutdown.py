@@ -109,7 +109,7 @@ class Stopping:
             addShutdownListener(reactor, self)
 
     def ended(self) -> None:
-        """Unregister, since the connection has ended and its protocol was told."""
+        """Unregister: the connection has ended and its protocol was notified."""
         removeShutdownListener(self._reactor, self)
         late, self._late = self._late, None
         if late is not None and late.active():

@@ -60,7 +60,7 @@ class Code(enum.IntEnum):
 
 
 class _Spec:
-    """What stands to the right of a field's name."""
+    """Declaration of a field, to the right of its name."""
 
     __slots__ = ("bytewise", "count", "little", "reserved", "shown", "width")
 
@@ -100,7 +100,7 @@ def data(length: int, *, shown: Callable[[Any], str] | None = None) -> Any:
 
 
 def nested() -> Any:
-    """Another layout, as it stands in the annotation."""
+    """Field with another layout, given by the annotation."""
     return _Spec()
 
 
@@ -111,13 +111,13 @@ def array(count: int, element: Any = None) -> Any:
 
 
 def reserved(width: int) -> Any:
-    """Bits that mean nothing: kept as they came, zero in what we make, not shown unless set."""
+    """Reserved bits: decoded and encoded unchanged, zero by default, shown in C{repr} only if set."""
     return _Spec(width=width, reserved=True)
 
 
 class Field:
     """
-    One field of a layout, for those that want to look: tests, dumpers, documentation.
+    One field of a layout, for tests, dumpers and documentation.
 
     @ivar type: of one element, when C{count} is not None.
     @ivar kind: C{"number"}, C{"bytes"}, C{"value"} (of a class with C{fromBytes}) or C{"layout"}.

@@ -1,9 +1,9 @@
 """
-RDMA devices and their ports, as the kernel tells of them to everybody, without opening one.
+RDMA devices and their ports, as the kernel reports them without opening a device.
 
-L{devices} and L{getEndPort} find them; L{txrdma.ports.following} tells when they change, and
-L{txrdma.ports.network} knows the network interfaces beneath. Most connections need no more than that one, so$
-the modules of devices are imported when a name of this one is used.
+L{devices} and L{getEndPort} find them; L{txrdma.ports.following} watches them for changes, and
+L{txrdma.ports.network} lists the network interfaces. Most connections need only the latter, so the modules of
+devices are imported when a name of this package is used.
 """
 
 from __future__ import annotations

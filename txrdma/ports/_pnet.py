@@ -81,7 +81,7 @@ def parseTable(text: str) -> Table:
     """
     The entries of a table, in its order.
 
-    @raise ValueError: a line makes no sense, or a member is in two networks; the message has its number.
+    @raise ValueError: a line is malformed, or a member is in two networks; the message has its number.
     """
     entries: dict[str, Entry] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -103,7 +103,7 @@ def withEntry(text: str, entry: Entry) -> str:
     """
     The text with one more entry, at its end; unchanged when it has that already.
 
-    @raise ValueError: the member is in another network, or the text makes no sense.
+    @raise ValueError: the member is in another network, or the text is malformed.
     """
     if entry in parseTable(text):
         return text
@@ -116,9 +116,9 @@ def withEntry(text: str, entry: Entry) -> str:
 
 def withoutEntries(text: str, network: str, members: Iterable[str] = ()) -> str:
     """
-    The text without members of a network, or without the network when none are named; comments stay.
+    The text without some members of a network, or without the network if none are given; comments stay.
 
-    @raise ValueError: it has no such network or member, or makes no sense.
+    @raise ValueError: it has no such network or member, or is malformed.
     """
     table, wanted = parseTable(text), set(members)
     network = network.upper()
@@ -155,9 +155,9 @@ def familyRequest(name: str) -> bytes:
 
 def familyOf(message: Message) -> int:
     """
-    The message type of the family that was asked for.
+    The message type of the requested generic netlink family.
 
-    @raise WireError: it does not say.
+    @raise WireError: the answer does not contain it.
     """
     value = attributesOf(message.payload, _GENERIC.size, "genlmsghdr").get(_FAMILY_ID, b"")
     if len(value) != 2:
@@ -247,7 +247,7 @@ def portFor(interfaces: Sequence[str], ports: Sequence[RDMAPort], tables: Sequen
     """
     Find the RDMA port for connections by an interface; the first active one counts.
 
-    @param interfaces: the interface, then those beneath it: what a VLAN or a bond is made of.
+    @param interfaces: the interface, followed by its lower interfaces if it is a VLAN or a bond.
     @param ports: all that there are.
     @param tables: the first one that names an interface or a port counts.
     """

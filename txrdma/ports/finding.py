@@ -147,7 +147,7 @@ def _integer(text: str) -> int | None:
 
 
 def _inventory(root: str | Path) -> str:
-    """What there is, for people who have asked for what there is not."""
+    """Available devices and ports, for the message of an error."""
     described = []
     for device in devices(root):
         for port in _portsOf(device):

@@ -1,8 +1,8 @@
 """
-RDMA devices and their ports, followed: what came, what went, and what became different.
+Watches RDMA devices and their ports for changes.
 
-The kernel tells of devices and of network interfaces at once, by L{txrdma.ports.network}. Of a port's own
-changes (its LID, say) it tells nobody who has not opened the device: those are seen when we look again.
+The kernel reports changes of devices and network interfaces at once (L{txrdma.ports.network}). Changes of a
+port, such as its LID, are reported only to processes that have opened the device; they are found by polling.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ Listener = Callable[[Sequence[Change]], None]
 
 class DeviceView(NamedTuple):
     """
-    A device at one moment.
+    State of a device at one time.
 
-    @ivar identity: differs when the device was made anew under its old name.
+    @ivar identity: differs if the device was removed and created again under the same name.
     """
 
     identity: int
@@ -84,10 +84,10 @@ class DeviceView(NamedTuple):
 
 def view(root: str | Path = SYS, known: Mapping[str, DeviceView] | None = None) -> dict[str, DeviceView]:
     """
-    Look at all devices and ports once.
+    Read all devices and ports once.
 
-    @param known: what was seen before; a device that vanishes while it is looked at stays as it was, until it
-        is seen that it is gone.
+    @param known: result of the previous call; a device that vanishes while it is read stays unchanged, until
+        it is found missing.
     """
     seen: dict[str, DeviceView] = {}
     for device in devices(root):
@@ -103,7 +103,7 @@ def view(root: str | Path = SYS, known: Mapping[str, DeviceView] | None = None) 
 
 
 def differences(before: Mapping[str, DeviceView], after: Mapping[str, DeviceView]) -> Iterator[Change]:
-    """What happened between two looks."""
+    """Changes between two views."""
     for name, old in before.items():
         if name not in after or after[name].identity != old.identity:
             yield DeviceRemoved(name)
@@ -125,9 +125,9 @@ def differences(before: Mapping[str, DeviceView], after: Mapping[str, DeviceView
 
 class EndPortWatcher:
     """
-    Tells one listener what changes, as a list of L{Change}, from its start on.
+    Calls one listener with a list of L{Change} whenever something has changed since its start.
 
-    Whoever made it stops it.
+    Its creator stops it.
     """
 
     def __init__(
@@ -140,8 +140,8 @@ class EndPortWatcher:
     ) -> None:
         """
         @param root: where sysfs is.
-        @param network: what tells that something may have changed; one of our own when there is none. Where
-            there can be none we look each C{interval} seconds, and that is all.
+        @param network: reports that something may have changed; None to open one. Without netlink, devices
+            are only polled, every C{interval} seconds.
         """
         self._reactor = reactor
         self._listener = listener
@@ -155,11 +155,11 @@ class EndPortWatcher:
 
     @property
     def seen(self) -> Mapping[str, DeviceView]:
-        """The last look; empty before the start."""
+        """The latest view; empty before the start."""
         return self._view or {}
 
     def start(self) -> None:
-        """Look for the first time, which tells nothing; then follow."""
+        """Read the first view, which reports nothing, and watch from then on."""
         if self._view is not None:
             raise RuntimeError("this watcher was started before")
         self._view = view(self._root)
@@ -176,12 +176,12 @@ class EndPortWatcher:
         self._schedule((self._interval,))
 
     def look(self) -> None:
-        """Look now, and again soon: something may have changed, or be about to."""
+        """Read all devices now and again soon: a change may be under way."""
         self._poll()
         self._schedule((*_AGAIN, self._interval))
 
     def stop(self) -> None:
-        """Tell nothing more. Twice is fine."""
+        """Stop watching. Idempotent."""
         self._cancel()
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
@@ -233,4 +233,4 @@ def follow(
 
 
 def _nobody(changes: Sequence[Change]) -> None:
-    """Who is told after the end."""
+    """Listener after L{EndPortWatcher.stop}."""

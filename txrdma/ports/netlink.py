@@ -1,8 +1,8 @@
 """
-What the kernel tells of network interfaces and devices: the messages of netlink.
+Netlink messages about network interfaces and devices.
 
-Follows netlink(7), rtnetlink(7) and, for kobject events, udev(7). Numbers are in this host's byte order: one
-host talks with itself. Nothing here opens a socket; see L{txrdma.ports.network} for that.
+Follows netlink(7), rtnetlink(7) and, for kobject events, udev(7). Numbers are in this host's byte order.
+L{txrdma.ports.network} opens the sockets.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class InterfaceAddress:
     An IP address of an interface.
 
     @ivar ip: without a zone.
-    @ivar isUsable: IPv6 has made sure that nobody else on the link has it.
+    @ivar isUsable: IPv6's duplicate address detection has finished.
     """
 
     ip: str
@@ -148,9 +148,9 @@ def errorOf(message: Message) -> int:
 
 def interfacesFrom(links: Sequence[Message], addresses: Sequence[Message]) -> list[NetworkInterface]:
     """
-    What the two dumps say together, by index.
+    Interfaces by index, from the dumps of links and addresses.
 
-    @raise WireError: a message is too short for what it says it is.
+    @raise WireError: a message is too short for its type.
     """
     perIndex: dict[int, list[InterfaceAddress]] = {}
     for message in addresses:
@@ -204,7 +204,7 @@ def parseEvent(datagram: bytes) -> dict[str, str]:
     """
     The variables of a kobject event: C{ACTION}, C{DEVPATH}, C{SUBSYSTEM}...
 
-    Empty for what is none, as what udev itself says on the same family.
+    Empty for other messages, such as those of udev in the same family.
     """
     head, *variables = datagram.split(b"\0")
     if b"@" not in head:
@@ -221,7 +221,7 @@ def _ipOf(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _index(message: Message, layout: struct.Struct) -> int | None:
-    """Of which interface a message tells; None when it is cut off, or tells of none."""
+    """Index of the interface that a message is about; None if it is truncated or about no interface."""
     if len(message.payload) < layout.size or message.type not in (NEWLINK, NEWADDR):
         return None
     index: int = layout.unpack_from(message.payload)[2 if layout is _LINK else 4]
@@ -233,7 +233,7 @@ def _aligned(length: int) -> int:
 
 
 def attributesOf(payload: bytes, offset: int, layout: str) -> dict[int, bytes]:
-    """Type to value, of what stands behind the fixed part of a message."""
+    """Values by type of the attributes that follow the fixed part of a message."""
     found: dict[int, bytes] = {}
     while len(payload) - offset >= _ATTRIBUTE.size:
         length, kind = _ATTRIBUTE.unpack_from(payload, offset)

@@ -1,8 +1,8 @@
 """
-The network interfaces of this host, and being told when they, or RDMA devices, change.
+The network interfaces of this host, and notifications when they or RDMA devices change.
 
-By netlink (rtnetlink(7)), so on Linux only. A socket of netlink belongs to the network namespace in which it
-was made, whatever its process does later; so does a L{HostNetwork}.
+Uses netlink (rtnetlink(7)), so on Linux only. A netlink socket belongs to the network namespace in which it
+was created, whatever its process does later; so does a L{HostNetwork}.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ class IReactor(IReactorFDSet, IReactorTime):
 
 
 class Listener(Protocol):
-    """What hears of changes; what they were it finds out by looking."""
+    """Called after changes, without arguments; it reads the new state itself."""
 
     def __call__(self) -> None: ...
 
 
 class HostNetwork:
     """
-    The interfaces of the network namespace that the thread was in when this was made.
+    The interfaces of the network namespace in which the thread was when this was created.
 
-    Whoever opened it closes it.
+    Its opener closes it.
     """
 
     SETTLING = 0.05
@@ -81,10 +81,10 @@ class HostNetwork:
 
     def __init__(self, asking: socket.socket, routes: socket.socket, events: socket.socket) -> None:
         """
-        Use L{open}, which makes the sockets.
+        Use L{open}, which creates the sockets.
 
-        @param asking: of NETLINK_ROUTE, for questions.
-        @param routes: of NETLINK_ROUTE, for what we are told; C{events}, of NETLINK_KOBJECT_UEVENT, too.
+        @param asking: NETLINK_ROUTE socket for requests.
+        @param routes: NETLINK_ROUTE socket for notifications; C{events} that of NETLINK_KOBJECT_UEVENT.
         """
         self._asking = asking
         self._readers = (
@@ -197,7 +197,7 @@ class HostNetwork:
         self.addReaders()
 
     def addReaders(self) -> None:
-        """While somebody watches, be part of the reactor: somebody may have removed us, and told nobody."""
+        """Add the sockets to the reactor while there are listeners: C{removeAll} may have removed them."""
         if self._reactor is not None:
             for reader in self._readers:
                 self._reactor.addReader(reader)
@@ -254,7 +254,7 @@ class HostNetwork:
 
 @implementer(IReadDescriptor)
 class _Reader:
-    """One socket on the reactor, while somebody watches."""
+    """One socket on the reactor, while there are listeners."""
 
     def __init__(
         self,

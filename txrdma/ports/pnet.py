@@ -64,9 +64,9 @@ def readText(path: Path) -> str:
 
 def writeText(path: Path, text: str) -> None:
     """
-    Put a text in the place of a table: whoever reads it meanwhile sees the old one or the new one, whole.
+    Replace a table atomically: readers see the whole old one or the whole new one.
 
-    @raise OSError: that may not be.
+    @raise OSError: the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -149,7 +149,7 @@ def rdmaPorts(root: str | Path = SYS) -> list[RDMAPort]:
 
 
 def beneath(interface: str, root: str | Path = SYS) -> list[str]:
-    """An interface, then those beneath it, as a VLAN or a bond has."""
+    """An interface, followed by its lower interfaces if it is a VLAN or a bond."""
     found = [interface]
     for each in found:  # it grows meanwhile
         if len(found) < _DEEPEST:
@@ -165,10 +165,10 @@ def beneath(interface: str, root: str | Path = SYS) -> list[str]:
 @frozen
 class Networks:
     """
-    The physical networks of this host, as they were at one moment.
+    The physical networks of this host at one time.
 
-    @ivar tables: that count, the first one first.
-    @ivar interfaces: of this network namespace.
+    @ivar tables: tables in use; the first one takes precedence.
+    @ivar interfaces: interfaces of this network namespace.
     """
 
     ports: tuple[RDMAPort, ...]
@@ -179,9 +179,9 @@ class Networks:
     @classmethod
     def look(cls, root: str | Path = SYS) -> Networks:
         """
-        Look once.
+        Read tables and interfaces once.
 
-        @raise DeviceUnavailable: the system does not tell its interfaces.
+        @raise DeviceUnavailable: the system does not list its interfaces.
         """
         network = HostNetwork.open()
         try:

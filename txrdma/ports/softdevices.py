@@ -1,8 +1,8 @@
 """
-Strings of the software device at IP addresses of this host: at one's own, or where the way to a peer begins.
+Strings of the software device at an IP address of this host: a given one, or the source address to a peer.
 
-A software device has queue pair 1 where peers look for it, at UDP port 4791, and of each address only one
-process can have that. So whoever asks for a connection to an address of this host has one of its own.
+A software device has its queue pair 1 at UDP port 4791, and only one process can have that port of an
+address. So a client of an address of this host gets a loopback address of its own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def softDeviceTo(host: str) -> str:
 
     Where C{host} is this host itself, by IPv4, it is at a loopback address that only this process has.
 
-    @raise InvalidRequest: this host has no way there.
+    @raise InvalidRequest: this host has no route to it.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

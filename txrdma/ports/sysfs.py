@@ -1,8 +1,8 @@
 """
-RDMA devices and their ports, as sysfs tells of them.
+RDMA devices and their ports in sysfs.
 
 Follows the kernel's description of C{/sys/class/infiniband}: Documentation/ABI/stable/sysfs-class-infiniband.
-Nothing is kept: every attribute is read when it is asked for. What a kernel or a driver does not tell is
+Nothing is cached: every attribute is read on access. What a kernel or a driver does not report is
 None, zero or empty; a device that is gone is L{DeviceUnavailable}.
 """
 
@@ -37,9 +37,9 @@ _T = TypeVar("_T")
 @frozen
 class Rate:
     """
-    How fast a link is.
+    Rate of a link.
 
-    @ivar speed: what the specification calls it: C{"SDR"}, C{"EDR"}...; empty where the kernel does not say.
+    @ivar speed: name of the speed: C{"SDR"}, C{"EDR"}...; empty if the kernel does not report it.
     """
 
     bitsPerSecond: int = 0
@@ -48,7 +48,7 @@ class Rate:
 
     @classmethod
     def fromString(cls, text: str) -> Rate:
-        """Read C{"100 Gb/sec (4X EDR)"}; what it does not tell is zero."""
+        """Parse C{"100 Gb/sec (4X EDR)"}; missing parts are zero."""
         found = _RATE.match(text)
         if found is None:
             return cls()
@@ -59,7 +59,7 @@ class Rate:
 @frozen
 class EndPortAttributes:
     """
-    What a port was at one moment; the names are those of L{txrdma.iba.verbs.PortAttributes}.
+    State of a port at one time, with the names of L{txrdma.iba.verbs.PortAttributes}.
 
     @ivar activeMTU: None where it can't be known without opening the device: on InfiniBand.
     @ivar gidTable: by index; a GID of zeros is none, and at the end such are left out.
@@ -100,7 +100,7 @@ class _Folder:
         self._root = root
 
     def _read(self, name: str) -> str:
-        """What stands there; nothing where nothing can be read."""
+        """Content of a file, stripped; empty if it cannot be read."""
         try:
             return contents(f"{self._place}/{name}").decode("utf-8", "replace").strip("\0\n ")
         except OSError:
@@ -121,7 +121,7 @@ class _Folder:
         return self._parsed(name, lambda text: int(text.partition(":")[0], 0), 0)
 
     def _names(self, name: str) -> list[str]:
-        """The entries of a subfolder; none where there is none. Numbers come in their order."""
+        """The entries of a subfolder, in numeric order; none if it does not exist."""
         try:
             found = [entry.name for entry in (self._path / name).iterdir()]
         except OSError:
@@ -130,7 +130,7 @@ class _Folder:
         return sorted(found, key=lambda entry: (int(entry), "") if entry.isdecimal() else (-1, entry))
 
     def _counters(self, folder: str) -> dict[str, int]:
-        """The numbers in a folder; what says that it has none, as C{"N/A (no PMA)"}, is left out."""
+        """The numbers in a folder, without files such as C{"N/A (no PMA)"}."""
         texts = {name: self._read(f"{folder}/{name}") for name in self._names(folder)}
         return {name: int(text) for name, text in texts.items() if text.isdecimal()}
 
@@ -188,7 +188,7 @@ class RDMADevice(_Folder):
 
     @property
     def description(self) -> str:
-        """The node description, as other nodes of the subnet are told it."""
+        """The node description, as reported to other nodes of the subnet."""
         return self._read("node_desc")
 
     @property
@@ -221,7 +221,7 @@ class RDMADevice(_Folder):
 
     @property
     def parent(self) -> str:
-        """The network interface that a software device was made on, where its driver tells."""
+        """The network interface on which a software device was created, if its driver reports it."""
         return self._read("parent")
 
     @property
@@ -365,7 +365,7 @@ class EndPort(_Folder):
 
     @property
     def activeMTU(self) -> MTU | None:
-        """The largest payload at present; None on InfiniBand, where sysfs does not tell."""
+        """The active MTU; None on InfiniBand, where sysfs does not report it."""
         return self._activeMTU(self.linkLayer, self.netdev)
 
     @property
@@ -377,7 +377,7 @@ class EndPort(_Folder):
 
     @property
     def smName(self) -> str:
-        """The character device that says, while it is open, that a subnet manager is here: C{"issm0"}."""
+        """The character device that, while open, marks this port as that of a subnet manager: C{"issm0"}."""
         return _characterDevice(
             self._root / "class" / "infiniband_mad", "issm", self.device.name, self.number
         )
@@ -433,7 +433,7 @@ class EndPort(_Folder):
         return named or self.device.parent or self._netdevOfHardware()
 
     def _netdevOfHardware(self) -> str:
-        """An interface of the same hardware that says it is at this port."""
+        """An interface of the same hardware with this port number."""
         folder = self.device._path / "device" / "net"
         try:
             names = sorted(entry.name for entry in folder.iterdir())

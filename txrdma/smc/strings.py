@@ -1,5 +1,5 @@
 """
-The endpoint strings C{smc:...}: what stands in them, made into endpoints.
+Parser of the endpoint strings C{smc:...}.
 
 Twisted loads this module whenever it looks for endpoint plugins, so it imports next to nothing; what it
 names is imported when a string is parsed.

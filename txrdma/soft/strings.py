@@ -1,5 +1,5 @@
 """
-The device strings C{soft:...}: what stands in them, made into devices.
+Parser of the device strings C{soft:...}.
 
 Twisted loads this module whenever it looks for device plugins, so it imports next to nothing.
 """

@@ -1,9 +1,9 @@
 """
 Devices by name: C{"soft"}, C{"soft:192.0.2.1:pcap=trace.pcap"}.
 
-What stands before the first colon chooses a plugin (L{txrdma.interfaces.IVerbsDeviceStringParser}); the rest
-is for it, written as in Twisted's endpoint strings: colons between arguments, C{key=value} for named ones, a
-backslash before a colon, an equals sign or a backslash that is meant itself.
+The text before the first colon selects a plugin (L{txrdma.interfaces.IVerbsDeviceStringParser}); the rest
+is for the plugin, written as in Twisted's endpoint strings: colons between arguments, C{key=value}, and a
+backslash before a literal colon, equals sign or backslash.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def oneOf(
 
     @param things: all such objects, by reactor and device.
     @param place: a device string, whose device is opened and closed with the object, or an open device.
-    @param make: makes the object from the device and a function to call when the object is closed.
+    @param make: creates the object from the device and a function to call when the object is closed.
     @raise ValueError: the string is malformed.
     @raise txrdma.error.RDMAError: the device or the object is not available.
     """

@@ -54,4 +54,4 @@ class FlowOwner(Protocol):
         """Handle that the peer's ring is full while bytes are queued."""
 
     def unblocked(self) -> None:
-        """Handle that the peer's ring has room again, or that nothing is queued any more."""
+        """Handle that the peer's ring has free space again, or that nothing is queued any more."""

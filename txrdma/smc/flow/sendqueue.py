@@ -39,7 +39,7 @@ class LinkSendQueue:
     @ivar schedule: called when a flow becomes dirty while the link is not C{isBusy}.
     @ivar isBusy: the link is processing, and flushes dirty flows at the end.
     @ivar isOver: the link has ended: nothing is posted any more.
-    @ivar isShort: a flow has more to send than the staging ring has room for.
+    @ivar isShort: a flow has more to send than fits into the staging ring.
     @ivar lane: accepts bytes and messages without requests, if the queue pair has a direct lane; C{direct}:
         the same, except after the link has ended, and while posted bytes are retained.
     @ivar sent: number of SENDs so far, which identifies the last one.

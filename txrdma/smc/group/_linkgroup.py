@@ -152,7 +152,7 @@ class LinkGroup:
 
     @property
     def isOpen(self) -> bool:
-        """Whether the group is active and goes on, with room for more connections or without."""
+        """Whether the group is active and stays so, full or not."""
         return self._core.place == "active" and not self._retired
 
     @property

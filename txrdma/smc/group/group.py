@@ -151,7 +151,7 @@ class Group:
 
     @property
     def hasPlace(self) -> bool:
-        """Whether a new group has room for another connection, beside the first and those already waiting."""
+        """Whether a new group can take another connection beside the first and those already waiting."""
         return len(self._waiting) < self.agreement.maxConnections - 1
 
     def confirmed(self) -> Deferred[None]:

@@ -127,7 +127,7 @@ def everyGroup() -> list[Group]:
 
 def closeIdle(reactor: object, spared: Group | None = None) -> bool:
     """
-    Close the oldest link group of a reactor without connections, to make room for another.
+    Close the oldest idle link group of a reactor, so that another can be created.
 
     @param spared: a group that must not be closed.
     @return: whether a group was closed.
@@ -518,7 +518,7 @@ class LinkGroups:
         return hasPeers and (self._isWaiting() or self._isOwed)
 
     def _isWaiting(self) -> bool:
-        """Whether a link has messages for which the peer's window has no room."""
+        """Whether a link has messages that exceed the peer's window."""
         return any(link.isActive and link.scheduler.queue.dirty for link in self.links())
 
     def _pollAll(self) -> bool:

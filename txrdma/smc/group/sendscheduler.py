@@ -375,7 +375,7 @@ class SendScheduler:
         self._postInside(flows)
 
     def postNow(self, flow: Flow) -> None:
-        """Flush one flow that neither ends nor has a producer, if the window has room."""
+        """Flush one flow that neither ends nor has a producer, if the window is open."""
         owner, queue = self._owner, self.queue
         if owner.isActive and not queue.isOver and queue.limit - queue.sent > 0:
             queue.dirty.remove(flow)

@@ -120,7 +120,7 @@ class Negotiation(Protocol):
         self._turn()
 
     def readConnectionLost(self) -> None:
-        """Handle a FIN; if the connection has fallen back to TCP, the protocol gets it in the usual way."""
+        """Handle a FIN; if the connection has fallen back to TCP, pass it to the protocol."""
         transport = self.transport
         transport.startReading()  # the end is read again, for the protocol
         self._core.ended()
@@ -167,7 +167,7 @@ class Negotiation(Protocol):
             self._wait(deadline)
 
     def _wait(self, deadline: float) -> None:
-        """Set the timer; one that fires earlier is kept, and set again when it fires."""
+        """Set the timer; a timer that fires earlier stays, and is reset when it fires."""
         timer = self._timer
         if timer is not None and timer.active():
             if self._until <= deadline:

@@ -34,7 +34,7 @@ def smcSocket(family: int) -> socket.socket:
     """
     Create a non-blocking SMC stream socket of an address family.
 
-    @raise OSError: with C{EAFNOSUPPORT} the message says how to load the kernel's module.
+    @raise OSError: for C{EAFNOSUPPORT} the message explains how to load the kernel's module.
     """
     try:
         created = socket.socket(AF_SMC, socket.SOCK_STREAM, _PROTOCOLS[socket.AddressFamily(family)])

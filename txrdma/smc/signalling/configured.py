@@ -65,14 +65,14 @@ class UnannouncedArrival:
         self.isSure = isSure
 
     def expect(self, withdrawn: Callable[[], None]) -> None:
-        """Do nothing: the client proposes without being told."""
+        """Do nothing: the client sends a Proposal unasked."""
 
     def refuse(self) -> bool:
         """Return False: the client can be reached by CLC only."""
         return False
 
     def settle(self) -> None:
-        """Do nothing: nobody waits for the client."""
+        """Do nothing: no server waits for the client."""
 
 
 @implementer(IListenerSignal)

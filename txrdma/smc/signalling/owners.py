@@ -1,5 +1,5 @@
 """
-Ends of TCP connections of this host, and who owns the sockets there, by the kernel's word.
+Local TCP connections and the owners of their sockets, as reported by the kernel.
 
 Linux is asked by sock_diag(7). Where that is not to be had, C{/proc/net/tcp} says nearly the same, only
 slower the more sockets there are.

@@ -212,7 +212,7 @@ class SMCStatus:
 
     @property
     def route(self) -> str:
-        """The way of the bytes: C{'shared-memory'}, C{'rocev2'} or C{'verbs'}."""
+        """The transport of the bytes: C{'shared-memory'}, C{'rocev2'} or C{'verbs'}."""
         return self._stream.link.route
 
     @property
@@ -261,7 +261,7 @@ class SMCStatus:
 
     @property
     def blockedSeconds(self) -> float:
-        """Seconds for which bytes waited for room in the peer's ring."""
+        """Seconds for which bytes waited for free space in the peer's ring."""
         return self._stream.blockedSeconds
 
     def addTo(self, sums: Counter[str]) -> None:

@@ -233,7 +233,7 @@ class Stream:
 
     @property
     def hasReceivedEnd(self) -> bool:
-        """Whether the peer has closed or aborted, or the application has been told the end."""
+        """Whether the peer has closed or aborted, or the application has been notified of the end."""
         return bool(self.flow.peerState & ENDS) or self._closing.over
 
     @property

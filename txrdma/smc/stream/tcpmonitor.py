@@ -157,7 +157,7 @@ class TCPMonitor(Protocol):
         stream.reset()
 
     def cut(self) -> None:
-        """Reset TCP: a living peer has no other way to notice that the link has ended."""
+        """Reset TCP: otherwise a live peer does not notice that the link has failed."""
         self._isCut = True
         self.tcp.abortConnection()
 

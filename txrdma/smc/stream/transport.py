@@ -53,11 +53,11 @@ class SMCTransport(StreamTransport[Stream]):
     # ITCPTransport
 
     def getTcpNoDelay(self) -> bool:
-        """Whether TCP_NODELAY is set on the TCP connection beneath, which carries no data."""
+        """Whether TCP_NODELAY is set on the underlying TCP connection, which carries no data."""
         return (tcp := self.stream.tcp) is not None and tcp.getTcpNoDelay()
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """Set TCP_NODELAY on the TCP connection beneath; SMC-R itself never delays data."""
+        """Set TCP_NODELAY on the underlying TCP connection; SMC-R itself never delays data."""
         if (tcp := self.stream.tcp) is not None:
             tcp.setTcpNoDelay(enabled)
 

@@ -67,7 +67,7 @@ class Options:
     @ivar ueids: names of the enterprises that this end belongs to, at most 4. Version 2 needs one that both
         ends have.
     @ivar links: of a link group, at most, from 1 to 8; None: 2 where the device has a second port, else 1.
-    @ivar option: SMC's TCP option may tell peers on other hosts, and the Linux kernel, that we speak SMC.
+    @ivar option: announce SMC to other hosts and the Linux kernel by SMC's TCP option.
     @ivar runtime: a directory in which processes of other network namespaces of this host are met; C{""} is
         none, and None what C{TXRDMA_RUNTIME} of the environment says.
     @ivar autocork: what is written waits until the turn of the reactor, or the batch of messages that is
@@ -78,7 +78,7 @@ class Options:
     @ivar keepalive: seconds of silence after which TEST LINK asks the peer of a link whether it is there, for
         groups that begin with a connection of this endpoint; None: when TCP would ask by this host's
         settings, or after 30 s where adapters answer.
-    @ivar handshakes: of a listener, at once; whoever comes beyond them gets plain TCP.
+    @ivar handshakes: maximum number of concurrent handshakes of a listener; further clients get plain TCP.
     @ivar maxgroups: link groups of this process. When there are so many, the oldest one without connections
         ends for a new one; without such a one the connection is plain TCP.
     @ivar maxmemory: bytes of all rings of this process; what happens at this limit is the same.

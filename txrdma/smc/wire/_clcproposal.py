@@ -1,5 +1,5 @@
 """
-The CLC Proposal: a client says what it could speak.
+The CLC Proposal, with the versions and devices that a client offers.
 
 Follows RFC 7609, appendix A.2.1, and IBM's "SMC Version 2".
 """

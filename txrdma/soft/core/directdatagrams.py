@@ -38,7 +38,7 @@ class DirectDatagrams:
     """
     The datagrams of a queue pair without work requests, whatever its route.
 
-    @ivar way: the route, from RTR on; C{isOpen}: whether received datagrams are queued here.
+    @ivar way: the route, from RTR on; C{isOpen}: received datagrams are queued here.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
 """
-The times at which a requester sends again what nobody acknowledges, and gives up.
+Time-outs after which a requester retransmits, and gives up.
 
 These are two questions. Giving up is decided by C{timeout} and C{retryCount}, the attributes of a queue pair
 (InfiniBand Architecture vol. 1, 9.7.6.1.3 and 9.9.2.1.1). Sending again may come much earlier, since a

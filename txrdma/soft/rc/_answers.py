@@ -1,5 +1,5 @@
 """
-Answers to READs and atomic operations, in order; results of atomics are kept for repetition.
+Answers to READs and atomic operations, in order; results of atomics are stored for repeated requests.
 
 Follows InfiniBand Architecture vol. 1, 9.4.4 (READ), 9.4.5 (atomics) and 9.7.5.1 (answers). A READ is read
 while it is answered, a repeated one anew. An atomic operation is executed once: a repeated request finds what

@@ -397,7 +397,7 @@ class RoCEPort(RoutePort):
         self._framePeer = None
 
     def writable(self) -> None:
-        """Send queued datagrams, because the carrier has room again."""
+        """Send queued datagrams: the carrier accepts datagrams again."""
         unsent = self._unsent
         while unsent:
             data, segment, raw = unsent[0]

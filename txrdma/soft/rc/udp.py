@@ -57,7 +57,7 @@ class Receiver(Protocol):
         """The batch of datagrams has ended."""
 
     def writable(self) -> None:
-        """Resume sending: L{Carrier.send} has room again."""
+        """Resume sending: L{Carrier.send} accepts datagrams again."""
 
 
 class Carrier(Protocol):
@@ -86,7 +86,7 @@ class Carrier(Protocol):
 
         The i-th has i as its IPv4 identification, which the ICRC must know.
 
-        @return: False when there is no room; C{writable} is called later.
+        @return: False if the socket's buffer is full; C{writable} is called later.
         """
 
     def poll(self) -> None:

@@ -3,7 +3,7 @@ Doorbells between two processes on one host: each completion channel's is handed
 
 A doorbell is an eventfd. Its owner numbers it, and the queue pairs name it by that number.
 
-Whoever has an eventfd can fill it, or make it blocking for all others: the flag belongs to the shared open
+A process with an eventfd can fill it, or make it blocking for all others: the flag belongs to the shared open
 file. So processes of different users, which meet in a shared directory, exchange no doorbell descriptors; a
 message (C{NUDGE}) wakes them instead.
 """

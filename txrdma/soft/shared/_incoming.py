@@ -1,7 +1,7 @@
 """
 The incoming half of a lane: records into receives, and what the peer may not do.
 
-Keeps the promises of InfiniBand Architecture vol. 1, 9.7 and 10.8.3.2 to whoever posts receives.
+Implements the responder of InfiniBand Architecture vol. 1, 9.7 and 10.8.3.2.
 
 The peer's box is untrusted: lengths and positions are checked, and an impossible one fails this queue pair
 only.

@@ -72,7 +72,7 @@ class RingPair:
         self.localBytes = self.localWords = memoryview(b"")
 
     def append(self, control: int, immediate: int, pieces: Sequence[Buffer], length: int) -> bool:
-        """Append one record to the ring; False when there is no room."""
+        """Append one record to the ring; False if the ring is full."""
         size = (length + 71) & -LINE
         out = self.writeIndex
         tail = (self.localEnd - out) << 3
@@ -118,7 +118,7 @@ class RingPair:
         self.limit = consumed + self.ring - LINE
 
     def appendParts(self, control: int, immediate: int, pieces: list[memoryview], length: int) -> bool:
-        """Append a long message as several records, from C{offset} on; False when there is no room."""
+        """Append a long message as several records, from C{offset} on; False if the ring is full."""
         whole = self.ring >> 2
         while True:
             offset = self.offset

@@ -18,7 +18,7 @@ class Wakeups:
     """
     Wakes the peer, and publishes the events that wake us.
 
-    @ivar armed: flags of L{Wake} for our completion queues; C{room}: for requests that wait for space.
+    @ivar armed: flags of L{Wake} for our completion queues; C{room}: for requests that wait for ring space.
     @ivar isPollNeeded: the peer must poll, even if it waits for no message.
     @ivar wokenReceives: the peer's wake word when its receive queue was woken last; C{wokenSends}: its send
         queue.

@@ -1,5 +1,5 @@
 """
-The data path of datagrams between two devices on one host: a ring each way, without a system call.
+The data path of datagrams between two devices on one host: one ring per direction, without system calls.
 
 Rings and records are those of L{txrdma.soft.shared._layout}; a record contains a packet of RoCE v2 from its
 BTH on (InfiniBand Architecture vol. 1, annex A17), with an ICRC that is not computed. A packet that finds the
@@ -42,7 +42,7 @@ class DatagramLane:
     @ivar name: IP address and UDP port of the other device.
     @ivar isUp: whether the other device's box is attached, so that datagrams can be sent.
     @ivar isClosed: whether the other process or this lane has ended; packets of the peer can still be taken.
-    @ivar lost: datagrams for which the ring had no room.
+    @ivar lost: datagrams dropped because the ring was full.
     """
 
     def __init__(self, name: tuple[str, int], box: memoryview, ring: Callable[[], None]) -> None:
@@ -117,7 +117,7 @@ class DatagramLane:
         return found
 
     def taken(self) -> None:
-        """Release the room of the packets that were taken."""
+        """Release the ring space of received packets."""
         if not ORDERED:
             barrier()
         self._rings.localWords[CONSUMED] = self._consumed

@@ -258,7 +258,7 @@ class SharedDatagrams:
         Poll all lanes, because a peer has rung.
 
         Peers do not ring again while datagrams flow. A poller arms the lanes before it sleeps; the timer
-        does so in case nobody polls.
+        does so in case the device is not polled.
         """
         if self._doorbell is not None:
             self._doorbell.silence()

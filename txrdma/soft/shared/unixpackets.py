@@ -1,5 +1,5 @@
 """
-Packets with descriptors over a UNIX socket, between processes of one user, or of those who share a directory.
+Packets with descriptors over a UNIX socket, between processes of one user, or of users who share a directory.
 
 See unix(7): SOCK_SEQPACKET, SCM_RIGHTS.
 """
@@ -65,7 +65,7 @@ class Line(Protocol):
         """Start receiving."""
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send one message, now or as soon as there is room."""
+        """Send one message, now or as soon as the socket accepts it."""
 
     def setReading(self, isReading: bool) -> None:
         """Pause or resume receiving."""

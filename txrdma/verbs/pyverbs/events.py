@@ -1,5 +1,5 @@
 """
-Asynchronous events of a device of libibverbs, heard on the reactor.
+Asynchronous events of a device of libibverbs, on the reactor.
 
 Follows InfiniBand Architecture vol. 1, 11.6.3. pyverbs would block for an event, and hold the interpreter
 meanwhile; with a descriptor that does not block, it fails instead when there is none.
@@ -84,8 +84,8 @@ def read(event: Any) -> Notification | None:
     """
     The kind and the object of an event of pyverbs; None for an unknown kind.
 
-    pyverbs tells the kind only. What it is about stands in the C structure at the end of its object, which
-    must tell the same kind.
+    pyverbs reports the kind only. The affected object is read from the C structure at the end of the event,
+    which must have the same kind.
     """
     number = event.event_type
     kind = KINDS.get(number)
@@ -159,8 +159,8 @@ class Removals:
     """
     Reports that the kernel removes a device.
 
-    For some drivers (rxe is one) the kernel tells nobody who has the device open, but waits for them to close
-    it. It does tell who listens for its hotplug messages.
+    For some drivers, such as rxe, the kernel does not notify processes that have the device open, but waits
+    until they close it. It does send hotplug messages.
     """
 
     def __init__(self, context: Any) -> None:

@@ -65,7 +65,7 @@ class _Posted(NamedTuple):
 
 
 class Domain(Protocol):
-    """The interface of the protection domain for its queue pairs, which it makes."""
+    """The interface of the protection domain for the queue pairs that it creates."""
 
     def handleOf(self, address: Addressed) -> Any:
         """The address handle of pyverbs."""
@@ -313,7 +313,7 @@ class PyverbsQueuePair:
             _log.debug("{qp!r} can't go to ERR: {error}", qp=self, error=error)
 
     def _isFull(self, waiting: deque[_Posted], count: int, most: int, which: int) -> bool:
-        """Post in ERR, where there is always room."""
+        """Post in ERR, where the queue is never full."""
         if self._isError() or len(waiting) + count <= most:
             return False
         self._queues[which].drain()  # may find an error

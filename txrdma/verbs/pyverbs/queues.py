@@ -2,7 +2,7 @@
 Completion channels and completion queues of libibverbs.
 
 Follows InfiniBand Architecture vol. 1, 10.2.5 and 11.4.2. pyverbs takes an event only for the queue that it
-expects one of, so every queue has a channel of its own, and all of them stand behind one epoll descriptor.
+expects one of, so every queue has its own channel, and one epoll descriptor covers all of them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """
-Work requests of ours, made into those of libibverbs and posted.
+Converts our work requests to those of libibverbs and posts them.
 
-Follows InfiniBand Architecture vol. 1, 10.8. The device's library copies what is posted, so work requests
-and segments of pyverbs serve again and again: none is made for a request, but for one of several segments.
-pyverbs copies what it is given, and forgets to free its copies when they are collected: so whoever makes
-one here closes it, once, or keeps it for ever.
+Follows InfiniBand Architecture vol. 1, 10.8. The device's library copies what is posted, so pyverbs' work
+requests and segments are reused: new ones are created only for requests with several segments.
+pyverbs copies its arguments, and does not free the copies when they are collected: so our code closes each
+of them exactly once, or keeps it until the process ends.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ _idle: dict[type, list[list[_Place]]] = {}
 
 class SendPlaces:
     """
-    The send requests of libibverbs of one queue pair, which serve for one list after the other.
+    Reusable send requests of libibverbs for the lists of one queue pair.
 
-    Each stands before the one below it for ever, since pyverbs can't end a list anew: a list of three
-    begins at the third place.
+    Each is permanently linked to the one before it, since pyverbs can't terminate a list elsewhere: a list of
+    three begins at the third.
     """
 
     def __init__(self, verbs: Pyverbs) -> None:
@@ -166,7 +166,7 @@ class SendPlaces:
         handleOf: Callable[[Addressed], Any],
         post: Callable[[Any, Any], None],
     ) -> int | None:
-        """Post a list that is made for this once: pyverbs can change no more than one segment."""
+        """Post a list created for this call: pyverbs can change one segment only."""
         made: list[Any] = []
         scratch: list[Any] = []
         first = None
@@ -188,10 +188,10 @@ class SendPlaces:
 
 class ReceivePlaces:
     """
-    The receive requests of libibverbs of one queue, which serve again for memory that is received into again.
+    Reusable receive requests of libibverbs for one queue, by their memory.
 
-    pyverbs can't change their segments: so each is kept by these, C{most} of them at a time. They are
-    posted one by one, because it can't end a list anew either.
+    pyverbs can't change their segments, so each is cached by its segments, at most C{most} of them. They are
+    posted one by one, since pyverbs can't terminate a list elsewhere.
     """
 
     def __init__(self, verbs: Pyverbs, most: int) -> None:
@@ -249,7 +249,7 @@ class ReceivePlaces:
 def _describe(
     made: Any, request: SendRequest, token: int, signaled: bool, handleOf: Callable[[Addressed], Any]
 ) -> None:
-    """Let a request of libibverbs say what ours says, but for its segments."""
+    """Copy the fields of our request, except the segments, to one of libibverbs."""
     operation = request.operation
     made.wr_id = token
     made.opcode = int(operation)
@@ -287,7 +287,7 @@ def _posted(verbs: Pyverbs, first: Any, post: Callable[[Any, Any], None]) -> int
 
 
 def _misfit(error: Exception) -> InvalidRequest:
-    """The error for a number of a request that a field of libibverbs has no room for."""
+    """The error for a number that does not fit into its field of libibverbs."""
     return InvalidRequest(f"a number of a request does not fit: {error}")
 
 

@@ -33,7 +33,7 @@ class Consumer(Protocol):
         """Go to ERR, because the shared receive queue is closed."""
 
     def drainReceives(self) -> None:
-        """Take completions of receives from the device, which makes room in the shared receive queue."""
+        """Poll completions of receives, which frees entries of the shared receive queue."""
 
 
 @implementer(ISharedReceiveQueue)

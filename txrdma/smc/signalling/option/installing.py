@@ -23,7 +23,7 @@ NAMES: Final = (_LINK, SOCKETS, _COUNTERS)
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Users besides root who may mark their sockets: a group, or everyone."""
+    """Users besides root that may mark their sockets: a group, or everyone."""
 
     group: int | None = None
     isEveryone: bool = False

@@ -21,7 +21,7 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 
 class OptionUnavailable(RDMAError):
-    """SMC's TCP option can't be used. The message says what is missing; other carriers may be available."""
+    """SMC's TCP option can't be used. The message names what is missing; other carriers may be available."""
 
 
 def missingCapabilities(effective: int) -> list[str]:
