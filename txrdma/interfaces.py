@@ -1,5 +1,5 @@
 """
-The seams of txrdma: what one part promises so that another can be exchanged.
+Interfaces with several implementations, and those that applications implement or use.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 @frozen
 class AsyncEvent:
     """
-    An asynchronous event of a device, and what it happened to (IBA 11.6.3): the other attributes are None.
+    An asynchronous event of a device (IBA 11.6.3). Of the objects, only the affected one is not None.
 
-    @ivar port: the number of a port.
+    @ivar port: number of the affected port.
     """
 
     kind: AsyncEventKind
@@ -58,60 +58,58 @@ class AsyncEvent:
 
 class IVerbsDevice(Interface):
     """
-    An open RDMA device.
-
-    Whoever opened it closes it, after everything that was made from it.
+    An open RDMA device. Its opener closes it, after all objects created from it.
     """
 
-    name: str = Attribute("As the device is called in device strings.")
-    portCount: int = Attribute("Ports are numbered from 1 to this.")
-    attributes: DeviceAttributes = Attribute("What it is.")
-    limits: DeviceLimits = Attribute("The most it takes of each kind.")
+    name: str = Attribute("Name of the device in device strings.")
+    portCount: int = Attribute("Number of ports; they are numbered from 1.")
+    attributes: DeviceAttributes = Attribute("Vendor, version, GUIDs and capabilities.")
+    limits: DeviceLimits = Attribute("Maximum numbers and sizes of objects.")
 
     def gids(port: int) -> Sequence[GID]:
-        """The GID table of a port; its indices are those of C{sgidIndex}."""
+        """GID table of a port, indexed by C{sgidIndex}."""
 
     def gidTable(port: int) -> Sequence[GIDEntry]:
-        """The same, with what else is known of each GID."""
+        """GID table of a port, with the type and the network interface of each GID."""
 
     def pkeys(port: int) -> Sequence[PKey]:
-        """The P_Key table of a port; its indices are those of C{pkeyIndex}."""
+        """P_Key table of a port, indexed by C{pkeyIndex}."""
 
     def portAttributes(port: int) -> PortAttributes:
-        """What the port is at present."""
+        """Current attributes of a port, such as its state and LID."""
 
     def createProtectionDomain() -> IProtectionDomain:
-        """A new set of memory and queue pairs that may reach each other."""
+        """Allocate a protection domain."""
 
     def createChannel() -> ICompletionChannel:
-        """A descriptor that becomes readable when an armed completion queue has something."""
+        """Create a completion channel."""
 
     def createCompletionQueue(depth: int, channel: ICompletionChannel) -> ICompletionQueue:
-        """A queue for at least C{depth} completions."""
+        """Create a completion queue for at least C{depth} completions."""
 
     def subscribe(listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
-        """Hear asynchronous events, on the reactor's thread; the answer ends it."""
+        """Call C{listener} with asynchronous events, in the reactor's thread; returns a function to stop."""
 
     def close() -> None:
-        """Let go of the device. Twice is fine."""
+        """Close the device. Idempotent."""
 
 
 class IProtectionDomain(Interface):
-    """Keys of one domain's memory are worth nothing to the queue pairs of another (IBA 10.2.3)."""
+    """A protection domain: its queue pairs can access only its own memory regions (IBA 10.2.3)."""
 
-    device: IVerbsDevice = Attribute("The device it belongs to.")
+    device: IVerbsDevice = Attribute("Device of the domain.")
 
     def allocateMemory(length: int, access: Access) -> IMemoryRegion:
-        """New zeroed memory, of a kind that the device shares best with its peers."""
+        """Allocate and register zeroed memory, of the kind that is fastest for this device."""
 
     def registerMemory(buffer: memoryview, access: Access) -> IMemoryRegion:
-        """Make a writable, contiguous buffer of ours known to the device."""
+        """Register a writable, contiguous buffer."""
 
     def createAddressHandle(address: AddressVector) -> IAddressHandle:
-        """The way to a port, for datagrams."""
+        """Create the address of a remote port, for datagrams."""
 
     def createSharedReceiveQueue(maxReceive: int, maxSegments: int) -> ISharedReceiveQueue:
-        """A queue of at least so many receives, of at least so many segments each."""
+        """Create a queue of at least C{maxReceive} receives with C{maxSegments} segments each."""
 
     def createQueuePair(
         kind: QPKind,
@@ -121,66 +119,66 @@ class IProtectionDomain(Interface):
         shared: ISharedReceiveQueue | None = None,
     ) -> IQueuePair:
         """
-        A new queue pair, in C{RESET}.
+        Create a queue pair, in C{RESET}.
 
-        @param kind: with C{GSI} the queue pair is UD, and number 1 of the port that C{modify} names.
-        @param shared: where it takes its receives from, if it has no receive queue of its own.
-        @raise txrdma.error.InvalidRequest: the device has none of this kind.
+        @param kind: transport service; C{GSI} is queue pair 1, a UD queue pair, of the port set by C{modify}.
+        @param shared: shared receive queue that replaces its own receive queue.
+        @raise txrdma.error.InvalidRequest: the device does not support this kind.
         """
 
     def close() -> None:
-        """Let go of the domain. Twice is fine."""
+        """Deallocate the domain. Idempotent."""
 
 
 class IMemoryRegion(Interface):
-    """Memory that a device may reach (IBA 10.6)."""
+    """Registered memory (IBA 10.6)."""
 
-    address: int = Attribute("Where it begins, as work requests name it.")
+    address: int = Attribute("Address of its first byte, for work requests.")
     length: int = Attribute("Its length in bytes.")
-    lkey: LKey = Attribute("For our own segments.")
-    rkey: RKey = Attribute("For the peer's RDMA.")
-    view: memoryview = Attribute("The bytes themselves, as 'B'.")
+    lkey: LKey = Attribute("Key for segments of local work requests.")
+    rkey: RKey = Attribute("Key for RDMA by the peer.")
+    view: memoryview = Attribute("The memory, as unsigned bytes.")
 
     def close() -> None:
-        """Deregister: later use of the keys fails. Twice is fine."""
+        """Deregister the memory: later use of the keys fails. Idempotent."""
 
 
 class IAddressHandle(Interface):
-    """The way to a port, for datagrams (IBA 10.2.2.2)."""
+    """Address of a remote port, for datagrams (IBA 10.2.2.2)."""
 
-    address: AddressVector = Attribute("As it was given.")
+    address: AddressVector = Attribute("The address, as passed to C{createAddressHandle}.")
 
     def close() -> None:
-        """Twice is fine."""
+        """Destroy the handle. Idempotent."""
 
 
 class ICompletionChannel(Interface):
     """
-    What wakes us when an armed completion queue has something.
+    A file descriptor that signals completions of armed completion queues.
 
-    One channel may serve many queues; pyverbs has one queue for each.
+    One channel may serve many completion queues.
     """
 
     def fileno() -> int:
-        """A descriptor that polls readable while there are events to take."""
+        """File descriptor, readable while events are pending."""
 
     def takeEvents() -> Sequence[ICompletionQueue]:
-        """The queues that had something since they were armed; each is now unarmed."""
+        """Queues with a completion since they were armed; they are no longer armed."""
 
     def close() -> None:
-        """Close the descriptor. It must have left the reactor before. Twice is fine."""
+        """Close the descriptor, which must not be in the reactor any more. Idempotent."""
 
 
 class ICompletionQueue(Interface):
-    """Where finished work requests are found (IBA 10.2.5)."""
+    """A queue of completions of work requests (IBA 10.2.5)."""
 
-    depth: int = Attribute("How many completions it holds at least.")
+    depth: int = Attribute("Minimum number of completions that it can hold.")
 
     def arm(solicitedOnly: bool = False) -> None:
         """
         Raise one event on the channel for the next completion.
 
-        What completed before may raise none: arm, then poll until empty.
+        Earlier completions may raise none: arm, then poll until empty.
         """
 
     isLive: bool = Attribute(
@@ -188,22 +186,22 @@ class ICompletionQueue(Interface):
     )
 
     def disarm() -> None:
-        """Request no event any more, because the queue is polled: peers need not wake the channel."""
+        """Cancel C{arm}, because the queue is polled: peers need not signal the channel."""
 
     def poll(limit: int) -> Sequence[Completion]:
         """Take at most C{limit} completions, oldest first."""
 
     def close() -> None:
-        """Let go of it. Twice is fine."""
+        """Destroy the queue. Idempotent."""
 
 
 class IQueuePair(Interface):
     """A queue pair (IBA 10.2.4)."""
 
-    kind: QPKind = Attribute("Its transport service.")
-    number: QPN = Attribute("Its number, 24 bits.")
-    state: QPState = Attribute("Its state, changed by C{modify} and by errors.")
-    capacity: Capacity = Attribute("What it really holds: at least what was asked for.")
+    kind: QPKind = Attribute("Transport service.")
+    number: QPN = Attribute("Queue pair number, 24 bits.")
+    state: QPState = Attribute("State, changed by C{modify} and by errors.")
+    capacity: Capacity = Attribute("Actual capacity, at least the requested one.")
     route: str = Attribute("'shared-memory', 'rocev2' or 'verbs'; '' before C{RTR}.")
 
     def modify(attributes: QPAttributes) -> None:
@@ -215,22 +213,21 @@ class IQueuePair(Interface):
         """
 
     def query() -> QPAttributes:
-        """All attributes as they are."""
+        """All current attributes."""
 
     def postSend(requests: Sequence[SendRequest]) -> None:
         """
-        Append to the send queue, in order.
+        Append requests to the send queue; if it raises, none is appended.
 
-        @raise txrdma.error.InvalidRequest: the state or a request's form does not allow it.
-        @raise txrdma.error.QueueFull: there is no room for all of them.
-            Either way none was posted.
+        @raise txrdma.error.InvalidRequest: a request is invalid, or not allowed in this state.
+        @raise txrdma.error.QueueFull: the queue cannot hold all of them.
         """
 
     def postReceive(requests: Sequence[ReceiveRequest]) -> None:
-        """Append to the receive queue; errors as C{postSend}'s."""
+        """Append requests to the receive queue; raises as C{postSend} does."""
 
     def close() -> None:
-        """Destroy it: what is outstanding makes no completion. Twice is fine."""
+        """Destroy the queue pair: outstanding requests get no completion. Idempotent."""
 
 
 class IDirectLane(Interface):
@@ -333,48 +330,49 @@ class IReactorDevice(Interface):
 
 class ISharedReceiveQueue(Interface):
     """
-    Receives that the queue pairs of one domain take from as their messages come (IBA 10.2.9).
+    A receive queue shared by queue pairs of one domain (IBA 10.2.9).
 
-    A queue pair that takes from one refuses C{postReceive}. When such a queue pair goes to ERR, receives that
-    it has not begun to fill stay here, and C{QP_LAST_WQE_REACHED} tells that it takes no more.
+    Its queue pairs refuse C{postReceive}. When one goes to ERR, receives that it has not begun to fill
+    stay in the queue, and C{QP_LAST_WQE_REACHED} reports that it uses no more of them.
     """
 
-    maxReceive: int = Attribute("How many receives it holds: at least what was asked for.")
-    maxSegments: int = Attribute("Segments of each: at least what was asked for.")
+    maxReceive: int = Attribute("Actual maximum number of receives, at least the requested one.")
+    maxSegments: int = Attribute(
+        "Actual maximum number of segments of a receive, at least the requested one."
+    )
 
     def postReceive(requests: Sequence[ReceiveRequest]) -> None:
         """
-        Append to the queue, in order.
+        Append requests to the queue; if it raises, none is appended.
 
-        @raise txrdma.error.InvalidRequest: a request's form does not allow it.
-        @raise txrdma.error.QueueFull: there is no room for all of them.
-            Either way none was posted.
+        @raise txrdma.error.InvalidRequest: a request is invalid.
+        @raise txrdma.error.QueueFull: the queue cannot hold all of them.
         """
 
     def arm(limit: int) -> None:
         """
-        Raise one C{SRQ_LIMIT_REACHED} when fewer than C{limit} receives are left; 0 is never.
+        Raise one C{SRQ_LIMIT_REACHED} when fewer than C{limit} receives are left; 0 for never.
 
-        @raise txrdma.error.InvalidRequest: it is more than C{maxReceive}.
+        @raise txrdma.error.InvalidRequest: C{limit} exceeds C{maxReceive}.
         """
 
     def limit() -> int:
-        """What it is armed for; 0 when it is not."""
+        """Limit for which the queue is armed; 0 if it is not."""
 
     def close() -> None:
-        """Destroy it; queue pairs that still take from it go to ERR. Twice is fine."""
+        """Destroy the queue; queue pairs that still use it go to ERR. Idempotent."""
 
 
 class IVerbsDeviceStringParser(Interface):
     """A plugin that opens devices by name: C{"soft"}, C{"pyverbs:mlx5_0"}."""
 
-    prefix: str = Attribute("What stands before the first colon.")
+    prefix: str = Attribute("Text before the first colon.")
 
     def parseDevice(reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
         """
-        Open the device that the rest of the string names.
+        Open the device named by the arguments.
 
-        @raise ValueError: the string says something that has no meaning; names key and value.
+        @raise ValueError: the string is invalid; the message names key and value.
         """
 
     def available() -> Sequence[str]:
@@ -449,19 +447,19 @@ class IMADPort(Interface):
         """Read the addresses and the SM of the port again."""
 
     def close() -> None:
-        """Close the port. Closing twice does nothing."""
+        """Close the port. Idempotent."""
 
 
 class IMADPortStringParser(Interface):
     """A plugin that opens management ports by name: C{"umad:mlx5_0/1"}, C{"sim:fattree:128"}."""
 
-    prefix: str = Attribute("What stands before the first colon.")
+    prefix: str = Attribute("Text before the first colon.")
 
     def parsePort(reactor: object, *args: str, **kwargs: str) -> IMADPort:
         """
-        Open the port that the rest of the string names.
+        Open the port named by the arguments.
 
-        @raise ValueError: the string says something that has no meaning; names key and value.
+        @raise ValueError: the string is invalid; the message names key and value.
         """
 
     def available() -> Sequence[str]:
@@ -474,11 +472,11 @@ class IMADAgent(Interface):
 
     L{txrdma.mad.rpcs.RPCs} has the calls of all classes as methods, by their names in the specification. All
     return a Deferred that fires with the answer; it fails with L{txrdma.mad.errors.MADFailure} or another
-    L{RDMAError <txrdma.error.RDMAError>}. Cancelling it gives the call up.
+    L{RDMAError <txrdma.error.RDMAError>}. Cancelling it cancels the call.
     """
 
-    timeoutSeconds: float | None = Attribute("Seconds to wait for an answer; None to follow the path.")
-    retries: int = Attribute("How often a request without an answer is sent again.")
+    timeoutSeconds: float | None = Attribute("Seconds to wait for an answer; None to use the path's.")
+    retries: int = Attribute("Number of retransmissions of a request without an answer.")
 
     def call(
         rpc: str,
@@ -490,8 +488,8 @@ class IMADAgent(Interface):
         """
         Make the call of this name.
 
-        @param payload: an attribute; or its class, to send zeros.
-        @param path: leads to the peer that is asked; without one, SA calls go to the SA of the port's subnet.
+        @param payload: an attribute, or the class of one to send zeros.
+        @param path: path to the peer; without one, SA calls go to the SA of the port's subnet.
         """
 
     def SubnGet(
@@ -530,7 +528,7 @@ class IMADAgent(Interface):
         """Draw a transaction ID for L{send}, or for a call with a C{transactionID}."""
 
     def close() -> None:
-        """Give up all calls, and close the port. Closing twice does nothing."""
+        """Cancel all calls, and close the port. Idempotent."""
 
 
 class IMADHandler(Interface):
@@ -538,74 +536,74 @@ class IMADHandler(Interface):
 
     def handle(request: MADRequest) -> object:
         """
-        Answer one.
+        Answer a request.
 
-        @return: the payload to answer with, None for no answer, or a Deferred of one of these; or
-            C{NotImplemented}, at once, when the request is for another handler.
-        @raise txrdma.mad.errors.MADRefusal: says what status to answer with.
+        @return: the payload of the response, None for no response, or a Deferred of one of these; or
+            C{NotImplemented} (not a Deferred of it) if the request is for another handler.
+        @raise txrdma.mad.errors.MADRefusal: respond with its status.
         """
 
 
 class IPathResolver(Interface):
-    """Finds the way to a port."""
+    """Resolves names and addresses of ports to paths."""
 
     def resolve(target: object) -> Deferred[IBPath]:
         """
-        The path to what people call a port: a LID, a GID, a port GUID, a directed route, text of these.
+        Find a path to a LID, a GID, a port GUID, a directed route, or text of one of these.
 
-        @return: fires with the path; fails with C{ValueError} when the text means nothing, and with
-            L{txrdma.error.RDMAError} when no path is known.
+        @return: fires with the path; fails with C{ValueError} for invalid text, and with
+            L{txrdma.error.RDMAError} if no path is known.
         """
 
 
 class IPollable(Interface):
-    """Something that can be looked at without a system call."""
+    """A source of events that can be polled without a system call."""
 
     def poll() -> bool:
-        """Handle what is there; tell whether there was anything."""
+        """Process pending events; returns whether there were any."""
 
     def arm() -> None:
-        """From now on, wake the descriptor: nobody will look before it does."""
+        """Signal the descriptor for new events from now on: C{poll} is not called before it is readable."""
 
 
 class IReactorPolling(Interface):
-    """A reactor that looks at its completion queues for a while before it sleeps."""
+    """A reactor that busy-polls for a while before it sleeps."""
 
     def addPollable(pollable: IPollable) -> None:
         """
-        Look at it, until it is removed.
+        Poll C{pollable} until it is removed.
 
-        What has had nothing for long may be armed instead, and not be looked at any more: whose descriptor is
-        woken then is added once more.
+        A pollable without events may be armed instead of polled; it is added again when its descriptor becomes
+        readable.
         """
 
     def removePollable(pollable: IPollable) -> None:
-        """Don't look any more. Unknown ones are ignored."""
+        """Stop polling; does nothing for an unknown pollable."""
 
 
 class ISMCStatus(Interface):
-    """What became of one connection of an C{smc:} endpoint; every attribute is live."""
+    """Current status of one connection of an C{smc:} endpoint."""
 
-    mode: str = Attribute("'SMC-R' or 'TCP'; the kernel's stack has 'SMC-D', too.")
-    fallbackReason: Enum | None = Attribute("Why we fell back: a txrdma.smc.wire.clc.Diagnosis, or None.")
-    peerDiagnosis: Enum | int | None = Attribute("Why the peer declined, an int when unknown to us.")
-    version: int = Attribute("The version of SMC-R that the two ends speak, 1 or 2; 0 on TCP, or unknown.")
-    eid: str = Attribute("The enterprise ID by which the two ends speak version 2, '' elsewhere.")
-    device: str = Attribute("The RDMA device's name, '' on TCP.")
+    mode: str = Attribute("'SMC-R', 'TCP', or 'SMC-D' (the kernel's stack only).")
+    fallbackReason: Enum | None = Attribute("Reason of a fallback: a txrdma.smc.wire.clc.Diagnosis, or None.")
+    peerDiagnosis: Enum | int | None = Attribute("Diagnosis of the peer's Decline; an int if unknown.")
+    version: int = Attribute("Negotiated version of SMC-R, 1 or 2; 0 on TCP, or unknown.")
+    eid: str = Attribute("Negotiated enterprise ID of version 2, otherwise ''.")
+    device: str = Attribute("Name of the RDMA device, '' on TCP.")
     route: str = Attribute("'shared-memory', 'rocev2', 'verbs', or 'kernel' for its stack; '' on TCP.")
-    linkGroup: str = Attribute("The link group's name, the same for all its connections, '' on TCP.")
-    state: str = Attribute("The close state machine's state (RFC 7609, 4.8), 'TCP' on TCP.")
-    bytesSent: int = Attribute("Bytes the application wrote that left for the peer's buffer.")
-    bytesReceived: int = Attribute("Bytes handed to the application.")
+    linkGroup: str = Attribute("Name of the link group, '' on TCP.")
+    state: str = Attribute("State of the close state machine (RFC 7609, 4.8), 'TCP' on TCP.")
+    bytesSent: int = Attribute("Bytes written to the peer's buffer.")
+    bytesReceived: int = Attribute("Bytes delivered to the application.")
     writes: int = Attribute("RDMA writes posted.")
     messagesSent: int = Attribute("CDC messages sent.")
     messagesReceived: int = Attribute("CDC messages received.")
 
     def toDict() -> dict[str, object]:
-        """All of it, with cursors and buffer sizes, as JSON can carry it."""
+        """All attributes, cursors and buffer sizes, for JSON."""
 
 
 class ISMCTransport(ITransport):
-    """A stream transport of an C{smc:} endpoint, whether it runs SMC-R or fell back to TCP."""
+    """Stream transport of an C{smc:} endpoint, over SMC-R or after a fallback to TCP."""
 
-    smc: ISMCStatus = Attribute("What became of this connection.")
+    smc: ISMCStatus = Attribute("Status of this connection.")
