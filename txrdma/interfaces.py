@@ -573,7 +573,7 @@ class IReactorPolling(Interface):
         """
         Poll C{pollable} until it is removed.
 
-        A pollable without events may be armed instead of polled; it is added again when its descriptor becomes
+        A pollable without events may be armed instead; it is added again when its descriptor becomes
         readable.
         """
 
