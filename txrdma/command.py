@@ -31,7 +31,7 @@ class Options(BaseOptions):
     """The command line up to the command's name."""
 
     synopsis = "Usage: txrdma [options] command [command's options]"
-    longdesc = "RDMA on this host: its devices, its connections, and how fast they are."
+    longdesc = "Inspect and measure RDMA on this host and in InfiniBand fabrics."
     subCommands = [[each.name, None, each.makeOptions, each.summary] for each in COMMANDS]
 
     def getUsage(self, width: int | None = None) -> str:

@@ -32,35 +32,35 @@ class CommandOptions(BaseOptions):
 
     synopsis = "[options] HOST | --server [options]"
     longdesc = (
-        "Send messages to a host where txrdma btl-ping --server runs, and measure their round trips. Before "
-        "the first one a small packet and one of the full MTU are tried both ways; where one of these does "
-        "not pass, the command says which, and on which interface."
+        "Send messages to a host where txrdma btl-ping --server runs, and measure their round-trip "
+        "times. Before the first one, a small packet and one of the full MTU are tried in both "
+        "directions; if one of them is lost, the command reports which one, and the interface."
     )
     isCancelledByInterrupts = True
     optFlags = [
-        ["server", "S", "Answer those who ask, until Ctrl-C."],
+        ["server", "S", "Run as the server, until Ctrl-C."],
         ["json", "j", "Print the result as JSON."],
     ]
     optParameters = [
         ["port", "p", PORT, "The server's port.", int],
-        ["count", "c", 10, "How many pings.", int],
-        ["size", "s", 64, "Bytes of a ping.", int],
+        ["count", "c", 10, "Number of pings.", int],
+        ["size", "s", 64, "Length of a ping in bytes.", int],
         ["interval", "i", 0.1, "Seconds between two pings.", float],
         ["bind", "I", "", "Server: the IP address to listen at."],
-        ["device", None, None, "Such as soft:192.0.2.1; else the software device of the address."],
+        ["device", None, None, "RDMA device. [default: soft: at the address]"],
     ]
 
     def parseArgs(self, host: str = "", *rest: str) -> None:
         self["host"] = host
         if rest:
-            raise usage.UsageError("say one HOST")
+            raise usage.UsageError("expected one HOST")
 
     def postOptions(self) -> None:
         if bool(self["host"]) == bool(self["server"]):
-            raise usage.UsageError("say HOST, or --server")
+            raise usage.UsageError("expected HOST, or --server")
         for name, low, high in (("port", 0, 65535), ("count", 1, 1 << 40), ("size", 0, 1 << 26)):
             if not low <= self[name] <= high:
-                raise usage.UsageError(f"--{name} {self[name]}: say from {low} to {high}")
+                raise usage.UsageError(f"--{name} {self[name]}: expected {low} to {high}")
 
 
 @implementer(IMessageProtocolFactory)

@@ -21,10 +21,10 @@ class CommandOptions(WatchingOptions):
     """Options of C{txrdma btl-stats}: how often to look, and how long to wait."""
 
     longdesc = (
-        "Tell what the modules of the byte transfer layer have counted in this user's processes, for each "
-        "process and for all, by the names that Open MPI's usnic component gives its counters. With --watch "
-        "the first look tells all, and each later one what was counted in a second meanwhile; the maxima, "
-        "whose names begin with max_, only by how much they have grown."
+        "Show the counters of the byte transfer layer in this user's processes, for each process and in "
+        "total, by the names of Open MPI's usnic component. With --watch, the first report shows totals, "
+        "and each later one rates per second; for maxima, whose names begin with max_, it shows the "
+        "increase."
     )
 
 

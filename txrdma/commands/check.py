@@ -26,21 +26,21 @@ class CommandOptions(ThresholdOptions):
     """Options of C{txrdma check}: the fabric, and which of its counters to judge."""
 
     longdesc = (
-        "Look at a whole fabric: nodes that do not answer, links that are not active or have less width or "
-        "speed than both ends have enabled, MTUs that differ, LIDs and GUIDs that are missing or that two "
-        "have, subnet managers, counters of errors, forwarding tables that lead nowhere or in circles, "
-        "tables of P_Keys and virtual lanes that differ from the neighbour's, firmware that is older than "
-        "that of others. A line for each finding; the exit status is 0 when all is well, 1 when there are "
-        "findings, and 2 when the fabric could not be looked at. With --load and "
-        "no --device only the snapshot is looked at, and nobody is asked."
+        "Check a whole fabric: nodes that do not answer, links that are not active or have less width or "
+        "speed than both ends have enabled, different MTUs, missing or duplicate LIDs and GUIDs, subnet "
+        "managers, error counters, forwarding tables with dead ends or loops, P_Key and virtual lane "
+        "tables that differ from the neighbour's, firmware older than that of similar nodes. Prints a "
+        "line for each finding; the exit status is 0 without findings, 1 with findings, and 2 if the "
+        "fabric could not be checked. With --load and no --device only the snapshot is checked, and "
+        "nothing is sent."
     )
     optFlags = [
-        ["no-errors", None, "Don't ask for counters."],
-        ["no-tables", None, "Don't ask for forwarding tables, P_Keys, virtual lanes and firmware."],
-        ["quiet", "q", "Tell nothing when all is well."],
+        ["no-errors", None, "Do not read counters."],
+        ["no-tables", None, "Do not read forwarding tables, P_Keys, virtual lanes and firmware."],
+        ["quiet", "q", "Print nothing if there are no findings."],
     ]
     optParameters = [
-        ["topology", None, "", "File of the cables that are to be there, as ibnetdiscover prints them."],
+        ["topology", None, "", "File of the expected cables, in the format of ibnetdiscover."],
     ]
 
 

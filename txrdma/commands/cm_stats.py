@@ -30,10 +30,10 @@ class CommandOptions(WatchingOptions):
     """Options of C{txrdma cm-stats}: how often to look, and how long to wait."""
 
     longdesc = (
-        "Tell what messages the communication managers of this user's processes have sent and received, by "
-        "kind, for each process and for all: how many of them were sent again or came again, which were of "
-        "no connection, and what was dropped because a listener's backlog was full. With --watch the first "
-        "look tells all, and each later one what was counted in a second meanwhile."
+        "Count the messages that the communication managers of this user's processes have sent and "
+        "received, by kind, for each process and in total: retransmissions, duplicates, messages for "
+        "unknown connections, and requests dropped because a listener's backlog was full. With --watch, "
+        "the first report shows totals, and each later one rates per second."
     )
 
 

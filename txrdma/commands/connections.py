@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class CommandOptions(WatchingOptions):
     """Options of C{txrdma connections}: how often to look, and at how much."""
 
-    longdesc = "Tell the live connections of smc: endpoints in all processes of this user on this host."
-    optFlags = [["debug", "d", "Tokens, flags, and the ends of links, as smcss -d and -R show them."]]
+    longdesc = "List the live connections of smc: endpoints in all processes of this user on this host."
+    optFlags = [["debug", "d", "Also show tokens, flags and the ends of links, as smcss -d and -R do."]]
 
 
 def flat(answers: Sequence[Answer]) -> list[dict[str, Any]]:
@@ -62,9 +62,9 @@ def _details(entry: dict[str, Any]) -> list[str]:
         peers = f", peer's {entry['peerToken']:08x}" if "peerToken" in entry else ""
         parts.append(f"token {entry['token']:08x}{peers}")
     if "backlog" in entry:
-        parts.append(f"{size(entry['backlog'])} wait to be sent")
+        parts.append(f"{size(entry['backlog'])} unsent")
     if entry.get("blocks"):
-        parts.append(f"waited {entry['blocks']} times for room, {entry['blockedSeconds']:.3f} s")
+        parts.append(f"waited {entry['blocks']} times for buffer space, {entry['blockedSeconds']:.3f} s")
     for way, flags in entry.get("flags", {}).items():
         parts.append(f"flags {way}: {', '.join(flags) or 'none'}")
     if "link" in entry:
@@ -85,7 +85,7 @@ def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False
             continue
         if "mode" not in entry:
             process = lines(entry["pid"], " ".join(entry["command"][1:])[:40])
-            told = f"no answer: not asked for {entry['seconds']:.0f} s more"
+            told = f"no answer: not queried for {entry['seconds']:.0f} s more"
             table.add_row(*map(escape, (process, f"to {entry['peer']}", "TCP", told)))
             continue
         mode, reason, diagnosis = entry.get("mode"), entry.get("fallbackReason"), entry.get("peerDiagnosis")
@@ -97,8 +97,8 @@ def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False
                 if mode == "TCP"
                 else f"{mode} {entry.get('state')} {entry.get('shutdown', '')}".rstrip(),
                 entry.get("eid") and f"version {entry.get('version')} by {entry.get('eid')}",
-                reason and f"because of {reason}",
-                diagnosis and f"peer said {diagnosis}",
+                reason and f"reason: {reason}",
+                diagnosis and f"peer's diagnosis: {diagnosis}",
                 f"{entry.get('device')} {entry.get('route')}".strip(),
                 entry.get("linkGroup"),
             ),

@@ -45,11 +45,11 @@ class CommandOptions(options.CommandOptions):
 
     synopsis = "[options] [HEX... | FILE]"
     longdesc = (
-        "Explain a management datagram that is given in hexadecimal, on the command line, in a file or on "
-        "standard input, or all those in a capture (pcap or pcapng; of RoCE v1 or v2, InfiniBand or ERF). "
-        "Headers of umad, LRH, GRH, BTH and DETH in front are found, and said. Records of the "
-        "SA that come in several packets are told together, after the last of them. SMC is told "
-        "as a conversation, from CLC on TCP to LLC and CDC on RoCE; or one CLC message in hexadecimal."
+        "Decode management datagrams in hexadecimal, from the command line, a file or standard input, or "
+        "all those in a capture (pcap or pcapng; of RoCE v1 or v2, InfiniBand or ERF). Headers of umad, "
+        "LRH, GRH, BTH and DETH are recognised and shown. SA records split over several packets are "
+        "shown together, after the last of them. SMC is shown as a conversation, from CLC on TCP to LLC "
+        "and CDC on RoCE; or decode one CLC message in hexadecimal."
     )
     optFlags = [["json", None, "JSON instead of text."]]
     optParameters = [
@@ -57,7 +57,7 @@ class CommandOptions(options.CommandOptions):
             "level",
             "l",
             2,
-            "1 is a line, 2 shows the fields, 3 the bytes, too; of SMC, 2 shows CDC, and 3 RDMA writes.",
+            "1 for one line, 2 for fields, 3 for bytes, too; of SMC, 2 shows CDC, and 3 RDMA writes.",
             count,
         ]
     ]
@@ -80,7 +80,7 @@ async def run(reactor: object, options: CommandOptions) -> None:
     smc = Explanation()
     told = [(each, tables.records(each.inside.datagram)) for each in _found(options["arguments"], smc)]
     if not told and not smc.events:
-        raise InvalidRequest("there is no management datagram in it, and no SMC")
+        raise InvalidRequest("it contains neither management datagrams nor SMC")
     if options["json"]:
         datagrams = [_dict(each, records) for each, records in told]
         printJSON({"smc": smc.toDict(), "datagrams": datagrams} if smc.events else datagrams)

@@ -47,15 +47,15 @@ class CommandOptions(BaseOptions):
 
     synopsis = "[options]"
     longdesc = (
-        "Runs the fabric monitor on a simulated fat tree, reads its counters each second, and serves its "
-        "page, so that there is something to look at without hardware. Links flap, hosts die and hang, and a "
-        "cable rots. Ends with Ctrl-C; nothing is left."
+        "Run the fabric monitor on a simulated fat tree, reading its counters every second, and serve "
+        "its pages: a demonstration without hardware. Links flap, hosts fail and hang, and a cable "
+        "degrades. Ctrl-C ends it and leaves nothing behind."
     )
     isCancelledByInterrupts = True
-    optFlags = [["calm", None, "Traffic only: no faults."], ["verbose", "v", "Print the log of the monitor."]]
+    optFlags = [["calm", None, "Traffic without faults."], ["verbose", "v", "Print the log of the monitor."]]
     optParameters = [
         ["hosts", None, 128, "Number of hosts.", count],
-        ["seed", None, 1, "Number that the faults follow from.", count],
+        ["seed", None, 1, "Seed of the faults.", count],
         ["listen", "l", DEFAULT_LISTEN, "Server endpoint of the page."],
     ]
 

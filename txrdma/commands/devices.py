@@ -20,14 +20,14 @@ class CommandOptions(TableOptions):
 
     synopsis = "[options] [DEVICE | --for HOST]"
     longdesc = (
-        "Tell the RDMA devices that could be opened here, by the name to use in device=..., and those of the "
-        "kernel that could not, with the reason. DEVICE is such a name (soft:192.0.2.1, pyverbs:mlx5_0), or "
-        "what the kernel's device or one of its ports goes by: mlx5_0, mlx5_0/1, a GID, a GUID, a network "
-        "interface, a LID. With --for it tells which of them device=auto takes for connections to a host, "
-        "and why."
+        "List the RDMA devices that can be opened on this host, by their names for device=..., and the "
+        "kernel's devices that cannot, with the reason. DEVICE is such a name (soft:192.0.2.1, "
+        "pyverbs:mlx5_0), or another name of a kernel device or its port: mlx5_0, mlx5_0/1, a GID, a "
+        "GUID, a network interface, a LID. --for shows which device device=auto selects for connections "
+        "to a host, and why."
     )
-    optFlags = [["verbose", "v", "Everything that is known of each device and its ports."]]
-    optParameters = [["for", None, None, "A host, by name or address, to which connections would go."]]
+    optFlags = [["verbose", "v", "Show all attributes of each device and its ports."]]
+    optParameters = [["for", None, None, "Peer's name or address."]]
 
     def parseArgs(self, device: str | None = None) -> None:
         self["device"] = device

@@ -28,14 +28,14 @@ class CommandOptions(SweepOptions):
 
     synopsis = "[options] BEFORE [AFTER]"
     longdesc = (
-        "Tell what is different in two snapshots, that is files which discover has written (JSON, or text): "
-        "nodes, ports, links, states, rates and LIDs. Without AFTER the fabric is looked at now. The exit "
-        "status is 0 when nothing has changed, 1 when something has, and 2 when there is nothing to compare."
+        "Compare two snapshots written by discover (JSON or text): nodes, ports, links, states, rates "
+        "and LIDs. Without AFTER, the second one is the present fabric. The exit status is 0 if nothing "
+        "has changed, 1 if something has, and 2 if the comparison failed."
     )
 
     def parseArgs(self, before: str = "", after: str = "", *rest: str) -> None:
         if not before or rest:
-            raise usage.UsageError("say BEFORE and, unless that is the present, AFTER")
+            raise usage.UsageError("expected BEFORE and optionally AFTER")
         self["before"], self["after"] = before, after
 
 

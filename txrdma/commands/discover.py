@@ -58,12 +58,12 @@ class CommandOptions(SweepOptions):
     """Options of C{txrdma discover}: the sweep, and the format."""
 
     longdesc = (
-        "Tell all nodes, ports and links: as text like ibnetdiscover's, as JSON, as a graph for Graphviz "
-        "(dot) or drawn by it (svg), as Slurm's topology.conf (slurm), as a net file for simulators (net), "
-        "or as a node-name map (names). Text, JSON and net files can be loaded again. What could not be "
-        "found out is told on standard error, and then the exit status is 1."
+        "List all nodes, ports and links: as text like ibnetdiscover's, as JSON, as a graph for Graphviz "
+        "(dot) or drawn by it (svg), as Slurm's topology.conf (slurm), as a net file for simulators "
+        "(net), or as a node-name map (names). Text, JSON and net files can be loaded again. If "
+        "something could not be discovered, an error is printed and the exit status is 1."
     )
-    optFlags = [["chassis", "g", "In text, tell nodes of one chassis together, and first."]]
+    optFlags = [["chassis", "g", "In text, group nodes by chassis, chassis first."]]
     optParameters = [["format", "f", "text", "One of " + ", ".join(FORMATS) + "."]]
 
     def postOptions(self) -> None:
@@ -103,8 +103,8 @@ async def drawn(reactor: Any, graph: str) -> str:
     program = shutil.which("dot")
     if program is None:
         raise DeviceUnavailable(
-            "there is no dot here, which draws: install Graphviz (apt install graphviz, or "
-            "dnf install graphviz), or draw what --format dot tells elsewhere"
+            "--format svg needs Graphviz' dot: install it (apt or dnf install graphviz), or "
+            "use --format dot and draw its output elsewhere"
         )
     said: bytes
     complaint: bytes

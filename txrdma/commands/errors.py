@@ -31,10 +31,15 @@ from txrdma.fabric.nodenames import NodeNames
 class ThresholdOptions(SweepOptions):
     """Options of commands that judge error counters."""
 
-    optFlags = [["suppress-common", None, "Leave out what counts in healthy fabrics, too."]]
+    optFlags = [["suppress-common", None, "Ignore counters that grow in healthy fabrics, too."]]
     optParameters = [
-        ["thresholds", "T", "", "File of thresholds: lines as PortXmitDiscards=100. [default: the host's]"],
-        ["suppress", None, "", "Counters to leave out, with commas between."],
+        [
+            "thresholds",
+            "T",
+            "",
+            "File of thresholds: lines as PortXmitDiscards=100. [default: that of infiniband-diags]",
+        ],
+        ["suppress", None, "", "Counters to ignore, separated by commas."],
     ]
 
     def thresholds(self) -> Thresholds:
@@ -53,20 +58,19 @@ class CommandOptions(ThresholdOptions, PartOptions):
     """Options of C{txrdma errors}: which counters, of which nodes."""
 
     longdesc = (
-        "Ask all ports for their error counters, and tell those beyond their thresholds, as ibqueryerrors "
-        "does; a counter without a threshold may not have counted at all, but for PortXmitWait, which is "
-        "looked at only where it has one. The exit status is 1 when there are errors, or nodes that do not "
-        "answer. Of a TARGET, it and the nodes --hops links away or less are asked, and nobody else. "
-        f"{TARGET}."
+        "Read the error counters of all ports, and list those above their thresholds, as ibqueryerrors "
+        "does. Counters without a threshold are listed if they are not zero, except PortXmitWait. The "
+        "exit status is 1 if there are errors, or nodes that do not answer. With a TARGET, only the "
+        f"target and the nodes at most --hops links away are queried. {TARGET}."
     )
     optFlags = [
-        ["data", None, "The counters of data and packets, too, of ports with errors."],
-        ["counters", None, "The counters of data and packets alone, of all ports."],
-        ["details", None, "What the errors and discards were, of ports that know it."],
-        ["report-port", "r", "The link of each port that is told."],
-        ["clear", "k", "Set the error counters to zero after they were read, of all ports."],
-        ["clear-data", "K", "Set the counters of data and packets to zero after they were read."],
-        ["yes", "y", "Don't ask before counters are cleared."],
+        ["data", None, "Also show the data and packet counters of ports with errors."],
+        ["counters", None, "Show only the data and packet counters, of all ports."],
+        ["details", None, "Also show the kinds of errors and discards, if the port counts them."],
+        ["report-port", "r", "Also show the link of each listed port."],
+        ["clear", "k", "Clear the error counters of all ports after reading them."],
+        ["clear-data", "K", "Clear the data and packet counters after reading them."],
+        ["yes", "y", "Do not ask for confirmation before counters are cleared."],
         ["hosts", None, "Only channel adapters."],
         ["switches", None, "Only switches."],
         ["routers", None, "Only routers."],
@@ -121,7 +125,7 @@ async def counted(
         try:
             return await survey.run(fabric.nodes.values() if nodes is None else nodes)
         except CancelledError:
-            text = f"until then {survey.done} nodes had told their counters, of which nothing is told"
+            text = f"the counters of {survey.done} nodes were read before; they are not shown"
             print(f"interrupted: {text}", file=sys.stderr)
             raise
 

@@ -20,9 +20,9 @@ class CommandOptions(WatchingOptions):
     """Options of C{txrdma linkgroups}: how often to look, and how long to wait."""
 
     longdesc = (
-        "Tell the link groups of our own stack in all processes of this user on this host: role, version, "
-        "EID, peer, links with both their ends, connections, and how much of their buffers is in use. Groups "
-        "of the kernel's stack are shown by smcr linkgroup."
+        "List the link groups of txrdma's own SMC-R stack in all processes of this user on this host: "
+        "role, version, EID, peer, links with both ends, connections, and buffer usage. For groups of "
+        "the kernel's stack, use smcr linkgroup."
     )
 
 

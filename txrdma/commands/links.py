@@ -18,19 +18,22 @@ class CommandOptions(PartOptions):
     """Options of C{txrdma links}: the sweep, and which links to print."""
 
     longdesc = (
-        "Tell the links of a fabric, each once, with width, speed and states; what both of its ends support "
-        "and it does not have is told as what it could be. What could not be found out is told on standard "
-        "error, and then the exit status is 1. Of a TARGET, its links and those of the nodes --hops links "
-        "away or less are told, and nobody else is asked. "
-        f"{TARGET}."
+        "List the links of a fabric with width, speed and states, and what both ends support if that is "
+        "better. If something could not be discovered, an error is printed and the exit status is 1. "
+        "With a TARGET, only links of the target and of nodes at most --hops links away are queried and "
+        f"listed. {TARGET}."
     )
     optFlags = [
-        ["all", "a", "Every port of every node, those without a link, too; links are told twice."],
-        ["below", None, "Only links that could be better, or are not active."],
-        ["enabled", None, "Measure them by what both ends have enabled, not by what they support."],
+        [
+            "all",
+            "a",
+            "List every port of every node, including those without a link; each link appears twice.",
+        ],
+        ["below", None, "Only links below their capability, or not active."],
+        ["enabled", None, "Compare with what both ends have enabled, not with what they support."],
         ["down", None, "Only ports without a link."],
         ["switches", None, "Only links between switches."],
-        ["line", "l", "As iblinkinfo -l has it: every port of every node on a line."],
+        ["line", "l", "One line for every port of every node, as iblinkinfo -l."],
     ]
 
 

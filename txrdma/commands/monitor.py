@@ -28,18 +28,19 @@ class CommandOptions(FabricOptions):
     """Options of C{txrdma monitor}: how often to poll, and how much to show."""
 
     longdesc = (
-        "Watch a fabric until Ctrl-C: findings as they come and go, and the links with the most traffic. "
-        "It is twistd fabric-monitor without history, pages and alerts. With --json a line for each round."
+        "Watch a fabric until Ctrl-C: findings as they are raised and cleared, and the busiest links. It "
+        "is twistd fabric-monitor without history, pages and alerts. With --json, prints one line per "
+        "round."
     )
     optParameters = [
         ["interval", "i", 10.0, "Seconds between readings of the counters.", seconds],
         ["links", "n", 10, "Number of links to show.", count],
-        ["rounds", None, 0, "End after so many rounds. [default: by Ctrl-C]", count],
+        ["rounds", None, 0, "Number of rounds. [default: until Ctrl-C]", count],
     ]
 
     def postOptions(self) -> None:
         if not 0.1 <= self["interval"] <= 3600:
-            raise usage.UsageError(f"--interval {self['interval']:g}: say from 0.1 to 3600 seconds")
+            raise usage.UsageError(f"--interval {self['interval']:g}: expected 0.1 to 3600 seconds")
 
 
 def prepare(options: CommandOptions) -> None:

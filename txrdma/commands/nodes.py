@@ -29,10 +29,9 @@ class CommandOptions(PartOptions):
     """Options of C{txrdma nodes}: the sweep, and which types to print."""
 
     longdesc = (
-        "Tell the nodes of a fabric, each with its type, GUID, number of ports, LIDs and name. What could "
-        "not be found out is told on standard error, and then the exit status is 1. With a TARGET, it and "
-        "the nodes --hops links away or less are told, and nobody else is asked. "
-        f"{TARGET}."
+        "List the nodes of a fabric, each with its type, GUID, number of ports, LIDs and name. If "
+        "something could not be discovered, an error is printed and the exit status is 1. With a TARGET, "
+        f"only the target and the nodes at most --hops links away are queried and listed. {TARGET}."
     )
     optFlags = [
         ["hosts", None, "Only channel adapters."],

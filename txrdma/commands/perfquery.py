@@ -99,38 +99,38 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] [TARGET [PORTS]]"
     longdesc = (
-        "Show what ports have counted. PORTS are numbers, as 1,4-7, or all; without, it is the port of the "
-        "LID, and of a switch all of them together. --watch shows rates, of the extended counters where "
-        "there are and no --kind is said; counters that are full, or that were cleared, are "
-        "told; with --reset they are cleared after each look. --sample lets a port sample counters, by "
-        "their codes (IBA 16.1.3.3), as 1,2,5. " + TARGETS
+        "Show the counters of ports. PORTS are numbers, as 1,4-7, or all; the default is the port of the "
+        "LID, and for a switch the sum of all ports. --watch shows rates, of the extended counters if "
+        "the port has them and no --kind is given; it marks counters that are full or were cleared; with "
+        "--reset they are cleared after each reading. --sample starts sampling of counters, by their "
+        "codes (IBA 16.1.3.3), as 1,2,5. " + TARGETS
     )
     optFlags = [
-        ["extended", "x", "The counters of 64 bits (as --kind extended)."],
-        ["all-ports", "a", "All ports of the node, added."],
-        ["loop-ports", "l", "All ports of the node, or those given, one after the other."],
-        ["reset", "r", "Clear the counters when they are read."],
-        ["reset-only", "R", "Clear the counters, and don't show them."],
-        ["yes", "y", "Don't ask before counters are cleared."],
+        ["extended", "x", "64-bit counters (as --kind extended)."],
+        ["all-ports", "a", "Show the sum of all ports of the node."],
+        ["loop-ports", "l", "Show all ports of the node, or the given ones, separately."],
+        ["reset", "r", "Clear the counters after reading them."],
+        ["reset-only", "R", "Clear the counters without showing them."],
+        ["yes", "y", "Do not ask for confirmation before counters are cleared."],
     ]
     optParameters = [
-        ["kind", "k", None, "Which counters, as listed below. [default: counters]"],
-        ["mask", None, None, "CounterSelect of what to clear. [default: everything]", count],
-        ["watch", "w", None, "Show rates every so many seconds, until Ctrl-C.", timeOption],
-        ["count", "c", 0, "Stop --watch after so many times.", count],
-        ["sample", None, "", "Sample these counters, by their codes with commas between."],
-        ["interval", "i", 1 << 20, "Of --sample: for so many of the port's ticks.", count],
+        ["kind", "k", None, "Kind of counters, as listed below. [default: counters]"],
+        ["mask", None, None, "CounterSelect of the counters to clear. [default: all]", count],
+        ["watch", "w", None, "Show rates every N seconds, until Ctrl-C.", timeOption],
+        ["count", "c", 0, "Number of readings of --watch; 0 for no limit.", count],
+        ["sample", None, "", "Sample these counters: codes, separated by commas."],
+        ["interval", "i", 1 << 20, "--sample: length of the interval in ticks of the port.", count],
     ]
 
     appendix = (
-        "Kinds of counters, and the attributes that have them:",
+        "Kinds of counters and their attributes:",
         "",
         *columns(*((name, kind.__name__) for name, kind in KINDS.items())),
     )
 
     def parseArgs(self, target: str = "", ports: str = "", *rest: str) -> None:
         if rest:
-            raise usage.UsageError("say TARGET and PORTS; a mask for clearing is said by --mask")
+            raise usage.UsageError("expected TARGET and PORTS; for CounterSelect use --mask")
         self["target"] = target
         self["all-ports"] = self["all-ports"] or ports in ("all", str(ALL_PORTS))
         self["ports"] = [] if ports in ("all", str(ALL_PORTS)) else portNumbers(ports)
@@ -200,7 +200,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     with opened(reactor, options) as session:
         counted = await whose(session)
         if kind is PortCountersExtended and not counted.hasExtended:
-            raise InvalidRequest(f"{where(counted.path)} has no counters of 64 bits")
+            raise InvalidRequest(f"{where(counted.path)} has no 64-bit counters")
         if kind is pma.PortExtendedSpeedsCounters and await _correctsByReedSolomon(session, counted):
             kind = pma.PortExtendedSpeedsCountersRSFEC
         name = await session.nameAt(counted.path)
@@ -296,13 +296,13 @@ async def _sampled(session: Session, counted: CounterSource) -> Any:
     """
     Let one port sample, and wait for its results (IBA 16.1.3.2 to 16.1.3.4).
 
-    @raise InvalidRequest: the port cannot sample, or samples already.
+    @raise InvalidRequest: the port cannot sample, or is already sampling.
     """
     options, clock, rpcs = session.options, session.reactor, session.rpcs
     [port] = counted.ports[:1]
     control = await rpcs.PerformanceGet(pma.PortSamplesControl(portSelect=port), counted.path)
     if control.sampleStatus:
-        raise InvalidRequest(f"port {port} of {where(counted.path)} samples already")
+        raise InvalidRequest(f"port {port} of {where(counted.path)} is already sampling")
     codes = tuple(options["sampled"]) + (0,) * (_MOST_SAMPLED - len(options["sampled"]))
     tag = (control.tag + 1) & 0xFFFF
     wanted = pma.PortSamplesControl(
@@ -318,11 +318,13 @@ async def _sampled(session: Session, counted: CounterSource) -> Any:
     while True:
         told = await rpcs.PerformanceGet(pma.PortSamplesResult, counted.path)
         if told.tag != tag:
-            raise InvalidRequest(f"somebody else lets {where(counted.path)} sample (tag {told.tag:#06x})")
+            raise InvalidRequest(
+                f"another client is using the sampling of {where(counted.path)} (tag {told.tag:#06x})"
+            )
         if not told.sampleStatus:
             return told
         if clock.seconds() > until:
-            raise InvalidRequest(f"{where(counted.path)} still samples; see --kind result")
+            raise InvalidRequest(f"{where(counted.path)} is still sampling; see --kind result")
         await deferLater(clock, _SAMPLE_POLL_SECONDS)
 
 

@@ -25,27 +25,29 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] TARGET"
     longdesc = (
-        "Ask a host whether it is there, by the vendor class of infiniband-diags' ibping, whose servers and "
-        "clients are understood. " + TARGETS + " The other end is txrdma ping --server, or ibping -S; in "
-        "ibsim that needs a port as ibsim:NODE:sm=yes. The exit status is 1 when an answer is missing."
+        "Check whether a host answers datagrams of the vendor class of infiniband-diags' ibping; "
+        "interoperates with its servers and clients. "
+        + TARGETS
+        + " The other end is txrdma ping --server, or ibping -S; in ibsim that needs a port as "
+        "ibsim:NODE:sm=yes. The exit status is 1 if an answer is missing."
     )
     optFlags = [
-        ["server", "S", "Answer those who ask, until Ctrl-C."],
-        ["flood", "f", "Ask again as soon as there is an answer."],
+        ["server", "S", "Run as the server, until Ctrl-C."],
+        ["flood", "f", "Send the next request as soon as an answer arrives."],
     ]
     optParameters = [
-        ["count", "c", 0, "How often to ask. [default: until Ctrl-C]", count],
-        ["interval", "i", 1.0, "Seconds between two questions.", seconds],
+        ["count", "c", 0, "Number of requests. [default: until Ctrl-C]", count],
+        ["interval", "i", 1.0, "Seconds between requests.", seconds],
     ]
 
     def parseArgs(self, target: str = "", *rest: str) -> None:
         self["target"] = target
         if rest:
-            raise usage.UsageError("say one TARGET")
+            raise usage.UsageError("expected one TARGET")
 
     def postOptions(self) -> None:
         if bool(self["target"]) == bool(self["server"]):
-            raise usage.UsageError("say TARGET, or --server")
+            raise usage.UsageError("expected TARGET, or --server")
 
 
 @dataclass(slots=True)

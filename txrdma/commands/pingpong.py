@@ -59,7 +59,7 @@ def _choices(kinds: type[_E], text: str) -> Sequence[_E]:
     words = known if text == "all" else text.split(",")
     for word in words:
         if word not in known:
-            raise ValueError(f"{word!r} is none of {', '.join(known)}, all")
+            raise ValueError(f"{word!r} is not one of {', '.join(known)}, all")
     return tuple(kinds(word) for word in words)
 
 
@@ -76,47 +76,60 @@ class CommandOptions(TableOptions):
 
     synopsis = "[options] [HOST]"
     longdesc = (
-        "Measure latency and bandwidth between two ends, over any RDMA device. Without HOST this is the "
-        "server: it waits for clients, which say what is measured. HOST is a name, an address, or a client "
-        "endpoint string such as tcp:192.0.2.1:18516. Ctrl-C ends a client with what was measured so far."
+        "Measure latency and bandwidth between two hosts, over any RDMA device. Without HOST, run as the "
+        "server: it waits for clients, which choose the tests. HOST is a name, an address, or a client "
+        "endpoint string such as tcp:192.0.2.1:18516. Ctrl-C ends a client and prints the results so "
+        "far."
     )
     optFlags = [
-        ["local", "L", "Measure between two processes of this host; no server is needed."],
+        ["local", "L", "Measure between two processes on this host; needs no server."],
         ["all", "a", "All sizes from 2 bytes to 8 MiB, in powers of two."],
-        ["check", "c", "Verify the contents of messages; this takes time itself."],
-        ["events", "e", "Sleep until the device wakes us, instead of looking for completions."],
-        ["histogram", None, "Show how latencies are distributed, too."],
-        ["once", None, "End the server after its first client."],
-        ["compatible", None, "Speak as ibv_rc_pingpong does, or, with --test ud, as ibv_ud_pingpong."],
+        ["check", "c", "Verify the contents of messages, which adds time."],
+        ["events", "e", "Wait for completion events instead of polling."],
+        ["histogram", None, "Also show the distribution of latencies."],
+        ["once", None, "Server: exit after the first client."],
+        ["compatible", None, "Interoperate with ibv_rc_pingpong or, with --test ud, ibv_ud_pingpong."],
     ]
     optParameters = [
         [
             "device",
             "d",
             None,
-            "Such as soft:192.0.2.1 or pyverbs:mlx5_0; else soft, where the connection is.",
+            "RDMA device, such as pyverbs:mlx5_0. [default: soft: at the connection's address]",
         ],
-        ["port", "p", 1, "The device's port.", int],
+        ["port", "p", 1, "Port number of the device.", int],
         [
             "gid-index",
             "g",
             None,
-            "Index of the port's GID; else an IPv4 address's, if there is one.",
+            "Index of the port's GID. [default: of an IPv4 address, if any]",
             int,
         ],
         ["listen", "l", None, f"Server: a TCP port ({PORT}), or an endpoint string.", str],
-        ["max-size", None, 64 << 20, "Server: the longest message of a client.", sizeFrom],
-        ["test", "t", None, "One or more of send, write, read, atomic, ud, or all; else send.", _transfers],
-        ["measure", "m", None, "latency, bandwidth, bidirectional, or all; else the first two.", _measures],
-        ["size", "s", None, "Bytes of a message: 64, 4K, or several: 64,4K,1M.", sizesFrom],
-        ["iterations", "n", None, "Messages of a test; else as many as --seconds allow.", int],
-        ["seconds", None, 0.5, "How long a test takes.", float],
-        ["warmup", None, 10, "Messages before those that count.", int],
-        ["depth", None, 64, "Requests outstanding at a time, for bandwidth.", int],
-        ["mtu", None, 0, "Bytes of a packet's payload; else as many as both ports take.", int],
+        ["max-size", None, 64 << 20, "Server: maximum message length.", sizeFrom],
+        [
+            "test",
+            "t",
+            None,
+            "One or more of send, write, read, atomic, ud, or all. [default: send]",
+            _transfers,
+        ],
+        [
+            "measure",
+            "m",
+            None,
+            "latency, bandwidth, bidirectional, or all. [default: latency,bandwidth]",
+            _measures,
+        ],
+        ["size", "s", None, "Message lengths in bytes: 64, 4K, or several: 64,4K,1M.", sizesFrom],
+        ["iterations", "n", None, "Messages per test. [default: as many as --seconds allow]", int],
+        ["seconds", None, 0.5, "Duration of a test.", float],
+        ["warmup", None, 10, "Unmeasured messages before each test.", int],
+        ["depth", None, 64, "Number of outstanding requests, for bandwidth.", int],
+        ["mtu", None, 0, "Path MTU in bytes; 0 for the maximum of both ports.", int],
         ["inline", None, 0, "Send messages up to this length inline.", sizeFrom],
-        ["qp-timeout", None, ACK_TIMEOUT, "Wait 4.096 us, doubled so often, before sending again.", int],
-        ["csv", None, None, "Write the results as CSV to this file, too; - is the standard output.", str],
+        ["qp-timeout", None, ACK_TIMEOUT, "Local ACK timeout: 4.096 us * 2^N.", int],
+        ["csv", None, None, "Also write the results as CSV to this file; - for standard output.", str],
     ]
 
     def parseArgs(self, host: str | None = None) -> None:
@@ -134,13 +147,13 @@ class CommandOptions(TableOptions):
             ("max-size", 1, LARGEST),
         ):
             if self[name] is not None and not low <= self[name] <= high:
-                raise usage.UsageError(f"--{name} {self[name]:g}: say from {low} to {high}")
+                raise usage.UsageError(f"--{name} {self[name]:g}: expected {low} to {high}")
         if self["mtu"] not in (0, 256, 512, 1024, 2048, 4096):
-            raise usage.UsageError(f"--mtu {self['mtu']} is none of 256, 512, 1024, 2048, 4096")
+            raise usage.UsageError(f"--mtu {self['mtu']}: expected 256, 512, 1024, 2048 or 4096")
         if self["size"] and not all(0 < size <= LARGEST for size in self["size"]):
-            raise usage.UsageError(f"--size: say from 1 to {LARGEST} bytes")
+            raise usage.UsageError(f"--size: expected 1 to {LARGEST} bytes")
         if self["size"] and self["all"]:
-            raise usage.UsageError("either --size or --all")
+            raise usage.UsageError("--size and --all exclude each other")
         if self["host"] and (self["local"] or self["listen"]):
             raise usage.UsageError(f"{self['host']} is the server, so there is no --local and no --listen")
         if self["local"] and (self["listen"] or self["compatible"]):

@@ -27,21 +27,24 @@ class CommandOptions(commandOptions.CommandOptions):
 
     synopsis = "[options] [show | add NETWORK MEMBER ... | remove NETWORK [MEMBER ...]]"
     longdesc = (
-        "A physical network has a name (its PNET ID), network interfaces, and RDMA ports by which their "
-        "connections can go: txrdma pnet add NET1 eth0 mlx5_0/1. An interface in no network goes with "
-        "the ports that are on it. show tells the table of the file, then the kernel's (as smc_pnet has it) "
-        "which counts where the file says nothing; and what comes of them for each interface. A member of "
-        "NETWORK is an interface, or a port as DEVICE/PORT; remove without members removes the network."
+        "A physical network has a name (its PNET ID), network interfaces, and RDMA ports for their "
+        "connections: txrdma pnet add NET1 eth0 mlx5_0/1. An interface in no network uses the RDMA ports "
+        "of the same hardware. show prints the table of the file, the kernel's table (as smc_pnet does), "
+        "which applies where the file has no entry, and the resulting ports of each interface. A member "
+        "of NETWORK is an interface, or a port as DEVICE/PORT; remove without members removes the "
+        "network."
     )
     optFlags = [["json", None, "JSON instead of lines."]]
-    optParameters = [["file", "f", None, "The table; else TXRDMA_PNET, or /etc/txrdma/pnet.conf."]]
+    optParameters = [
+        ["file", "f", None, "Path of the table. [default: $TXRDMA_PNET or /etc/txrdma/pnet.conf]"]
+    ]
 
     def parseArgs(self, action: str = _SHOW, *rest: str) -> None:
         if action not in _COUNTS:
-            raise usage.UsageError("say show, add or remove")
+            raise usage.UsageError("expected show, add or remove")
         fewest, most = _COUNTS[action]
         if not fewest <= len(rest) <= most:
-            raise usage.UsageError(f"{action}: say {self.synopsis.removeprefix('[options] ')}")
+            raise usage.UsageError(f"{action}: expected {self.synopsis.removeprefix('[options] ')}")
         self["action"] = action
         self["network"], self["members"] = (rest[0], rest[1:]) if rest else ("", ())
 

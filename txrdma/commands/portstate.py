@@ -44,39 +44,39 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] TARGET PORTS [query | OPERATION [VALUE] ...]"
     longdesc = (
-        "Show the state of a port, and what is at the other end of its link; or change it, by one or several "
-        "operations, as in 0,1,3 1 lid 7 arm. PORTS are numbers, as 1,4-7. A port that our own way there "
-        "leads through is not brought down without --force. --everywhere means all linked ports of the "
-        "fabric, instead of TARGET PORTS: links are brought down from the farthest to the nearest, so that "
-        "down makes all of them INIT. The exit status is 1 when something could not be done. " + TARGETS
+        "Show the state of a port and of the other end of its link, or change it by one or several "
+        "operations, as in 0,1,3 1 lid 7 arm. PORTS are numbers, as 1,4-7. A port on the path to the "
+        "target is not brought down without --force. --everywhere means all linked ports of the fabric, "
+        "instead of TARGET PORTS: links are brought down from the farthest to the nearest, so that down "
+        "makes all of them INIT. The exit status is 1 if an operation failed. " + TARGETS
     )
     appendix = (
         "Operations:",
         "",
         *columns(
-            ("query", "Show it, which is done without an operation, too."),
-            ("enable, disable", "Let the link come up, or take it down for good."),
-            ("on, off", "The same; on leaves a port alone that is not disabled."),
-            ("reset", "Disable, then enable it."),
-            ("down, arm, active", "The states of the link; after down it trains again."),
-            ("speed VALUE", "What it may use from the next training on: SDR,DDR,QDR; all is what it can."),
-            ("espeed VALUE", "The same: FDR,EDR,HDR,NDR; all, none."),
-            ("espeed2 VALUE", "The same: XDR; all."),
-            ("fdr10 on|off", "The same, of Mellanox' FDR10."),
-            ("width VALUE", "The same: 1x,2x,4x,8x,12x; all."),
-            ("vls VALUE", "Virtual lanes in use: VL0, VL0-1, VL0-3, VL0-7, VL0-14, or 1 to 5."),
-            ("mtu VALUE", "What the other end takes: 256 to 4096, or 1 to 5."),
+            ("query", "Show the state; the default."),
+            ("enable, disable", "Let the link come up, or take it down permanently."),
+            ("on, off", "As enable and disable; on does nothing if the port is not disabled."),
+            ("reset", "Disable, then enable the port."),
+            ("down, arm, active", "Set the state of the link; after down it is trained again."),
+            ("speed VALUE", "Enabled speeds from the next training on: SDR,DDR,QDR; all for all supported."),
+            ("espeed VALUE", "Enabled extended speeds: FDR,EDR,HDR,NDR; all, none."),
+            ("espeed2 VALUE", "Enabled extended speeds 2: XDR; all."),
+            ("fdr10 on|off", "Enable or disable Mellanox's FDR10."),
+            ("width VALUE", "Enabled widths: 1x,2x,4x,8x,12x; all."),
+            ("vls VALUE", "Operational virtual lanes: VL0, VL0-1, VL0-3, VL0-7, VL0-14, or 1 to 5."),
+            ("mtu VALUE", "Neighbor MTU: 256 to 4096, or 1 to 5."),
             (
                 "lid, smlid, lmc VALUE",
-                "Of ports with a LID: it, the manager's, and its free bits.",
+                "LID, LID of the subnet manager, and LMC (ports with a LID).",
             ),
-            ("mkey VALUE", "Of these: the M_Key; x asks for it, so that it stands in no history."),
-            ("mkeylease, mkeyprot VALUE", "Of these: how long it is held, in seconds, and what it protects."),
+            ("mkey VALUE", "M_Key; x prompts for it, to keep it out of the shell's history."),
+            ("mkeylease, mkeyprot VALUE", "M_Key lease period in seconds, and M_Key protection bits."),
         ),
     )
     optFlags = [
-        ["yes", "y", "Don't ask before ports are changed."],
-        ["force", "f", "Bring down even what our own way leads through."],
+        ["yes", "y", "Do not ask for confirmation before ports are changed."],
+        ["force", "f", "Bring down even ports on the path to the target."],
         ["everywhere", None, "All linked ports of the fabric, instead of TARGET PORTS."],
     ]
 
@@ -88,17 +88,17 @@ class CommandOptions(FabricOptions):
         self["target"], self["ports"] = "", []
         if not self["everywhere"]:
             if len(arguments) < 2:
-                raise usage.UsageError("say TARGET and PORT, as 9 1")
+                raise usage.UsageError("expected TARGET and PORT, as 9 1")
             self["target"], ports, *arguments = arguments
             self["ports"] = portNumbers(ports)
             if not self["ports"] or max(self["ports"]) > 254:
-                raise usage.UsageError(f"PORTS {ports!r}: say their numbers, from 0 to 254")
+                raise usage.UsageError(f"PORTS {ports!r}: expected numbers from 0 to 254")
         changes = parsed(arguments or ["query"])
         isQuery = any(change.operation == "query" for change in changes)
         if isQuery and (len(changes) > 1 or self["everywhere"]):
-            raise usage.UsageError(f"query stands alone; there are {', '.join(OPERATIONS)}")
+            raise usage.UsageError(f"query excludes other operations; operations: {', '.join(OPERATIONS)}")
         if self["everywhere"] and any(change.isOfEnd for change in changes):
-            raise usage.UsageError("--everywhere: not every port has a LID or an M_Key")
+            raise usage.UsageError("--everywhere: not possible for LIDs and M_Keys")
         self["changes"] = [] if isQuery else changes
 
 
@@ -129,17 +129,16 @@ async def _ofOne(session: Session) -> list[dict[str, Any]]:
             raise InvalidRequest(f"{where(path)} has {node.numPorts} ports, and no port {port}")
         ofEnd = [change for change in changes if change.isOfEnd]
         if port and node.nodeType is NodeType.SWITCH and ofEnd:
-            raise InvalidRequest(f"{ofEnd[0]}: of a switch only port 0 has that, not port {port}")
+            raise InvalidRequest(f"{ofEnd[0]}: on a switch this is possible only for port 0, not port {port}")
     own = [port for port in options["ports"] if port == node.localPortNum and _cuts(changes)]
     if own and not options["force"]:
         raise InvalidRequest(
-            f"port {own[0]} of {where(path)} is where our own way leads through, and it would be down; "
-            "say --force to do that"
+            f"port {own[0]} of {where(path)} is on the path to it and would go down; use --force to do this"
         )
     ports = [port for port in options["ports"] if port not in own] + own
     if changes:
         said = ", ".join(map(str, changes))
-        cut = ", which cuts our own way" if own else ""
+        cut = ", which interrupts the path to it" if own else ""
         numbers = ",".join(map(str, options["ports"]))
         confirmed(f"{said} port {numbers} of {where(path)}{cut}", options["yes"])
     told = []

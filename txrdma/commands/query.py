@@ -33,31 +33,29 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] RPC ATTRIBUTE [TARGET] [FIELD=VALUE...]"
     longdesc = (
-        "Make any call by its name in the specification, as SubnGet PortInfo 3 --modifier 1, and show the "
-        "answer. Fields are named as --json shows them; inner ones with a dot. Of records of the "
-        "SA they are the components that are asked for; of several values in one, name[3] is one "
-        "of them. ATTRIBUTE may be a number, as 0xff90: then the answer is shown in hexadecimal. "
-        + TARGETS
-        + " Calls of the SA go to it."
+        "Make any call by its name in the specification, as SubnGet PortInfo 3 --modifier 1, and show "
+        "the answer. Fields are named as --json shows them; those of nested structures with a dot, and "
+        "elements of arrays as name[3]. For SA records, the fields select records. ATTRIBUTE may be a "
+        "number, as 0xff90: then the answer is shown in hexadecimal. " + TARGETS + " SA calls go to the SA."
     )
     optFlags = [
-        ["change", None, "Of a Set: get the attribute first, and change only the fields that are given."],
-        ["yes", "y", "Don't ask before something is changed."],
+        ["change", None, "For a Set: get the attribute first, and change only the given fields."],
+        ["yes", "y", "Do not ask for confirmation before a change."],
     ]
     optParameters = [
         ["modifier", "m", 0, "Attribute modifier.", count],
-        ["smkey", None, 0, "SM_Key, of calls of the SA.", count],
-        ["bkey", None, 0, "B_Key, of BM calls.", count],
-        ["cckey", None, 0, "CC_Key, of CongMgt calls.", count],
-        ["class", None, None, "Of Vend calls with a number: the vendor's class, as 0x0a.", count],
-        ["oui", None, 0, "Of these the vendor, where the class is 0x30 or higher.", count],
+        ["smkey", None, 0, "SM_Key for SA calls.", count],
+        ["bkey", None, 0, "B_Key for BM calls.", count],
+        ["cckey", None, 0, "CC_Key for CongMgt calls.", count],
+        ["class", None, None, "Management class of Vend calls, as 0x0a.", count],
+        ["oui", None, 0, "OUI of Vend calls with a class from 0x30 on.", count],
     ]
 
     def parseArgs(self, rpc: str = "", attribute: str = "", *rest: str) -> None:
         if not attribute:
             from twisted.python.usage import UsageError
 
-            raise UsageError("say RPC and ATTRIBUTE, as SubnGet NodeInfo")
+            raise UsageError("expected RPC and ATTRIBUTE, as SubnGet NodeInfo")
         self["rpc"], self["attribute"] = rpc, attribute
         isTarget = bool(rest) and "=" not in rest[0]
         self["target"] = rest[0] if isTarget else ""
@@ -90,7 +88,7 @@ def _kind(options: CommandOptions, rpc: RPC) -> type[Attribute]:
     except ValueError:
         return attributeNamed(text, rpc)
     if not 0 <= number <= 0xFFFF:
-        raise InvalidRequest(f"attribute {text}: numbers are from 0 to 0xffff")
+        raise InvalidRequest(f"attribute {text}: expected a number from 0 to 0xffff")
     if options["class"] is None:
         return rawAttribute(rpc, number)
     if rpc.managementClass is not ManagementClass.VENDOR_09:
@@ -117,7 +115,7 @@ async def _payload(session: Session, rpc: RPC, kind: type[Attribute], path: IBPa
     if options["change"]:
         getting = rpc.name.removesuffix("Set") + "Get"
         if rpc.method is not Method.SET or getting not in kind.rpcs:
-            raise InvalidRequest(f"--change: there is nothing to get before {rpc.name} {kind.__name__}")
+            raise InvalidRequest(f"--change: it is not possible with {rpc.name} {kind.__name__}")
         base = forSetting(await session.rpcs.call(getting, kind, path, options["modifier"]))
     return assigned(kind, fields, base)
 

@@ -31,19 +31,19 @@ class CommandOptions(BaseOptions):
 
     synopsis = "[options] HOST PORT | SERVICE"
     longdesc = (
-        "Explain what rdma:HOST:PORT means: the host's addresses, the service id, the device and the path of "
-        "packets, and how long a connection takes to fail where nobody answers. Or explain a service id, "
-        "decimal or with 0x before it. Nothing is sent without --ask."
+        "Explain rdma:HOST:PORT: the host's addresses, the service ID, the device and the path of "
+        "packets, and the time after which a connection to a silent host fails. Or explain a service ID, "
+        "decimal or hexadecimal (0x). Sends nothing without --ask."
     )
     isCancelledByInterrupts = True
     optFlags = [
         ["json", None, "JSON instead of lines."],
-        ["udp", "u", "The port is one of RDMA CM's UDP port space: of a service of datagrams."],
-        ["ask", None, "With --udp: ask the host for the service's queue pair, by a SIDR_REQ."],
+        ["udp", "u", "The port belongs to RDMA CM's UDP port space, for datagrams."],
+        ["ask", None, "With --udp: query the service's queue pair by a SIDR_REQ."],
     ]
     optParameters = [
         ["bind", "I", None, "The IP address to connect from."],
-        ["device", None, None, "Such as soft:192.0.2.1; else the software device of the address."],
+        ["device", None, None, "RDMA device. [default: soft: at the address]"],
     ]
 
     def parseArgs(self, what: str = "", port: str = "") -> None:

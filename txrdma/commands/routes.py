@@ -70,7 +70,7 @@ def span(text: str) -> range:
     first, sign, last = text.partition("-")
     low, high = int(first, 0), int(last if sign else first, 0)
     if not 0 <= low <= high <= 0xFFFF:
-        raise ValueError("say one LID, or two with a dash between, the lower one first")
+        raise ValueError("expected a LID, or a range as 3-9")
     return range(low, high + 1)
 
 
@@ -79,36 +79,36 @@ class CommandOptions(SweepOptions):
 
     synopsis = "[options] [SWITCH]"
     longdesc = (
-        "Tell where switches send packets, as ibroute and dump_fts do: for each LID the port, and who has "
-        "the LID. Without SWITCH, which is a TARGET, the tables of all switches are told. --over tells which "
-        "hosts are reached over a link of SWITCH's, in both directions; --balance how many LIDs each switch "
-        "sends by its ports to others. " + TARGETS
+        "Show the forwarding tables of switches, as ibroute and dump_fts do: for each LID the output "
+        "port and the destination. Without SWITCH, which is a TARGET, the tables of all switches are "
+        "shown. --over lists the hosts reached over a link of SWITCH, in both directions; --balance "
+        "shows the number of LIDs that each switch forwards by each port to other switches. " + TARGETS
     )
     optFlags = [
-        ["multicast", "M", "The tables for multicast instead: for each multicast LID its ports."],
-        ["no-destinations", "n", "Don't find out who has the LIDs."],
-        ["all", "a", "LIDs without a port, too."],
-        ["balance", None, "How evenly the links between switches are used."],
+        ["multicast", "M", "Show multicast tables: the ports of each multicast LID."],
+        ["no-destinations", "n", "Do not look up the owners of the LIDs."],
+        ["all", "a", "Include LIDs without a port."],
+        ["balance", None, "Show how evenly the links between switches are used."],
     ]
     optParameters = [
         ["lids", "l", None, "Only these LIDs: 7, or 3-9.", span],
-        ["port", "p", None, "Only what leaves by this port.", count],
-        ["over", None, None, "Who is reached over the link of this port of SWITCH's.", count],
+        ["port", "p", None, "Only routes by this port.", count],
+        ["over", None, None, "List the hosts reached over the link at this port of SWITCH.", count],
     ]
 
     def parseArgs(self, switch: str = "", *rest: str) -> None:
         if rest:
-            raise usage.UsageError("say one SWITCH, or none for all")
+            raise usage.UsageError("expected at most one SWITCH")
         self["switch"] = switch
 
     def postOptions(self) -> None:
         super().postOptions()
         if self["over"] is not None and not self["switch"]:
-            raise usage.UsageError("--over: say SWITCH, too")
+            raise usage.UsageError("--over needs SWITCH")
         if self["balance"] and self["switch"]:
-            raise usage.UsageError("--balance is about all switches: say no SWITCH")
+            raise usage.UsageError("--balance excludes SWITCH")
         if (self["balance"] or self["over"] is not None) and self["multicast"]:
-            raise usage.UsageError("--over and --balance are about unicast")
+            raise usage.UsageError("--over and --balance exclude --multicast")
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
@@ -187,7 +187,7 @@ async def _oneOf(session: Session, target: str) -> Tables:
     info = await session.rpcs.SubnGet(NodeInfo, path)
     description = (await session.rpcs.SubnGet(NodeDescription, path)).text
     if info.nodeType is not NodeType.SWITCH:
-        raise InvalidRequest(f"{target} is {description or info.nodeGUID}, which is no switch")
+        raise InvalidRequest(f"{target} is {description or info.nodeGUID}, which is not a switch")
     lid = (await session.rpcs.SubnGet(PortInfo, path, 0)).lid
     return Tables(path, info, session.names.name(info.nodeGUID, description), lid)
 
@@ -288,7 +288,7 @@ def linearText(
     """
     Lines of a linear forwarding table, as ibroute prints it.
 
-    @param isAll: LIDs without a port, too.
+    @param isAll: Include LIDs without a port.
     """
     top = max(0, len(tables.linear) - 1)
     low, high = (chosen[0], min(chosen[-1], top)) if chosen else (0, top)

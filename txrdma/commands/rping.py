@@ -28,30 +28,30 @@ class CommandOptions(BaseOptions):
 
     synopsis = "-s [options] | -c -a ADDRESS [options]"
     longdesc = (
-        "Connect by the RDMA connection manager, and have pings read and written back: a server and a "
-        "client, each with the other or with librdmacm's rping. Options are those of rping."
+        "Connect by the RDMA connection manager, and exchange pings by RDMA reads and writes. Client and "
+        "server each interoperate with librdmacm's rping, and have its options."
     )
     isCancelledByInterrupts = True
     optFlags = [
-        ["server", "s", "Be the server."],
-        ["client", "c", "Be the client."],
+        ["server", "s", "Run as the server."],
+        ["client", "c", "Run as the client."],
         ["verbose", "v", "Show each ping."],
-        ["validate", "V", "Client: compare what comes back, and give up where it differs."],
-        ["debug", "d", "Tell of connections and their ends."],
-        ["persistent", "P", "Server: serve clients until Ctrl-C, as many at once as there are."],
+        ["validate", "V", "Client: verify the returned data, and stop at the first difference."],
+        ["debug", "d", "Print connection events."],
+        ["persistent", "P", "Server: serve concurrent clients until Ctrl-C."],
     ]
     optParameters = [
         [
             "address",
             "a",
             None,
-            "Server: listen at this IP address, else 127.0.0.1. Client: the server's address or name.",
+            "Server: IP address to listen at. [default: 127.0.0.1] Client: the server's address or name.",
         ],
         ["bind", "I", None, "Client: the IP address to connect from."],
         ["port", "p", PORT, "The server's port.", int],
-        ["count", "C", 0, "Client: pings; 0 is without end.", int],
-        ["size", "S", 64, "Client: bytes of a ping.", int],
-        ["device", None, None, "Such as soft:192.0.2.1; else the software device of the address."],
+        ["count", "C", 0, "Client: number of pings; 0 for no limit.", int],
+        ["size", "S", 64, "Client: length of a ping in bytes.", int],
+        ["device", None, None, "RDMA device. [default: soft: at the address]"],
     ]
 
     def postOptions(self) -> None:
@@ -61,7 +61,7 @@ class CommandOptions(BaseOptions):
             raise usage.UsageError("-c needs -a, the server's address")
         for name, low, high in (("port", 1, 65535), ("count", 0, 1 << 40), ("size", 1, LARGEST)):
             if not low <= self[name] <= high:
-                raise usage.UsageError(f"--{name} {self[name]}: say from {low} to {high}")
+                raise usage.UsageError(f"--{name} {self[name]}: expected {low} to {high}")
 
     def show(self, ping: str) -> None:
         """Show a ping, if that is wanted."""

@@ -137,11 +137,11 @@ class View:
 VIEWS: Final = (
     View("list", "NR", "hosts' LIDs and names", "lid name", ((("nodeType", "1"),),)),
     View(
-        *("sms", "PIR", "ports where a manager is, or could be", "lid portNum capabilityMask name"),
+        *("sms", "PIR", "ports with a subnet manager, or capable of one", "lid portNum capabilityMask name"),
         *(((("capabilityMask", "0x2"),), (("capabilityMask", "0x400"),)), _CAPABILITY_BITS),
     ),
     View("groups", "MCMR", "multicast groups", "mgid mlid pkey mtu rate serviceLevel scope"),
-    View("members", "MCMR", "their members, of who has the --smkey", "mlid portGID joinState name"),
+    View("members", "MCMR", "members of multicast groups; needs the --smkey", "mlid portGID joinState name"),
 )
 
 
@@ -158,32 +158,37 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] [RECORD [VALUE/VALUE... | COMPONENT=VALUE...]]"
     longdesc = (
-        "Ask the SA (subnet administration) for all records that have certain components, as NodeRecord "
-        "nodeType=2 or PathRecord slid=1 dlid=4; below stands what RECORD can be, NodeRecord unless said. "
-        "Values alone are those of the first components, as in PIR 3/1. A path is asked for from our own "
-        "port, unless components, or --from and --to, each a TARGET, say otherwise. " + TARGETS
+        "Query the SA (subnet administration) for records by their components, as NodeRecord nodeType=2 "
+        "or PathRecord slid=1 dlid=4; RECORD is one of those listed below, by default NodeRecord. Values "
+        "without names set the components listed below, as in PIR 3/1. Paths begin at the local port, "
+        "unless components, or --from and --to, each a TARGET, are given. " + TARGETS
     )
     appendix = (
-        "Records, what they are called, too, and the components that VALUE/VALUE... are for:",
+        "Records, their aliases, and the components set by VALUE/VALUE...:",
         "",
         *columns(*((kind.names[0], " ".join(kind.names[1:]), kind.shorts) for kind in KINDS)),
         "",
-        "Words for what is often asked for:",
+        "Predefined queries:",
         "",
         *columns(*((view.name, view.summary) for view in VIEWS)),
     )
     optFlags = [
-        ["as-said", "a", "Of paths: add no source; some SAs tell all paths then."],
-        ["get", "g", "Ask for the one record (SubnAdmGet), not for all (SubnAdmGetTable)."],
+        ["as-said", "a", "For paths: add no source; some SAs then return all paths."],
+        ["get", "g", "Query one record (SubnAdmGet) instead of all (SubnAdmGetTable)."],
         ["delete", None, "Delete the record (SubnAdmDelete)."],
-        ["set", None, "Make the record (SubnAdmSet), as joining a multicast group does."],
-        ["yes", "y", "Don't ask before something is changed."],
-        ["table", "T", "A row for each record, with its most important components."],
+        ["set", None, "Create the record (SubnAdmSet), for example to join a multicast group."],
+        ["yes", "y", "Do not ask for confirmation before a change."],
+        ["table", "T", "Print a table with the main components of each record."],
     ]
     optParameters = [
-        ["columns", "c", "", "Components of --table, with commas between; and name, that of the node."],
+        [
+            "columns",
+            "c",
+            "",
+            "Columns of --table, separated by commas: components, or name for the node's name.",
+        ],
         ["modifier", "m", None, "Attribute modifier.", count],
-        ["smkey", None, 0, "SM_Key: some tell more to who knows it.", count],
+        ["smkey", None, 0, "SM_Key; some SAs return more with the right one.", count],
     ]
 
     def __init__(self) -> None:
@@ -191,11 +196,11 @@ class CommandOptions(FabricOptions):
         self["from"], self["to"] = [], []
 
     def opt_from(self, target: str) -> None:
-        """Ask for paths from this TARGET; for a MultiPathRecord several times."""
+        """Source of paths, a TARGET; repeatable for a MultiPathRecord."""
         self["from"].append(target)
 
     def opt_to(self, target: str) -> None:
-        """Ask for paths to this TARGET; for a MultiPathRecord several times."""
+        """Destination of paths, a TARGET; repeatable for a MultiPathRecord."""
         self["to"].append(target)
 
     def parseArgs(self, record: str = "NR", *values: str) -> None:
@@ -218,9 +223,9 @@ class CommandOptions(FabricOptions):
         if (self["from"] or self["to"]) and record not in _ABOUT_PATHS:
             raise usage.UsageError(f"--from and --to are for PathRecord, not for {self['kind'].names[0]}")
         if record is sa.MultiPathRecord and not (self["from"] and self["to"]):
-            raise usage.UsageError("MultiPathRecord: say --from and --to, each once or several times")
+            raise usage.UsageError("MultiPathRecord needs --from and --to")
         if record is not sa.MultiPathRecord and max(len(self["from"]), len(self["to"])) > 1:
-            raise usage.UsageError("a path has one --from and one --to; MultiPathRecord may have several")
+            raise usage.UsageError("expected one --from and one --to; only MultiPathRecord may have several")
 
 
 def _pairs(kind: RecordKind, text: str) -> Iterable[Pair]:

@@ -33,10 +33,10 @@ class CommandOptions(commandOptions.CommandOptions):
 
     synopsis = "[options] install|remove|status"
     longdesc = (
-        "The Linux kernel uses SMC-R only if the SYN and the SYN-ACK of a TCP connection have an option "
+        "The Linux kernel uses SMC-R only if the SYN and the SYN-ACK of a TCP connection carry an option "
         "that processes can't set themselves. install loads an eBPF program (sock_ops) that sets it on "
-        "sockets whose owners request it, and on no others, until remove or a restart of the host. "
-        "A process with CAP_BPF and CAP_NET_ADMIN does not need this: it loads the program itself."
+        "sockets whose owners request it, and on no others, until remove or a restart of the host. A "
+        "process with CAP_BPF and CAP_NET_ADMIN does not need this: it loads the program itself."
     )
     optFlags = [
         ["everyone", None, "install: all users of this host may use it."],
@@ -45,7 +45,7 @@ class CommandOptions(commandOptions.CommandOptions):
     optParameters = [
         ["group", "g", None, "install: users of this group may use it (default: only root)."],
         ["cgroup", "c", None, "install: the cgroup whose processes may use it (default: all)."],
-        ["pins", "p", str(PINS), "The directory in which the program is pinned."],
+        ["pins", "p", str(PINS), "Directory in which the program is pinned."],
     ]
 
     def parseArgs(self, action: str = "", *rest: str) -> None:

@@ -19,10 +19,10 @@ class CommandOptions(WatchingOptions):
     """Options of C{txrdma smc-stats}: how often to look, and how long to wait."""
 
     longdesc = (
-        "Tell what the connections of smc: endpoints have done since their processes began, for each process "
-        "of this user and for all of them: connections by mode, fallbacks by reason, bytes, writes and reads "
-        "by size, how often and how long a write waited for room, and what buffers there are. With --watch "
-        "the first look tells all, and each later one what was counted in a second meanwhile."
+        "Show SMC-R statistics since process start, for each process of this user and in total: "
+        "connections by mode, fallbacks by reason, bytes, writes and reads by size, number and duration "
+        "of waits for buffer space, and allocated buffers. With --watch, the first report shows totals, "
+        "and each later one rates per second."
     )
 
 
@@ -56,7 +56,7 @@ def _way(way: Mapping[str, Any], verb: str) -> str:
     parts = [f"{size(int(way['bytes']))} in {number(way[verb])} {verb}", *_sizes(way["sizes"])]
     parts.append(f"CDC messages: {number(way['messages'])}")
     if way.get("blocks"):
-        parts.append(f"waited for room: {number(way['blocks'])} times, {way['blockedSeconds']:.3f} s")
+        parts.append(f"waited for buffer space: {number(way['blocks'])} times, {way['blockedSeconds']:.3f} s")
     return lines(*parts)
 
 

@@ -23,15 +23,15 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] [TARGET]"
     longdesc = (
-        "Show what a subnet's manager says of itself: the one that our port knows, or the one at TARGET. "
-        "--control tells it something, which may leave the fabric without a manager. " + TARGETS
+        "Show the SMInfo of the subnet manager known to the local port, or of the one at TARGET. "
+        "--control sends it a control packet, which may leave the fabric without a manager. " + TARGETS
     )
-    optFlags = [["yes", "y", "Don't ask before the manager is told something."]]
+    optFlags = [["yes", "y", "Do not ask for confirmation before --control."]]
     optParameters = [
-        ["control", "c", "", "Tell it: " + ", ".join(CONTROLS) + "."],
-        ["state", None, "", "Of --control: NOT_ACTIVE, DISCOVERING, STANDBY or MASTER."],
-        ["priority", "p", "", "Of --control: 0 to 15."],
-        ["activity", "a", "", "Of --control: the activity count.", count],
+        ["control", "c", "", "Send a control packet: " + ", ".join(CONTROLS) + "."],
+        ["state", None, "", "--control: state: NOT_ACTIVE, DISCOVERING, STANDBY or MASTER."],
+        ["priority", "p", "", "--control: priority, 0 to 15."],
+        ["activity", "a", "", "--control: the activity count.", count],
     ]
 
     def parseArgs(self, target: str = "") -> None:
@@ -63,7 +63,7 @@ async def _path(session: Session) -> IBPath:
     if session.options["target"]:
         return await session.toManagement(session.options["target"])
     if not session.endPort.smLID:
-        raise DeviceUnavailable("no subnet manager is known to our port; say where it is")
+        raise DeviceUnavailable("the local port knows no subnet manager; give its TARGET")
     return session.sa
 
 

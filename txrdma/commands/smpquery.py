@@ -239,19 +239,17 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] ATTRIBUTE [TARGET [PORT]]"
     longdesc = (
-        "Show what a node or a port tells; below stands what ATTRIBUTE can be, Address for the GID and the "
-        "LIDs of the port, and the node's name. Of tables all blocks are asked for, unless --modifier "
-        "chooses one. " + TARGETS
+        "Read an attribute of a node or a port by subnet management; ATTRIBUTE is one of those listed "
+        "below, Address for the GID and the LIDs of the port, or the node's name. Tables are read "
+        "completely, unless --modifier selects a block. " + TARGETS
     )
     appendix = (
-        "Attributes, and what they are called, too:",
+        "Attributes and their aliases:",
         "",
         *columns(*((kind.names[0], " ".join(kind.names[1:])) for kind in KINDS), ("Address", "Addr")),
     )
-    optFlags = [["extended", "x", "Of PortInfo: with bit 31 of the modifier, for extended speeds."]]
-    optParameters = [
-        ["modifier", "m", None, "Attribute modifier, instead of what the attribute needs.", count]
-    ]
+    optFlags = [["extended", "x", "PortInfo: set bit 31 of the modifier, for extended speeds."]]
+    optParameters = [["modifier", "m", None, "Attribute modifier. [default: chosen by attribute]", count]]
 
     def parseArgs(self, attribute: str = "", target: str = "", port: str = "0") -> None:
         kind = None if attribute.lower() in _ADDRESS else kindNamed(attribute)

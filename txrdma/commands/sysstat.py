@@ -23,21 +23,22 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] TARGET [ping|host|cpu]"
     longdesc = (
-        "Ask a host for its name or its processors, by the vendor class of infiniband-diags' ibsysstat, "
-        "whose servers and clients are understood; without a word all of it is asked for. " + TARGETS + " "
-        "The other end is txrdma sysstat --server, or ibsysstat -S; in ibsim that needs a port as "
+        "Query a host's name or processors by the vendor class of infiniband-diags' ibsysstat; "
+        "interoperates with its servers and clients. Without an operation, all of them are queried. "
+        + TARGETS
+        + " The other end is txrdma sysstat --server, or ibsysstat -S; in ibsim that needs a port as "
         "ibsim:NODE:sm=yes."
     )
-    optFlags = [["server", "S", "Answer those who ask, until Ctrl-C."]]
+    optFlags = [["server", "S", "Run as the server, until Ctrl-C."]]
 
     def parseArgs(self, target: str = "", kind: str = "", *rest: str) -> None:
         if rest or kind not in ("", *KINDS):
-            raise usage.UsageError(f"say TARGET and, if you like, one of {', '.join(KINDS)}")
+            raise usage.UsageError(f"expected TARGET and optionally one of {', '.join(KINDS)}")
         self["target"], self["kind"] = target, kind
 
     def postOptions(self) -> None:
         if bool(self["target"]) == bool(self["server"]):
-            raise usage.UsageError("say TARGET, or --server")
+            raise usage.UsageError("expected TARGET, or --server")
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:

@@ -35,15 +35,15 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] [FROM] TO"
     longdesc = (
-        "Follow a packet through the forwarding tables of the switches, hop by hop, as ibtracert does: the "
-        "port that it leaves by, then what it comes to and the port there. With --sa the tables and links "
-        "are those that the SA knows, and its path record is told, too; an SA that "
-        "has trace records is asked for these. FROM and TO are each a TARGET; FROM is our own port unless "
-        "said. Of a multicast LID all ways are followed, or with FROM and TO the one between these. "
+        "Follow a packet through the forwarding tables of the switches, hop by hop, as ibtracert does: "
+        "the port where it leaves, and the node and port where it arrives. With --sa, tables and links "
+        "are read from the SA, the path record is shown, too, and trace records are used if the SA "
+        "supports them. FROM and TO are each a TARGET; FROM is the local port by default. For a "
+        "multicast LID, all branches are followed, or with FROM and TO the path between these. "
         + TARGETS
-        + " The exit status is 1 when it does not get there."
+        + " The exit status is 1 if the packet does not arrive."
     )
-    optFlags = [["no-info", "n", "Numbers only, as ibtracert -n."]]
+    optFlags = [["no-info", "n", "Print numbers only, as ibtracert -n."]]
     optParameters = [["multicast", "m", None, "Follow a packet for this multicast LID, as 0xc000.", count]]
 
     def parseArgs(self, *targets: str) -> None:
@@ -52,7 +52,7 @@ class CommandOptions(FabricOptions):
     def postOptions(self) -> None:
         isMulticast = self["multicast"] is not None
         if len(self["targets"]) > 2 or not self["targets"] and not isMulticast:
-            raise usage.UsageError("say [FROM [TO]]" if isMulticast else "say [FROM] TO")
+            raise usage.UsageError("expected [FROM [TO]]" if isMulticast else "expected [FROM] TO")
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
@@ -115,7 +115,7 @@ def destinationOf(hops: list[Hop], lid: int, mlid: int) -> list[Hop]:
     """
     at = next((index for index, hop in enumerate(hops) if hop.stop.owns(lid)), -1)
     if at < 0:
-        raise NoRoute(f"a packet for {mlid:#06x} does not come to LID {lid}", [])
+        raise NoRoute(f"a packet for {mlid:#06x} does not reach LID {lid}", [])
     way = [replace(hops[at], exit=0)]
     while hops[at].parent >= 0:
         at = hops[at].parent

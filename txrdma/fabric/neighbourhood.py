@@ -230,7 +230,7 @@ class Neighbourhood:
         """
         first, *others = ports
         if not (first.lid and self._endPort.smLID):
-            what = "no subnet manager is known to our port" if first.lid else f"{first.node} has no LID"
+            what = "the local port knows no subnet manager" if first.lid else f"{first.node} has no LID"
             self._asker.problem("incomplete", route, f"{what}, so nobody tells where its links lead")
         elif await self._linked(first, route, ways):  # a silent node gets no further requests
             await self._each(self._linked(port, route, ways) for port in others)

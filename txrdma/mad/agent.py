@@ -249,7 +249,7 @@ class MADAgent(RPCs):
             raise InvalidRequest(f"{rpc.name}: a path has to lead to the peer that is asked")
         end = self.port.endPort
         if not end.smLID:
-            raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
+            raise DeviceUnavailable("the local port knows no subnet manager")
         return toSA(end)
 
     def _start(self, call: Call, path: IBPath, timeoutSeconds: float | None) -> None:

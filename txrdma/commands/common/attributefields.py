@@ -37,7 +37,7 @@ def rpcNamed(name: str) -> RPC:
     for known, rpc in RPCS.items():
         if known.lower() == name.lower():
             return rpc
-    raise InvalidRequest(f"there is no call {name}; there are {', '.join(RPCS)}")
+    raise InvalidRequest(f"unknown call {name}; known calls: {', '.join(RPCS)}")
 
 
 def attributeNamed(name: str, rpc: RPC | None = None) -> type[Attribute]:

@@ -98,7 +98,7 @@ def _ends(host: str) -> tuple[str, str]:
                 return str(target[0]), str(probe.getsockname()[0])
         except OSError as error:
             reason = error
-    raise DeviceUnavailable(f"no way leads to {host}: {reason}")
+    raise DeviceUnavailable(f"no route to {host}: {reason}")
 
 
 def told(outlook: Outlook) -> Iterator[str]:

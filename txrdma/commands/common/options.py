@@ -38,7 +38,7 @@ class BaseOptions(usage.Options):
         raise SystemExit(0)
 
     def opt_version(self) -> None:
-        """Print the version, then stop."""
+        """Print the version and exit."""
         print(f"txrdma {__version__}")
         raise SystemExit(0)
 

@@ -192,7 +192,7 @@ def _parsed(words: Iterator[str], ask: Callable[[str], str]) -> Iterator[Change]
             _NUMBERS[operation].read(operation, value)
         elif operation == FDR10:
             if value.lower() not in _SWITCHED:
-                raise usage.UsageError(f"{operation} {value}: say on or off")
+                raise usage.UsageError(f"{operation} {value}: expected on or off")
         else:
             _wanted(_MASKS[operation], value)
         yield Change(operation, value)

@@ -45,7 +45,7 @@ TARGET: Final = (
     "directed route from there on ('7 0,3'), a path's words (lid 7 sl 1), a node's name, or on RoCE an IP "
     "address"
 )
-TARGETS: Final = f"{TARGET}; without one it is the port itself."
+TARGETS: Final = f"{TARGET}; the default is the local port."
 
 _SIMULATED: Final = "sim"
 _AT_QUEUE_PAIR: Final = re.compile(r"(\S+)\s+dqpn\s+(\d+|0x[0-9a-fA-F]+)")
@@ -61,7 +61,7 @@ class FabricOptions(CommandOptions):
 
     isCancelledByInterrupts = True
     optFlags = [
-        ["sa", "s", "Ask the SA (subnet administration) instead of the nodes."],
+        ["sa", "s", "Query the SA (subnet administration) instead of the nodes."],
         ["json", None, "JSON instead of text."],
     ]
     optParameters = [
@@ -75,10 +75,10 @@ class FabricOptions(CommandOptions):
             "timeout",
             "t",
             None,
-            "Seconds to wait for an answer before asking again. [default: as the subnet says]",
+            "Seconds until a request is retransmitted. [default: the subnet's response time]",
             seconds,
         ],
-        ["retries", None, RETRIES, "How often to ask again.", count],
+        ["retries", None, RETRIES, "Retransmissions of a request without an answer.", count],
         ["mkey", None, 0, "M_Key of the fabric's ports.", count],
         ["node-names", None, "", "Node-name map: lines of a GUID and a name in quotes."],
     ]
@@ -88,7 +88,7 @@ class FabricOptions(CommandOptions):
         self["debug"] = 0
 
     def opt_debug(self) -> None:
-        """Show datagrams on standard error; twice their fields, three times their bytes, too."""
+        """Print datagrams to standard error; given twice, their fields, three times, their bytes."""
         self["debug"] += 1
 
 
@@ -118,7 +118,7 @@ class Session:
         @raise DeviceUnavailable: the port knows no subnet manager.
         """
         if not self.endPort.smLID:
-            raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
+            raise DeviceUnavailable("the local port knows no subnet manager")
         return toSA(self.endPort)
 
     async def toManagement(self, target: str = "") -> IBPath:
@@ -133,7 +133,7 @@ class Session:
         """Path by LID to a switch, and by a directed route from there on (IBA 14.2.2)."""
         own = self.endPort.lid
         if not own:
-            raise DeviceUnavailable("our port has no LID, so no LID can be reached from it")
+            raise DeviceUnavailable("the local port has no LID, so it cannot reach LIDs")
         return replace(_directed(route), slid=own, dlid=lid, drSLID=own)
 
     async def toServices(self, target: str = "") -> IBPath:
@@ -215,12 +215,12 @@ class Session:
                 elif refusal is not SAStatus.NO_RECORDS:
                     raise
         if len({record.nodeInfo.nodeGUID for record in records}) > 1:
-            raise InvalidRequest(f"{name!r} is the name of several nodes")
+            raise InvalidRequest(f"{name!r} is ambiguous: several nodes have this name")
         return records[0].lid if records else None
 
     def _toOurselves(self) -> IBPath:
         if not self.endPort.lid:
-            raise DeviceUnavailable("our port has no LID; no subnet manager has given it one")
+            raise DeviceUnavailable("the local port has no LID: no subnet manager has assigned one")
         return toLID(self.endPort, self.endPort.lid)
 
     async def _lidAt(self, path: IBDRPath) -> int:
@@ -231,7 +231,7 @@ class Session:
         number = 0 if info.nodeType is NodeType.SWITCH else info.localPortNum
         lid = (await self.agent.SubnGet(PortInfo, path, number)).lid
         if not lid:
-            raise DeviceUnavailable(f"what is at {path} has no LID; no subnet manager has given it one")
+            raise DeviceUnavailable(f"the port at {path} has no LID: no subnet manager has assigned one")
         return lid
 
 
@@ -260,7 +260,7 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
     device = options["device"] or defaultMADPort()
     if not options["device"] and device.partition(":")[0] == _SIMULATED:
         print(
-            "no management port is here, so this is a simulated fabric (--device says another)",
+            "no management port found: using a simulated fabric (--device selects another port)",
             file=sys.stderr,
         )
     try:
@@ -318,7 +318,7 @@ def confirmed(what: str, isConfirmed: bool) -> None:
     if isConfirmed:
         return
     if not sys.stdin.isatty():
-        raise SystemExit(f"{what}: this changes the fabric; say --yes")
+        raise SystemExit(f"{what}: this changes the fabric; use --yes")
     print(f"{what}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise SystemExit("nothing was changed")

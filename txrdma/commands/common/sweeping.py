@@ -38,31 +38,31 @@ class SweepOptions(FabricOptions):
     """Options for a sweep of a whole fabric, or for a snapshot."""
 
     optParameters = [
-        ["by", None, "dr", "Ask by directed routes (dr), by LIDs (lid), or the SA (sa)."],
-        ["outstanding", "o", MAX_OUTSTANDING, "How many questions to have on their way.", count],
-        ["hops", None, None, "How far to go by directed routes. [default: 63]", count],
-        ["nodes", None, MOST_NODES, "How many nodes a fabric may have; what is beyond is left out.", count],
+        ["by", None, "dr", "Use directed routes (dr), LIDs (lid), or the SA (sa)."],
+        ["outstanding", "o", MAX_OUTSTANDING, "Maximum number of outstanding requests.", count],
+        ["hops", None, None, "Maximum number of hops. [default: 63]", count],
+        ["nodes", None, MOST_NODES, "Maximum number of nodes; further ones are left out.", count],
         [
             "from",
             None,
             "",
-            "Begin at the switch at the end of this directed route, not at our port.",
+            "Begin at the switch at the end of this directed route, not at the local port.",
         ],
-        ["load", None, "", "Take a snapshot from this file (JSON, or a net file) instead of asking."],
-        ["save", None, "", "Write a snapshot of the fabric into this file."],
+        ["load", None, "", "Read a snapshot (JSON, text or net file) instead of querying the fabric."],
+        ["save", None, "", "Write a snapshot of the fabric to this file."],
     ]
 
     def postOptions(self) -> None:
         if self["sa"]:
             self["by"] = "sa"
         if self["by"] not in WAYS:
-            raise usage.UsageError(f"--by {self['by']}: there are {', '.join(WAYS)}")
+            raise usage.UsageError(f"--by {self['by']}: expected one of {', '.join(WAYS)}")
         if self["from"] and self["by"] != "dr":
-            raise usage.UsageError(f"--from {self['from']}: only directed routes (--by dr) begin somewhere")
+            raise usage.UsageError(f"--from {self['from']}: it needs --by dr")
         if not self["nodes"]:
-            raise usage.UsageError("--nodes 0: our own is one of them")
+            raise usage.UsageError("--nodes 0: expected 1 or more")
         if not self["outstanding"]:
-            raise usage.UsageError("--outstanding 0: without a question there is no answer")
+            raise usage.UsageError("--outstanding 0: expected 1 or more")
 
 
 class PartOptions(SweepOptions):
@@ -70,12 +70,12 @@ class PartOptions(SweepOptions):
 
     synopsis = "[options] [TARGET]"
     optParameters = [
-        ["hops", None, None, "How far to go. [default: from a TARGET 0, else 63]", count],
+        ["hops", None, None, "Maximum number of hops. [default: 0 with a TARGET, otherwise 63]", count],
     ]
 
     def parseArgs(self, target: str = "", *rest: str) -> None:
         if rest:
-            raise usage.UsageError("say one TARGET, or none for the whole fabric")
+            raise usage.UsageError("expected at most one TARGET")
         self["target"] = target
 
     def postOptions(self) -> None:
@@ -131,11 +131,11 @@ def _isReported(fabric: Fabric, isPartial: bool) -> bool:
     True if what an interrupted sweep has found is wanted, which then gets a problem that records the
     interruption.
     """
-    text = f"until then {len(fabric.nodes)} nodes were found"
+    text = f"{len(fabric.nodes)} nodes were found before"
     if isPartial:
         fabric.problems.append(Problem(INTERRUPTED_SWEEP, "the sweep", text))
     else:
-        print(f"{INTERRUPTED_SWEEP}: {text}, of which nothing is told", file=sys.stderr)
+        print(f"{INTERRUPTED_SWEEP}: {text}; they are not shown", file=sys.stderr)
     return isPartial
 
 
@@ -167,7 +167,7 @@ async def _sweptAround(session: Session, isPartial: bool, withLinks: bool) -> Fa
 async def _startPath(session: Session, target: str) -> IBDRPath:
     path = await session.toManagement(target)
     if not isinstance(path, IBDRPath):
-        raise InvalidRequest(f"--from {target}: a sweep begins at a directed route, as DR 0,1")
+        raise InvalidRequest(f"--from {target}: expected a directed route, as DR 0,1")
     return path
 
 

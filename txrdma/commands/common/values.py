@@ -18,7 +18,7 @@ def seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.001 <= value <= 3600:
-        raise ValueError("say from 0.001 to 3600 seconds")
+        raise ValueError("expected 0.001 to 3600 seconds")
     return value
 
 
@@ -33,7 +33,7 @@ def count(text: str) -> int:
     except ValueError:
         value = -1
     if value < 0:
-        raise ValueError("say a number, 0 or more")
+        raise ValueError("expected a number, 0 or more")
     return value
 
 
@@ -61,8 +61,8 @@ def portNumbers(text: str) -> list[int]:
         try:
             first, last = int(low), int(high if dash else low)
         except ValueError:
-            raise usage.UsageError(f"ports {text!r}: say them as 1,4-7") from None
+            raise usage.UsageError(f"ports {text!r}: expected numbers, as 1,4-7") from None
         if not 0 <= first <= last <= 255:
-            raise usage.UsageError(f"ports {text!r}: they are from 0 to 255")
+            raise usage.UsageError(f"ports {text!r}: expected 0 to 255")
         found += range(first, last + 1)
     return found

@@ -24,15 +24,15 @@ Entries = Sequence[dict[str, Any]]
 def _inRange(name: str, seconds: float) -> float:
     if 0.05 <= seconds <= 86400:
         return seconds
-    raise usage.UsageError(f"{name} {seconds:g}: say from 0.05 to 86400 seconds")
+    raise usage.UsageError(f"{name} {seconds:g}: expected 0.05 to 86400 seconds")
 
 
 class WatchingOptions(TableOptions):
     """Options for looking once or again and again, and for the seconds to wait for processes."""
 
     synopsis = "[options] [--watch [SECONDS]]"
-    optFlags = [["watch", "w", "Tell again and again, each second or as often as SECONDS say, until Ctrl-C."]]
-    optParameters = [["timeout", "t", 3.0, "Seconds to wait for a process that does not answer.", float]]
+    optFlags = [["watch", "w", "Repeat every second, or every SECONDS, until Ctrl-C."]]
+    optParameters = [["timeout", "t", 3.0, "Seconds to wait for each process.", float]]
 
     def parseArgs(self, *seconds: str) -> None:
         if seconds and (len(seconds) > 1 or not self["watch"]):

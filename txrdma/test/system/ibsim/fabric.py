@@ -230,6 +230,7 @@ class IbsimTestCase(TestCase):
     @cvar smConfiguration: of OpenSM, besides what it needs here.
     """
 
+    blocksBecause = "It runs the programs of infiniband-diags until they end."
     skip = OUTSIDE
     slowBecause = "starts ibsim, most often OpenSM, and programs of infiniband-diags"
     timeout = 120

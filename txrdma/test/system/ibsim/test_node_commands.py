@@ -72,7 +72,7 @@ class FormTests(CommandsTestCase):
                 for position in range(3):
                     await self.fill(hop["lid"], 0, position=position)
         self.assertIn("failed", self.theirs("ibtracert", "-m", "0xc000", hosts[0], hosts[1]))
-        self.assertIn("does not come to", str(await self.status_of("trace", "-m0xc000", hosts[0], hosts[1])))
+        self.assertIn("does not reach", str(await self.status_of("trace", "-m0xc000", hosts[0], hosts[1])))
 
     async def status_of(self, *words: str) -> object:
         await self.said(*words)

@@ -157,8 +157,8 @@ class PerfQueryTests(SharedFabricTestCase):
     def test_mistakes(self) -> None:
         for arguments, words in (
             (["1", "x"], "1,4-7"),
-            (["1", "9-3"], "from 0 to 255"),
-            (["1", "300"], "from 0 to 255"),
+            (["1", "9-3"], "expected 0 to 255"),
+            (["1", "300"], "expected 0 to 255"),
             (["--kind", "foo"], "vlwait"),
             (["--watch", "1", "--reset-only"], "don't go together"),
             (["--kind", "samples", "--reset"], "neither watched nor cleared"),

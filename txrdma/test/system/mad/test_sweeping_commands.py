@@ -42,7 +42,7 @@ class InterruptedTests(FabricCommandTestCase):
             out, errors, status = self.interrupted(name)
             self.assertIn(words, out)
             self.assertNotIn('"c"', out)
-            self.assertIn("interrupted at the sweep: until then 4 nodes were found", errors)
+            self.assertIn("interrupted at the sweep: 4 nodes were found before", errors)
             self.assertEqual(status, INTERRUPTED)
 
     def test_nothing(self) -> None:
@@ -52,7 +52,7 @@ class InterruptedTests(FabricCommandTestCase):
             out, errors, status = self.interrupted(name, *arguments)
             self.assertEqual(out, "")
             self.assertIn("interrupted", errors)
-            self.assertIn("until then 4 nodes were found", errors)
+            self.assertIn("4 nodes were found before", errors)
             self.assertIn(status, (INTERRUPTED, "CancelledError"))
 
     def test_counters(self) -> None:
@@ -77,7 +77,7 @@ class InterruptedTests(FabricCommandTestCase):
                 done.cancel()
             begun.clear()
             self.assertTrue(ends[0].check(CancelledError))
-            self.assertRegex(errors.getvalue(), r"interrupted: until then \d nodes had told their counters")
+            self.assertRegex(errors.getvalue(), r"interrupted: the counters of \d nodes were read before")
 
     def test_notSaved(self) -> None:
         path = self.mktemp()

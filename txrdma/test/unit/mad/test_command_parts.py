@@ -192,7 +192,7 @@ class TraceTests(FabricTestCase):
         text = self.said("trace", "-m", "0xc000", "1", "40").out.splitlines()
         self.assertEqual((len(text), text[-1][:5]), (6, "To ca"))
         said = self.said("trace", "-m", "0xc000", "1", "5")
-        self.assertEqual(said.status, "txrdma trace: a packet for 0xc000 does not come to LID 5")
+        self.assertEqual(said.status, "txrdma trace: a packet for 0xc000 does not reach LID 5")
 
 
 class TraceRecordTests(FabricTestCase):

@@ -90,7 +90,7 @@ class ChangeTests(SharedFabricTestCase):
             (told["lid"], told["lmc"], told["masterSMLID"], told["mkeyLeasePeriod"]), (0x22, 1, 7, 60)
         )
         words = str(self.said("portstate", "9", "3", "lid", "5", "-y").status)
-        self.assertIn("only port 0", words)
+        self.assertIn("only for port 0", words)
 
     def test_key(self) -> None:
         self.patch(sys, "stdin", Typist("y\n"))
@@ -117,7 +117,7 @@ class ChangeTests(SharedFabricTestCase):
             self.assertEqual("SET PortInfo" in said.errors, isDone)
         self.patch(sys, "stdin", io.StringIO("y\n"))
         said = self.said("portstate", "9", "5", "disable")
-        self.assertEqual(said.status, "disable port 5 of lid 9: this changes the fabric; say --yes")
+        self.assertEqual(said.status, "disable port 5 of lid 9: this changes the fabric; use --yes")
 
 
 class OwnWayTests(SharedFabricTestCase):
@@ -125,7 +125,7 @@ class OwnWayTests(SharedFabricTestCase):
         for target, port in (("9", "1"), ("DR 0", "1"), ("2", "1"), ("0,1", "1-3")):
             for operation in ("disable", "down", "reset"):
                 said = self.said("portstate", target, port, operation, "--yes", "--debug")
-                self.assertIn("say --force", str(said.status))
+                self.assertIn("use --force", str(said.status))
                 self.assertNotIn("SET", said.errors)
         self.assertEqual(self.said("portstate", "9", "1", "width", "4x", "--yes").status, None)
 
@@ -144,7 +144,7 @@ class OwnWayTests(SharedFabricTestCase):
     def test_confirmation(self) -> None:
         self.patch(sys, "stdin", Typist("n\n"))
         said = self.said("portstate", "9", "1", "down", "--force")
-        self.assertIn("down port 1 of lid 9, which cuts our own way? [y/N]", said.errors)
+        self.assertIn("down port 1 of lid 9, which interrupts the path to it? [y/N]", said.errors)
 
 
 class EverywhereTests(SharedFabricTestCase):
@@ -204,7 +204,7 @@ class WordsTests(SynchronousTestCase):
             (["9", "1", "speed"], "a value"),
             (["9", "1", "disable", "7"], "no operation '7'"),
             (["9", "1", "width", "7z"], "there are 1x"),
-            (["9", "1", "query", "disable"], "query stands alone"),
+            (["9", "1", "query", "disable"], "query excludes"),
             (["9", "1", "mtu", "1000"], "256"),
             (["9", "1", "lmc", "8"], "from 0 to 7"),
             (["9", "1", "lid", "0xc000"], "to 49151"),

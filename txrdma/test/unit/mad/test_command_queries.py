@@ -301,7 +301,7 @@ class QueryTests(SharedFabricTestCase):
     def test_confirmation(self) -> None:
         self.patch(sys, "stdin", io.StringIO())
         said = self.said("query", "PerformanceSet", "PortCounters", "9", "portSelect=1")
-        words = "PerformanceSet PortCounters to lid 9: this changes the fabric; say --yes"
+        words = "PerformanceSet PortCounters to lid 9: this changes the fabric; use --yes"
         self.assertEqual(said.status, words)
 
     def test_mistakes(self) -> None:
@@ -370,9 +370,9 @@ class CommandLineTests(CommandTestCase):
     def test_values(self) -> None:
         self.assertEqual(
             self.refused("smpquery", "NI", "3", "--timeout", "x"),
-            "--timeout x: say from 0.001 to 3600 seconds",
+            "--timeout x: expected 0.001 to 3600 seconds",
         )
-        self.assertEqual(self.refused("smpquery", "NI", "-mz"), "--modifier z: say a number, 0 or more")
+        self.assertEqual(self.refused("smpquery", "NI", "-mz"), "--modifier z: expected a number, 0 or more")
 
     def test_unknown(self) -> None:
         self.assertEqual(self.refused("smpquery", "NI", "3", "--foo"), "option --foo not recognized")
@@ -385,6 +385,6 @@ class CommandLineTests(CommandTestCase):
 
     def test_embedded(self) -> None:
         self.patch(session, "defaultMADPort", lambda: "sim")
-        words = "no management port is here, so this is a simulated fabric"
+        words = "no management port found: using a simulated fabric"
         self.assertIn(words, self.said("smpquery", "NI", device="").errors)
         self.assertNotIn(words, self.said("smpquery", "NI").errors)

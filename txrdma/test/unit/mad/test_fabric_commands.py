@@ -207,7 +207,7 @@ class RoutesTests(CommandTestCase):
 
     def test_mistakes(self) -> None:
         self.said("routes", self.lid("c"))
-        self.assertIn("no switch", str(self.status))
+        self.assertIn("not a switch", str(self.status))
         self.refusedOptions("routes", "--lids", "9-3")
         self.refusedOptions("routes", "1", "2")
 

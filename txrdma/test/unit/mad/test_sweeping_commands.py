@@ -117,7 +117,7 @@ class BeginningTests(FabricCommandTestCase):
     def test_mistakes(self) -> None:
         self.assertIn("--by dr", self.refusedOptions("nodes", "--sa", "--from", "0,1"))
         self.said("nodes", "--from", self.lid("left"))
-        self.assertIn("a sweep begins at a directed route", str(self.status))
+        self.assertIn("expected a directed route", str(self.status))
 
 
 class DeviceTests(FabricCommandTestCase):
@@ -146,7 +146,7 @@ class DeviceTests(FabricCommandTestCase):
     def test_noGraphviz(self) -> None:
         self.patch(shutil, "which", lambda name: None)
         self.assertEqual(self.said("discover", "-f", "svg"), "")
-        self.assertIn("install Graphviz", str(self.status))
+        self.assertIn("install graphviz", str(self.status))
 
 
 class WideErrorsTests(FabricCommandTestCase):
