@@ -1,5 +1,5 @@
 from twisted.application.reactors import Reactor
 
 txrdma = Reactor(
-    "txrdma", "txrdma.verbs.polling", "epoll(7) that looks at RDMA completion queues before it sleeps."
+    "txrdma", "txrdma.verbs.polling", "epoll(7) that busy-polls RDMA completion queues before it sleeps."
 )

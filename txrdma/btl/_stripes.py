@@ -502,7 +502,7 @@ class Stripes:
         if not 1 <= head.kind <= 4 or (head.kind in (Kind.PROGRESS, Kind.END) and head.total):
             raise PeerViolation(f"a message of kind {int(head.kind)} with {head.total} bytes")
         if self._bytesInFlight and self._bytesInFlight + head.total > MOST_BYTES:
-            raise PeerViolation(f"{head.total} bytes more than may be under way")
+            raise PeerViolation(f"{head.total} bytes beyond the window")
         if head.kind == Kind.MESSAGE:
             if self._budget.used + head.total > self._budget.most:
                 raise PeerViolation(f"{head.total} bytes more than all peers of the module may have")

@@ -307,7 +307,7 @@ class Channel:
         """Reset the queue pair after a delay; its pending requests are lost."""
         _rateLimited.warn(
             str(self.qpn),
-            "channel {number} begins anew, as its queue pair has failed: {status}",
+            "channel {number} is restarted because its queue pair failed: {status}",
             number=self.number,
             status=status.name,
         )

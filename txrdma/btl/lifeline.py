@@ -303,7 +303,7 @@ class PeerConnection(StreamProtocol):
             pairs = [(there, here) for here, there in match(its, ours)]
         if not pairs:
             ends = (", ".join(str(each.gid.ip or each.gid) for each in some) for some in (ours, its))
-            raise Unreachable("there is no way from {} to {}".format(*ends))
+            raise Unreachable("there is no route from {} to {}".format(*ends))
         self._meet([(self._rails[here], *theirs[there]) for here, there in pairs])
 
     def _meet(self, chosen: Sequence[tuple[Rail, Introduction, Interface]]) -> None:

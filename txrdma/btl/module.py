@@ -226,13 +226,13 @@ class ModulePort:
 
     @property
     def isAbandoned(self) -> bool:
-        """True if somebody has removed all readers from the reactor, as trial does after a failed test."""
+        """True if all readers were removed from the reactor, as trial does after a failed test."""
         present = self._reactor.getReaders()
         return any(each.reader not in present for each in self._channels)
 
     def abandon(self) -> None:
         """End all connections without a word to their peers, and close all that the holders would close."""
-        self._broken(Failure(DeviceUnavailable("somebody has removed all readers from the reactor")))
+        self._broken(Failure(DeviceUnavailable("all readers were removed from the reactor")))
         self._close()
 
     def _close(self) -> None:

@@ -245,7 +245,7 @@ class MultiRailPeer:
             return
         rail = self._rails[number]
         _log.warn(
-            "a connection goes on without {interface}, by which its peer is lost",
+            "a connection continues without {interface}, on which its peer does not answer",
             interface=rail.module.interface,
         )
         if not self.peer.lost(number):
@@ -305,7 +305,7 @@ class MultiRailPeer:
             return
         for number in self.peer.expired(self._reactor.seconds()):
             _log.info(
-                "nothing arrives by {interface}: what is on its way there goes by others, too",
+                "nothing is acknowledged on {interface}: its packets are repeated on other interfaces",
                 interface=self._rails[number].module.interface,
             )
         self.turn()

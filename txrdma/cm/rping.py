@@ -153,7 +153,7 @@ class PingClient(_Pinging):
     def _returned(self, ping: bytes) -> None:
         if self._isVerifying and ping != self._ping:
             first = next(index for index in range(self._size) if ping[index] != self._ping[index])
-            self._fail(f"ping {self.pings} came back with different bytes, from byte {first} on")
+            self._fail(f"ping {self.pings} was returned with different bytes, from byte {first} on")
             return
         self.pings += 1
         self._report(textOf(ping))

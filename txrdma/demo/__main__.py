@@ -45,7 +45,7 @@ class Options(usage.Options):
     def postOptions(self) -> None:
         """Refuse what makes no sense."""
         if self["large"] < 1 or self["parallel"] < 1 or (self["files"] is not None and self["files"] < 1):
-            raise usage.UsageError("--large, --files and --parallel want numbers from 1 up")
+            raise usage.UsageError("--large, --files and --parallel need numbers from 1 up")
 
 
 class Contestant:

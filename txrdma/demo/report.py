@@ -70,7 +70,7 @@ class Run:
                     f"are not SMC-R: {', '.join(sorted(reasons))}"
                 )
         if not wrong and sum(counters["bytesReceived"] for counters in self.near) < self.bytes:
-            wrong.append("smc: not all bytes came over the connections that are SMC-R")
+            wrong.append("smc: not all bytes were received over SMC-R connections")
         return wrong
 
 

@@ -48,18 +48,18 @@ ADVICE: Final[dict[str, Advice]] = {
     "symbol-errors": Advice(_WARNING, f"The signal is bad. {_CABLE}"),
     "symbol-ber": Advice(_WARNING, f"The link has more bit errors than it may have. {_CABLE}"),
     "link-recoveries": Advice(_WARNING, f"The link had to be trained again while it was up. {_CABLE}"),
-    "receive-errors": Advice(_WARNING, f"Packets come in damaged. {_CABLE}"),
+    "receive-errors": Advice(_WARNING, f"Damaged packets are received. {_CABLE}"),
     "remote-errors": Advice(
-        _INFO, "Packets were damaged further away: look for the port with symbol errors."
+        _INFO, "Packets were damaged on an earlier link: find the port with symbol errors."
     ),
-    "discards": Advice(_WARNING, "Packets wait too long: look for a slow receiver beyond this port."),
+    "discards": Advice(_WARNING, "Packets wait too long: find a slow receiver beyond this port."),
     "constraint-errors": Advice(_WARNING, "See that both ends of the traffic are in the same partition."),
     "integrity-errors": Advice(_WARNING, f"The link fails more often than it allows. {_CABLE}"),
     "overruns": Advice(_WARNING, "The peer sends more than it may: update the firmware of both ends."),
     "fec-uncorrectable": Advice(
         _WARNING, f"The signal is worse than error correction can mend, so that packets are lost. {_CABLE}"
     ),
-    "vl15-dropped": Advice(_INFO, "Management datagrams come too fast: pace whoever sends so many."),
+    "vl15-dropped": Advice(_INFO, "Too many management datagrams: slow down their sender."),
     "counters-silent": Advice(_WARNING, "See that the node is alive, and that its SL and VL 0 lead to it."),
     "node-silent": Advice(_WARNING, "The link is up and the node does not answer: see whether it hangs."),
     # identifiers
@@ -82,27 +82,33 @@ ADVICE: Final[dict[str, Advice]] = {
     "vls": Advice(_WARNING, "Have the subnet manager set up the link again: take the link down and up."),
     "sl-to-vl": Advice(_INFO, "See the subnet manager's settings of QoS: they are for all ports."),
     "credit-loop": Advice(_WARNING, "Choose a routing without loops for this topology (ftree, updn)."),
-    "unreachable-lid": Advice(_CRITICAL, "Have the subnet manager route anew, and read its log."),
-    "unbalanced": Advice(_INFO, "Have the subnet manager route anew when it suits (OpenSM: kill -HUP)."),
+    "unreachable-lid": Advice(_CRITICAL, "Make the subnet manager recompute the routes, and read its log."),
+    "unbalanced": Advice(
+        _INFO, "Make the subnet manager recompute the routes at a convenient time (OpenSM: kill -HUP)."
+    ),
     "firmware": Advice(_INFO, "Bring the firmware to that of the others of its kind."),
     # subnet managers
     "no-sm": Advice(_CRITICAL, "Start a subnet manager, or see why the one there is does not answer."),
     "several-sms": Advice(_CRITICAL, "Find the link that divides the fabric, or stop one subnet manager."),
-    "other-sm": Advice(_WARNING, "Find out which subnet manager is wanted, and stop the other."),
+    "other-sm": Advice(_WARNING, "Decide which subnet manager to use, and stop the other."),
     "sm-silent": Advice(_WARNING, "See that the subnet manager's host is alive, and read its log."),
     "sm-still": Advice(_WARNING, "See whether the subnet manager hangs, and read its log."),
-    "sm-changed": Advice(_INFO, "See why the subnet manager before has ended, if nobody has stopped it."),
+    "sm-changed": Advice(
+        _INFO, "Find out why the previous subnet manager has ended, unless it was stopped on purpose."
+    ),
     # sweeps
     "unreachable": Advice(_WARNING, "See whether the node behind this port hangs, or is losing datagrams."),
     "refused": Advice(_INFO, "See whether the node's M_Key is known here, and whether its firmware is old."),
-    "contradiction": Advice(_INFO, "Sweep again: the fabric changed in between, or a node tells untruths."),
+    "contradiction": Advice(
+        _INFO, "Sweep again: the fabric changed during the sweep, or a node sends wrong data."
+    ),
     "incomplete": Advice(_INFO, "Sweep again: a part of the fabric was not seen."),
     "left-out": Advice(
         _CRITICAL,
         "See what answers behind the port that is named: it may invent nodes. If the fabric is as large as "
         "that, raise poll.nodes or poll.hops (--nodes, --hops).",
     ),
-    "interrupted": Advice(_INFO, "Sweep again: the sweep did not come to its end."),
+    "interrupted": Advice(_INFO, "Sweep again: the sweep did not finish."),
     "port-lost": Advice(_CRITICAL, "The monitor's own port is gone: see the device and its driver."),
     "clock-ahead": Advice(
         _WARNING,
@@ -110,7 +116,7 @@ ADVICE: Final[dict[str, Advice]] = {
     ),
     "no-notices": Advice(_INFO, "Changes are found later: see that the subnet manager works, and its log."),
     "notification-failed": Advice(
-        _WARNING, "See why the channel takes no news; they wait, and are told later."
+        _WARNING, "Find out why the channel fails; notifications are queued and sent later."
     ),
     "file-failed": Advice(_WARNING, "See that the file's folder is there, and can be written to."),
     "loop-failed": Advice(
@@ -118,7 +124,7 @@ ADVICE: Final[dict[str, Advice]] = {
         "Report the traceback in the log of the monitor: one of its tasks fails, and is tried again.",
     ),
     "loop-late": Advice(_CRITICAL, "Restart the monitor, and report its log: one of its tasks does not end."),
-    "history-stopped": Advice(_WARNING, "Make room on the disk of the history; nothing else has stopped."),
+    "history-stopped": Advice(_WARNING, "Free space on the disk of the history; nothing else has stopped."),
 }
 """Advice by the kind of a finding."""
 

@@ -453,7 +453,7 @@ class Sweep:
         """
         if number > node.numPorts or (number == 0 and came is not None):
             self._problem(
-                "contradiction", route, f"{node} says that its port {number} of {node.numPorts} is here"
+                "contradiction", route, f"{node} reports that its port {number} of {node.numPorts} is here"
             )
             return None
         here = node.port(number)
@@ -468,7 +468,7 @@ class Sweep:
         return here
 
     def _isDown(self, port: Port, route: IBDRPath) -> None:
-        text = f"{port} says that it has no link, but {port.peer} leads to it"
+        text = f"{port} reports no link, but {port.peer} leads to it"
         self._problem("contradiction", route, text)
 
     @staticmethod

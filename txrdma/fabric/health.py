@@ -241,7 +241,7 @@ def counterFindings(report: CounterReport) -> list[Finding]:
 async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> list[Finding]:
     """Faults of subnet management: no master SM, several of them, or ports that know another one."""
     if not endPort.smLID:
-        return [Finding("no-sm", "our port", "no subnet manager is known to it")]
+        return [Finding("no-sm", "our port", "it knows no subnet manager")]
     found: list[Finding] = []
     masters: dict[GUID, str] = {}
     try:
@@ -259,7 +259,7 @@ async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> li
         try:
             info = await schedule.SubnGet(SMInfo, toLID(endPort, port.lid))
         except MADFailure as error:
-            found.append(_about("sm-silent", port, f"it says that it has a subnet manager: {error}"))
+            found.append(_about("sm-silent", port, f"it reports a subnet manager: {error}"))
             return
         if info.smState is SMState.MASTER:
             masters.setdefault(info.guid, f"LID {port.lid}")
@@ -287,7 +287,7 @@ def recordedManagers(fabric: Fabric) -> list[Finding]:
     told = Counter(port.info.masterSMLID for port in ports)
     most = told.most_common(1)[0][0]
     if not most:
-        return [Finding("no-sm", "all ports", "no subnet manager is known to them")]
+        return [Finding("no-sm", "all ports", "they know no subnet manager")]
     return list(_otherManagers(fabric, most, "that of most"))
 
 

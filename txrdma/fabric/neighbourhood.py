@@ -172,7 +172,7 @@ class Neighbourhood:
             self._asker.problem("duplicate-guid", route, f"another one has the GUID of {node}")
             return
         if number > node.numPorts or (number == 0 and not node.isSwitch):
-            self._asker.problem("contradiction", route, f"{node} says that its port {number} is here")
+            self._asker.problem("contradiction", route, f"{node} reports that its port {number} is here")
             return
         here = node.port(number)
         if came is not None and not self.fabric.link(came, here):
@@ -231,7 +231,7 @@ class Neighbourhood:
         first, *others = ports
         if not (first.lid and self._endPort.smLID):
             what = "the local port knows no subnet manager" if first.lid else f"{first.node} has no LID"
-            self._asker.problem("incomplete", route, f"{what}, so nobody tells where its links lead")
+            self._asker.problem("incomplete", route, f"{what}, so that its links are unknown")
         elif await self._linked(first, route, ways):  # a silent node gets no further requests
             await self._each(self._linked(port, route, ways) for port in others)
 

@@ -72,7 +72,7 @@ def _isFirst(node: Node) -> bool:
 def _along(fabric: Fabric, node: Node | None, route: IBDRPath) -> Node:
     """The node at the end of a route that begins at this one."""
     if node is None:
-        raise InvalidRequest(f"{route}: the snapshot does not say where routes begin")
+        raise InvalidRequest(f"{route}: the snapshot does not contain the local port")
     for hop in route.drPath:
         port = node.known(hop)
         if port is None or port.peer is None:

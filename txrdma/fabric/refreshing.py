@@ -127,7 +127,7 @@ class Refresh:
         raw = (await self._ask(NodeInfo, path)).encode()
         if isSame(raw, node.raw):
             return True
-        self.unclear = f"{node} tells something else about itself"
+        self.unclear = f"{node} has changed"
         return False
 
     async def _identify(self, node: Node, path: IBPath) -> None:
@@ -151,7 +151,7 @@ class Refresh:
         route = node.route
         if route is None or len(route.drPath) >= MOST_HOPS or not _isWindow(node):
             if port.peer is None:  # else its switch was looked behind
-                self.unclear = f"{port} cannot be looked behind"
+                self.unclear = f"{port} cannot be traversed"
             return
         path = route.then(port.number)
         try:
@@ -176,7 +176,7 @@ class Refresh:
             self.unclear = f"{node} is at two places"
             return
         if number > node.numPorts or not number:
-            self.unclear = f"{node} says that its port {number} is behind {port}"
+            self.unclear = f"{node} reports that its port {number} is behind {port}"
             return
         self._cut(port)
         here = node.port(number)
@@ -197,7 +197,7 @@ class Refresh:
         nodes = self._fabric.nodes
         starts = [node for node in nodes.values() if node.route is not None and not node.route.drPath]
         if not starts:
-            self.unclear = "the way from our own port is not known"
+            self.unclear = "the route from the local port is unknown"
             return []
         seen = set(starts)
         waiting = deque(starts)
@@ -216,7 +216,7 @@ class Refresh:
                     there.route = route.then(port.number)
         gone = [node for node in nodes.values() if node not in seen]
         if len(seen) == len(starts):
-            self.unclear = "our own port has no link"  # so the others are not gone
+            self.unclear = "the local port has no link"  # so the others are not gone
             return []
         for node in gone:
             self.touched.add(node.guid)

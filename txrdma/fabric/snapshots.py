@@ -123,7 +123,7 @@ def _readLinks(fabric: Fabric, told: dict[str, Any]) -> None:
         if there is not None:
             port, peer = node.port(one["number"]), fabric.nodes[GUID.fromString(there["guid"])]
             if not fabric.link(port, peer.port(_number(there["port"]))):
-                raise ValueError(f"this is no fabric: the ends of the link of {port} say different things")
+                raise ValueError(f"this is no fabric: the ends of the link of {port} contradict each other")
 
 
 def _number(told: Any) -> int:

@@ -366,7 +366,7 @@ def _atPort(
         indexed.append((f"{side}lid", _baseOf(endPort) | lidBits))
     for name, value in indexed:
         if name in values:
-            raise ValueError(f"{name} is said by value, and by index, too")
+            raise ValueError(f"{name} is given both by value and by index")
         found[name] = value
     found.update(values)
     return _checked(found)

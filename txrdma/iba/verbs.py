@@ -487,7 +487,7 @@ class AsyncEventKind(Enum):
     LID_CHANGE = "LID changed"
     PKEY_CHANGE = "P_Key table changed"
     SM_CHANGE = "subnet manager changed"
-    CLIENT_REREGISTER = "subscriptions are to be made anew"
+    CLIENT_REREGISTER = "clients must register again"
     QP_LAST_WQE_REACHED = "queue pair took its last receive from a shared queue"
     SRQ_LIMIT_REACHED = "shared receive queue below its limit"
     SRQ_ERROR = "shared receive queue failed"

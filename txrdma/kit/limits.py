@@ -100,7 +100,7 @@ LIMITS: Final = (
         "smc:",
         "processes of other users that announce connections to a listener",
         "txrdma.smc.signalling.local._MOST_OTHER_USERS",
-        "The next one is turned away; our own user's processes are served before.",
+        "The next one is refused; processes of the same user take precedence.",
         "integration.smc.test_local.AnnouncementTests.test_strangersAreFew",
     ),
     Limit(
@@ -192,7 +192,7 @@ LIMITS: Final = (
         "btl:",
         "incomplete messages of a peer",
         "txrdma.btl._assembly.MOST_MESSAGES",
-        "Chunks of its next one are not acknowledged until there is room.",
+        "Chunks of its next one are not acknowledged until others are finished.",
         "unit.btl.test_module.LiarTests.test_memory",
     ),
     Limit(
@@ -206,21 +206,21 @@ LIMITS: Final = (
         "btl:",
         "bytes of incomplete messages of all peers of a module",
         "txrdma.btl._assembly.MOST_BYTES",
-        "Chunks are not acknowledged until there is room.",
+        "Chunks are not acknowledged until others are finished.",
         "unit.btl.test_module.LiarTests.test_memory",
     ),
     Limit(
         "btl:",
         "bytes of incomplete messages of a peer",
         "txrdma.btl._assembly.MOST_OF_PEER",
-        "Its chunks are not acknowledged until there is room.",
+        "Its chunks are not acknowledged until others are finished.",
         "unit.btl.test_strangers.BesideTests.test_share",
     ),
     Limit(
         "btl:",
         "bytes of messages of all peers beyond these, one for each peer",
         "txrdma.btl._assembly.RESERVE_BYTES",
-        "Chunks are not acknowledged until there is room.",
+        "Chunks are not acknowledged until others are finished.",
         "unit.btl.test_strangers.BesideTests.test_bound",
     ),
     Limit(
@@ -248,14 +248,14 @@ LIMITS: Final = (
         "btl:",
         "bytes of incomplete messages of a connection over several interfaces",
         "txrdma.btl._stripes.MOST_BYTES",
-        "The connection is closed: a peer of ours waits before that.",
+        "The connection is closed; a conforming peer stays below the limit.",
         "unit.btl.test_stripes.LiarTests.test_violations",
     ),
     Limit(
         "btl:",
         "incomplete messages of a connection over several interfaces",
         "txrdma.btl._stripes.MOST_MESSAGES",
-        "The connection is closed: a peer of ours waits before that.",
+        "The connection is closed; a conforming peer stays below the limit.",
         "unit.btl.test_stripes.LiarTests.test_violations",
     ),
     Limit(
@@ -275,7 +275,7 @@ LIMITS: Final = (
     ),
     Limit(
         "rdma:",
-        "SIDR requests that are kept with their answers",
+        "stored answers to SIDR requests",
         "txrdma.cm.core.dispatcher.MOST_QUESTIONS",
         "The next one is dropped; its sender repeats it.",
         "unit.cm.test_badinput.StrangerTests.test_manyQuestions",
@@ -290,7 +290,7 @@ LIMITS: Final = (
     ),
     Limit(
         "mad",
-        "requests of several segments that come in at a time",
+        "concurrent incoming requests of several segments",
         "txrdma.mad.core.transfers.MOST_REQUESTS",
         "The next one is stopped (RMPP STOP).",
         "unit.mad.test_rmpp_long.EndTests.test_manyQuestions",
@@ -335,7 +335,7 @@ LIMITS: Final = (
         "fabric",
         "nodes of a sweep",
         "txrdma.fabric.excess.MOST_NODES",
-        "The sweep ends with a problem that says so.",
+        "The sweep ends with a problem that reports it.",
         "unit.mad.test_bounds.TableTests.test_nodes",
     ),
     Limit(
@@ -371,14 +371,14 @@ LIMITS: Final = (
         "monitor",
         "events that wait for a reader",
         "txrdma.monitor.web.events.MOST_WAITING",
-        "They are dropped, and the reader is told to load everything again.",
+        "They are dropped, and the reader has to reload everything.",
         "unit.monitor.test_events.EventTests.test_crowd",
     ),
     Limit(
         "monitor",
         "bytes of events that wait for a reader",
         "txrdma.monitor.web.events.MOST_BYTES",
-        "They are dropped, and the reader is told to load everything again.",
+        "They are dropped, and the reader has to reload everything.",
         "unit.monitor.test_events.EventTests.test_crowd",
     ),
     Limit(

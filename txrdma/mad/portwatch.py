@@ -43,7 +43,7 @@ class PortChanged:
     """
     LID, GIDs, P_Keys or SM of the port have changed; or its SM wants its clients to register again.
 
-    @ivar wantsRegistration: whether subscriptions are to be made anew (CLIENT_REREGISTER, IBA 14.2.5.6).
+    @ivar wantsRegistration: whether clients must register again (CLIENT_REREGISTER, IBA 14.2.5.6).
     """
 
     endPort: MADEndPort

@@ -173,7 +173,7 @@ class MADSchedule(RPCs):
         try:
             onProgress(self.progress)
         except Exception:
-            _log.failure("while the progress of a schedule was told, which it is no more")
+            _log.failure("while the progress of a schedule was reported; it is not reported any more")
             self._onProgress = None
 
     def _issueWaiting(self) -> None:

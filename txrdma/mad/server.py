@@ -225,7 +225,9 @@ class MADServer:
     def _tooLate(self, who: _RequestKey) -> None:
         request = self._pending[who].request
         _log.warn(
-            "nobody answers {path} within {seconds} seconds", path=request.path, seconds=self.answerSeconds
+            "no handler has answered {path} within {seconds} seconds",
+            path=request.path,
+            seconds=self.answerSeconds,
         )
         self._giveUp(who)
         self._answer(request, None, MADStatus.BUSY)

@@ -177,7 +177,7 @@ class Subscription:
 
     def _reported(self, notice: Notice, request: MADRequest) -> None:
         if not self._isFromSA(request.path):
-            _log.debug("a report came from {path}, which is not the SA", path=request.path)
+            _log.debug("received a report from {path}, which is not the SA", path=request.path)
         elif self._trapNumber in (EVERY_TRAP, notice.trapNumber):
             self._listener(notice, request)
 

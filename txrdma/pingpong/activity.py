@@ -225,7 +225,7 @@ class Activity:
     def _watch(self, seen: int) -> None:
         now = self.messages + self.received
         if seen == now:
-            text = f"nothing was heard of the peer for {self._stallSeconds:g} seconds"
+            text = f"nothing was received from the peer for {self._stallSeconds:g} seconds"
             self.link.fail(DeviceUnavailable(text))
         else:
             self.later("watch", self._stallSeconds, self._watch, now)

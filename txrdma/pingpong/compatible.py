@@ -53,7 +53,7 @@ def decodeWhereabouts(line: bytes) -> Whereabouts:
     found = _LINE.fullmatch(line)
     if found is None:
         shown = line[:60].decode("ascii", "replace").rstrip("\0")
-        raise WireError("address line", 0, f"the other end says {shown!r}")
+        raise WireError("address line", 0, f"the other end sent {shown!r}")
     lid, qpn, psn = (int(part, 16) for part in found.groups()[:3])
     gid = GID(bytes.fromhex(found[4].decode()))
     return Whereabouts(gid, LID(lid), QPN(qpn), psn, MTU.MTU_4096.bytes)
@@ -124,7 +124,7 @@ class _Exchange(Protocol):
         self._waiting = None
 
     def _late(self, result: object, seconds: float) -> Failure:
-        return Failure(PeerLost(f"the other end has said nothing for {seconds:g} seconds"))
+        return Failure(PeerLost(f"the other end has sent nothing for {seconds:g} seconds"))
 
 
 class Game(Activity):
@@ -156,7 +156,7 @@ class Game(Activity):
             self._send()
 
     def end(self) -> None:
-        """Leave it: there is no way to tell the peer."""
+        """Leave it: there is no route to tell the peer."""
         self.finish()
 
     def arrived(self, batch: Sequence[Completion]) -> None:
@@ -305,5 +305,5 @@ async def _play(
 def _connect(link: Link, line: bytes) -> None:
     there = decodeWhereabouts(line)
     if there.gid.ip is None and there.lid == 0:
-        raise RDMAError("the other end has told no GID: start it with -g and the index of one")
+        raise RDMAError("the other end has sent no GID: start it with -g and the index of one")
     link.connect(there)

@@ -109,14 +109,14 @@ class Conversation(Protocol):
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Trouble):
-            self.end(Refused(f"the other end says: {message.reason}"), tell=False)
+            self.end(Refused(f"the other end reports: {message.reason}"), tell=False)
         elif self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             waiting.callback(message)
         elif len(self._heard) < _MOST_WAITING:
             self._heard.append(message)
         else:
-            self.end(WireError("pingpong message", 0, "more than anybody has asked for"))
+            self.end(WireError("pingpong message", 0, "more than requested"))
 
     def _next(self, seconds: float | None) -> Deferred[Message]:
         waiting: Deferred[Message] = Deferred(self._forget)
@@ -134,6 +134,6 @@ class Conversation(Protocol):
         self._waiting = None
 
     def _late(self, result: object, seconds: float) -> Failure:
-        self.end(PeerLost(f"the other end has said nothing for {seconds:g} seconds"))
+        self.end(PeerLost(f"the other end has sent nothing for {seconds:g} seconds"))
         assert self.error is not None
         return Failure(self.error)

@@ -79,7 +79,7 @@ class Test:
 
     def __post_init__(self) -> None:
         if self.iterations == 0 and self.seconds == 0:
-            raise ValueError("neither iterations nor seconds say when the test ends")
+            raise ValueError("neither iterations nor seconds are given")
         if self.transfer is Transfer.ATOMIC and self.size != 8:
             raise ValueError(f"atomic operations have 8 bytes, not {self.size}")
 

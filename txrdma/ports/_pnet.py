@@ -88,7 +88,7 @@ def parseTable(text: str) -> Table:
         words = line.partition("#")[0].split()
         try:
             if len(words) == 1:
-                raise ValueError(f"nothing belongs to {words[0]}")
+                raise ValueError(f"there are no members of {words[0]}")
             for member in words[1:]:
                 entry = Entry.of(words[0], member)
                 before = entries.setdefault(member, entry)
@@ -161,7 +161,7 @@ def familyOf(message: Message) -> int:
     """
     value = attributesOf(message.payload, _GENERIC.size, "genlmsghdr").get(_FAMILY_ID, b"")
     if len(value) != 2:
-        raise WireError("genlmsghdr", _GENERIC.size, "it does not tell the family")
+        raise WireError("genlmsghdr", _GENERIC.size, "it does not contain the family")
     return int(struct.unpack("=H", value)[0])
 
 

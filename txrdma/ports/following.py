@@ -169,7 +169,7 @@ class EndPortWatcher:
             self._unwatch = self._network.watch(self._reactor, self.look)
         except DeviceUnavailable as error:
             _log.info(
-                "changes of RDMA ports are looked for every {interval} s; the system does not tell: {error}",
+                "polling RDMA ports for changes every {interval} s, without notifications: {error}",
                 interval=self._interval,
                 error=error,
             )
@@ -216,7 +216,7 @@ class EndPortWatcher:
             try:
                 self._listener(changes)
             except Exception:
-                _log.failure("An error where changes of RDMA ports were heard")
+                _log.failure("while a listener handled changes of RDMA ports")
 
 
 def follow(

@@ -138,7 +138,7 @@ class HostNetwork:
         try:
             return self._dump(netlink.GETLINK), self._dump(netlink.GETADDR)
         except OSError as error:
-            raise DeviceUnavailable(f"netlink does not tell the interfaces: {error}") from error
+            raise DeviceUnavailable(f"netlink does not list the interfaces: {error}") from error
 
     def interfaceOf(self, address: str) -> NetworkInterface | None:
         """
@@ -192,7 +192,7 @@ class HostNetwork:
             for reader in self._readers:
                 reader.join()
         except OSError as error:
-            raise DeviceUnavailable(f"netlink tells no changes here: {error}") from error
+            raise DeviceUnavailable(f"netlink does not report changes: {error}") from error
         self._reactor = reactor
         self.addReaders()
 
@@ -224,7 +224,7 @@ class HostNetwork:
                 try:
                     listener()
                 except Exception:
-                    _log.failure("An error where changes of the network were heard")
+                    _log.failure("while a listener handled changes of the network")
 
     def _dump(self, kind: int) -> list[Message]:
         """The whole answer to a question, from between two changes."""

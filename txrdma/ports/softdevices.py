@@ -51,7 +51,7 @@ def softDeviceTo(host: str) -> str:
         try:
             probe.connect((host, ROCE_PORT))  # nothing is sent
         except OSError as error:
-            raise InvalidRequest(f"there is no way to {host}: {error}") from error
+            raise InvalidRequest(f"there is no route to {host}: {error}") from error
         source: str = probe.getsockname()[0]
     if family == socket.AF_INET and (source == host or source.startswith("127.")):
         source = ownLoopback(os.getpid())

@@ -278,7 +278,7 @@ class _Line(_Inbox):
         if self.isClosed:
             return
         if self.peer.isClosed:
-            self.close("sending failed: nobody is there")
+            self.close("sending failed: no peer")
         else:
             self._memory.carry(self.peer, message, [os.dup(descriptor) for descriptor in descriptors])
 

@@ -142,7 +142,7 @@ def understood(*args: str, **kwargs: str) -> tuple[str, FabricOptions]:
     )
     node = kwargs.get("node", "")
     if not (node.partition("/")[2] or "0").isdigit():
-        raise ValueError(f"sim: node={node}: what stands behind the slash is no port")
+        raise ValueError(f"sim: node={node}: the text after the slash is not a port number")
     return node, options
 
 
@@ -208,7 +208,7 @@ def netOf(shape: Sequence[str]) -> Net:
 
     if shape[0] == "fattree":
         if not all(each.isdecimal() for each in shape[1:]):
-            raise ValueError(f"sim:{':'.join(shape)}: say numbers: of hosts, of a switch's ports")
+            raise ValueError(f"sim:{':'.join(shape)}: expected the number of hosts and of a switch's ports")
         try:
             return fatTree(*map(int, shape[1:])) if len(shape) > 1 else fatTree(16)
         except ValueError as error:

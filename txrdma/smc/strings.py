@@ -39,9 +39,7 @@ def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
             raise ValueError("smc: version=2 needs ueid=, the name of an enterprise that both ends belong to")
         return ()
     if version == "1":
-        raise ValueError(
-            f"smc: ueid={ueid} is for version 2, and version=1 says that this is not to be spoken"
-        )
+        raise ValueError(f"smc: ueid={ueid} is for version 2, which version=1 excludes")
     names = tuple(ueid.split(","))
     if len(names) > MOST_UEIDS:
         raise ValueError(f"smc: ueid={ueid} are {len(names)}, and {MOST_UEIDS} are the most")

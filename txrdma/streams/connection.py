@@ -72,7 +72,7 @@ class Core(Protocol):
         """Number of received bytes that are not read yet."""
 
     def write(self, data: bytes) -> None:
-        """Queue bytes until the peer has room for them; drop them if the write side is closed."""
+        """Queue bytes until the peer can accept them; drop them if the write side is closed."""
 
     def drop(self) -> None:
         """Drop what is not posted."""

@@ -352,7 +352,7 @@ class MonitorService(MultiService):
             if getattr(config, name) != getattr(self._first, name):
                 _log.warn("{name} has changed, which takes a restart", name=name)
         if not self._access.change(access):
-            _log.warn("tokens and users came or went, which takes a restart")
+            _log.warn("adding or removing tokens or users needs a restart")
         self.config = config
         self._thresholds.change(config.limits, config.flaps, config.mostBitErrors)
         self.poller.change(config.settings, config.rules, check)
@@ -437,11 +437,11 @@ class Options(usage.Options):
 
     synopsis = "[options]"
     longdesc = (
-        "Watches an InfiniBand fabric: sweeps it, reads the counters of all ports, tells findings, keeps a "
-        "history, and serves /metrics for Prometheus and /api/v1 as JSON."
+        "Watches an InfiniBand fabric: sweeps it, reads the counters of all ports, reports findings, stores "
+        "a history, and serves /metrics for Prometheus and /api/v1 as JSON."
     )
     optParameters = [
-        ["config", "c", None, "Configuration, a file in TOML; without one everything is as usual."],
+        ["config", "c", None, "Configuration file (TOML). [default: the default configuration]"],
     ]
 
     def postOptions(self) -> None:

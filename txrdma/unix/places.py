@@ -147,7 +147,7 @@ class SocketDirectory:
                 return connected
             _rateLimited.warn(
                 (self.path, peerOf(connected).user),
-                "ignoring a socket of user {user} in {path}, who is not permitted",
+                "ignoring a socket of user {user}, who is not permitted, in {path}",
                 user=peerOf(connected).user,
                 path=self.path,
             )

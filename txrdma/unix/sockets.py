@@ -173,7 +173,7 @@ class LocalListener:
                 sock.close()
                 _rateLimited.warn(
                     (self._purpose, user),
-                    "refused process {pid} of user {user}, which wants {purpose}",
+                    "refused process {pid} of user {user} for {purpose}",
                     pid=pid,
                     user=user,
                     purpose=self._purpose,
@@ -182,7 +182,7 @@ class LocalListener:
     def _stepAside(self, error: OSError) -> None:
         _rateLimited.warn(
             (self._purpose, error.errno),
-            "cannot accept a process that wants {purpose}, retrying in {seconds:g} s: {error}",
+            "cannot accept a process for {purpose}, retrying in {seconds:g} s: {error}",
             purpose=self._purpose,
             seconds=ASIDE,
             error=advised(error),

@@ -215,7 +215,7 @@ class Alternate(Core):
         if not self._isActive:
             raise InvalidRequest("only the active end of a connection loads alternate paths")
         if not self._isSupported:
-            raise InvalidRequest("the peer has no alternate paths: its REP said so")
+            raise InvalidRequest("the peer's REP refused alternate paths")
         if self._place == _IDLE and self.alternate is not None and not self._mayReload:
             raise InvalidRequest("there is an alternate path, and this connection does not reload it")
         if areSame(path, self.primary):

@@ -187,7 +187,9 @@ class Dispatcher:
         others = self._listeners.setdefault(listener.serviceID, [])
         for other in others:
             if (other.offset, other.pattern) == (listener.offset, listener.pattern):
-                raise InvalidRequest(f"somebody listens to service {listener.serviceID:#x} already")
+                raise InvalidRequest(
+                    f"there is already a listener for service {listener.serviceID:#x} already"
+                )
         others.append(listener)
         others.sort(key=lambda each: -len(each.pattern))  # the most special one first
 

@@ -26,7 +26,7 @@ def checkPrivateData(octets: bytes, maximum: int, what: str = "private data") ->
     @raise InvalidRequest: there are more octets than the message has room for.
     """
     if len(octets) > maximum:
-        raise InvalidRequest(f"the message has room for {maximum} bytes of {what}, not for {len(octets)}")
+        raise InvalidRequest(f"the message can hold {maximum} bytes of {what}, not for {len(octets)}")
 
 
 def checkFits(message: Layout) -> None:

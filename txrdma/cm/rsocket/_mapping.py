@@ -141,7 +141,7 @@ class Mappings:
             if offset < each.offset + each.length and each.offset < offset + length:
                 raise InvalidRequest(f"{each.length} bytes at offset {each.offset} are mapped already")
         if len(self._own) >= self._capacity:
-            raise ResourceExhausted(f"the peer has room for {self._capacity} mappings")
+            raise ResourceExhausted(f"the peer can accept {self._capacity} mappings")
 
     def map(self, place: Place) -> int:
         """Have the peer told of memory that C{check} has found to be fine; the number of its entry."""

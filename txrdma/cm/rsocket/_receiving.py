@@ -56,7 +56,7 @@ class Receiving:
         @raise PeerViolation: it had no room for so many, or no credit.
         """
         if length > self._offered or length > self.half - self._writes % self.half:
-            raise PeerViolation(f"it has written {length} bytes, beyond what it was told")
+            raise PeerViolation(f"it has written {length} bytes, more than advertised")
         if len(self._lengths) >= self._credits:
             raise PeerViolation("it has sent more messages than it has credits for")
         self._offered -= length

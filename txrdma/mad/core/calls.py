@@ -447,7 +447,7 @@ class Calls:
         """Ask the SA for the path to a GID. Redirections of that query count like those of the call."""
         end, call, dgid = self._port.endPort, waiting.call, waiting.target.dgid
         if not end.gids or dgid is None:  # a target with a LID needs no query
-            self._redirectFailed(waiting, InvalidRequest("our own port has no GID"))
+            self._redirectFailed(waiting, InvalidRequest("the local port has no GID"))
             return
         wanted = PathRecord.query(dgid=dgid, sgid=end.gids[0], reversible=True, numbPath=1)
         rpc = RPCS["SubnAdmGet"]

@@ -217,7 +217,7 @@ class RMPPTransfers:
             if before is not None and before.sender.acknowledged and not before.sender.isDone:
                 return
             if before is None and len(self._outgoing) >= MOST_ANSWERS:
-                raise ResourceExhausted(f"{len(self._outgoing)} RMPP transfers are on their way")
+                raise ResourceExhausted(f"{len(self._outgoing)} RMPP transfers are in progress")
         request = self._incoming.get(key.opposite)
         window = 1 if request is None else request.answerWindow
         self._outgoing[key] = _Outgoing(template, message, path, now, window)

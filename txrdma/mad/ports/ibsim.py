@@ -249,7 +249,7 @@ class IbsimPort:
                     datagram = come[at + _OFFSET : at + _LENGTH]
                     try:
                         if come[at + _STATUS]:
-                            receiver.undeliverable(datagram, "there is no way to it")
+                            receiver.undeliverable(datagram, "there is no route to it")
                         else:
                             received(datagram, (come, at))
                     except Exception:

@@ -127,7 +127,7 @@ class VerbsPortStringParser:
         if qpn not in ("", "1"):
             raise ValueError(f"vmad: of queue pairs only qpn=1 can be asked for, not {qpn!r}")
         if not args:
-            raise ValueError("vmad: by which device? Say vmad:soft or vmad:pyverbs:NAME")
+            raise ValueError("vmad: needs a device: vmad:soft or vmad:pyverbs:NAME")
         for parser in getPlugins(IVerbsDeviceStringParser):
             if parser.prefix == args[0]:
                 device = parser.parseDevice(reactor, *args[1:], **kwargs)

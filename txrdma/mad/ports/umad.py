@@ -298,7 +298,7 @@ class UmadPort:
             self._lost(error)
             return DeviceUnavailable(f"{self.name} is gone: {error}")
         if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS):
-            return ResourceExhausted(f"{self.name}: {what}: there is no room at present: {error}")
+            return ResourceExhausted(f"{self.name}: {what}: the kernel's buffers are full: {error}")
         return InvalidRequest(f"{self.name}: {what}: {error}")
 
     def _isPresent(self) -> bool:

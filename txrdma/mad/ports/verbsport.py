@@ -425,7 +425,7 @@ class VerbsPort:
         try:
             self._receiver.undeliverable(datagram, why)
         except Exception:
-            _log.failure("while {port} told of what could not be sent", port=self.name)
+            _log.failure("while {port} reported an unsent datagram", port=self.name)
 
     def _received(self, completion: Completion) -> None:
         at = (SENDS + completion.identifier - _RECEIVE) * _STRIDE
@@ -457,7 +457,7 @@ class VerbsPort:
         if self._pair.state is QPState.SQE:
             self._pair.modify(QPAttributes(state=QPState.RTS, currentState=QPState.SQE))
         elif self._posted == 0 and len(self._free) == SENDS:
-            _log.warn("{port}: the queue pair had failed, and begins anew", port=self.name)
+            _log.warn("{port}: the queue pair failed and is restarted", port=self.name)
             self._pair.modify(QPAttributes(state=QPState.RESET))
             self._open()
 

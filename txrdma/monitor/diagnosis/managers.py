@@ -77,7 +77,7 @@ class ManagerWatch:
         found = []
         if self._silences:
             if not self._lid:
-                found.append(Finding("no-sm", "our port", "no subnet manager is known to it"))
+                found.append(Finding("no-sm", "our port", "it knows no subnet manager"))
             elif self._silences >= _SILENT_TIMES:
                 found.append(Finding("sm-silent", where, f"the subnet manager: {self._why}"))
         elif self._info is not None:

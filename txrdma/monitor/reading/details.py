@@ -30,8 +30,8 @@ CAUSES: Final[Mapping[str, Mapping[str, str]]] = {
         "portMalformedPacketErrors": "Packets whose headers contradict themselves or their length",
         "portBufferOverrunErrors": "Packets for which there was no buffer",
         "portDLIDMappingErrors": "Packets to a LID that leads nowhere from here",
-        "portVLMappingErrors": "Packets whose service level has no virtual lane on the way out",
-        "portLoopingErrors": "Packets that would leave by the port that they came in by",
+        "portVLMappingErrors": "Packets whose service level has no virtual lane at the output port",
+        "portLoopingErrors": "Packets whose output port is their input port",
     },
     "portXmitDiscards": {
         "portInactiveDiscards": "Packets for a port that is not active",

@@ -515,7 +515,7 @@ class FabricPoller:
         await refresh.finish()
         newGUIDs, self._newGUIDs = self._newGUIDs, set()
         if any(fabric.byGUID(guid) is None for guid in newGUIDs):
-            refresh.unclear = "somebody is new"
+            refresh.unclear = "a new node has appeared"
         self._refreshed(self._refreshes, refresh, fabric, wasSign=True)
 
     def _refreshed(self, loop: SupervisedLoop, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:

@@ -54,8 +54,8 @@ FAMILIES: Final = {
     ),
     "localLinkIntegrityErrors": ("local_link_integrity_errors", "Local link errors beyond the threshold"),
     "excessiveBufferOverrunErrors": ("excessive_buffer_overrun_errors", "Overruns of buffers in succession"),
-    "vl15Dropped": ("vl15_dropped", "Management datagrams dropped for want of buffers"),
-    "qp1Dropped": ("qp1_dropped", "General management datagrams dropped for want of buffers"),
+    "vl15Dropped": ("vl15_dropped", "Management datagrams dropped for lack of buffers"),
+    "qp1Dropped": ("qp1_dropped", "General management datagrams dropped for lack of buffers"),
     "portXmitWait": ("port_transmit_wait", "Ticks with data to send and no credits for it"),
 }
 """Names of families without C{infiniband_} and C{_total}, and what each is, by the name of the counter."""

@@ -78,7 +78,7 @@ class Guesses:
         if len(self._known) > MOST_GUESSERS:
             del self._known[next(iter(self._known))]
         if times == 0:
-            self._log("a wrong password for {name!r} came from {address}", address, name)
+            self._log("wrong password for {name!r} from {address}", address, name)
         if times + 1 == MOST_GUESSES:
             self._log("no more passwords for {name!r} are taken from {address} for a minute", address, name)
 

@@ -141,7 +141,7 @@ class EventHub:
         self._last.append((self._number, event))
         now = self.seconds()
         for reader in list(self.readers):
-            with _log.failuresHandled("while an event was sent to a reader, whose connection goes on"):
+            with _log.failuresHandled("while sending an event to a reader, whose connection stays open"):
                 reader.send(event, now)
 
     def resync(self) -> bytes:

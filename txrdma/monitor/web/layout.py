@@ -245,7 +245,7 @@ def section(heading: str, *parts: Part, name: str, isLive: bool = True) -> Tag:
 def health(context: PageContext) -> tuple[str, str]:
     """Answer to the question whether all is well, in words, and the class of its colour."""
     if context.poller.fabric is None:
-        return "Looking at the fabric…", "info"
+        return "Discovering the fabric…", "info"
     worst = context.poller.findingLog.worst()
     if worst is None:
         return "All is well", "ok"

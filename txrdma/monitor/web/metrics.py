@@ -91,5 +91,5 @@ class Metrics(Resource):
         yield family("txrdma_monitor_findings", "gauge", "Findings that are there", severities)
         if self._writer is not None:
             dropped = [("", self._writer.dropped)]
-            text = "Readings that history had no room for"
+            text = "Readings dropped because the history's queue was full"
             yield family("txrdma_monitor_history_dropped_total", "counter", text, dropped)

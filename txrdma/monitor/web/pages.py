@@ -114,7 +114,7 @@ def _overview(context: PageContext, values: Values) -> Tag:
                     if colour == "ok"
                     else ", ".join(counts)
                     if context.open
-                    else "The first sweep is under way.",
+                    else "The first sweep is in progress.",
                 ),
                 class_=f"banner {colour}",
                 id="banner",
@@ -376,7 +376,7 @@ def _counterRows(meter: Meter | None, meanings: Mapping[str, str]) -> list[list[
 def _charts(context: PageContext, port: Port, values: Values) -> Tag:
     guid, number = guidText(port.node.guid), port.number
     if context.watch.history is None:
-        text = "No history is kept; history.file in the configuration says where."
+        text = "No history is stored; set history.file in the configuration."
         return section("Over time", tags.p(text, class_="empty"), name="charts", isLive=False)
     chosen = values["range"] or "hour"
     choices = [
@@ -500,7 +500,7 @@ def _resolved(context: PageContext, text: str) -> tuple[Node | None, str]:
         return named[0], ""
     if not named:
         return None, f"No node is called {printable(wanted)!r}."
-    return None, f"{len(named)} nodes are like {printable(wanted)!r}: say a GUID."
+    return None, f"{len(named)} nodes are like {printable(wanted)!r}: expected a GUID."
 
 
 async def _trace(context: PageContext, values: Values) -> Tag:

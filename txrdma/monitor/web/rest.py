@@ -91,6 +91,6 @@ def _fail(failure: Failure, request: Request) -> None:
         code, text = 404, failure.getErrorMessage()
     else:
         _log.failure("while {path} was answered", failure, path=request.path)
-        code, text = 500, "the monitor failed; its log tells why"
+        code, text = 500, "internal error; see the log of the monitor"
     request.write(sendJSON(request, code, {"error": text}))
     request.finish()

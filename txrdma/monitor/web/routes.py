@@ -151,7 +151,7 @@ def _changes(context: PageContext, values: Values) -> Answer:
 
 async def _history(context: PageContext, values: Values) -> Answer:
     if context.watch.history is None:
-        raise Missing("no history is kept: history.file in the configuration says where")
+        raise Missing("no history is stored; set history.file in the configuration")
     place = (GUID.fromString(values["guid"]), values["port"])
     end = context.now if values["end"] is None else values["end"]
     begin = end - _HOUR if values["begin"] is None else values["begin"]

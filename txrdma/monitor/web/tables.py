@@ -172,7 +172,7 @@ NODES: Final[Table[Node]] = Table(
     "Node",
     ("name", "guid"),
     Column("guid", GUID_TEXT, "GUID of the node", lambda context, node: guidText(node.guid)),
-    Column("name", TEXT, "Node description, which anybody may set", _name),
+    Column("name", TEXT, "Node description, set by the node", _name),
     Column("type", choice(*NODE_TYPES), "Type of the node", lambda context, node: nodeType(node)),
     Column(
         "lid", COUNT, "LID of a switch, or of a host's first port; 0 for none", lambda _, node: int(node.lid)

@@ -27,7 +27,7 @@ TRACE_SCHEMA: Final[Schema] = {
                     "name": TEXT,
                     "isSwitch": TRUTH,
                     "lid": COUNT,
-                    "entry": {**orNull(COUNT), "description": "Port that packets come in by"},
+                    "entry": {**orNull(COUNT), "description": "Input port of the packets"},
                     "exit": {**orNull(COUNT), "description": "Port that they leave by"},
                     "rate": {**orNull(NUMBER), "description": "Octets each second sent by that port"},
                     "load": {**orNull(NUMBER), "description": "Share of its link, 0 to 1"},

@@ -78,7 +78,7 @@ class RealPorts:
                 self._networks = Networks.look()
             found = self._networks.portFor(own, peer)
         except (DeviceUnavailable, OSError) as error:
-            _rateLimited.warn("look", "can't look for RDMA ports: {error}", error=error)
+            _rateLimited.warn("look", "can't list RDMA ports: {error}", error=error)
             return None
         return None if found.port is None else (f"pyverbs:{found.port.device}", found.port.number)
 

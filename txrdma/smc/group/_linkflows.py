@@ -432,7 +432,7 @@ class LinkFlows:
         if body.link != current.link.number or one.isResponse != self._core.isServer:
             return
         if body.remaining > _PAIRS and body.remaining >= current.remaining:
-            raise WireError("ADD LINK CONTINUATION", 5, "no fewer buffers are still to come than before")
+            raise WireError("ADD LINK CONTINUATION", 5, "the number of remaining buffers does not decrease")
         current.remaining = body.remaining
         for pair in body.pairs[: body.remaining]:
             self._learn(current, pair)

@@ -402,7 +402,9 @@ class LinkGroup:
         if link.isCompared and asked is not None and link.heard <= asked:
             link.isCompared = False
             if any(other.testedAt is None or other.heard > asked for other in active):
-                self.linkDown(now, "the peer answers no TEST LINK by it, and is heard by another", link)
+                self.linkDown(
+                    now, "the peer does not answer TEST LINK on it, but sends on another link", link
+                )
             return
         for each in active:
             each.testedAt = now

@@ -178,7 +178,7 @@ class Group:
 
         @param wanted: size in bytes; None: chosen by the number of connections.
         @param most: limit of all rings of the process, in bytes.
-        @raise Refused: no memory; with C{NOACTLINK}: the group has ended meanwhile, and another may have
+        @raise Refused: no memory; with C{NOACTLINK}: the group has ended, and another may have
             room.
         """
         isPinned = self.links[0].scheduler.queue.isStaged
@@ -204,7 +204,7 @@ class Group:
             try:
                 await self.pool.agreement(buffer)
                 if not self.core.isOpen:
-                    raise Refused("the group takes no more meanwhile", Diagnosis.NOACTLINK)
+                    raise Refused("the group accepts no more connections", Diagnosis.NOACTLINK)
             except BaseException:
                 self.pool.give(element, quiet=True)
                 raise
@@ -230,7 +230,7 @@ class Group:
         links = [link for link in self.links if link.isActive or self.isNew]
         if links:
             return min(links, key=lambda link: len(link.members))
-        raise Refused("the group has ended meanwhile", Diagnosis.NOACTLINK)
+        raise Refused("the group has ended", Diagnosis.NOACTLINK)
 
     def leadingTo(self, accept: Accept) -> Link:
         """The client's link that a server's Accept names; raises L{Refused} without it."""

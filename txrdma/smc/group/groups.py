@@ -135,7 +135,7 @@ def closeIdle(reactor: object, spared: Group | None = None) -> bool:
     for (owner, _), groups in _open.items():
         for group in groups.groups() if owner is reactor else ():
             if group.isIdle and group is not spared:
-                group.close("closed to make room for another link group")
+                group.close("closed to allow another link group")
                 return True
     return False
 
@@ -301,7 +301,7 @@ class LinkGroups:
                 raise Refused(f"this process has {terms.most} link groups already", Diagnosis.MEM)
         port = next((each for each in self.ports if each.candidate == candidate), None)
         if port is None:
-            raise Refused("the port has changed meanwhile", Diagnosis.NOSMCRDEV)
+            raise Refused("the port has changed", Diagnosis.NOSMCRDEV)
         group = Group(self, key, port, agreement)
         if terms.keepalive is not None:
             group.core.keepAlive(terms.keepalive)

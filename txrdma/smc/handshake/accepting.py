@@ -138,7 +138,7 @@ class ServerNegotiation(Negotiation):
                 if isNew:
                     group.discard()
                 elif isinstance(error, Refused) and error.status == Diagnosis.NOACTLINK:
-                    continue  # the group has ended meanwhile: try another
+                    continue  # the group has ended: try another
                 raise
 
     async def _confirmed(self, confirm: Confirm) -> None:
@@ -147,7 +147,7 @@ class ServerNegotiation(Negotiation):
         link = stream.link
         self._isConfirmed = True
         if link.isOver and not stream.wasLost:
-            raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
+            raise Refused("the link has ended", Diagnosis.NOACTLINK)
         if link.isOver:
             pass  # the client has already finished, and gone
         elif group.isNew:

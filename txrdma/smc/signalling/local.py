@@ -109,7 +109,7 @@ class Announced:
             return True
         _rateLimited.warn(
             (user, "not its own"),
-            "user {user} says that a connection is its own, and it is another's: plain TCP for that one",
+            "user {user} announced a connection of another user: it uses plain TCP",
             user=user,
         )
         return False
@@ -184,7 +184,7 @@ class Teller:
         except ValueError:
             _rateLimited.warn(
                 (self.client.user, "nonsense"),
-                "process {pid} of user {user} says {line!r} where it should announce an SMC connection",
+                "process {pid} of user {user} sent {line!r} instead of announcing an SMC connection",
                 pid=self.client.pid,
                 user=self.client.user,
                 line=line,

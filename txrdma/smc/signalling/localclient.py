@@ -314,7 +314,7 @@ def findListener(target: Place) -> socket.socket | None:
             return connection
         _rateLimited.warn(
             (user, target),
-            "user {user} says that {target} is its own and speaks SMC, but others listen there: plain TCP",
+            "user {user} claims {target}, where another user listens: using plain TCP",
             user=user,
             target=target,
         )

@@ -53,11 +53,13 @@ class SMCCollector:
         yield from _way("received", "read", "applications got at once", counters["received"])
         sent = counters["sent"]
         yield CounterMetricFamily(
-            f"{_PREFIX}write_blocked", "Times that a write waited for room.", value=sent["blocks"]
+            f"{_PREFIX}write_blocked",
+            "Number of times that a write waited for buffer space.",
+            value=sent["blocks"],
         )
         yield CounterMetricFamily(
             f"{_PREFIX}write_blocked_seconds",
-            "Seconds for which writes waited for room.",
+            "Seconds for which writes waited for buffer space.",
             value=sent["blockedSeconds"],
         )
         yield _labelled(

@@ -110,7 +110,7 @@ class Stream:
     def attach(self, answer: Accept | Confirm) -> None:
         """Set the peer's buffer and token from its answer; raises L{Refused}."""
         if self._element is None:
-            raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
+            raise Refused("the link has ended", Diagnosis.NOACTLINK)
         bearing = self.link.bearing(answer, self.named)
         self._rkey = bearing.rkey
         self.flow.attach(bearing, answer.size, answer.token)

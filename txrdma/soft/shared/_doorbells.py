@@ -63,7 +63,7 @@ class PeerDoorbells:
         @param descriptors: its only descriptor, which is removed from the list; other users send none.
         """
         if len(descriptors) > 1 or (isTrusted and not descriptors):
-            raise ValueError(f"a doorbell comes with one descriptor, not {len(descriptors)}")
+            raise ValueError(f"a doorbell needs one descriptor, not {len(descriptors)}")
         if number in self._bells or len(self._bells) >= MOST:
             raise ValueError("too many doorbells")
         for each in descriptors:

@@ -110,7 +110,7 @@ class _Peer(PeerProcess):
 
     def isJoined(self, parsed: Join, descriptors: list[int]) -> None:
         if len(descriptors) != 1:
-            raise ValueError(f"an invitation comes with one descriptor, not {len(descriptors)}")
+            raise ValueError(f"an invitation needs one descriptor, not {len(descriptors)}")
         key = (parsed.source, parsed.destination)
         if key in self._invitations or len(self._invitations) >= _MOST_WAITING:
             raise ValueError("too many invitations")

@@ -252,7 +252,7 @@ class SharedQueuePair:
             return  # the request was cancelled
         if reply.reach is Reach.MAPPED:
             if len(descriptors) != 1:
-                raise ValueError("a mapped region comes with one descriptor")
+                raise ValueError("a mapped region needs one descriptor")
             self._forgetDeregistered()
             try:
                 mapping, region = mapRegion(reply, descriptors[0])

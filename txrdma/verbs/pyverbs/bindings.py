@@ -73,8 +73,7 @@ def loadPyverbs() -> Pyverbs:
                 _loaded = _load()
         except ImportError as error:
             raise DeviceUnavailable(
-                f"pyverbs can't be imported ({error}); it comes with the distribution's rdma-core, "
-                "as the package python3-pyverbs or alike"
+                f"pyverbs can't be imported ({error}); install the distribution's python3-pyverbs"
             ) from error
     return _loaded
 

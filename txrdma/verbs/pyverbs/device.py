@@ -383,7 +383,7 @@ class PyverbsDevice:
         try:
             self._removals = Removals(self._context)
         except OSError as error:
-            _log.info("nobody will tell when {name} is taken away: {error}", name=self.name, error=error)
+            _log.info("the removal of {name} will not be noticed: {error}", name=self.name, error=error)
         else:
             self._readers.append(EventReader(reactor, self._removals.fileno(), self.readRemovals))
 
@@ -456,7 +456,7 @@ class PyverbsDevice:
                 try:
                     listener(event)
                 except Exception:
-                    _log.failure("while {listener!r} heard {event}", listener=listener, event=event)
+                    _log.failure("while {listener!r} handled {event}", listener=listener, event=event)
 
     # Closing.
 

@@ -181,7 +181,7 @@ class SubnetAdministration:
         kind = sa.MultiPathRecord
         gids = [GID(data[at : at + 16]) for at in range(kind.size, len(data) - 15, 16)]
         if not wanted.sgidCount or not wanted.dgidCount or len(gids) < wanted.sgidCount + wanted.dgidCount:
-            raise MADRefusal(SAStatus.INSUFFICIENT, "there are fewer GIDs than it says")
+            raise MADRefusal(SAStatus.INSUFFICIENT, "there are fewer GIDs than its count")
         said = componentNames(kind, mask) - {"serviceIDUpper", "serviceIDLower", "independenceSelector"}
         alike = {name: getattr(wanted, name) for name in said if hasattr(sa.PathRecord, name)}
         for source in gids[: wanted.sgidCount]:
@@ -197,7 +197,7 @@ class SubnetAdministration:
                 and "portGID" in componentNames(type(wanted), mask)
                 and self._with(wanted.portGID) is None
             ):
-                raise MADRefusal(SAStatus.INVALID_GID, f"nobody has the GID {wanted.portGID}")
+                raise MADRefusal(SAStatus.INVALID_GID, f"no port has the GID {wanted.portGID}")
             return self.groups.join(wanted, mask) if isSet else self.groups.leave(wanted, mask)
         if isinstance(wanted, sa.ServiceRecord):
             if isSet:

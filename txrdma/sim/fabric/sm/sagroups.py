@@ -108,9 +108,9 @@ class Groups:
         """
         said = componentNames(MCMemberRecord, mask)
         if not {"portGID", "joinState"} <= said:
-            raise MADRefusal(SAStatus.INSUFFICIENT, "who wants to join says which port, and how")
+            raise MADRefusal(SAStatus.INSUFFICIENT, "a request to join needs a port and a join state")
         if not wanted.joinState:
-            raise MADRefusal(SAStatus.INVALID, "that is no way to join")
+            raise MADRefusal(SAStatus.INVALID, "invalid join state")
         group = self.groups.get(wanted.mgid) if "mgid" in said else None
         if group is None:
             group = self._create(wanted, said)
@@ -130,7 +130,7 @@ class Groups:
                 SAStatus.INSUFFICIENT, "there is no such group, and that is too little to create one"
             )
         if not wanted.joinState & FULL_MEMBER:
-            raise MADRefusal(SAStatus.INVALID, "who creates a group joins it as a full member")
+            raise MADRefusal(SAStatus.INVALID, "the creator of a group must be a full member")
         taken = {group.record.mlid for group in self.groups.values()}
         free = [mlid for mlid in range(FIRST_MLID, FIRST_MLID + MOST_GROUPS) if mlid not in taken]
         if not free:
@@ -167,7 +167,9 @@ class Groups:
         """
         said = componentNames(MCMemberRecord, mask)
         if not {"mgid", "portGID", "joinState"} <= said:
-            raise MADRefusal(SAStatus.INSUFFICIENT, "who leaves says which group, which port, and how")
+            raise MADRefusal(
+                SAStatus.INSUFFICIENT, "a request to leave needs a group, a port and a join state"
+            )
         group = self.groups.get(wanted.mgid)
         member = None if group is None else group.members.get(wanted.portGID)
         if group is None or member is None or wanted.joinState & ~member.joinState:

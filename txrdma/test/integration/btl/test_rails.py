@@ -299,7 +299,7 @@ class ProbeTests(TwoNetworksCase):
         self.addCleanup(six.close)
         self.hosts[1].device, self.order[self.hosts[1]] = six, (0,)
         for failure in self.failures():
-            self.assertIn("there is no way from ", failure.getErrorMessage())
+            self.assertIn("there is no route from ", failure.getErrorMessage())
 
 
 class InterfacesTests(HostsCase):

@@ -127,7 +127,7 @@ class ProcessTests(SynchronousTestCase):
         server.send_signal(signal.SIGINT)
         out, err = client.communicate(timeout=PATIENCE)
         self.assertEqual(client.returncode, 1)
-        self.assertEqual(err, "txrdma pingpong: the other end says: the server is stopped\n")
+        self.assertEqual(err, "txrdma pingpong: the other end reports: the server is stopped\n")
         self.checkUnfinished(first + out)
         server.communicate(timeout=PATIENCE)
         self.assertEqual(server.returncode, 0)

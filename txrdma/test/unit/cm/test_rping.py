@@ -167,6 +167,6 @@ class PingTests(MessagingCase):
 
         self.connect(self.client, Spoiling())
         self.wait(lambda: self.client.ended.called)
-        expected = "ping 0 came back with different bytes, from byte 77 on, after 0 pings"
+        expected = "ping 0 was returned with different bytes, from byte 77 on, after 0 pings"
         self.assertEqual(self.failed, [expected])
         self.assertEqual(self.told, [])

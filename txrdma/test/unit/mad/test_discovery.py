@@ -390,7 +390,7 @@ class LiarTests(FaultTestCase):
         self.fabric.port("right", 3).info[33] = 0x20
         fabric = self.swept()
         self.assertEqual(self.kinds(fabric), ["contradiction"])
-        self.assertIn("says that it has no link", fabric.problems[0].text)
+        self.assertIn("reports no link", fabric.problems[0].text)
         self.assertEqual(len(fabric.nodes), 6)
 
 

@@ -101,7 +101,7 @@ class PageTests(PageTestCase):
 
     def test_overview(self) -> None:
         """The overview tells in words whether all is well, and what is not."""
-        self.assertIn("Looking at the fabric", self.page("/").text)
+        self.assertIn("Discovering the fabric", self.page("/").text)
         self.started()
         self.assertIn("All is well", self.page("/").text)
         self.fabric.cut("c")
@@ -130,7 +130,7 @@ class PageTests(PageTestCase):
             self.assertIn("3 links", text)
             self.assertIn("Out by port", text)
         self.assertIn("No node is called", self.page("/trace?from=a&to=nobody").text)
-        self.assertIn("say a GUID", self.page("/trace?from=a&to=0x").text)
+        self.assertIn("expected a GUID", self.page("/trace?from=a&to=0x").text)
         self.fabric.cut("c")
         self.fabric.sweep()
         self.assertIn("It does not get there", self.page("/trace?from=a&to=c").text)

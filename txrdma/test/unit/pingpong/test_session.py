@@ -174,7 +174,7 @@ class LimitsTests(SessionCase):
             talk = client._conversation
             talk.say(Run(test))  # as if it did not know
             refusal = self.assertRaises(Refused, self.successOf, talk.hear(Ready))
-            self.assertEqual(str(refusal), f"the other end says: {error}")
+            self.assertEqual(str(refusal), f"the other end reports: {error}")
             self.runUntil(lambda: len(self.ended) == len(self.begun))
             self.assertIsInstance(self.ended[-1], InvalidRequest)
 
@@ -285,7 +285,7 @@ class TroubleTests(SessionCase):
         running = client.run(Test(iterations=1 << 40))
         self.clock.callLater(0.01, lambda: Deferred.fromCoroutine(self.server.close()))
         error = self.assertRaises(Refused, self.successOf, running)
-        self.assertEqual(str(error), "the other end says: the server is stopped")
+        self.assertEqual(str(error), "the other end reports: the server is stopped")
 
     def test_busy(self) -> None:
         """One client is served at a time: another is refused meanwhile."""
@@ -302,7 +302,7 @@ class TroubleTests(SessionCase):
         silent = PumpedEndpoint(self.clock, Factory.forProtocol(Protocol))
         before = self.clock.seconds()
         error = self.assertRaises(PeerLost, self.successOf, connect(silent, self.side(0)))
-        self.assertIn("has said nothing for 15 seconds", str(error))
+        self.assertIn("has sent nothing for 15 seconds", str(error))
         self.assertLess(self.clock.seconds() - before, ANSWER_SECONDS + 1)
 
     def test_noDevice(self) -> None:

@@ -73,7 +73,7 @@ class TableTests(SynchronousTestCase):
     def test_nonsense(self) -> None:
         """What makes no sense is told with its line."""
         for text, why in (
-            ("\nNET1\n", "line 2: nothing belongs to NET1"),
+            ("\nNET1\n", "line 2: there are no members of NET1"),
             ("NET-1 eth0", "line 1: 'NET-1' is no name"),
             ("N" * 17 + " eth0", "is no name"),
             ("NET1 mlx5_0/0", "line 1: 'mlx5_0/0' is neither"),
