@@ -45,10 +45,10 @@ def main(orders: Orders) -> None:
     os.close(ready[1])
     left = count
     while left:
-        heard = os.read(ready[0], left)
-        if not heard:
+        received = os.read(ready[0], left)
+        if not received:
             raise SystemExit("a sender has ended before it was connected")
-        left -= len(heard)
+        left -= len(received)
     os.close(begin[1])
     rates = []
     for descriptor in results:

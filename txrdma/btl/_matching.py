@@ -49,25 +49,25 @@ def speedOf(one: Interface, other: Interface) -> int:
     return min(one.speed or USUAL_SPEED, other.speed or USUAL_SPEED)
 
 
-def match(ours: Sequence[Interface], theirs: Sequence[Interface]) -> list[tuple[int, int]]:
+def match(ours: Sequence[Interface], remote: Sequence[Interface]) -> list[tuple[int, int]]:
     """
     Match interfaces. Both ends have the same result, if both name those of the client first.
 
     @return: pairs of places in the two sequences, in the order of the first.
     """
-    same = [[a.network is not None and a.network == b.network for b in theirs] for a in ours]
+    same = [[a.network is not None and a.network == b.network for b in remote] for a in ours]
     isOneNetwork = any(map(any, same))
 
     def mayPair(place: int, other: int) -> bool:
         if isOneNetwork:
             return same[place][other]
-        return ours[place].gid.isMapped == theirs[other].gid.isMapped
+        return ours[place].gid.isMapped == remote[other].gid.isMapped
 
     # By the set of theirs that are taken: how many pairs there are, what they carry, and the pairs.
     best: dict[int, tuple[int, int, list[tuple[int, int]]]] = {0: (0, 0, [])}
     for place, one in enumerate(ours):
         for taken, (count, carried, pairs) in list(best.items()):
-            for number, other in enumerate(theirs):
+            for number, other in enumerate(remote):
                 if taken >> number & 1 or not mayPair(place, number):
                     continue
                 more = (count + 1, carried + speedOf(one, other), [*pairs, (place, number)])

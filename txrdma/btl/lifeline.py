@@ -294,9 +294,9 @@ class PeerConnection(StreamProtocol):
             offers = [(rail.introduction, rail.interface) for rail in self._rails]
             self._sendFrame(FrameKind.INTERFACES, encodeInterfaces(offers))
 
-    def _match(self, theirs: Sequence[tuple[Introduction, Interface]]) -> None:
+    def _match(self, remote: Sequence[tuple[Introduction, Interface]]) -> None:
         """Choose the rails: the peer finds the same ones."""
-        ours, its = [rail.interface for rail in self._rails], [interface for _each, interface in theirs]
+        ours, its = [rail.interface for rail in self._rails], [interface for _each, interface in remote]
         if self._isClient:
             pairs = match(ours, its)
         else:
@@ -304,7 +304,7 @@ class PeerConnection(StreamProtocol):
         if not pairs:
             ends = (", ".join(str(each.gid.ip or each.gid) for each in some) for some in (ours, its))
             raise Unreachable("there is no route from {} to {}".format(*ends))
-        self._meet([(self._rails[here], *theirs[there]) for here, there in pairs])
+        self._meet([(self._rails[here], *remote[there]) for here, there in pairs])
 
     def _meet(self, chosen: Sequence[tuple[Rail, Introduction, Interface]]) -> None:
         """Get to know the peer by these rails, and see whether packets pass."""
@@ -387,7 +387,7 @@ class PeerConnection(StreamProtocol):
         elif kind == FrameKind.ECHO:
             self._echoed(content)
         elif kind in (FrameKind.QUEUE_PAIR, FrameKind.RECEIVE_BUFFER) and self._receiveBuffers is not None:
-            self._receiveBuffers.heard(kind, content)
+            self._receiveBuffers.frameReceived(kind, content)
 
     def _maybeEstablished(self) -> None:
         if self._isMissing() or not self._isPeerReady or self.user is not None or self._isOver:

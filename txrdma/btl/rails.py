@@ -169,22 +169,22 @@ class MultiRailPeer:
         self,
         reactor: Any,
         rails: Sequence[Rail],
-        theirs: Sequence[Interface],
-        heard: Callable[[StripesEvent], None],
+        remote: Sequence[Interface],
+        notify: Callable[[StripesEvent], None],
         turned: Callable[[], None],
         failed: Callable[[Exception], None],
         echo: Callable[[bytes], None],
     ) -> None:
         """
-        @param theirs: the interface of the peer that belongs to each rail.
-        @param heard: called with each event of the stripes, C{turned} when all of a turn were told.
+        @param remote: the interface of the peer that belongs to each rail.
+        @param notify: called with each event of the stripes, C{turned} when all of a turn were told.
         @param failed: called when all rails are lost, or the peer breaks the rules.
         @param echo: called with the nonce of each probe that has come.
         """
         self._reactor, self._rails = reactor, rails
-        self._heard, self._turned, self._failed = heard, turned, failed
+        self._notify, self._turned, self._failed = notify, turned, failed
         self._echo = echo
-        speeds = [speedOf(rail.interface, its) for rail, its in zip(rails, theirs, strict=True)]
+        speeds = [speedOf(rail.interface, its) for rail, its in zip(rails, remote, strict=True)]
         self.peer = Stripes(speeds, self._write, rails[0].module.stripesBudget)
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
@@ -254,7 +254,7 @@ class MultiRailPeer:
     def _report(self) -> None:
         while not self._isClosed and (events := self.peer.events()):
             for event in events:
-                self._heard(event)
+                self._notify(event)
 
     def turn(self) -> None:
         """Report events, hand pieces to modules that can send, and schedule the next deadline."""

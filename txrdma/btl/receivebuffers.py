@@ -108,7 +108,7 @@ class RemoteReceiveBuffers:
             self._module.core.goOn(self._peer)
             self._module.soon()
 
-    def heard(self, kind: FrameKind, content: bytes) -> None:
+    def frameReceived(self, kind: FrameKind, content: bytes) -> None:
         """
         Process a frame about the peer's queue pair or receive buffer.
 

@@ -91,8 +91,8 @@ def summary(fabric: Fabric, found: list[Finding]) -> str:
     """Line about a fabric: numbers of nodes, links and findings."""
     switches = sum(node.isSwitch for node in fabric.nodes.values())
     links = sum(1 for _ in fabric.links())
-    said = f"{len(fabric.nodes)} nodes, {switches} of them switches, with {links} links"
-    return f"{said}: {f'{len(found)} findings' if found else 'all is well'}"
+    heading = f"{len(fabric.nodes)} nodes, {switches} of them switches, with {links} links"
+    return f"{heading}: {f'{len(found)} findings' if found else 'all is well'}"
 
 
 def reportDict(fabric: Fabric, found: list[Finding]) -> dict[str, Any]:

@@ -65,8 +65,8 @@ def _details(entry: dict[str, Any]) -> list[str]:
         parts.append(f"{size(entry['backlog'])} unsent")
     if entry.get("blocks"):
         parts.append(f"waited {entry['blocks']} times for buffer space, {entry['blockedSeconds']:.3f} s")
-    for way, flags in entry.get("flags", {}).items():
-        parts.append(f"flags {way}: {', '.join(flags) or 'none'}")
+    for direction, flags in entry.get("flags", {}).items():
+        parts.append(f"flags {direction}: {', '.join(flags) or 'none'}")
     if "link" in entry:
         link = entry["link"]
         number = f"link {link['number']}, " if "number" in link else ""
@@ -85,8 +85,8 @@ def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False
             continue
         if "mode" not in entry:
             process = lines(entry["pid"], " ".join(entry["command"][1:])[:40])
-            told = f"no answer: not queried for {entry['seconds']:.0f} s more"
-            table.add_row(*map(escape, (process, f"to {entry['peer']}", "TCP", told)))
+            pause = f"no answer: not queried for {entry['seconds']:.0f} s more"
+            table.add_row(*map(escape, (process, f"to {entry['peer']}", "TCP", pause)))
             continue
         mode, reason, diagnosis = entry.get("mode"), entry.get("fallbackReason"), entry.get("peerDiagnosis")
         cells = (

@@ -78,19 +78,19 @@ async def run(reactor: object, options: CommandOptions) -> None:
         return
     tables = Tables()
     smc = Explanation()
-    told = [(each, tables.records(each.inside.datagram)) for each in _found(options["arguments"], smc)]
-    if not told and not smc.events:
+    decoded = [(each, tables.records(each.inside.datagram)) for each in _found(options["arguments"], smc)]
+    if not decoded and not smc.events:
         raise InvalidRequest("it contains neither management datagrams nor SMC")
     if options["json"]:
-        datagrams = [_dict(each, records) for each, records in told]
+        datagrams = [_dict(each, records) for each, records in decoded]
         printJSON({"smc": smc.toDict(), "datagrams": datagrams} if smc.events else datagrams)
         return
     if smc.events:
         for line in smc.lines(options["level"]):
             print(line)
-        if told:
+        if decoded:
             print()
-    for number, (each, records) in enumerate(told):
+    for number, (each, records) in enumerate(decoded):
         if options["level"] == 1:
             print(": ".join(part for part in (each.where, *each.inside.front) if part), end="")
             print(f"{': ' if each.where or each.inside.front else ''}{_text(each.inside.datagram, 1)}")

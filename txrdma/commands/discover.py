@@ -106,14 +106,14 @@ async def drawn(reactor: Any, graph: str) -> str:
             "--format svg needs Graphviz' dot: install it (apt or dnf install graphviz), or "
             "use --format dot and draw its output elsewhere"
         )
-    said: bytes
+    drawing: bytes
     complaint: bytes
     try:
-        said, complaint, status = await getProcessOutputAndValue(
+        drawing, complaint, status = await getProcessOutputAndValue(
             program, ("-Tsvg",), reactor=reactor, stdinBytes=graph.encode()
         )
     except OSError as error:
         raise DeviceUnavailable(f"Graphviz' dot: {error}") from error
     if status:
         raise DeviceUnavailable(f"Graphviz' dot: {complaint.decode(errors='replace').strip()}")
-    return said.decode()
+    return drawing.decode()

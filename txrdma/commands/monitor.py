@@ -101,12 +101,12 @@ def summaryOf(poller: FabricPoller) -> str:
 
 def _toJSON(poller: FabricPoller) -> None:
     loads = [] if poller.fabric is None else busiest(poller.fabric, poller.meters, 10)
-    told = {
+    shown = {
         "statistics": asdict(poller.statistics),
         "findings": [entry.toDict() for entry in poller.findingLog.open.values()],
         "busiest": [load.toDict() for load in loads],
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(shown), flush=True)
 
 
 class _Screen:

@@ -45,8 +45,8 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     fabric, names = await fabricOf(reactor, options, withLinks=False)
     nodes = chosen(fabric, options)
     if options["json"]:
-        told = [nodeDict(node, names) for node in nodes]
-        printJSON([{key: value for key, value in node.items() if key not in _OMITTED} for node in told])
+        shown = [nodeDict(node, names) for node in nodes]
+        printJSON([{key: value for key, value in node.items() if key not in _OMITTED} for node in shown])
     else:
         rows = [
             (

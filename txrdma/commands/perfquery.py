@@ -73,7 +73,7 @@ KINDS: Final[dict[str, type[Attribute]]] = {
     "result64": pma.PortSamplesResultExtended,
 }
 
-THEIRS: Final = {
+ALIASES: Final = {
     "extended_speeds": "speeds",
     "oprcvcounters": "oprcv",
     "flowctlcounters": "flow",
@@ -137,8 +137,8 @@ class CommandOptions(FabricOptions):
 
     def postOptions(self) -> None:
         self["isConfirmed"] = self["extended"] or self["kind"] is not None
-        said = "extended" if self["extended"] else self["kind"] or "counters"
-        self["kind"] = THEIRS.get(said.replace("-", "_"), said)
+        kind = "extended" if self["extended"] else self["kind"] or "counters"
+        self["kind"] = ALIASES.get(kind.replace("-", "_"), kind)
         if self["kind"] not in KINDS:
             raise usage.UsageError(f"--kind {self['kind']}: there are {', '.join(KINDS)}")
         isSampled = KINDS[self["kind"]] in _SAMPLED
@@ -198,7 +198,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma perfquery}: print, watch, sample or clear counters."""
     kind = KINDS[options["kind"]]
     with opened(reactor, options) as session:
-        counted = await whose(session)
+        counted = await counterSource(session)
         if kind is PortCountersExtended and not counted.hasExtended:
             raise InvalidRequest(f"{where(counted.path)} has no 64-bit counters")
         if kind is pma.PortExtendedSpeedsCounters and await _correctsByReedSolomon(session, counted):
@@ -208,18 +208,18 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         if isClearing:
             confirmed(f"clear the counters of {where(counted.path)}", options["yes"])
         if options["sampled"]:
-            kind, told = pma.PortSamplesResult, [await _sampled(session, counted)]
+            kind, answers = pma.PortSamplesResult, [await _sampled(session, counted)]
         elif options["watch"]:
             await _watch(session, counted, watched(counted, kind, options["isConfirmed"]))
             return
         else:
-            told = [] if options["reset-only"] else await readAll(session, counted, kind)
+            answers = [] if options["reset-only"] else await readAll(session, counted, kind)
         if isClearing:
             await clearAll(session, counted, kind)
-    _tell(options, counted, kind, told, name)
+    _print(options, counted, kind, answers, name)
 
 
-async def whose(session: Session) -> CounterSource:
+async def counterSource(session: Session) -> CounterSource:
     """Find the ports that the options mean, and the capabilities of their agent."""
     options = session.options
     path = await session.toServices(options["target"])
@@ -252,10 +252,10 @@ async def _correctsByReedSolomon(session: Session, counted: CounterSource) -> bo
         return False
     port = 1 if counted.ports[0] in (0, ALL_PORTS) else counted.ports[0]
     try:
-        told = await session.agent.SubnGet(PortInfoExtended, counted.path, port)
+        answers = await session.agent.SubnGet(PortInfoExtended, counted.path, port)
     except MADError:
         return False
-    return told.fecModeActive in (FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC)
+    return answers.fecModeActive in (FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC)
 
 
 async def readAll(session: Session, counted: CounterSource, kind: type[Attribute]) -> list[Any]:
@@ -271,8 +271,8 @@ async def readAll(session: Session, counted: CounterSource, kind: type[Attribute
     except MADError as error:
         await session.checkPorts(counted.path, counted.ports, error)
         raise
-    told = [found[port] for port in counted.ports]
-    return [added(told, ALL_PORTS)] if counted.isSum and told and kind not in _SAMPLED else told
+    answers = [found[port] for port in counted.ports]
+    return [added(answers, ALL_PORTS)] if counted.isSum and answers and kind not in _SAMPLED else answers
 
 
 async def clearAll(session: Session, counted: CounterSource, kind: type[Attribute]) -> None:
@@ -316,13 +316,13 @@ async def _sampled(session: Session, counted: CounterSource) -> Any:
     await rpcs.PerformanceSet(wanted, counted.path)
     until = clock.seconds() + _LONGEST_SAMPLE
     while True:
-        told = await rpcs.PerformanceGet(pma.PortSamplesResult, counted.path)
-        if told.tag != tag:
+        answers = await rpcs.PerformanceGet(pma.PortSamplesResult, counted.path)
+        if answers.tag != tag:
             raise InvalidRequest(
-                f"another client is using the sampling of {where(counted.path)} (tag {told.tag:#06x})"
+                f"another client is using the sampling of {where(counted.path)} (tag {answers.tag:#06x})"
             )
-        if not told.sampleStatus:
-            return told
+        if not answers.sampleStatus:
+            return answers
         if clock.seconds() > until:
             raise InvalidRequest(f"{where(counted.path)} is still sampling; see --kind result")
         await deferLater(clock, _SAMPLE_POLL_SECONDS)
@@ -334,18 +334,19 @@ def _asked(kind: type[Attribute], port: int, **values: int) -> Attribute:
     return kind(portSelect=port, **values)  # type: ignore[call-arg]  # just looked for
 
 
-def _tell(
-    options: CommandOptions, counted: CounterSource, kind: type[Attribute], told: list[Any], name: str
+def _print(
+    options: CommandOptions, counted: CounterSource, kind: type[Attribute], answers: list[Any], name: str
 ) -> None:
     hidden = counted.hides(kind)
     if options["json"]:
         counters = [
-            {name: value for name, value in attributeDict(one).items() if name not in hidden} for one in told
+            {name: value for name, value in attributeDict(one).items() if name not in hidden}
+            for one in answers
         ]
         known = {"name": name} if name else {}
         printJSON({"attribute": kind.__name__, "path": where(counted.path), **known, "ports": counters})
         return
-    for one in told:
+    for one in answers:
         port = getattr(one, "portSelect", counted.ports[0])
         print(f"# {kind.__name__}: {where(counted.path)} port {port}{f' ({name})' if name else ''}")
         for line in str(one).splitlines():
@@ -402,15 +403,15 @@ async def _watch(session: Session, counted: CounterSource, kinds: list[Watched])
 
 async def _looked(session: Session, counted: CounterSource, kinds: list[Watched]) -> list[list[Any]]:
     """Counters of all ports for each attribute; they are cleared afterwards with C{--reset}."""
-    told = [await readAll(session, counted, each.kind) for each in kinds]
+    answers = [await readAll(session, counted, each.kind) for each in kinds]
     if session.options["reset"]:
         for each in kinds:
             await clearAll(session, counted, each.kind)
-    return told
+    return answers
 
 
-def _cleared(told: list[list[Any]]) -> list[list[Any]]:
-    return [[type(one)(portSelect=one.portSelect) for one in ports] for ports in told]
+def _cleared(answers: list[list[Any]]) -> list[list[Any]]:
+    return [[type(one)(portSelect=one.portSelect) for one in ports] for ports in answers]
 
 
 def _rates(

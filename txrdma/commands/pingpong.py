@@ -176,8 +176,8 @@ class CommandOptions(TableOptions):
         """
         True when tables will be printed: not by a server, unless it serves other programs (C{--compatible}).
         """
-        hears = self.isServer and not self["compatible"]
-        return not hears and not self["json"] and self["csv"] != "-"
+        listens = self.isServer and not self["compatible"]
+        return not listens and not self["json"] and self["csv"] != "-"
 
     def series(self) -> Series:
         """Series of measurements that the options ask for."""
@@ -290,12 +290,12 @@ async def serve(reactor: IPingPongReactor, options: CommandOptions, interruption
 
     def idle(error: Exception | None) -> None:
         if error is not None:
-            tell(f"{error}")
+            report(f"{error}")
         if options["once"]:
             end()
 
     server = Server(
-        options.side(reactor), Limits(options["max-size"]), lambda client: tell(f"{client} measures"), idle
+        options.side(reactor), Limits(options["max-size"]), lambda client: report(f"{client} measures"), idle
     )
     interruption.then = end
     async with _listening(reactor, options, server, PORT):
@@ -315,7 +315,7 @@ async def _listening(
         yield  # it has no port, and nobody reads what we have to say
         return
     try:
-        tell(f"waiting at {port.getHost()}")
+        report(f"waiting at {port.getHost()}")
         yield
     finally:
         await maybeDeferred(port.stopListening)
@@ -341,7 +341,7 @@ async def play(reactor: IPingPongReactor, options: CommandOptions, interruption:
     _report([measurement], options)
 
 
-def tell(line: str) -> None:
+def report(line: str) -> None:
     """Print a line for people on standard error; results go elsewhere."""
     with suppress(OSError):  # who has started us may be gone, and nobody reads it
         print(f"txrdma pingpong: {line}", file=sys.stderr, flush=True)
@@ -393,7 +393,7 @@ async def measure(reactor: IPingPongReactor, options: CommandOptions, interrupti
         try:
             client = await _connected(reactor, options)
             closing.callback(client.close)
-            running = Running(client, options.series(), measured, tell)
+            running = Running(client, options.series(), measured, report)
             interruption.then = running.interrupt
             if interruption.has:
                 return

@@ -106,12 +106,12 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma portstate}: print or change the state of ports, exit with 1 after an error."""
     with opened(reactor, options) as session:
         if options["everywhere"]:
-            told = await _everywhere(session)
+            results = await _everywhere(session)
         else:
-            told = await _ofOne(session)
+            results = await _ofOne(session)
     if options["json"]:
-        printJSON(told if options["everywhere"] or len(told) != 1 else told[0])
-    if any(each["error"] for each in told):
+        printJSON(results if options["everywhere"] or len(results) != 1 else results[0])
+    if any(each["error"] for each in results):
         raise SystemExit(1)
 
 
@@ -137,14 +137,14 @@ async def _ofOne(session: Session) -> list[dict[str, Any]]:
         )
     ports = [port for port in options["ports"] if port not in own] + own
     if changes:
-        said = ", ".join(map(str, changes))
+        description = ", ".join(map(str, changes))
         cut = ", which interrupts the path to it" if own else ""
         numbers = ",".join(map(str, options["ports"]))
-        confirmed(f"{said} port {numbers} of {where(path)}{cut}", options["yes"])
-    told = []
+        confirmed(f"{description} port {numbers} of {where(path)}{cut}", options["yes"])
+    results = []
     for port in ports:
-        told.append(await _done(session, path, node, port, changes, port in own))
-    return told
+        results.append(await _done(session, path, node, port, changes, port in own))
+    return results
 
 
 def _cuts(changes: Sequence[Change]) -> bool:
@@ -244,11 +244,11 @@ async def _setFDR10(session: Session, path: IBPath, port: int, isOn: bool) -> No
     """
     Switch FDR10 on or off by ExtendedPortInfo; a node without this attribute answers with an error status.
     """
-    told = await session.agent.SubnGet(ExtendedPortInfo, path, port)
-    if isOn and not told.linkSpeedSupported & 1:
+    results = await session.agent.SubnGet(ExtendedPortInfo, path, port)
+    if isOn and not results.linkSpeedSupported & 1:
         raise InvalidRequest(f"fdr10 on: port {port} of {where(path)} cannot do that")
     fields = {"stateChangeEnable": "1", "linkSpeedEnabled": str(int(isOn))}
-    await session.agent.SubnSet(assigned(ExtendedPortInfo, fields.items(), told), path, port)
+    await session.agent.SubnSet(assigned(ExtendedPortInfo, fields.items(), results), path, port)
 
 
 # Everywhere.
@@ -265,21 +265,21 @@ async def _everywhere(session: Session) -> list[dict[str, Any]]:
     ports = [port for port in linkedPorts(fabric) if _isFor(port, changes)]
     if _cuts(changes):
         ports = farthestFirst(ports, isWhole=options["force"])
-    said = f"{', '.join(map(str, changes))} {len(ports)} ports of {len(fabric.nodes)} nodes"
-    confirmed(said, options["yes"])
-    told = []
+    description = f"{', '.join(map(str, changes))} {len(ports)} ports of {len(fabric.nodes)} nodes"
+    confirmed(description, options["yes"])
+    results = []
     with ProgressBar("changing") as progress:
         for port in ports:
-            told.append(await _oneOfMany(session, port, changes))
-            progress(len(told), len(ports))
+            results.append(await _oneOfMany(session, port, changes))
+            progress(len(results), len(ports))
     if not options["json"]:
-        print(f"{said}: {sum(not each['error'] for each in told)} done")
-    for each in told:
+        print(f"{description}: {sum(not each['error'] for each in results)} done")
+    for each in results:
         if each["error"]:
             print(f"{each['name']} port {each['port']}: {each['error']}", file=sys.stderr)
     for problem in described(fabric.problems):
         print(problem, file=sys.stderr)
-    return told + [
+    return results + [
         {"path": problem.where, "port": None, "name": None, "error": f"{problem.kind}: {problem.text}"}
         for problem in fabric.problems
     ]
@@ -354,13 +354,13 @@ async def _peer(session: Session, path: IBPath, port: int, node: NodeInfo, info:
     isReachable = path == IBDRPath() if node.nodeType is not NodeType.SWITCH else bool(port)
     if not isReachable or info.portPhysicalState is not PhysicalState.LINK_UP:
         return None
-    way = _beyond(session, path, port or node.localPortNum)
+    beyond = _beyond(session, path, port or node.localPortNum)
     try:
-        there = await session.agent.SubnGet(NodeInfo, way)
-        told: PortInfo = await session.agent.SubnGet(PortInfo, way, there.localPortNum)
+        there = await session.agent.SubnGet(NodeInfo, beyond)
+        results: PortInfo = await session.agent.SubnGet(PortInfo, beyond, there.localPortNum)
     except RDMAError:
         return None
-    return told
+    return results
 
 
 def _beyond(session: Session, path: IBPath, port: int) -> IBDRPath:

@@ -73,7 +73,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         if rpc.method not in _HARMLESS:
             confirmed(f"{rpc.name} {kind.__name__} to {where(path)}", options["yes"])
         answer = await session.rpcs.call(rpc.name, payload, path, options["modifier"], keys=keys)
-    tell(answer, options["json"])
+    show(answer, options["json"])
 
 
 def _kind(options: CommandOptions, rpc: RPC) -> type[Attribute]:
@@ -120,12 +120,12 @@ async def _payload(session: Session, rpc: RPC, kind: type[Attribute], path: IBPa
     return assigned(kind, fields, base)
 
 
-def tell(answer: Any, asJSON: bool) -> None:
+def show(answer: Any, asJSON: bool) -> None:
     """Print an answer: one attribute, several, or none."""
     several = answer if isinstance(answer, list) else [] if answer is None else [answer]
     if asJSON:
-        told = [{"attribute": type(each).__name__, "fields": attributeDict(each)} for each in several]
-        printJSON(told if isinstance(answer, list) else told[0] if told else None)
+        shown = [{"attribute": type(each).__name__, "fields": attributeDict(each)} for each in several]
+        printJSON(shown if isinstance(answer, list) else shown[0] if shown else None)
         return
     for number, each in enumerate(several):
         if number:

@@ -60,8 +60,8 @@ class CommandOptions(BaseOptions):
                 if not 0 <= self["number"] < 1 << 64:
                     raise ValueError
         except ValueError:
-            said = f"{self['what']} {self['port']}".strip()
-            raise usage.UsageError(f"{said!r} is neither a host and a port nor a service id") from None
+            target = f"{self['what']} {self['port']}".strip()
+            raise usage.UsageError(f"{target!r} is neither a host and a port nor a service id") from None
         if self["ask"] and not (self["udp"] and self["port"]):
             raise usage.UsageError("--ask needs --udp, a host and a port")
 
@@ -134,7 +134,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     what = "REQ" if found["service"]["portSpace"] == "TCP" else "SIDR_REQ"
     packets = f"again after {found['ackTimeoutSeconds']:.2f} s, {found['retryCount']} times"
     requests = f"again after {found['requestSeconds']:.2f} s, {found['requestRetries']} times"
-    told = [
+    shown = [
         f"host     {found['host']}: {found['addresses'][0]}" + (f"; then {others}" if others else ""),
         f"service  {explained(found['service'])}",
         f"device   {found['device']}: port {found['port']}, GID {found['gidIndex']}",
@@ -144,8 +144,8 @@ def lines(found: dict[str, Any]) -> list[str]:
     ]
     if "answer" in found:
         answer = found["answer"]
-        told.append(f"answer   queue pair {answer['qpn']:#x}, Q_Key {answer['qkey']:#010x}")
-    return told
+        shown.append(f"answer   queue pair {answer['qpn']:#x}, Q_Key {answer['qkey']:#010x}")
+    return shown
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:

@@ -120,7 +120,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         if not options["switch"] or options["load"] or isUse:
             fabric = await swept(session)
         if isUse:
-            tell = await _used(session, fabric)
+            show = await _used(session, fabric)
         else:
             switch = options["switch"]
             tables = [await _oneOf(session, switch)] if switch else _allOf(session, fabric)
@@ -131,15 +131,15 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             if not (options["no-destinations"] or options["multicast"]):
                 owners = _owners(fabric, session.names) if fabric.nodes else await _asked(session, tables)
     if isUse:
-        tell()
+        show()
     else:
-        _tell(options, tables, owners)
+        _print(options, tables, owners)
     printProblems(fabric)
     if fabric.problems:
         raise SystemExit(1)
 
 
-def _tell(options: CommandOptions, tables: list[Tables], owners: dict[int, str]) -> None:
+def _print(options: CommandOptions, tables: list[Tables], owners: dict[int, str]) -> None:
     chosen = options["lids"]
     if options["json"]:
         printJSON([tablesDict(each, options["multicast"], chosen, owners) for each in tables])
@@ -334,19 +334,19 @@ def tablesDict(
     tables: Tables, isMulticast: bool, chosen: range | None, owners: dict[int, str]
 ) -> dict[str, Any]:
     """Forwarding tables of a switch as JSON can carry them."""
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "guid": str(tables.info.nodeGUID),
         "name": tables.name,
         "lid": tables.lid,
     }
     if isMulticast:
-        told["multicast"] = [
+        shown["multicast"] = [
             {"mlid": mlid, "ports": exits}
             for mlid, exits in tables.multicast.items()
             if chosen is None or mlid in chosen
         ]
     else:
-        told["linear"] = [
+        shown["linear"] = [
             {"lid": lid, "port": port, "destination": owners.get(lid)} for lid, port in valid(tables, chosen)
         ]
-    return told
+    return shown

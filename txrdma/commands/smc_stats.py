@@ -52,11 +52,13 @@ def _sizes(counts: Mapping[str, float]) -> Iterator[str]:
             yield f"  {where}: {number(count)}"
 
 
-def _way(way: Mapping[str, Any], verb: str) -> str:
-    parts = [f"{size(int(way['bytes']))} in {number(way[verb])} {verb}", *_sizes(way["sizes"])]
-    parts.append(f"CDC messages: {number(way['messages'])}")
-    if way.get("blocks"):
-        parts.append(f"waited for buffer space: {number(way['blocks'])} times, {way['blockedSeconds']:.3f} s")
+def _direction(counters: Mapping[str, Any], verb: str) -> str:
+    parts = [f"{size(int(counters['bytes']))} in {number(counters[verb])} {verb}", *_sizes(counters["sizes"])]
+    parts.append(f"CDC messages: {number(counters['messages'])}")
+    if counters.get("blocks"):
+        parts.append(
+            f"waited for buffer space: {number(counters['blocks'])} times, {counters['blockedSeconds']:.3f} s"
+        )
     return lines(*parts)
 
 
@@ -83,8 +85,8 @@ def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
                 *refused,
                 f"{gauges['linkGroups']} link groups, {gauges['links']} links",
             ),
-            _way(counters["sent"], "writes"),
-            _way(counters["received"], "reads"),
+            _direction(counters["sent"], "writes"),
+            _direction(counters["received"], "reads"),
             lines(
                 *(
                     f"{gauges['ringsUsed'].get(bound, 0)} of {count} rings of {size(int(bound))}"

@@ -49,7 +49,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         info = await session.rpcs.SubnGet(SMInfo, path)
         if options["control"]:
             confirmed(f"{options['control']} to the subnet manager at {where(path)}", options["yes"])
-            info = await session.rpcs.SubnSet(_told(options, info), path, CONTROLS[options["control"]])
+            info = await session.rpcs.SubnSet(_changed(options, info), path, CONTROLS[options["control"]])
     if options["json"]:
         printJSON({"path": where(path), **attributeDict(info)})
         return
@@ -67,8 +67,8 @@ async def _path(session: Session) -> IBPath:
     return session.sa
 
 
-def _told(options: CommandOptions, info: SMInfo) -> SMInfo:
+def _changed(options: CommandOptions, info: SMInfo) -> SMInfo:
     fields = {"smState": options["state"], "priority": options["priority"], "actCount": options["activity"]}
-    told = assigned(SMInfo, [(name, str(text)) for name, text in fields.items() if text != ""], info)
-    assert isinstance(told, SMInfo)
-    return told
+    changed = assigned(SMInfo, [(name, str(text)) for name, text in fields.items() if text != ""], info)
+    assert isinstance(changed, SMInfo)
+    return changed

@@ -128,57 +128,57 @@ async def _infoPort(session: Session, path: IBPath, port: int) -> list[int]:
 
 
 def _pkeyLines(answers: Answers) -> Iterator[str]:
-    for modifier, told in answers:
+    for modifier, answer in answers:
         for first in range(0, 32, 8):
-            said = " ".join(f"{pkey:#06x}" for pkey in told.pkeys[first : first + 8])
-            yield f"{(modifier & 0xFFFF) * 32 + first:4}: {said}"
+            text = " ".join(f"{pkey:#06x}" for pkey in answer.pkeys[first : first + 8])
+            yield f"{(modifier & 0xFFFF) * 32 + first:4}: {text}"
 
 
 def _guidLines(answers: Answers) -> Iterator[str]:
-    for modifier, told in answers:
+    for modifier, answer in answers:
         for first in range(0, 8, 2):
-            said = " ".join(f"0x{guid.raw.hex()}" for guid in told.guids[first : first + 2])
-            yield f"{modifier * 8 + first:4}: {said}"
+            text = " ".join(f"0x{guid.raw.hex()}" for guid in answer.guids[first : first + 2])
+            yield f"{modifier * 8 + first:4}: {text}"
 
 
 def _laneLines(answers: Answers) -> Iterator[str]:
     yield f"#{'SL: |':>22}" + "|".join(f"{number:2}" for number in range(16)) + "|"
-    for modifier, told in answers:
-        said = "|".join(f"{vl:2}" for vl in told.vls)
-        yield f"ports: in {modifier >> 8:2}, out {modifier & 0xFF:2}: |{said}|"
+    for modifier, answer in answers:
+        text = "|".join(f"{vl:2}" for vl in answer.vls)
+        yield f"ports: in {modifier >> 8:2}, out {modifier & 0xFF:2}: |{text}|"
 
 
 def _arbitrationLines(answers: Answers) -> Iterator[str]:
-    weighty = (at for _, told in answers for at, entry in enumerate(told.entries) if entry.weight)
+    weighty = (at for _, answer in answers for at, entry in enumerate(answer.entries) if entry.weight)
     used = max(weighty, default=0) + 1  # by one table at least
-    for modifier, told in answers:
+    for modifier, answer in answers:
         block = modifier >> 16
         yield f"# {'low' if block <= 2 else 'high'} priority, entries {32 * (1 - block % 2)} and on"
-        yield "VL    : |" + "|".join(f"{entry.vl:#4x}" for entry in told.entries[:used]) + "|"
-        yield "WEIGHT: |" + "|".join(f"{entry.weight:#4x}" for entry in told.entries[:used]) + "|"
+        yield "VL    : |" + "|".join(f"{entry.vl:#4x}" for entry in answer.entries[:used]) + "|"
+        yield "WEIGHT: |" + "|".join(f"{entry.weight:#4x}" for entry in answer.entries[:used]) + "|"
 
 
 def _linearLines(answers: Answers) -> Iterator[str]:
     yield "LID     port"
-    for modifier, told in answers:
-        for index, port in enumerate(told.ports):
+    for modifier, answer in answers:
+        for index, port in enumerate(answer.ports):
             if port != _NO_PORT:
                 yield f"{modifier * 64 + index:<#8x}{port:03}"
 
 
 def _randomLines(answers: Answers) -> Iterator[str]:
     yield "LID     LMC  port"
-    for _, told in answers:
-        for entry in told.entries:
+    for _, answer in answers:
+        for entry in answer.entries:
             if entry.valid:
                 yield f"{entry.lid:<#8x}{entry.lmc:<5}{entry.port:03}"
 
 
 def _multicastLines(answers: Answers) -> Iterator[str]:
     ports: dict[int, list[int]] = {}
-    for modifier, told in answers:
+    for modifier, answer in answers:
         position, block = modifier >> 28, modifier & 0x1FF
-        for index, mask in enumerate(told.portMasks):
+        for index, mask in enumerate(answer.portMasks):
             if mask:
                 found = ports.setdefault(_FIRST_MULTICAST + block * 32 + index, [])
                 found += (position * 16 + bit for bit in range(16) if mask >> bit & 1)
@@ -289,7 +289,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
                 "path": where(path),
                 **({"name": name} if name else {}),
                 "answers": [
-                    {"modifier": modifier, "fields": attributeDict(told)} for modifier, told in answers
+                    {"modifier": modifier, "fields": attributeDict(answer)} for modifier, answer in answers
                 ],
             }
         )
@@ -299,7 +299,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     if kind.table is not None and options["modifier"] is None:
         print("\n".join(kind.table(answers)))
     else:
-        print("\n".join(str(told) for _, told in answers))
+        print("\n".join(str(answer) for _, answer in answers))
 
 
 async def _address(reactor: Any, options: CommandOptions) -> None:

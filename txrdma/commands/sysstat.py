@@ -47,13 +47,13 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         await served(reactor, options, serveSysstat)
         return
     wanted = [options["kind"]] if options["kind"] else ["host", "cpu"]
-    told = {}
+    answers = {}
     with opened(reactor, options) as session:
         path = await session.toServices(options["target"])
         for kind in wanted:
-            told[kind] = (await session.agent.VendGet(KINDS[kind], path)).text
+            answers[kind] = (await session.agent.VendGet(KINDS[kind], path)).text
     if options["json"]:
-        printJSON(told)
+        printJSON(answers)
         return
-    for kind, text in told.items():
+    for kind, text in answers.items():
         print("sysstat ping succeeded" if kind == "ping" else text.rstrip("\n"))

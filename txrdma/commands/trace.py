@@ -69,8 +69,8 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             hops, why = error.hops, str(error)
         if options["json"]:
             path = None if record is None else record.toDict()
-            told = [hopDict(hop, session.names) for hop in hops]
-            printJSON({"reached": not why, "reason": why, "pathRecord": path, "hops": told})
+            shown = [hopDict(hop, session.names) for hop in hops]
+            printJSON({"reached": not why, "reason": why, "pathRecord": path, "hops": shown})
         else:
             isTree = isMulticast and len(options["targets"]) < 2
             form = numbered if options["no-info"] else described
@@ -116,12 +116,12 @@ def destinationOf(hops: list[Hop], lid: int, mlid: int) -> list[Hop]:
     at = next((index for index, hop in enumerate(hops) if hop.stop.owns(lid)), -1)
     if at < 0:
         raise NoRoute(f"a packet for {mlid:#06x} does not reach LID {lid}", [])
-    way = [replace(hops[at], exit=0)]
+    branch = [replace(hops[at], exit=0)]
     while hops[at].parent >= 0:
         at = hops[at].parent
-        way.append(hops[at])
-    way.reverse()
-    return [replace(hop, parent=number - 1) for number, hop in enumerate(way)]
+        branch.append(hops[at])
+    branch.reverse()
+    return [replace(hop, parent=number - 1) for number, hop in enumerate(branch)]
 
 
 async def lidOf(session: Session, target: str) -> LID:
@@ -134,7 +134,7 @@ async def _recordOf(session: Session, source: LID | None, lid: LID) -> PathRecor
     return await session.agent.SubnAdmGet(query)
 
 
-def _ways(hops: list[Hop], isTree: bool) -> Iterator[tuple[str, Stop]]:
+def _branches(hops: list[Hop], isTree: bool) -> Iterator[tuple[str, Stop]]:
     """Each stop after the first, and the exit that leads to it, indented by its depth in a tree."""
     for before, hop in zip(hops, hops[1:], strict=False):
         if hop.stop is not before.stop:  # else one more way out of what was told
@@ -157,10 +157,10 @@ def described(
         mtu = record.mtu.name.removeprefix("MTU_")
         yield f"Path record: LID {record.slid} to {record.dlid}, SL {record.serviceLevel}, MTU {mtu}, {rate}"
     yield f"From {_end(hops[0].stop, names)}"
-    for way, stop in _ways(hops, isTree):
+    for branch, stop in _branches(hops, isTree):
         text = f"{_WORDS.get(stop.info.nodeType, 'node')} port {{{hexGUID(stop.portGUID)}}}[{stop.entry}]"
         name = names.name(stop.info.nodeGUID, stop.description)
-        yield f'{way} -> {text} lid {_lids(stop)} "{name}"'
+        yield f'{branch} -> {text} lid {_lids(stop)} "{name}"'
     if isWhole and not isTree:
         yield f"To {_end(hops[-1].stop, names)}"
 
@@ -176,8 +176,8 @@ def numbered(
     if not hops:
         return
     yield f"From {_shortEnd(hops[0].stop)}"
-    for way, stop in _ways(hops, isTree):
-        yield f"{way} -> {{{hexGUID(stop.portGUID)}}}[{stop.entry}]"
+    for branch, stop in _branches(hops, isTree):
+        yield f"{branch} -> {{{hexGUID(stop.portGUID)}}}[{stop.entry}]"
     if isWhole and not isTree:
         yield f"To {_shortEnd(hops[-1].stop)}"
 

@@ -30,9 +30,9 @@ class Asker:
 
     async def description(self, node: Node, path: IBPath) -> None:
         """Set the node's description from its NodeDescription."""
-        told = await self._answer(path, "NodeDescription", self._schedule.SubnGet(NodeDescription, path))
-        if told is not None:
-            node.description = told.text
+        answer = await self._answer(path, "NodeDescription", self._schedule.SubnGet(NodeDescription, path))
+        if answer is not None:
+            node.description = answer.text
 
     async def switch(self, node: Node, path: IBPath) -> None:
         """Set the switch's SwitchInfo; None without an answer."""
@@ -40,10 +40,10 @@ class Asker:
 
     async def port(self, port: Port, path: IBPath) -> None:
         """Set the port's PortInfo, and its ExtendedPortInfo (Mellanox) where the port may run at FDR10."""
-        told = await self._answer(path, "PortInfo", self._schedule.SubnGet(PortInfo, path, port.number))
-        if told is None:
+        answer = await self._answer(path, "PortInfo", self._schedule.SubnGet(PortInfo, path, port.number))
+        if answer is None:
             return
-        port.tell(told.encode())
+        port.tell(answer.encode())
         if port.number and port.mayRunFDR10:
             asked = self._schedule.SubnGet(ExtendedPortInfo, path, port.number)
             vendors = await self._answer(path, "", asked)

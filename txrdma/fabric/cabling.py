@@ -55,8 +55,8 @@ def parseCables(text: str, name: str = "topology") -> CablePlan:
     cables: dict[End, End] = {}
     node = ""
     for number, line in enumerate(text.splitlines(), 1):
-        said = line.strip()
-        owner, cable = _NODE.match(said), _CABLE.match(said)
+        line_ = line.strip()
+        owner, cable = _NODE.match(line_), _CABLE.match(line_)
         if owner is not None:
             node = _plain(owner[1])
         elif cable is not None and node:
@@ -64,7 +64,7 @@ def parseCables(text: str, name: str = "topology") -> CablePlan:
             for here, there in ((one, other), (other, one)):
                 if cables.setdefault(here, there) != there:
                     raise InvalidRequest(f"{name}, line {number}: {here[0]!r} port {here[1]} has two cables")
-        elif said.startswith("["):
+        elif line_.startswith("["):
             raise InvalidRequest(f'{name}, line {number}: a cable of a node, as [1] "leaf 1"[7]')
     if not cables:
         raise InvalidRequest(f"{name}: there are no cables in it")
@@ -101,12 +101,12 @@ def cableFindings(fabric: Fabric, plan: CablePlan) -> Iterator[Finding]:
             yield Finding("node-missing", name, "the topology has this node, and the fabric has not")
     ends = {(id(node), number): name for name, node in nodes.items() for number in node.ports}
     kinds = {node.type for node in nodes.values()}
-    told: set[End] = set()
+    listed: set[End] = set()
     for one, other in plan.cables.items():
         node, beyond = nodes.get(one[0]), nodes.get(other[0])
-        if node is None or beyond is None or one in told:
+        if node is None or beyond is None or one in listed:
             continue
-        told |= {one, other}
+        listed |= {one, other}
         here, there = node.known(one[1]), beyond.known(other[1])
         yield from _compared(node, one, here, beyond, other, there)
     for port, peer in fabric.links():

@@ -58,14 +58,14 @@ def differences(before: Fabric, after: Fabric) -> list[Difference]:
 
 def _ofNode(old: Node, new: Node) -> Iterator[Difference]:
     name = new.description or old.description
-    for said, was, now in (
+    for text, was, now in (
         ("type", old.type.name, new.type.name),
         ("ports", str(old.info.numPorts), str(new.info.numPorts)),
         ("description", old.description, new.description),
         ("revision", hex(old.info.revision), hex(new.info.revision)),
     ):
         if was != now:
-            yield Difference("node-changed", old.guid, name, None, f"{said} {was}", f"{said} {now}")
+            yield Difference("node-changed", old.guid, name, None, f"{text} {was}", f"{text} {now}")
     for number in sorted(old.ports.keys() | new.ports.keys()):
         yield from _ofPort(old.ports.get(number), new.ports.get(number), name)
 

@@ -205,7 +205,7 @@ class Sweep:
         self.fabric = Fabric()
         self.asked = self.answered = self.farther = 0
         self.bounds = Bounds(mostNodes)
-        self._troubles = 0
+        self._failures = 0
         self.progress = progress
         self._agent = agent
         self.window = float(maxOutstanding)
@@ -330,14 +330,14 @@ class Sweep:
         self._problem(sort, question.path, f"{question.kind.__name__.lstrip('_')}: {error}")
 
     def _problem(self, sort: str, route: IBPath, text: str) -> None:
-        self._troubles += 1
-        if self._troubles <= MOST_PROBLEMS:
+        self._failures += 1
+        if self._failures <= MOST_PROBLEMS:
             self.fabric.problems.append(Problem(sort, str(route), text))
 
     def _reportRest(self) -> None:
         """Enter what is left out as problems of the fabric."""
         problems = self.fabric.problems
-        more = self._troubles - MOST_PROBLEMS
+        more = self._failures - MOST_PROBLEMS
         if more > 0:
             problems.append(Problem(LEFT_OUT, "the sweep", f"there are {more} problems more than are listed"))
         if self.farther and self._isWhole:
@@ -356,7 +356,7 @@ class Sweep:
 
     # Answers.
 
-    def _found(self, content: bytes, route: IBDRPath, came: Port | None) -> None:
+    def _found(self, content: bytes, route: IBDRPath, arrival: Port | None) -> None:
         """
         Enter the node whose NodeInfo came from the end of a route, and join it with the port that the route
         leaves by.
@@ -368,7 +368,7 @@ class Sweep:
                 return
             node, _ = self.fabric.add(content, bytes(route.drPath) if self._isPlain else route)
             self._known[guid] = node
-            here = self._entered(node, number, route, came)
+            here = self._entered(node, number, route, arrival)
             self._ask(NodeDescription, route, 0, self._named, node)
             if node.isSwitch:
                 self._ask(SwitchInfo, route, 0, self._switched, node)
@@ -376,8 +376,8 @@ class Sweep:
                     self._ask(_PortInfo, route, each, self._ported, node.port(each))
             elif here is not None:
                 self._ask(_PortInfo, route, here.number, self._ported, here)
-            if self._isLimited and here is not None and came is not None:
-                self._joined(came, here)
+            if self._isLimited and here is not None and arrival is not None:
+                self._joined(arrival, here)
             return
         raw = node.raw
         # Only the port differs for most links of a switch: comparing bytes saves four fifths of the time.
@@ -386,14 +386,14 @@ class Sweep:
             self._problem("duplicate-guid", route, f"{node} is at {node.route}; here is another one")
             return
         isKnown = node.known(number) is not None
-        other = self._entered(node, number, route, came)
+        other = self._entered(node, number, route, arrival)
         if other is not None:
             if isNews or not node.isSwitch:
                 node.hear(other.number, GUID(portGUIDIn(content)))
             if not isKnown and not node.isSwitch:
                 self._ask(_PortInfo, route, other.number, self._ported, other)
-            if self._isLimited and came is not None:
-                self._joined(came, other)
+            if self._isLimited and arrival is not None:
+                self._joined(arrival, other)
 
     def _isAdmitted(self, content: bytes, route: IBDRPath) -> bool:
         """True if there is room for another node; the heaviest branch of the fabric makes room."""
@@ -446,21 +446,21 @@ class Sweep:
                 elif wasLast and port.number and port.raw and _physicalState(port.raw) == _LINK_UP:
                     self._ask(_NodeInfo, self._beyond(route, port.number), 0, self._found, port)
 
-    def _entered(self, node: Node, number: int, route: IBDRPath, came: Port | None) -> Port | None:
+    def _entered(self, node: Node, number: int, route: IBDRPath, arrival: Port | None) -> Port | None:
         """
-        The port by which a node was entered, joined with C{came}; None if NodeInfo contradicts the links
+        The port by which a node was entered, joined with C{arrival}; None if NodeInfo contradicts the links
         known.
         """
-        if number > node.numPorts or (number == 0 and came is not None):
+        if number > node.numPorts or (number == 0 and arrival is not None):
             self._problem(
                 "contradiction", route, f"{node} reports that its port {number} of {node.numPorts} is here"
             )
             return None
         here = node.port(number)
-        if came is None:
+        if arrival is None:
             return here
-        if not self.fabric.link(came, here):
-            text = f"{here} is at {came}, and is linked to {here.peer or came.peer}"
+        if not self.fabric.link(arrival, here):
+            text = f"{here} is at {arrival}, and is linked to {here.peer or arrival.peer}"
             self._problem("duplicate-guid", route, text)
             return None
         if here.raw and _physicalState(here.raw) != _LINK_UP:
@@ -472,12 +472,12 @@ class Sweep:
         self._problem("contradiction", route, text)
 
     @staticmethod
-    def _named(told: NodeDescription, route: IBDRPath, node: Node) -> None:
-        node.description = told.text
+    def _named(answer: NodeDescription, route: IBDRPath, node: Node) -> None:
+        node.description = answer.text
 
     @staticmethod
-    def _switched(told: SwitchInfo, route: IBDRPath, node: Node) -> None:
-        node.switchInfo = told
+    def _switched(answer: SwitchInfo, route: IBDRPath, node: Node) -> None:
+        node.switchInfo = answer
 
     def _ported(self, content: bytes, route: IBDRPath, port: Port) -> None:
         if content == self._before:

@@ -67,11 +67,11 @@ async def formOf(
     if not capabilities & PerformanceCapability.RS_FEC:
         return PortExtendedSpeedsCounters if mayHaveFDR10(port.node.info) else None
     try:
-        told = await rpcs.SubnGet(PortInfoExtended, path, port.number, **options)
+        answer = await rpcs.SubnGet(PortInfoExtended, path, port.number, **options)
     except MADError:  # four levels of voltage have no other code
         isReedSolomon = port.activeSpeed >= _PAM4
     else:
-        isReedSolomon = told.fecModeActive in _BY_REED_SOLOMON
+        isReedSolomon = answer.fecModeActive in _BY_REED_SOLOMON
     return PortExtendedSpeedsCountersRSFEC if isReedSolomon else PortExtendedSpeedsCounters
 
 
@@ -93,19 +93,24 @@ def namesOf(kind: type[Attribute], lanes: int) -> dict[str, int]:
     return widths
 
 
-def valuesOf(told: Any, lanes: int) -> tuple[int, ...]:
+def valuesOf(answer: Any, lanes: int) -> tuple[int, ...]:
     """
     Values of the counters in an answer; of the older form, which counts by lane alone, the first are sums.
 
     @param lanes: number of lanes in use.
     """
-    coding = (told.syncHeaderErrorCounter, told.unknownBlockCounter)
-    if isinstance(told, PortExtendedSpeedsCountersRSFEC):
-        whole = (told.portFECUncorrectableBlockCtr, told.portFECCorrectableBlockCtr)
-        return (*whole, told.portFECCorrectedSymbolCtr, *coding, *told.fecCorrectableSymbolCtrLanes[:lanes])
-    corrected = told.fecCorrectableBlockCounterLanes[:lanes]
-    lost = told.fecUncorrectableBlockCounterLanes[:lanes]
-    detected = told.errorDetectionCounterLanes[:lanes]
+    coding = (answer.syncHeaderErrorCounter, answer.unknownBlockCounter)
+    if isinstance(answer, PortExtendedSpeedsCountersRSFEC):
+        whole = (answer.portFECUncorrectableBlockCtr, answer.portFECCorrectableBlockCtr)
+        return (
+            *whole,
+            answer.portFECCorrectedSymbolCtr,
+            *coding,
+            *answer.fecCorrectableSymbolCtrLanes[:lanes],
+        )
+    corrected = answer.fecCorrectableBlockCounterLanes[:lanes]
+    lost = answer.fecUncorrectableBlockCounterLanes[:lanes]
+    detected = answer.errorDetectionCounterLanes[:lanes]
     return (_sum(lost), _sum(corrected), *coding, *detected, *corrected, *lost)
 
 
@@ -131,12 +136,12 @@ async def correctionFindings(
     most = thresholds.limits.get(UNCORRECTABLE, 0)
     schedule = MADSchedule(rpcs, maxOutstanding)
 
-    async def look(node: Node, ports: list[Port]) -> None:
+    async def read(node: Node, ports: list[Port]) -> None:
         try:
-            told = await schedule.PerformanceGet(ClassPortInfo, toLID(endPort, ports[0].lid))
+            answer = await schedule.PerformanceGet(ClassPortInfo, toLID(endPort, ports[0].lid))
             for port in ports:
                 path = toLID(endPort, port.lid)
-                kind: Any = await formOf(schedule, port, path, told.capabilityMask)
+                kind: Any = await formOf(schedule, port, path, answer.capabilityMask)
                 if kind is None:
                     return
                 counted = await schedule.PerformanceGet(kind(portSelect=port.number), path)
@@ -150,5 +155,5 @@ async def correctionFindings(
             return
 
     several = ((node, list(correctingPorts(node))) for node in fabric.nodes.values())
-    await schedule.run(mqueue=(look(node, ports) for node, ports in several if ports))
+    await schedule.run(mqueue=(read(node, ports) for node, ports in several if ports))
     return found

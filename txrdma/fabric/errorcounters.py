@@ -149,10 +149,10 @@ def parseThresholds(text: str, name: str = "thresholds") -> Thresholds:
     """
     limits = {}
     for number, line in enumerate(text.splitlines(), 1):
-        said = line.partition("#")[0].strip()
-        if not said:
+        setting = line.partition("#")[0].strip()
+        if not setting:
             continue
-        counter, sign, value = said.partition("=")
+        counter, sign, value = setting.partition("=")
         try:
             if not sign:
                 raise InvalidRequest("a counter and a number, as PortXmitDiscards=100")
@@ -298,7 +298,7 @@ class CounterSurvey:
         report = CounterReport()
         found: dict[GUID, list[Counted]] = {}
 
-        async def look(node: Node) -> None:
+        async def readNode(node: Node) -> None:
             counted: list[Counted] = found.setdefault(node.guid, [])
             try:
                 await self._ofNode(node, counted, report)
@@ -309,7 +309,7 @@ class CounterSurvey:
             if self.progress is not None:
                 self.progress(self.done, len(nodes))
 
-        await self._rpcs.run(mqueue=(look(node) for node in nodes))
+        await self._rpcs.run(mqueue=(readNode(node) for node in nodes))
         for node in nodes:
             report.ports += found.get(node.guid, [])
         return report
@@ -319,8 +319,8 @@ class CounterSurvey:
         if not ports:
             raise DeviceUnavailable("it has no LID, so its counters cannot be asked for")
         path = toLID(self._endPort, ports[0].lid)
-        told = await self._rpcs.PerformanceGet(ClassPortInfo, path)
-        able = Abilities(told.capabilityMask, told.capabilityMask2)
+        answer = await self._rpcs.PerformanceGet(ClassPortInfo, path)
+        able = Abilities(answer.capabilityMask, answer.capabilityMask2)
         report.portsChecked += len(ports)
         if node.isSwitch and able.hasSums and not self._dataOnly:
             total = await self._ofPort(node, ALL_PORTS, path, able)
@@ -364,11 +364,11 @@ class CounterSurvey:
         found: dict[str, int] = {}
         for kind in (PortRcvErrorDetails, PortXmitDiscardDetails):
             try:
-                told = await self._rpcs.PerformanceGet(kind(portSelect=number), path)
+                answer = await self._rpcs.PerformanceGet(kind(portSelect=number), path)
             except MADFailure:
                 continue
             names = (each.name for each in kind.fields if each.name.startswith("port"))
-            values = ((name, getattr(told, name)) for name in names if name != "portSelect")
+            values = ((name, getattr(answer, name)) for name in names if name != "portSelect")
             found.update((name, value) for name, value in values if value)
         return found
 

@@ -102,12 +102,12 @@ def belowBest(port: Port, asEnabled: bool = False) -> list[str]:
     best.
     """
     active, best = activeMode(port), bestMode(port, asEnabled)
-    said = []
+    parts = []
     if 0 < active.lanes < best.lanes:
-        said.append(f"{best.lanes}X")
+        parts.append(f"{best.lanes}X")
     if 0 < active.gigabits < best.gigabits:
-        said.append("FDR10" if best.gigabits == RATES[_FDR10] else f"{best.gigabits} Gbps")
-    return said
+        parts.append("FDR10" if best.gigabits == RATES[_FDR10] else f"{best.gigabits} Gbps")
+    return parts
 
 
 def hasLink(port: Port) -> bool:
@@ -233,8 +233,8 @@ def counterFindings(report: CounterReport) -> list[Finding]:
     found = []
     for counted in report.ports:
         if counted.errors and counted.number != ALL_PORTS:
-            said = ", ".join(f"{shownName(name)} {value}" for name, value in counted.errors.items())
-            found.append(_about("errors", counted.node.port(counted.number), said))
+            parts = ", ".join(f"{shownName(name)} {value}" for name, value in counted.errors.items())
+            found.append(_about("errors", counted.node.port(counted.number), parts))
     return found + [_aboutNode("counters-silent", node, why) for node, why in report.silent]
 
 
@@ -284,15 +284,17 @@ def recordedManagers(fabric: Fabric) -> list[Finding]:
     ports = [port for port in endPorts(fabric) if hasLink(port) and port.lid]
     if not ports:
         return []
-    told = Counter(port.info.masterSMLID for port in ports)
-    most = told.most_common(1)[0][0]
+    masters = Counter(port.info.masterSMLID for port in ports)
+    most = masters.most_common(1)[0][0]
     if not most:
         return [Finding("no-sm", "all ports", "they know no subnet manager")]
     return list(_otherManagers(fabric, most, "that of most"))
 
 
-def _otherManagers(fabric: Fabric, lid: int, whose: str = "ours") -> Iterator[Finding]:
+def _otherManagers(fabric: Fabric, lid: int, description: str = "ours") -> Iterator[Finding]:
     for port in endPorts(fabric):
-        told = port.info.masterSMLID
-        if hasLink(port) and port.lid and told != lid:
-            yield _about("other-sm", port, f"its subnet manager is at LID {told}, {whose} at LID {lid}")
+        masters = port.info.masterSMLID
+        if hasLink(port) and port.lid and masters != lid:
+            yield _about(
+                "other-sm", port, f"its subnet manager is at LID {masters}, {description} at LID {lid}"
+            )

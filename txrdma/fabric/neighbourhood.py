@@ -52,7 +52,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Exit:
     """
     A link to follow, from one of its ports.
 
@@ -137,11 +137,11 @@ class Neighbourhood:
                 await self._each(self._switch(place) for place in places)
                 break
             await self._each(self._whole(place) for place in places)
-            ways: list[_Way] = []
-            await self._each(self._leave(place, ways) for place in places)
+            exits: list[_Exit] = []
+            await self._each(self._leave(place, exits) for place in places)
             places = []
-            self._known += len(ways)
-            await self._each(self._meet(way.route, way.port, way.number, places) for way in ways)
+            self._known += len(exits)
+            await self._each(self._meet(exit_.route, exit_.port, exit_.number, places) for exit_ in exits)
             if not places:
                 break
         return self.fabric
@@ -151,18 +151,20 @@ class Neighbourhood:
 
     # A node.
 
-    async def _meet(self, route: IBPath, came: Port | None, number: int | None, places: list[_Place]) -> None:
+    async def _meet(
+        self, route: IBPath, arrival: Port | None, number: int | None, places: list[_Place]
+    ) -> None:
         """Ask the end of a route for its NodeInfo and PortInfo; a new node is added to C{places}."""
-        if not self._bounds.isFull and (came is None or came.peer is None):
+        if not self._bounds.isFull and (arrival is None or arrival.peer is None):
             info = await self._asker.node(route)
             if info is not None:
-                await self._met(info, route, came, number or info.localPortNum, places)
+                await self._met(info, route, arrival, number or info.localPortNum, places)
         self._done += 1
         if self.progress is not None:
             self.progress(self._done, max(self._done, self._known + 1))
 
     async def _met(
-        self, info: NodeInfo, route: IBPath, came: Port | None, number: int, places: list[_Place]
+        self, info: NodeInfo, route: IBPath, arrival: Port | None, number: int, places: list[_Place]
     ) -> None:
         if info.nodeGUID not in self.fabric.nodes and not self._bounds.admits(self.fabric, info.numPorts):
             self._bounds.fill(self.fabric)
@@ -175,15 +177,15 @@ class Neighbourhood:
             self._asker.problem("contradiction", route, f"{node} reports that its port {number} is here")
             return
         here = node.port(number)
-        if came is not None and not self.fabric.link(came, here):
-            text = f"{here} is at {came}, and is linked to {here.peer or came.peer}"
+        if arrival is not None and not self.fabric.link(arrival, here):
+            text = f"{here} is at {arrival}, and is linked to {here.peer or arrival.peer}"
             self._asker.problem("duplicate-guid", route, text)
         if isNew:
             places.append(_Place(node, route, number))
             await self._asker.description(node, route)
             if node.isSwitch:
                 await self._asker.port(node.port(0), route)
-        if not here.raw and (came is not None or not node.isSwitch):
+        if not here.raw and (arrival is not None or not node.isSwitch):
             await self._asker.port(here, route)
 
     async def _switch(self, place: _Place) -> None:
@@ -200,20 +202,20 @@ class Neighbourhood:
 
     # Its links.
 
-    async def _leave(self, place: _Place, ways: list[_Way]) -> None:
-        """Find the links of a node that are up and not known yet, and add them to C{ways}."""
+    async def _leave(self, place: _Place, exits: list[_Exit]) -> None:
+        """Find the links of a node that are up and not known yet, and add them to C{exits}."""
         node, route = place.node, place.route
         ports = node.ports.values() if node.isSwitch else [node.port(place.number)]
         open_ = {port.number: port for port in ports if port.number and port.peer is None and hasLink(port)}
         if not open_:
             return
         if self._byLIDs or not isinstance(route, IBDRPath):
-            await self._linksBySA(list(open_.values()), route, ways)
+            await self._linksBySA(list(open_.values()), route, exits)
         elif node.isSwitch or _isHere(route):
             if len(route.drPath) < MOST_HOPS:
-                ways += [_Way(port, route.then(number)) for number, port in open_.items()]
+                exits += [_Exit(port, route.then(number)) for number, port in open_.items()]
         elif route.drPath:
-            ways.append(_Way(open_[place.number], self._before(route), route.drPath[-1]))
+            exits.append(_Exit(open_[place.number], self._before(route), route.drPath[-1]))
 
     def _before(self, route: IBDRPath) -> IBPath:
         """Path to the switch that a directed route goes through last."""
@@ -222,7 +224,7 @@ class Neighbourhood:
             return toLID(self._endPort, route.dlid)
         return replace(route, drPath=hops)
 
-    async def _linksBySA(self, ports: list[Port], route: IBPath, ways: list[_Way]) -> None:
+    async def _linksBySA(self, ports: list[Port], route: IBPath, exits: list[_Exit]) -> None:
         """
         Ask the SA for the links of these ports, one by one.
 
@@ -232,10 +234,10 @@ class Neighbourhood:
         if not (first.lid and self._endPort.smLID):
             what = "the local port knows no subnet manager" if first.lid else f"{first.node} has no LID"
             self._asker.problem("incomplete", route, f"{what}, so that its links are unknown")
-        elif await self._linked(first, route, ways):  # a silent node gets no further requests
-            await self._each(self._linked(port, route, ways) for port in others)
+        elif await self._linked(first, route, exits):  # a silent node gets no further requests
+            await self._each(self._linked(port, route, exits) for port in others)
 
-    async def _linked(self, port: Port, route: IBPath, ways: list[_Way]) -> bool:
+    async def _linked(self, port: Port, route: IBPath, exits: list[_Exit]) -> bool:
         """Ask the SA for the link of a port; False if it did not answer."""
         query = LinkRecord.query(fromLID=port.lid, fromPort=port.number)
         try:
@@ -247,7 +249,7 @@ class Neighbourhood:
             sa = toLID(self._endPort, self._endPort.smLID)
             self._asker.problem("unreachable", sa, f"LinkRecord of {port}: {error}")
             return False
-        ways.append(_Way(port, toLID(self._endPort, link.toLID), link.toPort))
+        exits.append(_Exit(port, toLID(self._endPort, link.toLID), link.toPort))
         return True
 
 

@@ -62,10 +62,10 @@ def parseNodeNames(text: str, name: str = "node-name map") -> NodeNames:
     """
     names: dict[GUID, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        said = line.strip()
-        if not said or said.startswith("#"):
+        entry = line.strip()
+        if not entry or entry.startswith("#"):
             continue
-        match = _LINE.fullmatch(said)
+        match = _LINE.fullmatch(entry)
         known = None if match is None else _named(match[2] or "")
         if match is None or known is None:
             raise InvalidRequest(f'{name}, line {number}: a GUID and a name, as 0x2c9000100d050 "leaf 3"')
@@ -75,11 +75,11 @@ def parseNodeNames(text: str, name: str = "node-name map") -> NodeNames:
     return NodeNames(names)
 
 
-def _named(said: str) -> str | None:
+def _named(entry: str) -> str | None:
     """The name, in quotes or without; C{""} of none, None of one that has no end."""
-    if not said.startswith('"'):
-        return said.partition("#")[0].strip()
-    known, quote, rest = said[1:].partition('"')
+    if not entry.startswith('"'):
+        return entry.partition("#")[0].strip()
+    known, quote, rest = entry[1:].partition('"')
     return known if quote and (not rest.strip() or rest.strip().startswith("#")) else None
 
 

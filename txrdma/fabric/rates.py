@@ -15,7 +15,9 @@ WORD: Final = 4
 _NO_COUNTERS: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode")
 
 _RATED: Final = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
-_CASTS: Final = tuple(f"port{cast}{way}Pkts" for cast in ("Unicast", "Multicast") for way in ("Xmit", "Rcv"))
+_CASTS: Final = tuple(
+    f"port{cast}{direction}Pkts" for cast in ("Unicast", "Multicast") for direction in ("Xmit", "Rcv")
+)
 TRAFFIC: Final = (*_RATED, *_CASTS)
 
 
@@ -44,18 +46,18 @@ def errorNames(kind: type[Attribute]) -> list[str]:
     return [name for name in counterNames(kind) if name not in TRAFFIC]
 
 
-def added(told: Sequence[Any], port: int) -> Any:
+def added(answers: Sequence[Any], port: int) -> Any:
     """
     Sum of the counters of several ports, as one attribute; like a counter it stops at the highest value.
 
     @param port: port number to put into the sum.
     """
-    kind: type[Attribute] = type(told[0])
+    kind: type[Attribute] = type(answers[0])
     values: dict[str, Any] = {}
     for field in kind.fields:
         if field.name in counterNames(kind):
             most = (1 << field.width) - 1
-            numbers = [getattr(one, field.name) for one in told]
+            numbers = [getattr(one, field.name) for one in answers]
             if field.count is None:
                 values[field.name] = min(most, sum(numbers))
             else:

@@ -111,11 +111,11 @@ class RouteCheck:
             if why:
                 broken.setdefault(why, []).append(source)
         for why, switches in broken.items():
-            said = ", ".join(str(self._nodes[each]) for each in switches[:_SHOWN])
+            shown = ", ".join(str(self._nodes[each]) for each in switches[:_SHOWN])
             more = f" and {len(switches) - _SHOWN} more" if len(switches) > _SHOWN else ""
-            text = f"LID {lid} is not reached from {said}{more}: packets go to {why}"
+            text = f"LID {lid} is not reached from {shown}{more}: packets go to {why}"
             if why == "in circles":
-                text = f"LID {lid} is not reached from {said}{more}: packets go in circles"
+                text = f"LID {lid} is not reached from {shown}{more}: packets go in circles"
             self.found.append(Finding("unreachable-lid", str(end), text, end.node.guid, end.number))
 
     def _loops(self) -> None:
@@ -143,8 +143,8 @@ class RouteCheck:
                 circle = circle[circle.index(following) :]
                 break
             circle.append(following)
-        said = " -> ".join(f"{self._nodes[each // _PORTS]} port {each % _PORTS}" for each in circle)
-        text = f"{len(circle)} links wait for each other, unless their virtual lanes differ: {said}"
+        shown = " -> ".join(f"{self._nodes[each // _PORTS]} port {each % _PORTS}" for each in circle)
+        text = f"{len(circle)} links wait for each other, unless their virtual lanes differ: {shown}"
         self.found.append(Finding("credit-loop", "forwarding tables", text))
 
     def _evenness(self) -> None:
@@ -154,8 +154,8 @@ class RouteCheck:
                     continue
                 most, least = max(group.values()), min(group.values())
                 if most - least > _FEW and most > _UNEVEN * sum(group.values()) / len(group):
-                    said = ", ".join(f"{port}: {count}" for port, count in sorted(group.items()))
-                    text = f"of links that lead to the same hosts some carry more LIDs than others: {said}"
+                    shown = ", ".join(f"{port}: {count}" for port, count in sorted(group.items()))
+                    text = f"of links that lead to the same hosts some carry more LIDs than others: {shown}"
                     found = Finding("unbalanced", str(balance.node), text, balance.node.guid)
                     self.found.append(found)
                     break

@@ -78,8 +78,8 @@ class Balance:
         """Cells of a table's row, for people; of the groups the one with the largest difference."""
         worst = max(self.groups, key=_spread, default={})
         least, most = (min(worst.values()), max(worst.values())) if worst else ("", "")
-        said = "" if self.isEven else "uneven: " + ", ".join(f"{p}:{n}" for p, n in sorted(worst.items()))
-        return [self.node.lid, _name(self.node, names), len(worst), least, most, self.longer, said]
+        text = "" if self.isEven else "uneven: " + ", ".join(f"{p}:{n}" for p, n in sorted(worst.items()))
+        return [self.node.lid, _name(self.node, names), len(worst), least, most, self.longer, text]
 
     def toDict(self, names: NodeNames) -> dict[str, Any]:
         """Balance of a switch as JSON can carry it."""

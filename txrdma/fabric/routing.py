@@ -223,8 +223,8 @@ class DirectView:
         block, offset = divmod(mlid - FIRST_MULTICAST, _GROUPS_IN_BLOCK)
         exits: list[int] = []
         for position in range(positions(stop.info.numPorts)):
-            told = await self._rpcs.SubnGet(MulticastForwardingTable, stop.route, position << 28 | block)
-            exits += ports(told.portMasks[offset], position)
+            answer = await self._rpcs.SubnGet(MulticastForwardingTable, stop.route, position << 28 | block)
+            exits += ports(answer.portMasks[offset], position)
         return exits
 
     async def beyond(self, stop: Stop, port: int) -> Stop | None:
@@ -234,10 +234,10 @@ class DirectView:
         if not stop.isSwitch and route.drPath:
             return await self._stopAt(IBDRPath(drPath=route.drPath[:-1]), route.drPath[-1])
         if stop.isSwitch or route.drPath:
-            told = await self._rpcs.SubnGet(PortInfo, route, port)
+            answer = await self._rpcs.SubnGet(PortInfo, route, port)
         else:
-            told = await self._rpcs.SubnGet(PortInfo, route)
-        if told.portPhysicalState is not PhysicalState.LINK_UP:
+            answer = await self._rpcs.SubnGet(PortInfo, route)
+        if answer.portPhysicalState is not PhysicalState.LINK_UP:
             return None
         return await self._stopAt(route.then(port))
 
@@ -365,10 +365,10 @@ async def multicastTable(
     table: dict[int, list[int]] = {}
     for block in range(-(-groups // _GROUPS_IN_BLOCK)):
         for position in range(positions(numPorts)):
-            told = await rpcs.SubnGet(
+            answer = await rpcs.SubnGet(
                 MulticastForwardingTable, path, MulticastForwardingTable.modifier(block, position)
             )
-            for offset, mask in enumerate(told.portMasks):
+            for offset, mask in enumerate(answer.portMasks):
                 if mask:
                     mlid = FIRST_MULTICAST + block * _GROUPS_IN_BLOCK + offset
                     table.setdefault(mlid, []).extend(ports(mask, position))

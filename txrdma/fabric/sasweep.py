@@ -59,13 +59,13 @@ class SASweep:
         calls = [self._agent.call("SubnAdmGetTable", kind) for kind in _TABLES]
         done = count(1)
 
-        def told(records: Any) -> Any:
+        def found_(records: Any) -> Any:
             if self.progress is not None:
                 self.progress(next(done), len(_TABLES))
             return records
 
         for call in calls:
-            call.addBoth(told)
+            call.addBoth(found_)
         waiting: Deferred[list[tuple[bool, Any]]] = DeferredList(calls, consumeErrors=True)
         try:
             answers = await waiting
@@ -73,8 +73,8 @@ class SASweep:
             for call in calls:
                 call.cancel()
         tables = [self._table(kind, *answer) for kind, answer in zip(_TABLES, answers, strict=True)]
-        takers: tuple[Callable[[Any], None], ...] = (self._node, self._link, self._port, self._switch)
-        for take, records in zip(takers, tables, strict=True):
+        handlers: tuple[Callable[[Any], None], ...] = (self._node, self._link, self._port, self._switch)
+        for take, records in zip(handlers, tables, strict=True):
             for record in records:
                 take(record)
         links, ports = tables[1], tables[2]
@@ -84,11 +84,11 @@ class SASweep:
             self.fabric.problems += missingLinks(self.fabric, links)
         return self.fabric
 
-    def _table(self, kind: type[Record], succeeded: bool, told: Any) -> list[Any]:
+    def _table(self, kind: type[Record], succeeded: bool, found_: Any) -> list[Any]:
         if succeeded:
-            return list(told)
-        assert isinstance(told, Failure)
-        error = told.value
+            return list(found_)
+        assert isinstance(found_, Failure)
+        error = found_.value
         assert error is not None
         if kind is NodeRecord or not isinstance(error, MADFailure):
             raise error
@@ -178,9 +178,9 @@ def missingLinks(fabric: Fabric, links: Iterable[LinkRecord]) -> Iterator[Proble
     """
     up = PhysicalState.LINK_UP
     ends = {(link.fromLID, link.fromPort): (link.toLID, link.toPort) for link in links}
-    told = {*ends, *ends.values()}
+    found_ = {*ends, *ends.values()}
     ports = (port for port in fabric.ports() if port.number and port.physicalState is up)
-    alone = [str(port) for port in ports if (port.lid, port.number) not in told]
+    alone = [str(port) for port in ports if (port.lid, port.number) not in found_]
     yield from _incomplete("the table of links lacks those of ports that are up", alone)
     single = [
         f"lid {one[0]} port {one[1]} to lid {other[0]} port {other[1]}"

@@ -73,22 +73,22 @@ def _called(fabric: Fabric, names: NodeNames) -> dict[Node, str]:
         if not node.isSwitch:
             found[node] = hostName(name) or node.guid.raw.hex()
             continue
-        said = re.sub(r"[^\w.-]+", "_", name.strip())[:_LONGEST] or f"S-{node.guid.raw.hex()}"
-        if said in taken:
-            said = f"{said[: _LONGEST - 17]}-{node.guid.raw.hex()}"
-        taken.add(said)
-        found[node] = said
+        name_ = re.sub(r"[^\w.-]+", "_", name.strip())[:_LONGEST] or f"S-{node.guid.raw.hex()}"
+        if name_ in taken:
+            name_ = f"{name_[: _LONGEST - 17]}-{node.guid.raw.hex()}"
+        taken.add(name_)
+        found[node] = name_
     return found
 
 
 def _free(name: str, taken: set[str]) -> str:
     number = 1
-    said = name
-    while said in taken:
+    name_ = name
+    while name_ in taken:
         number += 1
-        said = f"{name}{number}"
-    taken.add(said)
-    return said
+        name_ = f"{name}{number}"
+    taken.add(name_)
+    return name_
 
 
 def _levels(fabric: Fabric) -> dict[Node, int]:
@@ -161,15 +161,15 @@ def hostList(names: Iterable[str]) -> str:
             others.append(name)
         else:
             groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
-    said = []
+    name_ = []
     for (prefix, width), numbers in groups.items():
         spans = [
             f"{low:0{width}}" if low == high else f"{low:0{width}}-{high:0{width}}"
             for low, high in _spans(sorted(numbers))
         ]
         isOne = len(spans) == 1 and "-" not in spans[0]
-        said.append(prefix + (spans[0] if isOne else f"[{','.join(spans)}]"))
-    return ",".join(said + others)
+        name_.append(prefix + (spans[0] if isOne else f"[{','.join(spans)}]"))
+    return ",".join(name_ + others)
 
 
 def _spans(numbers: list[int]) -> Iterator[tuple[int, int]]:

@@ -59,7 +59,7 @@ def nodeDict(node: Node, names: NodeNames | None = None) -> dict[str, Any]:
 def portDict(port: Port) -> dict[str, Any]:
     """A port, and the port at the other end of its link, as JSON can carry it."""
     peer, guid = port.peer, port.node.portGUID(port.number)
-    told = {
+    document = {
         "number": port.number,
         "guid": None if guid is None else str(guid),
         "lid": port.lid,
@@ -73,14 +73,14 @@ def portDict(port: Port) -> dict[str, Any]:
         "portInfo": port.raw.hex(),
     }
     if port.vendors:
-        told["extendedPortInfo"] = port.vendors.hex()
-    return told
+        document["extendedPortInfo"] = port.vendors.hex()
+    return document
 
 
 # And back.
 
 
-def load(told: Any) -> Fabric:
+def load(document: Any) -> Fabric:
     """
     The fabric that L{dump} has made a snapshot of.
 
@@ -88,27 +88,27 @@ def load(told: Any) -> Fabric:
     """
     fabric = Fabric()
     try:
-        for one in told["nodes"]:
+        for one in document["nodes"]:
             _readNode(fabric, one)
-        for one in told["nodes"]:
+        for one in document["nodes"]:
             _readLinks(fabric, one)
         fabric.problems = [
-            Problem(str(one["kind"]), str(one["where"]), str(one["text"])) for one in told["problems"]
+            Problem(str(one["kind"]), str(one["where"]), str(one["text"])) for one in document["problems"]
         ]
     except (KeyError, TypeError, AttributeError, IndexError, WireError) as error:
         raise ValueError(f"this is no fabric: {error!r}") from error
     return fabric
 
 
-def _readNode(fabric: Fabric, told: dict[str, Any]) -> None:
-    route = None if told["route"] is None else IBDRPath.fromString(told["route"])
-    node, isNew = fabric.add(_bytes(told["nodeInfo"], NodeInfo.size), route)
+def _readNode(fabric: Fabric, document: dict[str, Any]) -> None:
+    route = None if document["route"] is None else IBDRPath.fromString(document["route"])
+    node, isNew = fabric.add(_bytes(document["nodeInfo"], NodeInfo.size), route)
     if not isNew:
         raise ValueError(f"this is no fabric: node {node.guid} is in it twice")
-    node.description = str(told["description"])
-    if told["switchInfo"] is not None:
-        node.switchInfo = SwitchInfo.decode(bytes.fromhex(told["switchInfo"]))
-    for one in told["ports"]:
+    node.description = str(document["description"])
+    if document["switchInfo"] is not None:
+        node.switchInfo = SwitchInfo.decode(bytes.fromhex(document["switchInfo"]))
+    for one in document["ports"]:
         port = node.port(_number(one["number"]))
         port.tell(_bytes(one["portInfo"], PortInfo.size))
         port.vendors = _bytes(one.get("extendedPortInfo", ""), 64)
@@ -116,9 +116,9 @@ def _readNode(fabric: Fabric, told: dict[str, Any]) -> None:
             node.hear(port.number, GUID.fromString(one["guid"]))
 
 
-def _readLinks(fabric: Fabric, told: dict[str, Any]) -> None:
-    node = fabric.nodes[GUID(nodeGUIDIn(_bytes(told["nodeInfo"], NodeInfo.size)))]
-    for one in told["ports"]:
+def _readLinks(fabric: Fabric, document: dict[str, Any]) -> None:
+    node = fabric.nodes[GUID(nodeGUIDIn(_bytes(document["nodeInfo"], NodeInfo.size)))]
+    for one in document["ports"]:
         there = one["peer"]
         if there is not None:
             port, peer = node.port(one["number"]), fabric.nodes[GUID.fromString(there["guid"])]
@@ -126,15 +126,15 @@ def _readLinks(fabric: Fabric, told: dict[str, Any]) -> None:
                 raise ValueError(f"this is no fabric: the ends of the link of {port} contradict each other")
 
 
-def _number(told: Any) -> int:
-    if not isinstance(told, int) or not 0 <= told <= 255:
-        raise ValueError(f"this is no fabric: there is no port {told!r}")
-    return told
+def _number(document: Any) -> int:
+    if not isinstance(document, int) or not 0 <= document <= 255:
+        raise ValueError(f"this is no fabric: there is no port {document!r}")
+    return document
 
 
-def _bytes(told: str, count: int) -> bytes:
+def _bytes(document: str, count: int) -> bytes:
     """Bytes of a hexadecimal text, which are so many or none."""
-    read = bytes.fromhex(told)
+    read = bytes.fromhex(document)
     if len(read) not in (0, count) or (not read and count == NodeInfo.size):
-        raise ValueError(f"this is no fabric: {told!r} are not {count} bytes")
+        raise ValueError(f"this is no fabric: {document!r} are not {count} bytes")
     return read

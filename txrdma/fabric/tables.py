@@ -116,9 +116,9 @@ class TableSurvey:
 
     async def _firmware(self, node: Node) -> None:
         path = toLID(self._endPort, node.lid)
-        told = await self._rpcs.VendGet(MlxGeneralInfo, path, retries=0)
-        board = told.fwPSID.partition(b"\0")[0].decode("ascii", "replace")
-        version = (told.fwMajor, told.fwMinor, told.fwSubMinor)
+        answer = await self._rpcs.VendGet(MlxGeneralInfo, path, retries=0)
+        board = answer.fwPSID.partition(b"\0")[0].decode("ascii", "replace")
+        version = (answer.fwMajor, answer.fwMinor, answer.fwSubMinor)
         self._tables.firmware[node.guid] = Firmware(board, version)
 
     async def _lanesOf(self, port: Port) -> None:
@@ -126,8 +126,8 @@ class TableSurvey:
         if node.isSwitch:
             others = [each.number for each in node.linked() if each is not port]
             modifier = SLtoVLMappingTable.modifier(others[0] if others else 0, port.number)
-        told = await self._rpcs.SubnGet(SLtoVLMappingTable, toLID(self._endPort, port.lid), modifier)
-        self._tables.lanes[node.guid, port.number] = told.vls
+        answer = await self._rpcs.SubnGet(SLtoVLMappingTable, toLID(self._endPort, port.lid), modifier)
+        self._tables.lanes[node.guid, port.number] = answer.vls
 
     async def _pkeysOf(self, port: Port) -> None:
         node = port.node
@@ -139,8 +139,8 @@ class TableSurvey:
         keys: set[int] = set()
         for block in range(-(-many // _KEYS_IN_BLOCK)):
             number = port.number if node.isSwitch else 0
-            told = await self._rpcs.SubnGet(PKeyTable, path, PKeyTable.modifier(block, number))
-            here = {key & _BASE for key in told.pkeys} - {0}
+            answer = await self._rpcs.SubnGet(PKeyTable, path, PKeyTable.modifier(block, number))
+            here = {key & _BASE for key in answer.pkeys} - {0}
             if not here:
                 break
             keys |= here
@@ -171,8 +171,8 @@ def _partitions(one: Port, other: Port, tables: Tables) -> Iterator[Finding]:
         keys = tables.pkeys.get((port.node.guid, port.number))
         passed = tables.pkeys.get((switch.node.guid, switch.number))
         if keys is not None and passed is not None and _enforces(switch) and keys - passed:
-            said = ", ".join(f"{key:#06x}" for key in sorted(keys - passed))
-            text = f"it does not let through P_Keys that {port} has: {said}"
+            listed = ", ".join(f"{key:#06x}" for key in sorted(keys - passed))
+            text = f"it does not let through P_Keys that {port} has: {listed}"
             yield Finding("pkeys", str(switch), text, switch.node.guid, switch.number)
 
 
@@ -182,9 +182,9 @@ def _lanesDiffer(one: Port, other: Port, tables: Tables) -> Iterator[Finding]:
         text = f"it and {other} have different operational VLs: codes {here} and {there}"
         yield Finding("vls", str(one), text, one.node.guid, one.number)
     ours = tables.lanes.get((one.node.guid, one.number))
-    theirs = tables.lanes.get((other.node.guid, other.number))
-    if ours is not None and theirs is not None and ours != theirs:
-        differing = [str(level) for level in range(len(ours)) if ours[level] != theirs[level]]
+    neighbour = tables.lanes.get((other.node.guid, other.number))
+    if ours is not None and neighbour is not None and ours != neighbour:
+        differing = [str(level) for level in range(len(ours)) if ours[level] != neighbour[level]]
         text = f"it and {other} have different virtual lanes for service levels {', '.join(differing)}"
         yield Finding("sl-to-vl", str(one), text, one.node.guid, one.number)
 

@@ -518,5 +518,5 @@ def _badWrite(self: Layout, buffer: Buffer | None, offset: int) -> NoReturn:
                 raise WireError(
                     name, field.offset // 8, f"{field.name} takes {field.width // 8} bytes: {one!r}"
                 )
-    room = 0 if buffer is None else len(buffer) - offset
-    raise WireError(name, offset, f"it takes {self.size} bytes, and there is room for {max(room, 0)}")
+    available = 0 if buffer is None else len(buffer) - offset
+    raise WireError(name, offset, f"it takes {self.size} bytes, and there is room for {max(available, 0)}")

@@ -38,30 +38,30 @@ def parseTarget(text: str, endPort: MADEndPort | None = None) -> LID | GID | GUI
         this, the scope is ignored.
     @raise ValueError: the text is none of these.
     """
-    said = text.strip()
-    if "(" in said:
-        return IBPath.fromString(said)
-    if _ROUTE.fullmatch(said):
-        return IBDRPath.fromString(said)
-    if _GUID.fullmatch(said):
-        return GUID.fromString(said)
-    if (match := _LID.fullmatch(said)) is not None:
+    stripped = text.strip()
+    if "(" in stripped:
+        return IBPath.fromString(stripped)
+    if _ROUTE.fullmatch(stripped):
+        return IBDRPath.fromString(stripped)
+    if _GUID.fullmatch(stripped):
+        return GUID.fromString(stripped)
+    if (match := _LID.fullmatch(stripped)) is not None:
         lid = int(match[1], 0 if match[1].startswith("0x") else 10)
         if not 0 < lid <= _HIGHEST_LID:
             raise ValueError(f"LIDs are from 1 to {_HIGHEST_LID}, not {lid}")
         return LID(lid)
-    if " " in said:
-        return IBPath.fromString(said)
-    return parseGID(text, said, endPort)
+    if " " in stripped:
+        return IBPath.fromString(stripped)
+    return parseGID(text, stripped, endPort)
 
 
-def parseGID(text: str, said: str, endPort: MADEndPort | None) -> GID:
+def parseGID(text: str, stripped: str, endPort: MADEndPort | None) -> GID:
     """
     Read a GID with or without a scope, or the IPv4 address that it is on RoCE v2.
 
     @raise ValueError: the text is no GID.
     """
-    address, percent, scope = said.partition("%")
+    address, percent, scope = stripped.partition("%")
     try:
         gid = GID.fromIP(address) if _IPV4.fullmatch(address) else GID.fromString(address)
     except ValueError:

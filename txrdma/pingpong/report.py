@@ -25,7 +25,7 @@ COLUMNS: Final = (
 def asDict(measurement: Measurement) -> dict[str, object]:
     """As JSON has it; what makes no sense for its kind is not there."""
     test = measurement.test
-    told: dict[str, object] = {
+    values: dict[str, object] = {
         "test": test.transfer.value,
         "measure": test.measure.value,
         "bytes": test.size,
@@ -34,17 +34,17 @@ def asDict(measurement: Measurement) -> dict[str, object]:
         "messageRate": measurement.messageRate,
     }
     if len(measurement.samples):
-        told["latency"] = asdict(measurement.samples.summary())
-        told["histogram"] = [asdict(bin) for bin in measurement.samples.histogram()]
+        values["latency"] = asdict(measurement.samples.summary())
+        values["histogram"] = [asdict(bin) for bin in measurement.samples.histogram()]
     else:
-        told["bandwidth"] = measurement.bandwidth
-        told["peak"] = measurement.peak
-    told["lost"] = measurement.lost
+        values["bandwidth"] = measurement.bandwidth
+        values["peak"] = measurement.peak
+    values["lost"] = measurement.lost
     if test.check:
-        told["wrong"] = measurement.wrong
-    told["interrupted"] = measurement.interrupted
-    told["route"] = measurement.route
-    return told
+        values["wrong"] = measurement.wrong
+    values["interrupted"] = measurement.interrupted
+    values["route"] = measurement.route
+    return values
 
 
 class CSVReport:
@@ -58,9 +58,9 @@ class CSVReport:
 
     def add(self, measurement: Measurement) -> None:
         """One row."""
-        told = asDict(measurement)
-        latency = told.get("latency")
-        row = {**told, **(latency if isinstance(latency, dict) else {})}
+        values = asDict(measurement)
+        latency = values.get("latency")
+        row = {**values, **(latency if isinstance(latency, dict) else {})}
         self._writer.writerow(row)
         self._out.flush()
 

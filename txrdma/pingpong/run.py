@@ -96,16 +96,16 @@ class Running:
         self,
         client: Client,
         series: Series,
-        tell: Callable[[Measurement], None],
+        report: Callable[[Measurement], None],
         note: Callable[[str], None] = lambda line: None,
     ) -> None:
         """
-        @param tell: hears of each measurement.
+        @param report: hears of each measurement.
         @param note: hears what else is worth knowing.
         """
         self._client = client
         self._series = series
-        self._tell = tell
+        self._report = report
         self._note = note
         self.test: Test | None = None
         self.isInterrupted = False
@@ -130,10 +130,10 @@ class Running:
                     measurement = await self._client.run(self.test)
                 except RDMAError:
                     if self._client.unfinished is not None:
-                        self._tell(self._client.unfinished)
+                        self._report(self._client.unfinished)
                     raise
                 if measurement.messages or not measurement.interrupted:
-                    self._tell(measurement)
+                    self._report(measurement)
 
     def progress(self) -> int:
         """Messages of the present test."""

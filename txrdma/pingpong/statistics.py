@@ -53,14 +53,14 @@ class Samples:
         @param exact: how many samples may be kept as they are.
         """
         self._exact = exact
-        self._kept = array("Q")
+        self._samples = array("Q")
         self._counts: Counter[int] = Counter()
         self._count = self._total = self._squares = self._minimum = self._maximum = 0
         for sample in samples:
             self.add(sample)
 
     def __len__(self) -> int:
-        return self._count + len(self._kept)
+        return self._count + len(self._samples)
 
     @property
     def isExact(self) -> bool:
@@ -69,8 +69,8 @@ class Samples:
 
     def add(self, sample: int) -> None:
         """One more."""
-        self._kept.append(sample)
-        if len(self._kept) > self._exact:
+        self._samples.append(sample)
+        if len(self._samples) > self._exact:
             self._compress()
 
     def percentiles(self, *shares: Fraction) -> list[int]:
@@ -93,9 +93,9 @@ class Samples:
         median, p90, p99, p999 = self.percentiles(
             Fraction(1, 2), Fraction(9, 10), Fraction(99, 100), Fraction(999, 1000)
         )
-        kept, count = self._kept, len(self)
-        total = self._total + sum(kept)
-        squares = self._squares + sum(sample * sample for sample in kept)
+        samples, count = self._samples, len(self)
+        total = self._total + sum(samples)
+        squares = self._squares + sum(sample * sample for sample in samples)
         return Summary(
             count=count,
             minimum=self._least(),
@@ -131,17 +131,17 @@ class Samples:
         return found
 
     def _least(self) -> int:
-        kept = self._kept
+        samples = self._samples
         if not self._count:
-            return min(kept)
-        return min(self._minimum, min(kept, default=self._minimum))
+            return min(samples)
+        return min(self._minimum, min(samples, default=self._minimum))
 
     def _most(self) -> int:
-        return max(self._maximum, max(self._kept, default=0))
+        return max(self._maximum, max(self._samples, default=0))
 
     def _table(self) -> Sequence[tuple[int, int]]:
         """Each value with its count, in order."""
-        counts = Counter(self._kept)
+        counts = Counter(self._samples)
         if not self._count:
             return sorted(counts.items())
         counts = self._counts + _rough(counts)
@@ -150,14 +150,14 @@ class Samples:
 
     def _compress(self) -> None:
         """Keep what there is by its leading bits."""
-        kept = self._kept
+        samples = self._samples
         least, most = self._least(), self._most()
         self._minimum, self._maximum = least, most
-        self._total += sum(kept)
-        self._squares += sum(sample * sample for sample in kept)
-        self._counts.update(_rough(Counter(kept)))
-        self._count += len(kept)
-        del kept[:]
+        self._total += sum(samples)
+        self._squares += sum(sample * sample for sample in samples)
+        self._counts.update(_rough(Counter(samples)))
+        self._count += len(samples)
+        del samples[:]
 
 
 def _rough(counts: Counter[int]) -> Counter[int]:

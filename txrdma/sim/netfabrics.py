@@ -148,13 +148,13 @@ def _refine(node: Node, words: str, line: str) -> None:
         return
     if match[2]:
         node.hear(port.number, _guid(match[2]))
-    if (said := _LID.search(line)) is not None and not node.isSwitch:
-        lid = int(said[1])
+    if (found := _LID.search(line)) is not None and not node.isSwitch:
+        lid = int(found[1])
         if lid > 0xFFFF:
             raise ValueError(f"{lid} is no LID")
-        port.raw = port.info.replace(lid=lid, lmc=int(said[2]) & 7).encode()
-    if (said := _RATE.search(line)) is not None:
-        _carries(port, _WIDTHS.get(said[1], 0), int(LaneSpeed.__members__.get(said[2], 0)))
+        port.raw = port.info.replace(lid=lid, lmc=int(found[2]) & 7).encode()
+    if (found := _RATE.search(line)) is not None:
+        _carries(port, _WIDTHS.get(found[1], 0), int(LaneSpeed.__members__.get(found[2], 0)))
 
 
 def _guid(digits: str) -> GUID:

@@ -308,7 +308,7 @@ class _Line(_Inbox):
             elif descriptors and self._memory.starves():
                 self._receiver.descriptorsLost(message)
             else:
-                self._receiver.heard(message, descriptors)
+                self._receiver.messageReceived(message, descriptors)
         finally:
             _closeAll(descriptors)
 

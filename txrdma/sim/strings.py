@@ -147,21 +147,21 @@ def understood(*args: str, **kwargs: str) -> tuple[str, FabricOptions]:
 
 
 def _isYes(kwargs: dict[str, str], key: str, otherwise: str) -> bool:
-    said = kwargs.get(key, otherwise)
-    if said not in ("yes", "no"):
-        raise ValueError(f"sim: {key} is yes or no, not {said!r}")
-    return said == "yes"
+    text = kwargs.get(key, otherwise)
+    if text not in ("yes", "no"):
+        raise ValueError(f"sim: {key} is yes or no, not {text!r}")
+    return text == "yes"
 
 
 def _number(kwargs: dict[str, str], key: str, kind: type[float], most: float = float("inf")) -> float:
-    said = kwargs.get(key, "0")
+    text = kwargs.get(key, "0")
     try:
-        number = kind(said)
+        number = kind(text)
     except ValueError:
         number = -1
     if not 0 <= number <= most:
         limit = "" if most == float("inf") else f" from 0 to {most}"
-        raise ValueError(f"sim: {key}={said} is no number{limit}")
+        raise ValueError(f"sim: {key}={text} is no number{limit}")
     return number
 
 

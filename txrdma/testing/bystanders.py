@@ -63,13 +63,13 @@ class Application(Protocol):
     hasRaised = False
 
     def __init__(self) -> None:
-        self.heard = 0
+        self.received = 0
         self.hasEnded = False
         self.lost: Failure | None = None
 
     def dataReceived(self, data: bytes) -> None:
         """Count the bytes."""
-        self.heard += len(data)
+        self.received += len(data)
 
     def readConnectionLost(self) -> None:
         """Close in turn."""
@@ -207,10 +207,11 @@ class BystanderContract:
                 f"{what}: the end of its connection",
             )
             for end, other in ((mine, theirs), (theirs, mine)):
-                heard = other.heard
+                received = other.received
                 end.transport.write(bytes(5000))
                 await self.until(
-                    lambda other=other, heard=heard: other.heard == heard + 5000, f"{what}: bystander"
+                    lambda other=other, received=received: other.received == received + 5000,
+                    f"{what}: bystander",
                 )
             mine.transport.loseConnection()
             await self.until(lambda: mine.lost and theirs.lost, f"{what}: bystander's end")
@@ -230,7 +231,7 @@ class BystanderContract:
     async def exchange(self: Any, here: Application, there: Application) -> None:
         """Write, close by halves from the client's end, and wait for the ends."""
         here.transport.write(b"question")
-        await self.until(lambda: here.lost or there.lost or there.heard, "a question")
+        await self.until(lambda: here.lost or there.lost or there.received, "a question")
         if here.lost is None:
             here.transport.loseWriteConnection()
         await self.until(lambda: here.lost or there.lost, "the end")

@@ -30,21 +30,21 @@ class End(Protocol):
     """
     An end of a connection, which counts what it hears.
 
-    @ivar heard: the number of bytes, with their SHA-256 in C{digest}.
+    @ivar received: the number of bytes, with their SHA-256 in C{digest}.
     @ivar lost: the reason of the connection's end, when there was one.
     """
 
     transport: Any
 
     def __init__(self) -> None:
-        self.heard = 0
+        self.received = 0
         self.digest = hashlib.sha256()
         self.hasEnded = self.hasClosed = False
         self.lost: Failure | None = None
 
     def dataReceived(self, data: bytes) -> None:
         """Count the bytes, and hash them."""
-        self.heard += len(data)
+        self.received += len(data)
         self.digest.update(data)
 
     def readConnectionLost(self) -> None:
@@ -138,7 +138,7 @@ class StreamContract:
             end.transport.loseWriteConnection()
         for end in (here, there):
             await self.until(lambda each=end: each.lost is not None or each.hasEnded and each.hasClosed)
-            self.assertEqual((end.heard, end.digest.digest()), (len(data), hashlib.sha256(data).digest()))
+            self.assertEqual((end.received, end.digest.digest()), (len(data), hashlib.sha256(data).digest()))
         for end in (here, there):
             end.transport.loseConnection()
         for end in (here, there):
@@ -159,7 +159,7 @@ class StreamContract:
         self.assertGreater(turns, 10)
         there.transport.resumeProducing()
         await self.until(lambda: there.hasEnded and here.lost is not None)
-        self.assertEqual(there.heard, len(data))
+        self.assertEqual(there.received, len(data))
         there.transport.loseConnection()
         await self.until(lambda: there.lost is not None)
         for end in (here, there):
@@ -171,9 +171,9 @@ class StreamContract:
         here.transport.write(b"question")
         here.transport.loseWriteConnection()
         await self.until(lambda: there.hasEnded)
-        self.assertEqual((there.heard, here.hasClosed, here.lost, there.lost), (8, True, None, None))
+        self.assertEqual((there.received, here.hasClosed, here.lost, there.lost), (8, True, None, None))
         there.transport.write(b"answer")
-        await self.until(lambda: here.heard == 6)
+        await self.until(lambda: here.received == 6)
         there.transport.loseConnection()
         await self.until(lambda: here.hasEnded and there.lost is not None)
         here.transport.loseConnection()
@@ -185,7 +185,7 @@ class StreamContract:
         """An end that aborts is told so at once, and the other learns that it is over."""
         here, there = await self.pair()
         here.transport.write(b"hello")
-        await self.until(lambda: there.heard == 5)
+        await self.until(lambda: there.received == 5)
         here.transport.abortConnection()
         await self.until(lambda: here.lost is not None and (there.lost is not None or there.hasEnded))
         self.assertIsInstance(here.lost.value, ConnectionAborted)
@@ -210,7 +210,7 @@ class EndpointContract(StreamContract):
         here, there = await self.pair()
         for one, other in ((here, there), (there, here)):
             one.transport.write(b"x")
-            await self.until(lambda end=other: end.heard == 1)
+            await self.until(lambda end=other: end.received == 1)
         for end, role in ((here, "client"), (there, "server")):
             verifyObject(ITCPTransport, end.transport)
             verifyObject(ISMCTransport, end.transport)
@@ -241,7 +241,7 @@ class EndpointContract(StreamContract):
         self.assertEqual(status.fallbackReason.name, "PEERNOSMC")
         data = bytes(1 << 20)
         here.transport.write(data)
-        await self.until(lambda: there.heard == len(data))
+        await self.until(lambda: there.received == len(data))
         there.transport.loseConnection()
         await self.until(lambda: there.lost is not None and here.hasEnded)
 

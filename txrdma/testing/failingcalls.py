@@ -109,7 +109,7 @@ class Message(MessageApplication):
     """An application of messages, with the names that applications of streams have."""
 
     @property
-    def heard(self) -> int:
+    def received(self) -> int:
         """Number of bytes received."""
         return sum(len(data) for data, _ in self.messages)
 
@@ -181,10 +181,11 @@ class EndpointCase:
     async def exchange(self: Any, one: Any, other: Any, what: str) -> None:
         """Send both ways."""
         for here, there in ((one, other), (other, one)):
-            heard = there.heard
+            received = there.received
             self.send(here)
             await self.until(
-                lambda there=there, heard=heard: there.heard > heard or one.lost or other.lost, what
+                lambda there=there, received=received: there.received > received or one.lost or other.lost,
+                what,
             )
 
     async def play(self: Any, what: str) -> None:

@@ -75,10 +75,10 @@ class MessageContract(Base):
         for number in range(200):
             one.transport.sendMessage(bytes([number]) * 100)
         one.transport.sendMessage(b"x", 1)
-        heard: list[bool] = []
+        received: list[bool] = []
         other.transport.sendMessage(b"now")
         self.waitUntil(lambda: one.messages)
-        self.assertEqual(other.messages, heard)
+        self.assertEqual(other.messages, received)
         other.transport.resumeProducing()
         self.waitUntil(lambda: len(other.messages) == 201)
         self.assertEqual([data[0] for data, _ in other.messages[:200]], list(range(200)))

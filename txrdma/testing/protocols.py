@@ -24,7 +24,7 @@ class Recorder(Protocol):
 
     @ivar made: fires with the protocol when it is connected.
     @ivar lost: fires when the connection ends; C{reason} is why.
-    @ivar heard: all bytes so far.
+    @ivar received: all bytes so far.
     """
 
     transport: Any
@@ -35,7 +35,7 @@ class Recorder(Protocol):
     def __init__(self) -> None:
         self.made: Deferred[Any] = Deferred()
         self.lost: Deferred[None] = Deferred()
-        self.heard = bytearray()
+        self.received = bytearray()
         self._waiting: list[tuple[int, Deferred[bytes]]] = []
 
     def connectionMade(self) -> None:
@@ -47,14 +47,14 @@ class Recorder(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """Record the bytes, and fire what L{hearing} returned."""
-        self.heard += data
+        self.received += data
         if self.echoes:
             self.transport.write(data)
         for entry in list(self._waiting):
             length, deferred = entry
-            if len(self.heard) >= length:
+            if len(self.received) >= length:
                 self._waiting.remove(entry)
-                deferred.callback(bytes(self.heard))
+                deferred.callback(bytes(self.received))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Record the reason."""
@@ -64,8 +64,8 @@ class Recorder(Protocol):
     def hearing(self, length: int) -> Deferred[bytes]:
         """Return a Deferred that fires with all bytes when there are at least so many."""
         deferred: Deferred[bytes] = Deferred()
-        if len(self.heard) >= length:
-            deferred.callback(bytes(self.heard))
+        if len(self.received) >= length:
+            deferred.callback(bytes(self.received))
         else:
             self._waiting.append((length, deferred))
         return deferred

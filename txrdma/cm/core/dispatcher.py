@@ -411,10 +411,10 @@ class Dispatcher:
         if isinstance(message, REP):
             self._refuse(message, RejectReason.INVALID_COMM_ID, transactionID, path)
         elif isinstance(message, (DREQ, LAP)):
-            ours, theirs = message.remoteCommID, message.localCommID
-            answer: Layout = DREP(localCommID=ours, remoteCommID=theirs)
+            ours, remote = message.remoteCommID, message.localCommID
+            answer: Layout = DREP(localCommID=ours, remoteCommID=remote)
             if isinstance(message, LAP):
-                answer = APR(localCommID=ours, remoteCommID=theirs, apStatus=APStatus.INVALID_COMM_ID)
+                answer = APR(localCommID=ours, remoteCommID=remote, apStatus=APStatus.INVALID_COMM_ID)
             self._send(answer, transactionID, _toGSI(path.reverse()))
 
     def _refuse(self, message: REQ | REP, reason: RejectReason, transactionID: int, path: IBPath) -> None:

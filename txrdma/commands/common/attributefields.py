@@ -18,7 +18,7 @@ from txrdma.mad.layouts.sa import componentsOf, Query, Record
 Pair = tuple[str, str]
 T = TypeVar("T", bound=Layout)
 
-_ROOM: Final = 64
+_SMP_BYTES: Final = 64
 """Bytes of an attribute of subnet management (IBA 14.2.1)."""
 
 _RAW: Final = "Attribute_"
@@ -91,9 +91,9 @@ def rawAttribute(
     @param vendorClass: management class of a vendor's call; C{oui} is the vendor's OUI.
     """
     isSMP = rpc.managementClass is ManagementClass.SUBN_LID
-    room = _ROOM if isSMP else _attributeBytes(vendorClass or rpc.managementClass)
-    body = {"__annotations__": {"content": "bytes"}, "__module__": __name__, "content": data(room)}
-    made: type[Attribute] = wire(room)(type(f"{_RAW}{number:#06x}", (Attribute,), body))
+    available = _SMP_BYTES if isSMP else _attributeBytes(vendorClass or rpc.managementClass)
+    body = {"__annotations__": {"content": "bytes"}, "__module__": __name__, "content": data(available)}
+    made: type[Attribute] = wire(available)(type(f"{_RAW}{number:#06x}", (Attribute,), body))
     made.attributeID, made.rpcs = number, frozenset((rpc.name,))
     made.vendorClass, made.oui = vendorClass, oui
     return made
@@ -105,9 +105,9 @@ def _attributeBytes(managementClass: int) -> int:
     return frame.size - offset
 
 
-def isRaw(told: Attribute) -> bool:
+def isRaw(attribute: Attribute) -> bool:
     """True when the type was made by L{rawAttribute}."""
-    return type(told).__name__.startswith(_RAW)
+    return type(attribute).__name__.startswith(_RAW)
 
 
 def dumpLines(raw: bytes) -> Iterator[str]:
@@ -170,14 +170,14 @@ def _numbered(name: str, text: str, width: int) -> int:
     raise InvalidRequest(f"{name}={text} does not fit into {width} bits")
 
 
-def forSetting(told: Attribute) -> Attribute:
+def forSetting(attribute: Attribute) -> Attribute:
     """Attribute of a Get made ready for a Set: states of a PortInfo become "no change" (IBA 14.2.5.6)."""
     from txrdma.iba.verbs import PhysicalState, PortState
     from txrdma.mad.layouts.smp import PortInfo
 
-    if isinstance(told, PortInfo):
-        told = _replaced(told, portState=PortState.NOP, portPhysicalState=PhysicalState.NOP)
-    return told
+    if isinstance(attribute, PortInfo):
+        attribute = _replaced(attribute, portState=PortState.NOP, portPhysicalState=PhysicalState.NOP)
+    return attribute
 
 
 def queried(record: type[Record], pairs: Iterable[Pair]) -> Query[Any]:
@@ -195,10 +195,12 @@ def queried(record: type[Record], pairs: Iterable[Pair]) -> Query[Any]:
     partial: dict[str, int] = {}
     for name, text in pairs:
         match = _INDEXED.fullmatch(name)
-        said = name if match is None else match[1]
-        component = known.get(said.rpartition(".")[2].lower())
+        requested = name if match is None else match[1]
+        component = known.get(requested.rpartition(".")[2].lower())
         if component is None:
-            raise InvalidRequest(f"{record.__name__} has no component {said}; there are {', '.join(masks)}")
+            raise InvalidRequest(
+                f"{record.__name__} has no component {requested}; there are {', '.join(masks)}"
+            )
         field = _place(record, component)[-1]
         if match is None:
             values[component] = read(field, text)
@@ -265,9 +267,9 @@ def _readBytes(field: Field, text: str) -> bytes:
 def _readCode(kind: type[enum.Enum], text: str, width: int) -> enum.Enum:
     """Value of an enumeration by name or number; flags by several names with commas between."""
     names = {name.lower(): member for name, member in kind.__members__.items()}
-    said = text.lower()
-    if said in names:
-        return names[said]
+    requested = text.lower()
+    if requested in names:
+        return names[requested]
     number = int(text, 0)
     if number >= 1 << width:
         raise ValueError
@@ -314,19 +316,19 @@ def _with(layout: Layout, place: list[Field], value: Any) -> Layout:
 
 
 def _replaced(layout: T, **values: Any) -> T:
-    kept = {each.name: getattr(layout, each.name) for each in layout.fields}
-    return type(layout)(**{**kept, **values})
+    unchanged = {each.name: getattr(layout, each.name) for each in layout.fields}
+    return type(layout)(**{**unchanged, **values})
 
 
 def attributeDict(layout: Layout) -> dict[str, Any]:
     """Fields of a layout as JSON can carry them: L{Attribute.toDict}, with the bytes of texts as strings."""
-    told: dict[str, Any] = layout.toDict()  # type: ignore[attr-defined]  # those of attributes have it
+    attribute: dict[str, Any] = layout.toDict()  # type: ignore[attr-defined]  # those of attributes have it
     for field in layout.fields:
         if field.name in _TEXTS:
-            told[field.name] = getattr(layout, field.name).partition(b"\0")[0].decode("utf-8", "replace")
-        elif _isLayout(field) and isinstance(told[field.name], dict):
+            attribute[field.name] = getattr(layout, field.name).partition(b"\0")[0].decode("utf-8", "replace")
+        elif _isLayout(field) and isinstance(attribute[field.name], dict):
             for inner in field.type.fields:
                 if inner.name in _TEXTS:
                     raw = getattr(getattr(layout, field.name), inner.name)
-                    told[field.name][inner.name] = raw.partition(b"\0")[0].decode("utf-8", "replace")
-    return told
+                    attribute[field.name][inner.name] = raw.partition(b"\0")[0].decode("utf-8", "replace")
+    return attribute

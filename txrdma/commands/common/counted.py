@@ -84,12 +84,12 @@ async def askedOfAll(reactor: IReactor, namespace: str, timeout: float) -> list[
 
 async def _asked(reactor: IReactor, namespace: str, pid: int, timeout: float) -> dict[str, Any]:
     try:
-        said = await askProcess(reactor, namespace, pid, timeout)
+        answer = await askProcess(reactor, namespace, pid, timeout)
         return {
             "pid": pid,
-            "command": [str(word) for word in said["command"]],
-            "counters": dict(said["counters"]),
-            "gauges": dict(said["gauges"]),
+            "command": [str(word) for word in answer["command"]],
+            "counters": dict(answer["counters"]),
+            "gauges": dict(answer["gauges"]),
         }
     except Exception as error:  # whatever it is, the other processes' answers are still wanted
         return {"pid": pid, "error": f"no answer: {error or type(error).__name__}"}

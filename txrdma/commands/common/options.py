@@ -45,8 +45,10 @@ class BaseOptions(usage.Options):
     def getUsage(self, width: int | None = None) -> str:
         """Help as Twisted makes it, but without empty defaults, or those that an option's own text has."""
         defaults = self.defaults
-        said = {name for name, doc in self.docs.items() if "[default:" in (doc or "")}
-        self.defaults = {name: value for name, value in defaults.items() if value != "" and name not in said}
+        parsed = {name for name, doc in self.docs.items() if "[default:" in (doc or "")}
+        self.defaults = {
+            name: value for name, value in defaults.items() if value != "" and name not in parsed
+        }
         try:
             usage = super().getUsage(width)
         finally:
@@ -100,8 +102,8 @@ class CommandOptions(BaseOptions):
         """Parse a command line as Twisted does, after options behind arguments were put before them."""
         given = sys.argv[1:] if options is None else options
         try:
-            said, arguments = gnu_getopt(list(given), self.shortOpt, self.longOpt)
-            given = [*self._flat(said), "--", *arguments]
+            parsed, arguments = gnu_getopt(list(given), self.shortOpt, self.longOpt)
+            given = [*self._flat(parsed), "--", *arguments]
         except GetoptError as error:
             raise usage.UsageError(str(error)) from error
         try:

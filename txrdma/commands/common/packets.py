@@ -138,8 +138,8 @@ def _inInfiniBand(data: bytes) -> Inside | None:
     readers = {LinkNextHeader.BTH: _inTransport, LinkNextHeader.GRH: _inGlobal}
     read = readers.get(header.linkNextHeader)
     found = None if read is None else read(data[LRH.size :])
-    said = f"LRH LID {header.slid} to {header.dlid}, SL {header.serviceLevel}, VL {header.virtualLane}"
-    return None if found is None else found.behind(said)
+    text = f"LRH LID {header.slid} to {header.dlid}, SL {header.serviceLevel}, VL {header.virtualLane}"
+    return None if found is None else found.behind(text)
 
 
 def _inGlobal(data: bytes) -> Inside | None:
@@ -161,8 +161,8 @@ def _inTransport(data: bytes) -> Inside | None:
     datagram = data[BTH.size + DETH.size :][:LENGTH]
     if bth.destination > 1 and deth.qkey != GMP_QKEY or not _isMAD(datagram):
         return None
-    said = f"UD QP {deth.source} to {bth.destination}, P_Key {bth.pkey:#06x}, Q_Key {deth.qkey:#010x}"
-    return Inside(datagram, (said,))
+    text = f"UD QP {deth.source} to {bth.destination}, P_Key {bth.pkey:#06x}, Q_Key {deth.qkey:#010x}"
+    return Inside(datagram, (text,))
 
 
 def _umadLine(header: bytes) -> str:
@@ -173,5 +173,5 @@ def _umadLine(header: bytes) -> str:
     status, milliseconds = (int.from_bytes(header[at : at + 4], "little") for at in (4, 8))
     qpn, qkey = (int.from_bytes(header[at : at + 4], "big") for at in (20, 24))
     lid, level, hasGRH = int.from_bytes(header[28:30], "big"), header[30], header[32]
-    said = f"umad LID {lid}, SL {level}, QP {qpn}, Q_Key {qkey:#010x}, {milliseconds} ms, status {status}"
-    return said + (f", GID {GID(header[36:52])}" if hasGRH else "")
+    text = f"umad LID {lid}, SL {level}, QP {qpn}, Q_Key {qkey:#010x}, {milliseconds} ms, status {status}"
+    return text + (f", GID {GID(header[36:52])}" if hasGRH else "")

@@ -24,8 +24,8 @@ async def served(
         handler, end = serve(MADServer(session.agent))
         qpn = getattr(session.agent.port, "qpn", 1)
         queuePair = f", dqpn {qpn}" if qpn != 1 else ""
-        said = f"serving at {session.agent.port.name}, LID {session.endPort.lid}{queuePair}"
-        print(said, file=sys.stderr, flush=True)
+        text = f"serving at {session.agent.port.name}, LID {session.endPort.lid}{queuePair}"
+        print(text, file=sys.stderr, flush=True)
         await stopped(reactor)
         end()
         print(f"answered {handler.answered} requests", file=sys.stderr)

@@ -200,12 +200,12 @@ class Session:
         """The LID of the node of this name, in the node-name map or by its description; None without one."""
         from txrdma.mad.layouts.sa import NodeRecord
 
-        said = name.encode()
-        if not self.endPort.smLID or len(said) > 64:
+        encoded = name.encode()
+        if not self.endPort.smLID or len(encoded) > 64:
             return None
         queries = [NodeRecord.query(nodeGUID=guid) for guid in self.names.guids(name)]
         records: list[NodeRecord] = []
-        for query in queries or [NodeRecord.query(nodeString=said.ljust(64, b"\0"))]:
+        for query in queries or [NodeRecord.query(nodeString=encoded.ljust(64, b"\0"))]:
             try:
                 records.append(await self.agent.SubnAdmGet(query))
             except MADError as error:
@@ -273,7 +273,7 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
     agent = MADAgent(
         reactor,
         port,
-        timeoutSeconds=_patience(options, port.endPort),
+        timeoutSeconds=_timeoutOf(options, port.endPort),
         retries=options["retries"],
         keys=Keys(mkey=options["mkey"]),
     )
@@ -296,7 +296,7 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
         owner.close()
 
 
-def _patience(options: FabricOptions, endPort: MADEndPort) -> float | None:
+def _timeoutOf(options: FabricOptions, endPort: MADEndPort) -> float | None:
     """
     Seconds to wait for an answer: those of the options, or None for the subnet's, but not the hours that some
     have.

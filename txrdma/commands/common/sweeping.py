@@ -146,12 +146,20 @@ async def _sweptAround(session: Session, isPartial: bool, withLinks: bool) -> Fa
     from txrdma.mad.satransactor import SATransactor
 
     options = session.options
-    way, hops = options["by"], options["hops"] or 0
-    rpcs = SATransactor(session.agent, session.endPort) if way == "sa" else session.agent
+    method, hops = options["by"], options["hops"] or 0
+    rpcs = SATransactor(session.agent, session.endPort) if method == "sa" else session.agent
     start = await session.toManagement(options["target"])
     with ProgressBar("asking") as progress:
         sweep = Neighbourhood(
-            *(rpcs, session.endPort, hops, withLinks, way != "dr", options["outstanding"], options["nodes"]),
+            *(
+                rpcs,
+                session.endPort,
+                hops,
+                withLinks,
+                method != "dr",
+                options["outstanding"],
+                options["nodes"],
+            ),
         )
         sweep.progress = progress if progress.isShown else None
         try:
@@ -174,8 +182,8 @@ async def _startPath(session: Session, target: str) -> IBDRPath:
 def _sweep(session: Session, start: IBDRPath, progress: ProgressBar | None) -> Sweep | SASweep | LIDSweep:
     options = session.options
     if options["by"] == "dr":
-        said = MOST_HOPS if options["hops"] is None else options["hops"]
-        hops = min(said + len(start.drPath), MOST_HOPS)
+        most = MOST_HOPS if options["hops"] is None else options["hops"]
+        hops = min(most + len(start.drPath), MOST_HOPS)
         return Sweep(
             *(session.agent, options["outstanding"], hops, progress),
             mostNodes=options["nodes"],

@@ -98,8 +98,8 @@ def _part(node: Node, known: dict[Node, _Listed], group: int = 0) -> Iterator[st
         yield from (_hostLine(port, own, known) for port in node.linked())
         return
     where = place(node) if group else None
-    said = "" if where is None else f"\t# {where.kind} {where.board} {where.slot} chip {where.chip}"
-    yield f"{guid}({int(node.portGUID(0) or node.guid):x}){said}"
+    text = "" if where is None else f"\t# {where.kind} {where.board} {where.slot} chip {where.chip}"
+    yield f"{guid}({int(node.portGUID(0) or node.guid):x}){text}"
     info = node.switchInfo
     kind = "enhanced" if info is not None and info.enhancedPort0 else "base"
     zero = node.known(0)
@@ -113,15 +113,15 @@ def _switchLines(node: Node, end: bytes, known: dict[Node, _Listed]) -> Iterator
         peer = port.peer
         assert peer is not None  # linked has looked
         other = known[peer.node]
-        said = _rate(port.raw, end, port.vendors)
+        text = _rate(port.raw, end, port.vendors)
         if other.isSwitch:
-            yield f"[{port.number}{other.switchStart}{peer.number}{other.switchEnd}{said}"
+            yield f"[{port.number}{other.switchStart}{peer.number}{other.switchEnd}{text}"
         else:
             lid = lidIn(peer.raw) if peer.raw else 0
             guid = int.from_bytes(peer.guid.raw, "big")
             yield (
                 f"[{port.number}{other.switchStart}{peer.number}]({guid:x}) "
-                f'\t\t# "{other.name}" lid {lid} {said}'
+                f'\t\t# "{other.name}" lid {lid} {text}'
             )
 
 
@@ -131,9 +131,9 @@ def _hostLine(port: Port, own: _Listed, known: dict[Node, _Listed]) -> str:
     other = known[peer.node]
     raw = port.raw
     lid, lmc = (lidIn(raw), port.lmc) if raw else (0, 0)
-    said = _rate(raw, raw, port.vendors)
+    text = _rate(raw, raw, port.vendors)
     guid = "" if other.isSwitch else f"({int(peer.guid):x})"
     return (
         f"[{port.number}]({int(port.guid):x}) \t{other.code}[{peer.number}]{guid}\t\t# lid {lid} lmc {lmc} "
-        f'"{other.name}" lid {other.lid if other.isSwitch else peer.lid} {said}'
+        f'"{other.name}" lid {other.lid if other.isSwitch else peer.lid} {text}'
     )

@@ -31,5 +31,5 @@ def snapshotDict(fabric: Fabric, names: NodeNames) -> dict[str, Any]:
 
 def _member(node: Node) -> dict[str, object]:
     where = place(node)
-    said = {} if where is None else {"board": where.board, "slot": where.slot, "chip": where.chip}
-    return {"guid": str(node.guid), **said}
+    position = {} if where is None else {"board": where.board, "slot": where.slot, "chip": where.chip}
+    return {"guid": str(node.guid), **position}

@@ -100,7 +100,7 @@ class DetailReader:
             asked: Any = _ATTRIBUTES[counter]
             path = toLID(endPort, port.lid)
             try:
-                told = await rpcs.PerformanceGet(
+                answer = await rpcs.PerformanceGet(
                     asked(portSelect=port.number), path, timeoutSeconds=timeoutSeconds, retries=retries
                 )
             except DeviceUnavailable:
@@ -115,5 +115,5 @@ class DetailReader:
             else:
                 place = (node.guid, port.number)
                 self._explained[place, counter] = count
-                values = {name: getattr(told, name) for name in CAUSES[counter]}
+                values = {name: getattr(answer, name) for name in CAUSES[counter]}
                 self.causes.setdefault(place, {}).update(values)

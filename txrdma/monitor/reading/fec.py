@@ -27,7 +27,7 @@ from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, Place
 from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.reading.backoff import BackOff
 
-_PATIENCE: Final = 3
+_MOST_FAILURES: Final = 3
 """Looks in a row without an answer after which a node that answers otherwise is not asked any more."""
 
 REFUSED_SECONDS: Final = 60.0
@@ -124,7 +124,7 @@ class CorrectionReader:
             except MADFailure:
                 self._missed(port)
                 times = self._silences[guid] = self._silences.get(guid, 0) + 1
-                if times >= _PATIENCE:
+                if times >= _MOST_FAILURES:
                     self._unable.add(guid)
                 return
             else:
@@ -143,13 +143,13 @@ class CorrectionReader:
         if kind is None:
             self._unable.add(guid)
             return
-        told = await rpcs.PerformanceGet(kind(portSelect=port.number), path, **options)
+        answer = await rpcs.PerformanceGet(kind(portSelect=port.number), path, **options)
         layout = layoutOf(kind, port.width)
         meter = self.meters.get(place)
         if meter is None or meter.layout is not layout:
             meter = self.meters[place] = Meter(layout)
         now = self._seconds()
-        meter.read(valuesOf(told, port.width), now)
+        meter.read(valuesOf(answer, port.width), now)
         if not self._thresholds.isConcerned(meter, now):
             return
         who = await rpcs.SubnGet(NodeInfo, path, **options)
@@ -169,8 +169,8 @@ class CorrectionReader:
         if known is not None and known[0] == link:
             return known[1]
         if guid not in self._capabilities:
-            told = await rpcs.PerformanceGet(ClassPortInfo, path, **options)
-            self._capabilities[guid] = told.capabilityMask
+            answer = await rpcs.PerformanceGet(ClassPortInfo, path, **options)
+            self._capabilities[guid] = answer.capabilityMask
         kind = await formOf(rpcs, port, path, self._capabilities[guid], **options)
         self._forms[place] = (link, kind)
         return kind

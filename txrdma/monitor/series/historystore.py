@@ -271,13 +271,13 @@ class HistoryStore:
             self._remember(several)
 
     def _remember(self, several: Iterable[Remembered]) -> None:
-        kept = []
+        stored = []
         for room, name, value in several:
             if value is None:
                 self._database.execute("DELETE FROM remembered WHERE room = ? AND name = ?", room, name)
             else:
-                kept.append((room, name, value))
-        self._database.put("remembered", kept)
+                stored.append((room, name, value))
+        self._database.put("remembered", stored)
 
     # Writing.
 

@@ -137,10 +137,10 @@ def _nodeLines(node: NetNode, hasDevices: bool) -> Iterator[str]:
         yield f"vendid={node.vendorID:#x}"
     if hasDevices:
         yield f"devid={node.deviceID:#x}"
-    said = f'\t# "{node.description}"' if node.description != node.identifier else ""
+    comment = f'\t# "{node.description}"' if node.description != node.identifier else ""
     if node.lid:
-        said = (said or "\t#") + f" lid {node.lid} lmc {node.lmc}"
-    yield f'{_NAMES[node.kind]}\t{node.ports} "{node.identifier}"{said}'
+        comment = (comment or "\t#") + f" lid {node.lid} lmc {node.lmc}"
+    yield f'{_NAMES[node.kind]}\t{node.ports} "{node.identifier}"{comment}'
     for number, link in sorted(node.links.items()):
         options = "".join(
             f" {letter}={_written(letter, value)}"
@@ -171,7 +171,7 @@ class _Parser:
         self._name = name
         self._net = Net()
         self._node: NetNode | None = None
-        self._said: dict[str, int] = {}
+        self._comments: dict[str, int] = {}
         self._where: dict[tuple[str, int], int] = {}
 
     def parse(self, lines: Iterable[str]) -> Net:
@@ -210,13 +210,13 @@ class _Parser:
                 self._number(number, "lid", lid[1]),
                 self._number(number, "lmc", lid[2] or "0"),
             )
-        said, self._said = self._said, {}
+        comment, self._comments = self._comments, {}
         for key in _GUIDS.values():
-            if key in said:
-                node.guid = GUID.fromInt(said[key])
-        if "sysimgguid" in said:
-            node.systemImageGUID = GUID.fromInt(said["sysimgguid"])
-        node.vendorID, node.deviceID = said.get("vendid", 0), said.get("devid", 0)
+            if key in comment:
+                node.guid = GUID.fromInt(comment[key])
+        if "sysimgguid" in comment:
+            node.systemImageGUID = GUID.fromInt(comment["sysimgguid"])
+        node.vendorID, node.deviceID = comment.get("vendid", 0), comment.get("devid", 0)
 
     def _link(self, number: int, port: str, peer: str, peerPort: str | None, rest: str) -> None:
         node = self._node
@@ -256,7 +256,7 @@ class _Parser:
         elif key == "extspeed":
             self._net.extendedSpeed = value
         else:
-            self._said[key] = value
+            self._comments[key] = value
 
     def _check(self) -> None:
         """Check that both ends of each link agree; an end that the file does not have is added."""

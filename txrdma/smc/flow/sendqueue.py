@@ -152,9 +152,9 @@ class LinkSendQueue:
         marks = self._marks
         while marks and marks[0][0] <= identifier:
             self._freed = marks.popleft()[1]
-        kept = self.unacknowledged
-        while kept and kept[0][0] <= identifier:
-            _, flow, sequence, produced, _ = kept.popleft()
+        unacknowledged_ = self.unacknowledged
+        while unacknowledged_ and unacknowledged_[0][0] <= identifier:
+            _, flow, sequence, produced, _ = unacknowledged_.popleft()
             flow.arrived(sequence, produced)
 
     def _copy(self, region: IMemoryRegion, chunks: Sequence[Buffer], length: int) -> list[Segment]:

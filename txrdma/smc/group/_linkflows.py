@@ -195,7 +195,7 @@ class LinkFlows:
         if not isinstance(adding, _Adding) or adding.stage != "wanted" or core.place != "active":
             return None
         number = adding.far.link if adding.far is not None else self._freeNumber()
-        adding.link = link = LinkLife(local, number, own=dict(tokens), heard=now)
+        adding.link = link = LinkLife(local, number, own=dict(tokens), lastReceivedAt=now)
         core.links.append(link)
         old = adding.carrier.own
         pairs = [
@@ -253,10 +253,10 @@ class LinkFlows:
                 self._sendKeys(adding, 0)
 
     def _learn(self, adding: _Adding, pair: RKeyPair) -> None:
-        buffer = adding.carrier.theirs.get(pair.known)
+        buffer = adding.carrier.remoteKeys.get(pair.known)
         if buffer is not None and adding.link is not None:
             buffer[adding.link] = Token(pair.new, pair.address)
-            adding.link.theirs[pair.new] = buffer
+            adding.link.remoteKeys[pair.new] = buffer
 
     def _sendKeys(self, adding: _Adding, flags: int) -> None:
         """Send the next buffers. Linux includes those of the message itself in the remaining count."""
@@ -461,7 +461,7 @@ class LinkFlows:
         if not core.isServer:
             core.confirmLink(LLCFlags.RESPONSE, link)
         link.place = "active"
-        link.heard = now
+        link.lastReceivedAt = now
         core.pending.append(LinkAdded(link))
         if core.isServer:
             self._tries = 0

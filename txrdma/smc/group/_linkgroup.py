@@ -189,7 +189,7 @@ class LinkGroup:
     def confirm(self, now: float, remote: LinkEnd) -> None:
         """First contact. Server: send CONFIRM LINK (in RTS). Client: wait for it (in RTR)."""
         self.first.remote = remote
-        self.first.heard = now
+        self.first.lastReceivedAt = now
         if not self.connections:
             self._idleSince = now
         self._inputs.begin(now)
@@ -255,7 +255,7 @@ class LinkGroup:
 
     def elsewhere(self, link: LinkLife, other: LinkLife, rkey: RKey) -> tuple[Token, Token] | None:
         """Key and address of a buffer of the peer on a link and on another one, by its key on the first."""
-        buffer = link.theirs.get(rkey, {})
+        buffer = link.remoteKeys.get(rkey, {})
         return (buffer[link], buffer[other]) if link in buffer and other in buffer else None
 
     def fail(self, text: str) -> None:
@@ -321,17 +321,19 @@ class LinkGroup:
 
     def _learn(self, tokens: dict[LinkLife, Token]) -> None:
         buffer = next(
-            (link.theirs[token.rkey] for link, token in tokens.items() if token.rkey in link.theirs), None
+            (link.remoteKeys[token.rkey] for link, token in tokens.items() if token.rkey in link.remoteKeys),
+            None,
         )
         if buffer is None:
             buffer = {}
         if any(
-            len(link.theirs) >= MAX_RKEYS and token.rkey not in link.theirs for link, token in tokens.items()
+            len(link.remoteKeys) >= MAX_RKEYS and token.rkey not in link.remoteKeys
+            for link, token in tokens.items()
         ):
             raise Refused(f"the peer has {MAX_RKEYS} buffers already", Diagnosis.ERR_RTOK)
         for link, token in tokens.items():
             buffer[link] = token
-            link.theirs[token.rkey] = buffer
+            link.remoteKeys[token.rkey] = buffer
 
     def target(self, rkey: RKey, address: int, size: int, index: int, link: LinkLife | None = None) -> int:
         """
@@ -344,7 +346,7 @@ class LinkGroup:
         @raise Refused: the peer has not announced that buffer; C{status} is L{Diagnosis.ERR_RTOK}.
         """
         link = self.first if link is None else link
-        token = link.theirs.get(rkey, {}).get(link)
+        token = link.remoteKeys.get(rkey, {}).get(link)
         if token is None or token.address != address or index < 1:
             raise Refused(f"the peer has not announced buffer {rkey:#x} at {address:#x}", Diagnosis.ERR_RTOK)
         return address + size * (index - 1)
@@ -383,25 +385,27 @@ class LinkGroup:
             return None
         timing = self._timing
         isAlone = len(self._core.active) < 2
-        if link.testedAt is not None and link.heard <= link.testedAt:
+        if link.testedAt is not None and link.lastReceivedAt <= link.testedAt:
             if link.isCompared:
                 return link.testedAt + timing.response
             interval = timing.testInterval if isAlone else min(timing.testInterval, timing.testSeveral)
-            return min(link.testedAt + interval, link.heard + timing.silence)
-        return link.heard + (timing.testIdle if isAlone else min(timing.testIdle, timing.testSeveral))
+            return min(link.testedAt + interval, link.lastReceivedAt + timing.silence)
+        return link.lastReceivedAt + (
+            timing.testIdle if isAlone else min(timing.testIdle, timing.testSeveral)
+        )
 
     def _test(self, link: LinkLife, now: float) -> None:
         """
         Send TEST LINK on all links, or handle a missing response; a busy peer gets as much time as in TCP.
         """
-        if now >= link.heard + self._timing.silence:
+        if now >= link.lastReceivedAt + self._timing.silence:
             self.linkDown(now, "the peer has answered no TEST LINK for too long", link)
             return
         asked = link.testedAt
         active = self._core.active
-        if link.isCompared and asked is not None and link.heard <= asked:
+        if link.isCompared and asked is not None and link.lastReceivedAt <= asked:
             link.isCompared = False
-            if any(other.testedAt is None or other.heard > asked for other in active):
+            if any(other.testedAt is None or other.lastReceivedAt > asked for other in active):
                 self.linkDown(
                     now, "the peer does not answer TEST LINK on it, but sends on another link", link
                 )
@@ -423,7 +427,7 @@ class LinkGroup:
     def received(self, raw: Buffer, now: float, link: LinkLife | None = None) -> None:
         """Process an LLC message of a link; None: the first one."""
         self._core.arriving = link = self.first if link is None else link
-        link.heard = now
+        link.lastReceivedAt = now
         if self._core.place == "ended" or link.place == "gone":
             return
         try:
@@ -537,12 +541,12 @@ class LinkGroup:
         unknown = 0
         elsewhere: dict[LinkLife, list[RKey]] = {}
         for place, rkey in enumerate(keys):
-            buffer = link.theirs.get(rkey)
+            buffer = link.remoteKeys.get(rkey)
             if buffer is None:
                 unknown |= 0x80 >> place if place < KEYS_AT_ONCE else 0
                 continue
             for other, token in buffer.items():
-                other.theirs.pop(token.rkey, None)
+                other.remoteKeys.pop(token.rkey, None)
                 if other is not link and other.place != "gone":
                     elsewhere.setdefault(other, []).append(token.rkey)
         negative = LLCFlags.NEGATIVE if unknown else 0

@@ -127,13 +127,13 @@ class LinkLife:
 
     @ivar number: given by the server.
     @ivar place: C{"fresh"}, C{"confirming"}, C{"active"}, C{"gone"}.
-    @ivar own: our buffers on this link, each by the name that all links have in common: its key on the first
-        link where it was registered.
-    @ivar theirs: the peer's buffers, by their keys on this link; the same buffer is the same dictionary.
-    @ivar heard: when the link last brought something: its owner sets it, once per batch, for what it does not
-        hand to C{received}.
-    @ivar testedAt: when a TEST LINK was sent that is not answered; C{isCompared}: whether other links have
-        been heard meanwhile is yet to be seen.
+    @ivar own: local buffers on this link, by a name common to all links: the key on the first link where it
+        was registered.
+    @ivar remoteKeys: the peer's buffers, by their keys on this link; the same buffer is the same dictionary.
+    @ivar lastReceivedAt: time of the last data from the peer on this link; its owner sets it, once per batch,
+        for data that it does not pass to C{received}.
+    @ivar testedAt: time of an unanswered TEST LINK, or None; C{isCompared}: other links are still to be
+        checked for later data.
     """
 
     local: LinkEnd
@@ -141,8 +141,8 @@ class LinkLife:
     remote: LinkEnd | None = None
     place: str = "fresh"
     own: dict[RKey, Token] = field(default_factory=dict)
-    theirs: dict[RKey, dict[LinkLife, Token]] = field(default_factory=dict)
-    heard: float = 0.0
+    remoteKeys: dict[RKey, dict[LinkLife, Token]] = field(default_factory=dict)
+    lastReceivedAt: float = 0.0
     testData: bytes = b""
     testedAt: float | None = None
     isCompared: bool = False

@@ -176,16 +176,18 @@ class LinkFailover:
                 reason=text,
             )
         with link.ending():
-            kept = link.scheduler.handOver(other.scheduler)
+            unacknowledged = link.scheduler.handOver(other.scheduler)
             for stream in list(link.members):
                 with group.enduring("moving a connection"):
-                    self._move(stream, link, other, kept)
+                    self._move(stream, link, other, unacknowledged)
             with group.enduring("stopping a scheduler"):
                 link.scheduler.end()
             link.closeAttachment()
         self.settle()
 
-    def _move(self, stream: Member, link: Link, other: Link, kept: dict[Flow, list[Unacknowledged]]) -> None:
+    def _move(
+        self, stream: Member, link: Link, other: Link, unacknowledged: dict[Flow, list[Unacknowledged]]
+    ) -> None:
         group = self._group
         flow = group.flows[stream.token]
         bearing = flow.bearing
@@ -200,4 +202,6 @@ class LinkFailover:
             return
         here, there = tokens
         address = there.address + bearing.address - here.address
-        stream.move(other, RemoteBuffer(other.scheduler.queue, address, there.rkey), kept.get(flow, []))
+        stream.move(
+            other, RemoteBuffer(other.scheduler.queue, address, there.rkey), unacknowledged.get(flow, [])
+        )

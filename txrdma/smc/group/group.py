@@ -302,13 +302,13 @@ class Group:
 
     def control(self, link: Link, raw: bytes) -> None:
         """Process an LLC message. The address of a newly announced buffer is resolved early, to save time."""
-        theirs = link.life.theirs
-        known = len(theirs)
+        remoteKeys = link.life.remoteKeys
+        known = len(remoteKeys)
         self.core.received(raw, self._reactor.seconds(), link.life)
         self._turnCore()
         lane = link.scheduler.lane
-        if len(theirs) > known and lane is not None and not self.isOver:
-            lane.prepare(next(reversed(theirs)), lambda: None)
+        if len(remoteKeys) > known and lane is not None and not self.isOver:
+            lane.prepare(next(reversed(remoteKeys)), lambda: None)
 
     def linkBroken(self, link: Link, text: str) -> None:
         """Handle the failure of a link's queue pair, after its received messages were processed."""
@@ -453,7 +453,7 @@ class Group:
         for link in self.links:
             if link.hasReceived:
                 link.hasReceived = False
-                link.life.heard = now
+                link.life.lastReceivedAt = now
         self.core.expired(now)
         for stream in [stream for stream, until in self._lingering.items() if until <= now]:
             stream.expired()

@@ -523,13 +523,13 @@ class LinkGroups:
 
     def _pollAll(self) -> bool:
         """Poll all link groups of the reactor, perhaps each other's peers; return whether any received."""
-        before = [link.life.heard for link in self.links()]
+        before = [link.life.lastReceivedAt for link in self.links()]
         self._isOwed = True in [device.drive() for device in self._driven]
         for (owner, _), those in list(_open.items()):
             for group in those.groups() if owner is self.reactor else ():
                 group.check()
                 group.finish()
-        return before != [link.life.heard for link in self.links()]
+        return before != [link.life.lastReceivedAt for link in self.links()]
 
     def _pollOrSleep(self) -> bool:
         """Poll all link groups, and sleep 1 ms if nothing was received; return whether something was."""

@@ -465,9 +465,9 @@ class _Handshake:
                     core.deadline = now + CLC_TIMEOUT  # it looks like CLC: but does it go on?
                 return
             core.whole = size
-            self._heard(message, now)
+            self._process(message, now)
 
-    def _heard(self, message: Message, now: float) -> None:
+    def _process(self, message: Message, now: float) -> None:
         if isinstance(message, Decline):
             self._inputs.declined(message)
         elif isinstance(message, self._reply):

@@ -113,7 +113,7 @@ class ServerNegotiation(Negotiation):
     async def _accept(self, proposal: Proposal) -> None:
         if not self._enter():
             raise Refused(f"{self._options.handshakes} handshakes are in progress", Diagnosis.MEM)
-        groups, candidates = self._ways(isLocal=_meansMemory(proposal))
+        groups, candidates = self._candidates(isLocal=_meansMemory(proposal))
         own = self._addresses[0].host
         choice = choose(proposal, candidates, self._options.abilities(groups.portCount), own)
         if isinstance(choice, Diagnosis):

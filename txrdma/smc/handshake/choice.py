@@ -51,14 +51,14 @@ def carrierFor(reactor: Any, options: Options) -> Carrier:
         local = carrier
         carrier = Carrier(
             lambda: MarkedApproach(reactor, takesTCP, option, isServed, local.approach()),
-            lambda room: MarkedReception(option, isServed, local.reception(room)),
+            lambda backlog: MarkedReception(option, isServed, local.reception(backlog)),
         )
     if options.agreed:
         from txrdma.smc.signalling.configured import AgreedApproach, AgreedReception
 
         announced = carrier.reception
         return Carrier(
-            partial(AgreedApproach, reactor, takesTCP), lambda room: AgreedReception(announced(room))
+            partial(AgreedApproach, reactor, takesTCP), lambda backlog: AgreedReception(announced(backlog))
         )
     return carrier
 

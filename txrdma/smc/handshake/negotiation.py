@@ -390,7 +390,7 @@ class Negotiation(Protocol):
             raise Refused("no device reaches this peer", Diagnosis.NOSMCDEV)
         return LOCAL_DEVICE
 
-    def _ways(self, isLocal: bool = False) -> tuple[LinkGroups, tuple[Candidate, ...]]:
+    def _candidates(self, isLocal: bool = False) -> tuple[LinkGroups, tuple[Candidate, ...]]:
         """Choose the device for this connection; return link groups and candidates. Raises L{Refused}."""
         device = self._options.device
         if device == "auto":

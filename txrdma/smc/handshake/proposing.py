@@ -145,7 +145,7 @@ class ClientNegotiation(Negotiation):
 
     def _propose(self, held: bytes = b"") -> None:
         try:
-            self._manager, candidates = self._ways()
+            self._manager, candidates = self._candidates()
         except Refused as refused:
             self._declineAtOnce(Diagnosis(refused.status))
             return

@@ -119,12 +119,12 @@ class LocalApproach:
             told()
             return
 
-        def heard() -> None:
+        def answered() -> None:
             self.isSMC = announcement.isAccepted
             told()
 
         self.process, self.user = announcement.listener, announcement.user
-        announcement.then(heard)
+        announcement.then(answered)
 
     def decideNow(self) -> None:
         """End the announcement: another process than the listener sent bytes."""

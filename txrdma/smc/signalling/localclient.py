@@ -25,7 +25,7 @@ from txrdma.unix.sockets import Credentials, peerOf, processAt, Reactor
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
-PATIENCE: Final = 2.0
+ANSWER_SECONDS: Final = 2.0
 """Seconds for which a client waits for an answer of a listener that answers no other client either."""
 
 LONGEST_WAIT: Final = 10.0
@@ -78,7 +78,7 @@ class Announcement:
     def expected(self, user: int) -> None:
         """Note that the listener expects the connection."""
         self.user = self.listener.user if self._channel.directory else user
-        self._tell()
+        self._announce()
 
     def accepted(self) -> None:
         """Handle the acceptance of the connection, if the TCP socket still belongs to the listener."""
@@ -90,14 +90,14 @@ class Announcement:
         if not self.isOver:
             self.isOver = True
             self._channel.remove(self._number, isPlain=not self.isAccepted)
-            self._tell()
+            self._announce()
 
     def forget(self) -> None:
         """End the announcement, without a call to the waiting function."""
         self._call = None
         self.close()
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         call, self._call = self._call, None
         if call is not None:
             call()
@@ -129,14 +129,14 @@ class Channel:
         self._target = target
         self._open: dict[int, Announcement] = {}
         self._number = 0
-        self._heardAt = reactor.seconds()
+        self._receivedAt = reactor.seconds()
         self._timer: IDelayedCall | None = None
         self._isOwned: bool | None = None
         self._hasAnswered = self._isResting = False
         self.source = source
         self.directory = directory
         self.listener = processAt(connection)
-        self._lines = Lines(reactor, connection, self._heard, self._ended)
+        self._lines = Lines(reactor, connection, self._received, self._ended)
         reactorUse(reactor).add(self)
 
     @property
@@ -168,8 +168,8 @@ class Channel:
     def say(self, line: bytes) -> None:
         self._lines.say(line)
 
-    def _heard(self, lines: list[bytes]) -> None:
-        self._heardAt = self._reactor.seconds()
+    def _received(self, lines: list[bytes]) -> None:
+        self._receivedAt = self._reactor.seconds()
         self._hasAnswered = True
         self._isOwned = None  # checked once for each batch of lines
         for line in lines:
@@ -207,7 +207,7 @@ class Channel:
     def begin(self) -> float:
         """Start the timer of the listener's answer, and return the present time."""
         if self._timer is None or not self._timer.active():
-            self._timer = self._reactor.callLater(PATIENCE, self._late)
+            self._timer = self._reactor.callLater(ANSWER_SECONDS, self._late)
         return self._reactor.seconds()
 
     def _late(self) -> None:
@@ -215,8 +215,8 @@ class Channel:
         self._timer = None
         self._lines.doRead()
         now = self._reactor.seconds()
-        isSilent = self._heardAt + PATIENCE <= now
-        limit = PATIENCE if isSilent else max(PATIENCE, LONGEST_WAIT)
+        isSilent = self._receivedAt + ANSWER_SECONDS <= now
+        limit = ANSWER_SECONDS if isSilent else max(ANSWER_SECONDS, LONGEST_WAIT)
         awaited = [each for each in self._open.values() if each.isAwaited]
         late = [each for each in awaited if each.since + limit <= now]
         if late and isSilent:
@@ -225,7 +225,7 @@ class Channel:
             announcement.close()
         awaited = [each for each in self._open.values() if each.isAwaited]
         if awaited and self._timer is None:
-            self._timer = self._reactor.callLater(PATIENCE / 4, self._late)
+            self._timer = self._reactor.callLater(ANSWER_SECONDS / 4, self._late)
 
     def _cancelTimer(self) -> None:
         timer, self._timer = self._timer, None

@@ -63,11 +63,14 @@ class ProvingSocket:
     """A UDP socket at one address, on the reactor until its owner closes it."""
 
     def __init__(
-        self, reactor: Reactor, datagrams: socket.socket, heard: Callable[[bytes, tuple[object, ...]], None]
+        self,
+        reactor: Reactor,
+        datagrams: socket.socket,
+        received: Callable[[bytes, tuple[object, ...]], None],
     ) -> None:
         self._reactor = reactor
         self._socket = datagrams
-        self._heard = heard
+        self._received = received
         reactor.addReader(self)
 
     def fileno(self) -> int:
@@ -87,7 +90,7 @@ class ProvingSocket:
             return
         except OSError:
             data, sender = b"", ()  # the port is closed
-        self._heard(data, sender)
+        self._received(data, sender)
 
     def send(self, word: bytes, target: tuple[object, ...] | None = None) -> None:
         """Send a word, once; it may be lost."""

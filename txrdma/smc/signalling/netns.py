@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IDelayedCall
 
 from txrdma.smc.signalling.approaching import LocalApproach
 from txrdma.smc.signalling.interfaces import IDialing
-from txrdma.smc.signalling.localclient import Channel, knownChannel, openChannel, PATIENCE
+from txrdma.smc.signalling.localclient import ANSWER_SECONDS, Channel, knownChannel, openChannel
 from txrdma.smc.signalling.neighbours import listenersAt, ProvingSocket
 from txrdma.smc.signalling.owners import Place, sourceFor
 from txrdma.smc.signalling.silence import logUnresponsivePeer
@@ -139,7 +139,7 @@ class _Search:
     def _again(self) -> None:
         self._timer = None
         now = self.reactor.seconds()
-        if now - self._since < PATIENCE:
+        if now - self._since < ANSWER_SECONDS:
             self._timer = self.reactor.callLater(_AGAIN, self._again)
             for candidate in list(self._candidates):
                 candidate.again()

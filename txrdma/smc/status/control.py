@@ -53,12 +53,12 @@ class Control(Answering):
 
     def __init__(self, reactor: Reactor, report: Report) -> None:
         self._clock = reactor
-        self._told = report
+        self._report = report
         super().__init__(reactor, NAMESPACE, self._all, "to know our connections")
 
     def _all(self) -> dict[str, object]:
         return {
-            **self._told(),
+            **self._report(),
             "silent": [
                 {"peer": str(peer), "seconds": round(seconds, 1)}
                 for peer, seconds in silentPeers(self._clock).remaining(self._clock.seconds())
@@ -155,14 +155,14 @@ def answering(listing: str | None = None) -> list[int]:
 
 async def _askProcess(reactor: IReactor, pid: int, timeoutSeconds: float) -> Answer:
     try:
-        said = await askProcess(reactor, NAMESPACE, pid, timeoutSeconds)
+        answer = await askProcess(reactor, NAMESPACE, pid, timeoutSeconds)
         return Answer(
             pid,
-            [str(word) for word in said["command"]],
-            list(said["connections"]),
-            list(said.get("linkGroups", ())),  # a process with an older version has no word for these
-            dict(said.get("statistics", {})),
-            list(said.get("silent", ())),
+            [str(word) for word in answer["command"]],
+            list(answer["connections"]),
+            list(answer.get("linkGroups", ())),  # a process with an older version has no word for these
+            dict(answer.get("statistics", {})),
+            list(answer.get("silent", ())),
         )
     except Exception as error:  # whatever it is, the other processes' answers are still wanted
         return Answer(pid, error=f"no answer: {error or type(error).__name__}")

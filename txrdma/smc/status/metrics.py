@@ -34,8 +34,8 @@ class SMCCollector:
 
     def collect(self) -> Iterator[Any]:
         """Yield the metric families of prometheus_client."""
-        told = self._read()
-        counters, gauges = told["counters"], told["gauges"]
+        statistics_ = self._read()
+        counters, gauges = statistics_["counters"], statistics_["gauges"]
         yield _labelled(
             CounterMetricFamily, "connections", "Connections made.", counters["connections"], "mode", "role"
         )
@@ -49,8 +49,8 @@ class SMCCollector:
             counters["refused"],
             "reason",
         )
-        yield from _way("sent", "write", "went to peers' rings at once", counters["sent"])
-        yield from _way("received", "read", "applications got at once", counters["received"])
+        yield from _direction("sent", "write", "went to peers' rings at once", counters["sent"])
+        yield from _direction("received", "read", "applications got at once", counters["received"])
         sent = counters["sent"]
         yield CounterMetricFamily(
             f"{_PREFIX}write_blocked",
@@ -86,8 +86,8 @@ class SMCCollector:
     def _read(self) -> dict[str, Any]:
         if threadable.ioThread is None or threadable.isInIOThread():
             return statistics()
-        told: dict[str, Any] = blockingCallFromThread(self._reactor, statistics)
-        return told
+        statistics_: dict[str, Any] = blockingCallFromThread(self._reactor, statistics)
+        return statistics_
 
 
 def _labelled(
@@ -109,15 +109,15 @@ def _counts(family: Any, name: str, words: str, counts: Mapping[str, float], lab
     return made
 
 
-def _way(direction: str, unit: str, words: str, way: Mapping[str, Any]) -> Iterator[Any]:
+def _direction(direction: str, unit: str, words: str, counters: Mapping[str, Any]) -> Iterator[Any]:
     """The metrics of one direction: a histogram of bytes by size, whose sum are all bytes, and messages."""
     buckets, below = [], 0
-    for bound, times in way["sizes"].items():
+    for bound, times in counters["sizes"].items():
         below += times
         buckets.append((bound if bound.isdigit() else "+Inf", below))
     yield HistogramMetricFamily(
-        f"{_PREFIX}{unit}_bytes", f"Bytes that {words}.", buckets=buckets, sum_value=way["bytes"]
+        f"{_PREFIX}{unit}_bytes", f"Bytes that {words}.", buckets=buckets, sum_value=counters["bytes"]
     )
     yield CounterMetricFamily(
-        f"{_PREFIX}messages_{direction}", f"CDC messages {direction}.", value=way["messages"]
+        f"{_PREFIX}messages_{direction}", f"CDC messages {direction}.", value=counters["messages"]
     )

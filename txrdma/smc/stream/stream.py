@@ -473,9 +473,9 @@ class Stream:
         self.link.group.linger(self)
         self._mayLeaveTCP(how)
         if self._front is not None:
-            self.link.groups.closeNotifier.add(self._tell)
+            self.link.groups.closeNotifier.add(self._notify)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Call C{connectionLost} of the application, and end the use of the reactor."""
         front, self._front = self._front, None
         failure, self._failure = self._failure, None

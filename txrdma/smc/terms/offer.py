@@ -360,10 +360,10 @@ def _chooseV2(
     able = [(each, each.isDirectTo(offered.gid)) for each in candidates if each.carries(2)]
     if not able:
         return Diagnosis.NOSMCRDEV
-    ways = [(candidate, isDirect) for candidate, isDirect in able if isDirect is not None]
-    if not ways:
+    routes = [(candidate, isDirect) for candidate, isDirect in able if isDirect is not None]
+    if not routes:
         return Diagnosis.NOROUTE
-    candidate, isDirect = min(ways, key=lambda way: not way[1])
+    candidate, isDirect = min(routes, key=lambda route: not route[1])
     agreement = _settle(offered, abilities, eid, isDirect)
     if isinstance(agreement, Diagnosis):
         return agreement

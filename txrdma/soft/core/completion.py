@@ -132,7 +132,7 @@ class SoftCompletionQueue:
         self.channel = channel
         self._notify = notify
         self._completions: deque[Completion] = deque()
-        self._room = depth
+        self._free = depth
         self._polls: tuple[Callable[[], None], ...] = ()
         self._lanes: tuple[Route, ...] = ()  # routes that are polled elsewhere
         self._polling = False
@@ -182,7 +182,7 @@ class SoftCompletionQueue:
         if self._closed:
             return
         self._closed = True
-        self._room = 0
+        self._free = 0
         self.armed = _UNARMED
         for failed in tuple(self._members):
             failed(None)
@@ -199,7 +199,7 @@ class SoftCompletionQueue:
     def push(self, completion: Completion, solicited: bool = False) -> None:
         """Append a completion, and wake the channel's reader if the queue is armed for it."""
         completions = self._completions
-        if len(completions) >= self._room:
+        if len(completions) >= self._free:
             self._overrun()
             return
         completions.append(completion)
@@ -244,9 +244,9 @@ class SoftCompletionQueue:
         return self._completions
 
     def purge(self, number: QPN) -> None:
-        kept = [completion for completion in self._completions if completion.qpn != number]
+        remaining = [completion for completion in self._completions if completion.qpn != number]
         self._completions.clear()
-        self._completions.extend(kept)
+        self._completions.extend(remaining)
 
     def _armRoutes(self) -> None:
         for armRoute in self._members.values():
@@ -271,9 +271,9 @@ class SoftCompletionQueue:
 
     def _overrun(self) -> None:
         """Fail the queue and its queue pairs, because a completion is lost (IBA 10.2.5.3)."""
-        if self._room == 0:
+        if self._free == 0:
             return
-        self._room = 0
+        self._free = 0
         self._notify(AsyncEvent(AsyncEventKind.CQ_ERROR, completionQueue=self))
         for failed in tuple(self._members):
             failed(AsyncEventKind.QP_FATAL)

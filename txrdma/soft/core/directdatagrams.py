@@ -57,7 +57,7 @@ class DirectDatagrams:
         self.isOpen = False
         self._pair, self._most = pair, most
         self._open, self._ring = openInbox, ring
-        self._came: list[ReceivedDatagram] = []
+        self._received: list[ReceivedDatagram] = []
         self._isTaking = False
 
     def openInbox(self) -> Sized:
@@ -72,11 +72,11 @@ class DirectDatagrams:
                 way.poll()
             finally:
                 self._isTaking = False
-        came = self._came
-        if not came:
+        received = self._received
+        if not received:
             return ()
-        self._came = came[limit:]
-        return came if len(came) <= limit else came[:limit]
+        self._received = received[limit:]
+        return received if len(received) <= limit else received[:limit]
 
     def putDatagram(self, address: Addressed, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
         way = self.way
@@ -88,14 +88,14 @@ class DirectDatagrams:
 
     def hold(self, source: bytes, qpn: int, payload: Buffer, isSolicited: bool) -> bool:
         """Queue a received datagram; False when the queue is full."""
-        came = self._came
-        if len(came) >= self._most:
+        received = self._received
+        if len(received) >= self._most:
             return False
-        came.append(((source, qpn), memoryview(bytes(payload))))
+        received.append(((source, qpn), memoryview(bytes(payload))))
         if not self._isTaking:
             self._ring(isSolicited)
         return True
 
     def clear(self) -> None:
         self.way = None
-        self._came = []
+        self._received = []

@@ -152,12 +152,12 @@ class KeyTable:
 
     def fill(self, domain: Domain, segment: Segment, head: Buffer, body: Buffer, length: int) -> bool:
         """Write head and body, C{length} bytes together, into a local segment; False if not allowed."""
-        address, room, lkey = segment
+        address, size, lkey = segment
         region = self._regions.get(lkey)
-        if region is None or region.domain is not domain or length > room:
+        if region is None or region.domain is not domain or length > size:
             return False
         begin = address - region.address
-        if begin < 0 or begin + room > region.length or not region.rights & LOCAL_WRITE:
+        if begin < 0 or begin + size > region.length or not region.rights & LOCAL_WRITE:
             return False
         view, middle = region.view, begin + len(head)
         view[begin:middle] = head

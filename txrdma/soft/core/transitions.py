@@ -96,18 +96,18 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
 @lru_cache(maxsize=256)
 def _misfit(kind: QPKind, current: QPState, target: QPState, given: frozenset[str]) -> str:
     """Why a transition is impossible with these attributes; C{""} if it is possible."""
-    way = f"{kind.name} {current.name} to {target.name}"
+    transition = f"{kind.name} {current.name} to {target.name}"
     if target is _RESET or (target is _ERR and current is not _RESET):
         required, optional = _rule("", "currentState")
     else:
         try:
             required, optional = _ALLOWED[kind][current, target]
         except KeyError:
-            return f"there is no transition {way}"
+            return f"there is no transition {transition}"
     if missing := required - given:
-        return f"{way} needs {', '.join(sorted(missing))}"
+        return f"{transition} needs {', '.join(sorted(missing))}"
     if excess := given - required - optional:
-        return f"{way} does not take {', '.join(sorted(excess))}"
+        return f"{transition} does not take {', '.join(sorted(excess))}"
     return ""
 
 

@@ -383,14 +383,14 @@ class Datagrams:
         try:
             if len(segments) == 1:  # common case
                 pieces = [self._keys.local(self._domain, segments[0], True)]
-                room = len(pieces[0])
+                payloadLength = len(pieces[0])
             else:
                 pieces = [self._keys.local(self._domain, segment, True) for segment in segments]
-                room = sum(map(len, pieces))
+                payloadLength = sum(map(len, pieces))
         except ProtectionError:
             self._receives.popleft()
             return Completion(receive.identifier, Status.LOC_PROT_ERR, _RECEIVE, self._number)
-        if GRH_LENGTH + length > room:
+        if GRH_LENGTH + length > payloadLength:
             return None  # the receive waits for one that fits (IBA 9.9.3, class D)
         self._receives.popleft()
         if len(pieces) == 1:

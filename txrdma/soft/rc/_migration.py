@@ -24,7 +24,7 @@ class Migration:
         """The migration request bit (MigReq) of the packets that we send."""
         return self.state is MigrationState.MIGRATED
 
-    def heard(self, request: bool, onPath: bool, onAlternate: bool) -> MigrationState | None:
+    def packetReceived(self, request: bool, onPath: bool, onAlternate: bool) -> MigrationState | None:
         """
         The new state after a packet of the peer; None if it does not change.
 

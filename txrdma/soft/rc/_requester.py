@@ -224,16 +224,16 @@ class Requester:
                 break
             if entry.fence and self._next == entry.first and self._reads:
                 break
-            room = self._limit - self._next
+            free = self._limit - self._next
             if entry.answered:
-                if not self._ask(entry, room, runs):
+                if not self._ask(entry, free, runs):
                     break
             else:
-                if room <= 0:
+                if free <= 0:
                     self._held = True
                     break
                 try:
-                    self._send(entry, room, runs)
+                    self._send(entry, free, runs)
                 except ProtectionError:
                     entry.error = Status.LOC_PROT_ERR
                     continue
@@ -260,11 +260,11 @@ class Requester:
 
     # Sending.
 
-    def _send(self, entry: Entry, room: int, runs: list[Outgoing]) -> None:
+    def _send(self, entry: Entry, free: int, runs: list[Outgoing]) -> None:
         """Send as much of a SEND or WRITE as the window allows, from C{_next} on."""
         mtu = self._mtu
         next = self._next
-        stop = min(entry.end, next + room)
+        stop = min(entry.end, next + free)
         offset = (next - entry.first) * mtu
         length = min(entry.length, (stop - entry.first) * mtu) - offset
         payload: Bytes
@@ -319,14 +319,14 @@ class Requester:
             extension += entry.immediate
         return Outgoing(opcode, psn, 1, extension, payload, self._mtu, True, entry.solicited)
 
-    def _ask(self, entry: Entry, room: int, runs: list[Outgoing]) -> bool:
+    def _ask(self, entry: Entry, free: int, runs: list[Outgoing]) -> bool:
         """Send the next request of a READ or an atomic, if it may be sent now."""
         next = self._next
         begin = next - (next - entry.first) % self._chunk
         stop = min(begin + self._chunk, entry.end)
         if len(self._reads) >= self._maxRDAtomic:
             return False
-        if stop - next > room and next != self._oldest:
+        if stop - next > free and next != self._oldest:
             self._held = True
             return False
         offset = (next - entry.first) * self._mtu

@@ -205,11 +205,11 @@ class Responder:
     def outgoing(self, now: float) -> list[Outgoing]:
         """Take the answers to send, in order; emit them before the next call of this core."""
         runs: list[Outgoing] = []
-        room = MOST_AT_ONCE
+        free = MOST_AT_ONCE
         waiting = self._answers.waiting
-        while waiting and room > 0:
+        while waiting and free > 0:
             try:
-                room -= self._answers.give(room, self._messages, runs)
+                free -= self._answers.give(free, self._messages, runs)
             except ProtectionError:  # it is deregistered since
                 self._expected = waiting[0].next
                 waiting.clear()

@@ -23,7 +23,7 @@ SEEK_SECONDS: Final = 1.0
 """Seconds between attempts to get a lane to a peer."""
 
 _QUIET: Final = 64
-_SELDOM: Final = 16
+_RECHECK: Final = 16
 
 _HEAD_AND_WORD: Final = Struct(">QI")
 _LEAST: Final = FRAME + 8
@@ -123,7 +123,7 @@ class LocalPeers:
     def shouldPollSocket(self) -> bool:
         """Whether to poll the socket (before memory, as earlier datagrams may be there); rarely if empty."""
         self._quiet += 1
-        return not self._lanes.isOpen or self._quiet < _QUIET or not self._quiet % _SELDOM
+        return not self._lanes.isOpen or self._quiet < _QUIET or not self._quiet % _RECHECK
 
     def arm(self) -> None:
         """Have peers wake the reactor for their next packets; poll once after this."""

@@ -41,7 +41,7 @@ _LAST_ANSWER: Final = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
 _LAST_OF_RC: Final = 0x1F
 
 
-def _tell(owner: SoftQueuePair, events: Sequence[Event]) -> None:
+def _report(owner: SoftQueuePair, events: Sequence[Event]) -> None:
     """Report the events of a core to its queue pair."""
     for event in events:
         if isinstance(event, Completion):
@@ -136,9 +136,9 @@ class RoCERoute(Route):
             _required(attributes.minRNRTimer),
         )
         if self.requester is not None:
-            self.requester.retune(*self._patience())
+            self.requester.retune(*self._retryAttributes())
         elif attributes.state is QPState.RTS:
-            timeout, retryCount, rnrRetry, maxRDAtomic = self._patience()
+            timeout, retryCount, rnrRetry, maxRDAtomic = self._retryAttributes()
             self.requester = Requester(
                 self.number,
                 self._owner.keys,
@@ -178,7 +178,7 @@ class RoCERoute(Route):
             for run in self.responder.outgoing(self.port.seconds()):
                 self.port.emitNow(self._peer, self._heading, run)
 
-    def _patience(self) -> tuple[int, int, int, int]:
+    def _retryAttributes(self) -> tuple[int, int, int, int]:
         attributes = self._owner.attributes
         return (
             _required(attributes.timeout),
@@ -243,7 +243,7 @@ class RoCERoute(Route):
         self._owner.migrationChanged(MigrationState.MIGRATED)
         self._address = self._owner.attributes.address
         if self.requester is not None:
-            self.requester.retune(*self._patience())
+            self.requester.retune(*self._retryAttributes())
             self.requester.moved(now)
         return True
 
@@ -263,7 +263,7 @@ class RoCERoute(Route):
 
     def _trackMigration(self, peer: Peer, migrationRequest: bool, now: float) -> None:
         """Update the migration state by the MigReq bit of a received packet."""
-        state = self._migration.heard(
+        state = self._migration.packetReceived(
             migrationRequest, _isSame(peer, self._peer), _isSame(peer, self._alternate)
         )
         if state is MigrationState.ARMED:
@@ -308,9 +308,9 @@ class RoCERoute(Route):
         return self.responder.pending
 
     def deliver(self) -> None:
-        _tell(self._owner, self.responder.events())
+        _report(self._owner, self.responder.events())
         if self.requester is not None:
-            _tell(self._owner, self.requester.events())
+            _report(self._owner, self.requester.events())
 
     def deadline(self) -> float | None:
         return None if self.requester is None else self.requester.deadline()
@@ -438,7 +438,7 @@ class DatagramRoute(Route, PortRoute):
         return False
 
     def deliver(self) -> None:
-        _tell(self._owner, self.datagrams.events())
+        _report(self._owner, self.datagrams.events())
 
     def fail(self) -> None:
         _fail(self, self._owner)

@@ -122,7 +122,7 @@ class UDPCarrier:
         self._writing = False
         self._socket: socket.socket | None = None
         self.dropped = 0
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         try:
             self._socket = self._bound(address, port)
         except OSError as error:
@@ -247,8 +247,8 @@ class UDPCarrier:
             and self._canSendSingly(data[:segment], destination)
         ):
             self.segments = 1  # this interface can't
-        elif number not in self._told:
-            self._told.add(number)
+        elif number not in self._reported:
+            self._reported.add(number)
             _log.warn(
                 "packets of RoCE from {address} port {port} are lost: {error}",
                 address=self.address,

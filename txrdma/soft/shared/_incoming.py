@@ -150,9 +150,9 @@ class Incoming:
                 if not ORDERED:
                     barrier()
                 length, size, solicited = short
-                identifier, region, offset, room, completion = ready[0]
+                identifier, region, offset, capacity, completion = ready[0]
                 after = at + size
-                if length <= room and after <= end and region is not None and region.valid:
+                if length <= capacity and after <= end and region is not None and region.valid:
                     start = (at << 3) + 8
                     region.view[offset : offset + length] = data[start : start + length]
                     if completion[4] != length:
@@ -289,9 +289,9 @@ class Incoming:
         self.targets = None
         self._filled = 0
         self._removeReceive(request)
-        told = None if kind == Kind.SEND else immediate
+        value = None if kind == Kind.SEND else immediate
         owner.receiveCompleted(
-            Completion(request.identifier, _SUCCESS, opcode, owner.number, length, told),
+            Completion(request.identifier, _SUCCESS, opcode, owner.number, length, value),
             bool(control & SOLICITED),
         )
         return not self._outgoing.isClosed
@@ -339,12 +339,12 @@ class Incoming:
             )
             segments = request.segments
             if len(segments) == 1:
-                address, room, lkey = segments[0]
+                address, capacity, lkey = segments[0]
                 region = lookup(lkey)
                 if region is not None and region.domain is domain and region.rights & _LOCAL_WRITE:
                     offset = address - region.address
-                    if offset >= 0 and offset + room <= region.length:
-                        ready.append((identifier, region, offset, room, completion))
+                    if offset >= 0 and offset + capacity <= region.length:
+                        ready.append((identifier, region, offset, capacity, completion))
                         continue
             ready.append((identifier, None, 0, -1, completion))
 
@@ -355,10 +355,10 @@ class Incoming:
         self._prepare(0, 1 if self._shared else len(self._receives))
         return True
 
-    def _rejectReceive(self, request: ReceiveRequest, ours: Status, theirs: Status) -> None:
+    def _rejectReceive(self, request: ReceiveRequest, ours: Status, remote: Status) -> None:
         """Fail a receive that can't take the message, and the sender's request."""
         owner = self._owner
-        self._writeFault(theirs)
+        self._writeFault(remote)
         self._removeReceive(request)
         owner.receiveCompleted(Completion(request.identifier, ours, _RECEIVE, owner.number), True)
         if not self._outgoing.isClosed:

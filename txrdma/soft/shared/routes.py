@@ -273,7 +273,7 @@ class _Link:
         )
         self.line.send(hello.encode())
 
-    def heard(self, message: bytes, descriptors: list[int]) -> None:
+    def messageReceived(self, message: bytes, descriptors: list[int]) -> None:
         """Process a message; an invalid one closes the connection to this peer only."""
         try:
             self._process(message, descriptors)

@@ -42,7 +42,7 @@ NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 class MessageReceiver(Protocol):
     """The receiver of messages of a L{Line}."""
 
-    def heard(self, message: bytes, descriptors: list[int]) -> None:
+    def messageReceived(self, message: bytes, descriptors: list[int]) -> None:
         """Process a message; descriptors left in the list are closed when this returns."""
 
     def descriptorsLost(self, message: bytes) -> None:
@@ -259,9 +259,11 @@ class PacketSocket:
                 return
 
     def _receive(self) -> bool:
-        room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4)
+        ancillaryBytes = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4)
         try:
-            message, ancillary, flags, _ = self._socket.recvmsg(LONGEST + 1, room, socket.MSG_CMSG_CLOEXEC)
+            message, ancillary, flags, _ = self._socket.recvmsg(
+                LONGEST + 1, ancillaryBytes, socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return False
         except OSError as error:
@@ -281,7 +283,7 @@ class PacketSocket:
             elif flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 self.close("the message is too long")
             else:
-                self._receiver.heard(message, descriptors)
+                self._receiver.messageReceived(message, descriptors)
         finally:
             _closeAll(descriptors)
         return True

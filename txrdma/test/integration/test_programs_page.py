@@ -64,7 +64,7 @@ class ServingTests(EndsTestCase):
         port = await service._waitingForPort
         return int(port.getHost().port)
 
-    async def heard(self, client: str, line: bytes = b"") -> bytes:
+    async def received(self, client: str, line: bytes = b"") -> bytes:
         """The first line of the answer, which came by SMC-R."""
         protocol = await connectProtocol(clientFromString(reactor, client), Answer(line))
         answer: bytes = await protocol.line
@@ -85,12 +85,12 @@ class ServingTests(EndsTestCase):
         port = await self.start(block("TLSMemoryBIOFactory").replace("server.pem", str(roots / "root.pem")))
         self.assertIn(r"`tls:localhost:443:trustRoots=roots:endpoint=smc\:127.0.0.1\:443`", PAGE.read_text())
         string = rf"tls:localhost:443:trustRoots={roots}:endpoint=smc\:127.0.0.1\:{port}"
-        self.assertEqual(await self.heard(string, b"GET / HTTP/1.0\r\n\r"), b"HTTP/1.0 200 OK")
+        self.assertEqual(await self.received(string, b"GET / HTTP/1.0\r\n\r"), b"HTTP/1.0 200 OK")
 
     async def test_ftp(self) -> None:
         """The FTP server greets."""
         port = await self.start(block("FTPFactory"))
-        self.assertIn(b"220 ", await self.heard(f"smc:127.0.0.1:{port}", b"NOOP"))
+        self.assertIn(b"220 ", await self.received(f"smc:127.0.0.1:{port}", b"NOOP"))
 
     async def test_agent(self) -> None:
         """The client of treq fetches by SMC-R."""

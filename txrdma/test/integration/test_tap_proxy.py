@@ -122,11 +122,11 @@ class ProxyTests(TestCase):
         client.transport.write(question)
         client.transport.loseWriteConnection()
         await server.readEnded
-        self.assertEqual(server.heard, question)
+        self.assertEqual(server.received, question)
         server.transport.write(answer)
         server.transport.loseConnection()
         await client.readEnded
-        self.assertEqual(client.heard, answer)
+        self.assertEqual(client.received, answer)
         client.transport.loseConnection()
         await client.lost
         await server.lost
@@ -151,9 +151,9 @@ class ProxyTests(TestCase):
         self.assertLess(written, total)
         server.transport.resumeProducing()
         await server.readEnded
-        heard = server.heard
-        self.assertEqual(len(heard), total)
-        self.assertEqual(heard[-len(flood.CHUNK) :], flood.CHUNK)
+        received = server.received
+        self.assertEqual(len(received), total)
+        self.assertEqual(received[-len(flood.CHUNK) :], flood.CHUNK)
         server.transport.loseConnection()
         client.transport.loseConnection()
         await client.lost
@@ -183,13 +183,13 @@ class ProxyTests(TestCase):
         """Stopping the service ends live connections in good order."""
         client, server = await self.start()
         client.transport.write(b"last words")
-        while not server.heard:
+        while not server.received:
             await deferLater(reactor, 0.001)
         await self.stop()
         await server.readEnded
-        self.assertEqual(server.heard, b"last words")
+        self.assertEqual(server.received, b"last words")
         await client.readEnded
-        self.assertEqual(client.heard, b"")
+        self.assertEqual(client.received, b"")
         server.transport.loseConnection()
         client.transport.loseConnection()
         await client.lost

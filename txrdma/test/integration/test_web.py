@@ -206,7 +206,7 @@ class TLSTests(WebTestCase):
         await connectProtocol(clientFromString(reactor, string), listener)
         listener.transport.write(b"GET / HTTP/1.0\r\n\r\n")
         await listener.lost
-        self.assertTrue(listener.heard.endswith(BODY))
+        self.assertTrue(listener.received.endswith(BODY))
         self.assertEqual(self.resource.modes, ["SMC-R"])
 
 

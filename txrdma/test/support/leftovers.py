@@ -26,7 +26,7 @@ class Asking(Protocol):
     """Ask, and note the answer and the end."""
 
     def __init__(self) -> None:
-        self.heard: Deferred[bytes] = Deferred()
+        self.received: Deferred[bytes] = Deferred()
         self.ended: Deferred[None] = Deferred()
 
     def connectionMade(self) -> None:
@@ -34,7 +34,7 @@ class Asking(Protocol):
         self.transport.write(b"hello")
 
     def dataReceived(self, data: bytes) -> None:
-        self.heard.callback(data)
+        self.received.callback(data)
 
     def connectionLost(self, reason: Failure = Failure(Exception())) -> None:  # noqa: B008  # as Twisted's
         self.ended.callback(None)
@@ -52,14 +52,14 @@ class MessageAsking(RDMAProtocol):
     """Ask by a message, and note the answer and the end."""
 
     def __init__(self) -> None:
-        self.heard: Deferred[bytes] = Deferred()
+        self.received: Deferred[bytes] = Deferred()
         self.ended: Deferred[None] = Deferred()
 
     def connectionMade(self) -> None:
         self.transport.sendMessage(b"hello")
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        self.heard.callback(data)
+        self.received.callback(data)
 
     def connectionLost(self, reason: Failure) -> None:
         self.ended.callback(None)
@@ -90,7 +90,7 @@ class LeftoverTests(TestCase):
             port = await serverFromString(reactor, here).listen(Factory.forProtocol(Answering))
             stream = clientFromString(reactor, there % port.getHost().port)
             asking = await stream.connect(Factory.forProtocol(Asking))
-        self.assertEqual(await asking.heard, b"hello")
+        self.assertEqual(await asking.received, b"hello")
         return port, asking
 
     async def test_1(self) -> None:

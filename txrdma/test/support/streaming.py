@@ -35,7 +35,7 @@ class Halves(HalfCloseRecorder):
 
     def readConnectionLost(self) -> None:
         self.ends.append("read")
-        self.transport.write(b"heard %d" % len(self.heard))
+        self.transport.write(b"heard %d" % len(self.received))
         self.transport.loseConnection()
 
     def writeConnectionLost(self) -> None:

@@ -57,9 +57,9 @@ class ProcessTests(TestCase):
 
     async def test_chain(self) -> None:
         """A plain client and a plain server talk through two proxies, with SMC-R between them."""
-        heard = HalfCloseRecorder()
+        received = HalfCloseRecorder()
         server = serverFromString(reactor, "tcp:0:interface=127.0.0.1")
-        serverPort = await server.listen(Factory.forProtocol(lambda: heard))
+        serverPort = await server.listen(Factory.forProtocol(lambda: received))
         self.addCleanup(serverPort.stopListening)
         target = f"tcp:127.0.0.1:{serverPort.getHost().port}"
         far = Twistd("smc-proxy", "--listen", "smc:127.0.0.1:0", "--connect", target)
@@ -74,12 +74,12 @@ class ProcessTests(TestCase):
         question = os.urandom(5_000_000)
         client.transport.write(question)
         client.transport.loseWriteConnection()
-        await heard.readEnded
-        self.assertEqual(heard.heard, question)
-        heard.transport.write(b"thanks")
-        heard.transport.loseConnection()
+        await received.readEnded
+        self.assertEqual(received.received, question)
+        received.transport.write(b"thanks")
+        received.transport.loseConnection()
         await client.readEnded
-        self.assertEqual(client.heard, b"thanks")
+        self.assertEqual(client.received, b"thanks")
         client.transport.loseConnection()
         for output in (await near.stop(), await far.stop()):
             self.assertIn("1 connections accepted, 0 not passed on", output)

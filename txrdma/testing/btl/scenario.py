@@ -113,7 +113,7 @@ class Scenario:
         for number, plan in enumerate(self.plan.modules):
             budget = Budget(plan.budget, 1 << 20)
             module = Module(self.plan.mtu, _CREDITS, budget, GIVE_UP, plan.keepAlive)
-            host = Host(self.world, module, partial(self._heard, number))
+            host = Host(self.world, module, partial(self._received, number))
             memory = bytearray(_MEMORY)
             self.regions[number] = (module.regions.register(memoryview(memory)), memory)
             for other in self.world.hosts[:-1]:
@@ -218,7 +218,7 @@ class Scenario:
         self._given += 1
         order.given = self._given
 
-    def _heard(self, number: int, event: Event) -> None:
+    def _received(self, number: int, event: Event) -> None:
         other = event.peer.context
         assert isinstance(other, Host)
         if isinstance(event, MessageReceived):

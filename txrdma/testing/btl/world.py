@@ -108,11 +108,11 @@ class Host:
 
     @ivar busyUntil: time until which its program does something else.
     @ivar isDead: whether it has stopped, without a word to anybody.
-    @ivar heard: called with each event, and with each message of a packet as if it had come alone.
+    @ivar eventReceived: called with each event, and with each message of a packet as if it had come alone.
     """
 
-    def __init__(self, world: World, module: Module, heard: Callable[[Event], None]) -> None:
-        self.world, self.module, self.heard = world, module, heard
+    def __init__(self, world: World, module: Module, eventReceived: Callable[[Event], None]) -> None:
+        self.world, self.module, self.eventReceived = world, module, eventReceived
         self.number = len(world.hosts)
         world.hosts.append(self)
         self.busyUntil = 0.0
@@ -173,7 +173,7 @@ class Host:
         """Take a message that is alone by the shortest way; the program hears of it at once."""
         event = self.module.receiveFast(channel, source, memoryview(packet), self.world.now)
         if event is not None:
-            self.heard(event)
+            self.eventReceived(event)
         return event is not None
 
     def send(self, peer: Peer, tag: int, data: Buffer, context: object, isUrgent: bool = False) -> None:
@@ -211,9 +211,9 @@ class Host:
         for event in self.module.events():
             if isinstance(event, PackReceived):
                 for tag, data in event.messages:
-                    self.heard(MessageReceived(event.peer, tag, data))
+                    self.eventReceived(MessageReceived(event.peer, tag, data))
             else:
-                self.heard(event)
+                self.eventReceived(event)
         self._reportsPlaced = False
         posted = [0, 0]
         for packet in self.module.outgoing(self.world.now):

@@ -56,7 +56,7 @@ class Tables:
 
 class Asker(Talker):
     """
-    An end that asks the other one; what is C{heard} there is the size of what was answered.
+    An end that asks the other one; what is C{received} there is the size of what was answered.
 
     @ivar peer: the other end.
     """
@@ -81,7 +81,7 @@ class Asker(Talker):
         answer.addCallbacks(lambda _: self._answered(len(data)), lambda _: None)
 
     def _answered(self, size: int) -> None:
-        self.peer.heard += size
+        self.peer.received += size
 
     def close(self) -> None:
         """End: nothing is asked any more."""

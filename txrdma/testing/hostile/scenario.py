@@ -199,7 +199,7 @@ class HostileScenario:
         self._outcome["seeds"] += 1
         if end is not None and end.isMade:
             self._outcome["connected"] += 1
-            self._outcome["heard"] += end.heard > 0
+            self._outcome["heard"] += end.received > 0
             self._outcome["not ended"] += end.lost is None
 
     def _hostileConnection(self) -> Pair:
@@ -229,9 +229,9 @@ class HostileScenario:
         assert server is not None
         for one, other in ((pair.client, server), (server, pair.client)):
             check(one.lost is None, f"an honest connection has ended by {one.lost!r}, {when}")
-            heard = other.heard
+            received = other.received
             one.say(bytes(_EXCHANGED))
-            isComplete = partial(_isComplete, other, heard + _EXCHANGED)
+            isComplete = partial(_isComplete, other, received + _EXCHANGED)
             self.until(isComplete, f"an honest connection carries nothing {when}")
 
     def _endInOrder(self, pair: Pair) -> None:
@@ -341,7 +341,7 @@ class HostileScenario:
 
 
 def _isComplete(talker: Talker, total: int) -> bool:
-    return talker.heard >= total
+    return talker.received >= total
 
 
 def _ownerOf(call: Any) -> Host | None:

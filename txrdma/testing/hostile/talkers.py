@@ -19,13 +19,13 @@ class Talker:
     """
     An end of a connection.
 
-    @ivar heard: bytes that have arrived.
+    @ivar received: bytes that have arrived.
     @ivar lost: why the connection has ended; None while it has not.
     """
 
     transport: Any = None
     isMade = False
-    heard = 0
+    received = 0
     lost: BaseException | None = None
 
     def say(self, data: bytes) -> None:
@@ -54,7 +54,7 @@ class StreamTalker(Talker, Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """Count the bytes."""
-        self.heard += len(data)
+        self.received += len(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Note the reason."""
@@ -77,7 +77,7 @@ class MessageTalker(Talker, RDMAProtocol):
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         """Count the bytes."""
-        self.heard += len(data)
+        self.received += len(data)
 
     def connectionLost(self, reason: Failure) -> None:
         """Note the reason."""

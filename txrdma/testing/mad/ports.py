@@ -205,14 +205,14 @@ class MADPortContract(Base):
     def asked(self, number: int) -> tuple[bytes, object]:
         """Send a request from the first port; the second has it."""
         self.ports[0].send(request(number), self.pathTo(1), 5.0)
-        return self.heard(1, number)
+        return self.receivedBy(1, number)
 
     def answer(self, datagram: bytes, envelope: object) -> tuple[bytes, object]:
         """Answer from the second port; the first has it."""
         self.ports[1].send(answered(datagram), self.ports[1].pathOf(envelope).reverse())
-        return self.heard(0, int.from_bytes(datagram[12:16], "big"))
+        return self.receivedBy(0, int.from_bytes(datagram[12:16], "big"))
 
-    def heard(self, port: int, number: int) -> tuple[bytes, object]:
+    def receivedBy(self, port: int, number: int) -> tuple[bytes, object]:
         """Let time pass until a datagram has come to a port, by its transaction ID."""
         receiver = self.receivers[port]
         self.until(lambda: receiver.of(number) is not None)
@@ -353,25 +353,25 @@ class MADPortContract(Base):
         """Close a port at a moment of a conversation: the port is silent then, and can be opened anew."""
         port, receiver = self.ports[number], self.receivers[number]
         passed = count()
-        heard = -1
+        receivedBy = -1
 
         def passing() -> None:
-            nonlocal heard
+            nonlocal receivedBy
             if next(passed) == moment:
                 port.close()
                 self.isClosed = True
-                heard = len(receiver.datagrams)
+                receivedBy = len(receiver.datagrams)
 
         self.isClosed = False
         self.converse(passing)
-        if heard < 0:  # this time there were fewer moments
+        if receivedBy < 0:  # this time there were fewer moments
             port.close()
-            heard = len(receiver.datagrams)
+            receivedBy = len(receiver.datagrams)
         port.close()
         what = f"port {number}, closed at moment {moment}"
         for _ in range(5):
             self.step()
-        self.assertEqual(len(receiver.datagrams), heard, what)
+        self.assertEqual(len(receiver.datagrams), receivedBy, what)
         self.assertEqual([each.losses for each in self.receivers], [[], []], what)
         self.assertRaises(DeviceUnavailable, port.send, request(next(self.numbers)), self.pathTo(1 - number))
         self.reopened(number)

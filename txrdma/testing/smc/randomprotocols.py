@@ -84,7 +84,7 @@ class Talker(Protocol):
     An end of a connection of a scenario, which talks as its plan says.
 
     @ivar written: bytes that it gave to the transport.
-    @ivar heard: bytes that came.
+    @ivar received: bytes that came.
     @ivar version: of SMC-R, that the connection speaks; 0 on TCP.
     @ivar hasQuit: it closed before the peer did, or aborted: what comes then may be lost.
     @ivar hasSaid: it told the transport that it will write no more.
@@ -103,7 +103,7 @@ class Talker(Protocol):
         self.plan = plan
         self.random = random = Random(plan.seed)
         self.start = random.randrange(len(TEXT) - MOST)
-        self.written = self.heard = 0
+        self.written = self.received = 0
         self.hasQuit = self.hasSaid = self.hasHalfClosed = self.hasClosed = self.hasAborted = False
         self.wasFirst = False
         self.isMade = self.isFinished = self.isProducing = self.wasStopped = self.isPausing = False
@@ -116,7 +116,7 @@ class Talker(Protocol):
     def __repr__(self) -> str:
         return (
             f"{self.name} ({self.mode}: {self.written} of {self.plan.total} written, "
-            f"{self.heard} of {self.peer.written} heard, {self.plan})"
+            f"{self.received} of {self.peer.written} heard, {self.plan})"
         )
 
     def claim(self, holds: bool, what: str) -> None:
@@ -173,10 +173,10 @@ class Talker(Protocol):
         self.claim(self.isMade and self.lostAt is None, "data when there is no connection")
         self.claim(not self.sawEnd, "data behind the end")
         self.claim(not self.isPausing, "data for one that pauses")
-        begin, self.heard = self.heard, self.heard + len(data)
+        begin, self.received = self.received, self.received + len(data)
         peer = self.peer
-        self.claim(self.heard <= peer.written, "more data than was written")
-        self.claim(data == TEXT[peer.start + begin : peer.start + self.heard], f"other data at {begin}")
+        self.claim(self.received <= peer.written, "more data than was written")
+        self.claim(data == TEXT[peer.start + begin : peer.start + self.received], f"other data at {begin}")
         self.note(f"heard {len(data)}")
         plan, random = self.plan, self.random
         if plan.pausing and random.random() < plan.pausing:
@@ -237,7 +237,7 @@ class Talker(Protocol):
             self.claim(ended, "the end of what has not ended")
         elif (peer.wasFirst and self.mode == "SMC-R") or peer.plan.isHalfCloseable or not self.hasHalfClosed:
             # Otherwise it was closed by our half-close, as a protocol is that knows of no halves.
-            self.claim(self.heard == peer.written, "the end, but data is missing")
+            self.claim(self.received == peer.written, "the end, but data is missing")
 
     # What it does
 

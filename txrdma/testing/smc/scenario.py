@@ -118,14 +118,14 @@ class Outcome:
     """
     The outcome of one simulation: counts, kinds of events, and a digest to compare runs by.
 
-    @ivar heard: bytes that arrived, in all.
+    @ivar received: bytes that arrived, in all.
     @ivar kinds: what happened: C{"SMC-R"} or C{"TCP"} for each connection, the version that was spoken,
         C{"whole"} for those that brought all bytes both ways, and the events.
     @ivar digest: the same only when everything happened in the same way at the same time.
     """
 
     seed: int
-    heard: int
+    received: int
     packets: int
     dropped: int
     seconds: float
@@ -134,7 +134,7 @@ class Outcome:
 
     def counts(self) -> Counter[str]:
         """Counts for the totals of many simulations."""
-        return Counter(self.kinds) + Counter(bytes=self.heard, packets=self.packets, dropped=self.dropped)
+        return Counter(self.kinds) + Counter(bytes=self.received, packets=self.packets, dropped=self.dropped)
 
 
 class StreamScenario:
@@ -403,10 +403,10 @@ class StreamScenario:
             for host in self.hosts:
                 closeLinkGroups(host)
             self.world.close()
-        heard = sum(end.heard for pair in self.pairs for end in pair.ends)
+        received = sum(end.received for pair in self.pairs for end in pair.ends)
         sent, dropped = self.carried()
         digest = self.world.network.digest
-        return Outcome(self.plan.seed, heard, sent, dropped, clock.seconds(), digest, tuple(self.kinds))
+        return Outcome(self.plan.seed, received, sent, dropped, clock.seconds(), digest, tuple(self.kinds))
 
     def carried(self) -> tuple[int, int]:
         """Packets that were sent, and those of them that were lost."""
@@ -448,14 +448,14 @@ class StreamScenario:
                 )
                 self._judgeEnds(client)
                 self._judgeEnds(server)
-            check(isAgreed or not client.heard + server.heard, f"these heard what nobody said: {pair}")
+            check(isAgreed or not client.received + server.received, f"these heard what nobody said: {pair}")
             for end in pair.ends:
                 check(end.mode != "SMC-R" or end.version == self.version, f"a wrong version: {end!r}")
             if client.isMade and server.isMade:
                 self.kinds.append(client.mode)
                 if client.mode == "SMC-R":
                     self.kinds.append(f"version {client.version}")
-                if client.heard == server.written and server.heard == client.written:
+                if client.received == server.written and server.received == client.written:
                     self.kinds.append("whole")
 
     def _judgeFailures(self, pair: Pair) -> None:
@@ -475,7 +475,7 @@ class StreamScenario:
         if one.hasAborted or other.hasAborted or one.isDone:
             return
         # What nobody read when it closed: writing to it is a failure, as in TCP.
-        check(other.hasQuit and one.written > other.heard, f"ended by {one.reason}: {one!r}, {other!r}")
+        check(other.hasQuit and one.written > other.received, f"ended by {one.reason}: {one!r}, {other!r}")
 
     def _clear(self) -> None:
         """Check at the end that nothing is left over: connections, buffers, TCP sockets."""

@@ -41,7 +41,7 @@ _OF_ADAPTERS: Final = {
 
 _setMethod = poke(MADHeader, "method")
 _setStatus = poke(MADHeader, "status")
-_KEPT: Final = CONGESTION << 16
+_STORED: Final = CONGESTION << 16
 """Added to an attribute ID to make a key among a port's tables that no other class uses."""
 
 
@@ -73,19 +73,19 @@ class CongestionAgents:
         return reply
 
     def _get(self, end: SimulatedPort, attribute: int, modifier: int, key: int, reply: bytearray) -> int:
-        told = self._told(end, attribute, key)
-        if told is not None:
-            at = told.dataOffset or _DATA
-            reply[at:] = told.encode().ljust(_LENGTH - at, b"\0")
+        answer = self._answer(end, attribute, key)
+        if answer is not None:
+            at = answer.dataOffset or _DATA
+            reply[at:] = answer.encode().ljust(_LENGTH - at, b"\0")
             return 0
         settings = _OF_SWITCHES if end.node.isSwitch else _OF_ADAPTERS
         status = _status(end, attribute, modifier)
         if not status:
-            content = (end.tables or {}).get((_KEPT | attribute, modifier), bytes(settings[attribute]))
+            content = (end.tables or {}).get((_STORED | attribute, modifier), bytes(settings[attribute]))
             reply[_DATA:] = content.ljust(_LENGTH - _DATA, b"\0")
         return status
 
-    def _told(self, end: SimulatedPort, attribute: int, key: int) -> Attribute | None:
+    def _answer(self, end: SimulatedPort, attribute: int, key: int) -> Attribute | None:
         """
         Attributes that are computed: ClassPortInfo, CongestionInfo, CongestionKeyInfo and time stamps; None
         for others.
@@ -114,18 +114,18 @@ class CongestionAgents:
     @staticmethod
     def _set(end: SimulatedPort, attribute: int, modifier: int, reply: bytearray) -> int:
         if attribute == _KEY_INFO:
-            said = congestion.CongestionKeyInfo.decode(reply, _DATA)
+            request = congestion.CongestionKeyInfo.decode(reply, _DATA)
             # violations can be set to 0 only
-            violations = said.ccKeyViolations and _keyInfo(end).ccKeyViolations
-            said = said.replace(reserved=0, ccKeyViolations=violations)
-            _keepKeyInfo(end, said)
-            reply[_DATA:] = said.encode().ljust(_LENGTH - _DATA, b"\0")
+            violations = request.ccKeyViolations and _keyInfo(end).ccKeyViolations
+            request = request.replace(reserved=0, ccKeyViolations=violations)
+            _keepKeyInfo(end, request)
+            reply[_DATA:] = request.encode().ljust(_LENGTH - _DATA, b"\0")
             return 0
         status = _status(end, attribute, modifier)
         if not status:
             size = (_OF_SWITCHES if end.node.isSwitch else _OF_ADAPTERS)[attribute]
             end.tables = end.tables or {}
-            end.tables[_KEPT | attribute, modifier] = bytes(reply[_DATA : _DATA + size])
+            end.tables[_STORED | attribute, modifier] = bytes(reply[_DATA : _DATA + size])
         return status
 
     def _now(self) -> int:
@@ -133,13 +133,13 @@ class CongestionAgents:
 
 
 def _keyInfo(end: SimulatedPort) -> congestion.CongestionKeyInfo:
-    kept = (end.tables or {}).get((_KEPT | _KEY_INFO, 0))
-    return congestion.CongestionKeyInfo() if kept is None else congestion.CongestionKeyInfo.decode(kept)
+    stored = (end.tables or {}).get((_STORED | _KEY_INFO, 0))
+    return congestion.CongestionKeyInfo() if stored is None else congestion.CongestionKeyInfo.decode(stored)
 
 
 def _keepKeyInfo(end: SimulatedPort, info: congestion.CongestionKeyInfo) -> None:
     end.tables = end.tables or {}
-    end.tables[_KEPT | _KEY_INFO, 0] = info.encode()
+    end.tables[_STORED | _KEY_INFO, 0] = info.encode()
 
 
 def _permits(end: SimulatedPort, key: int) -> bool:

@@ -175,34 +175,36 @@ class PerformanceManagementAgents:
             self._set(ports, group, reply, now)
         counted = [one.counters for one in ports if one.counters is not None]
         head = bytes(reply[_DATA : _DATA + _ASKED_BYTES])
-        reply[_DATA : _DATA + len(group.nothing)] = _told(group, counted, now) if counted else group.nothing
+        reply[_DATA : _DATA + len(group.nothing)] = (
+            _encoded(group, counted, now) if counted else group.nothing
+        )
         reply[_DATA : _DATA + _ASKED_BYTES] = head
         return 0
 
     def _samples(self, port: SimulatedPort, attribute: int, method: int, reply: bytearray) -> int:
         """Start sampling, or write its state or results into the reply; returns the MAD status."""
-        told: Attribute
+        answer: Attribute
         if attribute != sampling.CONTROL:
             if method == SET:
                 return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
-            told = self._samplers.result(port.end, attribute)
+            answer = self._samplers.result(port.end, attribute)
         else:
             ports = _selected(port, reply[_DATA + 1])
             if len(ports) != 1 or reply[_DATA + 1] == ALL_PORTS:
                 return MADStatus.INVALID_FIELD
             if method == SET:
-                said = pma.PortSamplesControl.decode(reply, _DATA)
-                self._samplers.set(port.end, ports[0], said)
-            told = self._samplers.control(port.end, ports[0])
-        told.encodeInto(reply, _DATA)
+                request = pma.PortSamplesControl.decode(reply, _DATA)
+                self._samplers.set(port.end, ports[0], request)
+            answer = self._samplers.control(port.end, ports[0])
+        answer.encodeInto(reply, _DATA)
         return 0
 
     @staticmethod
     def _set(ports: list[SimulatedPort], group: _Group, reply: bytearray, now: float) -> None:
-        said = group.kind.decode(reply, _DATA)
+        request = group.kind.decode(reply, _DATA)
         for name, key, place, _highest, selector, bit in group.counters:
-            if getattr(said, selector, 0) >> bit & 1:
-                value = getattr(said, name)
+            if getattr(request, selector, 0) >> bit & 1:
+                value = getattr(request, name)
                 for port in ports:
                     port.count().set(now, **{key: value if place is None else value[place]})
 
@@ -217,7 +219,7 @@ def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:
     return node.ports[number : number + 1]
 
 
-def _told(group: _Group, counted: list[Counters], now: float) -> bytes:
+def _encoded(group: _Group, counted: list[Counters], now: float) -> bytes:
     """The attribute: of several ports the sum. A counter sticks at its highest value."""
     values: dict[str, int | list[int]] = {}
     first, *others = counted

@@ -47,36 +47,36 @@ def setPortInfo(port: SimulatedPort, content: bytes) -> tuple[int, bool]:
     @return: the MAD status, and True if the state of the port's link has changed. A refused Set changes
         nothing.
     """
-    now, said = PortInfo.decode(port.info), PortInfo.decode(content)
-    if not _isPossible(port, now, said):
+    now, request = PortInfo.decode(port.info), PortInfo.decode(content)
+    if not _isPossible(port, now, request):
         return _REFUSED
-    names = [*_COPIED, *(name for name in _UNLESS_ZERO if getattr(said, name))]
+    names = [*_COPIED, *(name for name in _UNLESS_ZERO if getattr(request, name))]
     cleared = ["pkeyViolations", "qkeyViolations"]
     if port is port.end:
         names += _OF_ENDS
         cleared.append("mkeyViolations")
-    changes = {name: getattr(said, name) for name in names}
+    changes = {name: getattr(request, name) for name in names}
     for enabled, supported, everything in _ENABLED:
-        wanted = getattr(said, enabled)
+        wanted = getattr(request, enabled)
         if wanted:
             changes[enabled] = getattr(now, supported) if wanted == everything else wanted
     # a count of violations can be set to 0 only
-    changes |= {name: 0 for name in cleared if not getattr(said, name)}
+    changes |= {name: 0 for name in cleared if not getattr(request, name)}
     port.info[:] = now.replace(**changes).encode()
-    return 0, _setState(port, said.portState, said.portPhysicalState)
+    return 0, _setState(port, request.portState, request.portPhysicalState)
 
 
-def _isPossible(port: SimulatedPort, now: PortInfo, said: PortInfo) -> bool:
-    if port is port.end and said.lid > _HIGHEST_LID:
+def _isPossible(port: SimulatedPort, now: PortInfo, request: PortInfo) -> bool:
+    if port is port.end and request.lid > _HIGHEST_LID:
         return False
     for enabled, supported, everything in _ENABLED:
-        wanted = getattr(said, enabled)
+        wanted = getattr(request, enabled)
         isNone = everything == _ENABLE_ALL_EXTENDED and wanted == NO_EXTENDED_SPEED
         if wanted not in (0, everything) and not isNone and wanted & ~getattr(now, supported):
             return False
-    if said.operationalVLs > now.vlCap or said.neighborMTU > now.mtuCap:
+    if request.operationalVLs > now.vlCap or request.neighborMTU > now.mtuCap:
         return False
-    return _mayBecome(port, said.portState, said.portPhysicalState)
+    return _mayBecome(port, request.portState, request.portPhysicalState)
 
 
 def _mayBecome(port: SimulatedPort, state: int, physical: int) -> bool:

@@ -100,12 +100,12 @@ class Samplers:
     def control(self, end: SimulatedPort, port: SimulatedPort) -> PortSamplesControl:
         """PortSamplesControl of a port, with the settings and the status of its sample."""
         sampler = self._samplers.get(end)
-        said: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         status = DONE
         if sampler is not None and sampler.port is port:
             status = sampler.status
             names = ("opCode", "sampleStart", "sampleInterval", "tag", "counterSelects")
-            said = {name: getattr(sampler.control, name) for name in names}
+            values = {name: getattr(sampler.control, name) for name in names}
         return PortSamplesControl(
             portSelect=port.number,
             tick=tickOf(port)[0],
@@ -113,7 +113,7 @@ class Samplers:
             counterMasks0=(1,) * 10,
             counterMask10To14=0o11111,
             sampleStatus=status,
-            **said,
+            **values,
         )
 
     def result(self, end: SimulatedPort, attribute: int) -> PortSamplesResult | PortSamplesResultExtended:
@@ -124,7 +124,9 @@ class Samplers:
             status, tag = sampler.status, sampler.control.tag
             if status == DONE:
                 counts = sampler.counts
-        told = tuple(min(count, _MOST[attribute]) for count in counts)
+        counted = tuple(min(count, _MOST[attribute]) for count in counts)
         if attribute == RESULT:
-            return PortSamplesResult(tag=tag, sampleStatus=status, counters=told)
-        return PortSamplesResultExtended(tag=tag, sampleStatus=status, extendedWidth=_64_BITS, counters=told)
+            return PortSamplesResult(tag=tag, sampleStatus=status, counters=counted)
+        return PortSamplesResultExtended(
+            tag=tag, sampleStatus=status, extendedWidth=_64_BITS, counters=counted
+        )

@@ -45,12 +45,12 @@ def answerVendor(port: SimulatedPort, datagram: bytes) -> bytearray | None:
     elif asked not in known:
         status = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
     else:
-        reply[_DATA:] = filled(_told(node, known[asked]))
+        reply[_DATA:] = filled(_answer(node, known[asked]))
     _setStatus(reply, status)
     return reply
 
 
-def _told(node: SimulatedNode, kind: type) -> str:
+def _answer(node: SimulatedNode, kind: type) -> str:
     if kind is OpenIBCPUInfo:
         return "cpu 0: model simulated MHZ 1000\n"
     return "" if kind is OpenIBSystemPing else node.description

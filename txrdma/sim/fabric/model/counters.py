@@ -41,9 +41,9 @@ class Counters:
 
     def value(self, name: str, now: float) -> int:
         """Present value of a counter."""
-        said = self._values.get(name, 0.0)
+        stored = self._values.get(name, 0.0)
         rate = self._rates.get(name)
-        return int(said if rate is None else said + rate * (now - self._now))
+        return int(stored if rate is None else stored + rate * (now - self._now))
 
     def set(self, now: float | None = None, /, **values: int) -> None:
         """Set counters to these values."""

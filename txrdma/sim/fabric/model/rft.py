@@ -57,13 +57,13 @@ def linearOf(entries: bytes | bytearray, default: int) -> bytearray:
     @param default: the port for all LIDs that no entry names (IBA 14.2.5.4, DefaultPort); 0 drops them.
     """
     whole = len(entries) - len(entries) % _ENTRY.size
-    ways = [
+    routes = [
         (lid, min(lid + (1 << (flags >> 4 & 7)), _LIDS), port)
         for lid, flags, port in _ENTRY.iter_unpack(entries[:whole])
         if flags & _VALID and lid < _LIDS
     ]
     table = bytearray(bytes((default or _NO_PORT,)) * _LIDS)
-    for lid, last, port in ways:
+    for lid, last, port in routes:
         table[lid:last] = bytes((port,)) * (last - lid)
     return table
 

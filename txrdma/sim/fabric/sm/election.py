@@ -169,14 +169,14 @@ class Candidate:
         asked = self._agent.SubnGet(
             SMInfo, IBPath(dlid=master), timeoutSeconds=self._pollSeconds / POLLS / 2, retries=POLLS - 1
         )
-        asked.addCallbacks(self._told, lambda failure: self._told(None))
+        asked.addCallbacks(self._answered, lambda failure: self._answered(None))
 
-    def _told(self, info: SMInfo | None) -> None:
+    def _answered(self, info: SMInfo | None) -> None:
         isMaster = info is not None and info.smState is SMState.MASTER
         if not isMaster and self.state is SMState.STANDBY and self._agent is not None:
             self.state = SMState.DISCOVERING
 
     def _command(self, lid: LID, command: int) -> None:
         if self._agent is not None:
-            said = self._agent.SubnSet(self.info(), IBPath(dlid=lid), command)
-            said.addErrback(lambda failure: None)  # the next poll shows whether it is available
+            request = self._agent.SubnSet(self.info(), IBPath(dlid=lid), command)
+            request.addErrback(lambda failure: None)  # the next poll shows whether it is available

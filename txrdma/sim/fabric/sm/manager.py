@@ -92,14 +92,14 @@ class SubnetManager:
         first: SimulatedPort | None = None
         for member in members:
             first = first or member
-            for port in self._way(member, first.lid):
+            for port in self._route(member, first.lid):
                 if port.node.isSwitch:
                     masks[port.node] = masks.get(port.node, 0) | 1 << port.number
         for node in self.nodes.values():
             if node.isSwitch:
                 _setMulticast(node, block, place, masks.get(node, 0))
 
-    def _way(self, member: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
+    def _route(self, member: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
         """Ports by which a packet from a port to a LID enters and leaves nodes."""
         port = member
         if member.node.isSwitch:

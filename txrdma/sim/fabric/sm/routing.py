@@ -37,7 +37,7 @@ class Routing:
         self.switches = switches
         self._top = top
         self._bits = {switch: number for number, switch in enumerate(switches)}
-        self._ways = [self._neighbourPorts(switch) for switch in switches]
+        self._neighbours = [self._neighbourPorts(switch) for switch in switches]
         self._atDistance = self._distances()
         self._ends: list[list[tuple[int, int, int]]] = [list(_lidsAt(switch)) for switch in switches]
         self._levels = self._rank()
@@ -73,17 +73,17 @@ class Routing:
 
     def _neighbourPorts(self, switch: SimulatedNode) -> dict[int, list[int]]:
         """Neighbours of a switch by their bits, with the ports that lead there."""
-        ways: dict[int, list[int]] = {}
+        ports: dict[int, list[int]] = {}
         bits = self._bits
         for port in switch.ports[1:]:
             peer = port.neighbor
             if peer is not None and peer.node.isSwitch and port.state >= PortState.INIT:
-                ways.setdefault(bits[peer.node], []).append(port.number)
-        return ways
+                ports.setdefault(bits[peer.node], []).append(port.number)
+        return ports
 
     def _distances(self) -> list[list[int]]:
         """Masks of the switches at distance 0, 1, 2... from each switch."""
-        count = len(self._ways)
+        count = len(self._neighbours)
         near = [1 << number for number in range(count)]
         found = [[members] for members in near]
         growing = set(range(count))
@@ -91,7 +91,7 @@ class Routing:
             wider = list(near)
             for number in growing:
                 members = near[number]
-                for neighbour in self._ways[number]:
+                for neighbour in self._neighbours[number]:
                     members |= near[neighbour]
                 wider[number] = members
             growing = {number for number in growing if wider[number] != near[number]}
@@ -118,11 +118,11 @@ class Routing:
         for members in mine[1:]:
             everybody |= members
         classes = [_Class(everybody, ())] if everybody else []
-        for neighbour, ports in self._ways[bit].items():
-            theirs = self._atDistance[neighbour]
+        for neighbour, ports in self._neighbours[bit].items():
+            distances = self._atDistance[neighbour]
             nearer = 0
-            for number in range(1, min(len(mine), len(theirs) + 1)):
-                nearer |= mine[number] & theirs[number - 1]
+            for number in range(1, min(len(mine), len(distances) + 1)):
+                nearer |= mine[number] & distances[number - 1]
             refined = []
             for members, before in classes:
                 if members & nearer:

@@ -106,16 +106,16 @@ class Groups:
 
         @raise MADRefusal: the record lacks a component, or contradicts the group.
         """
-        said = componentNames(MCMemberRecord, mask)
-        if not {"portGID", "joinState"} <= said:
+        given = componentNames(MCMemberRecord, mask)
+        if not {"portGID", "joinState"} <= given:
             raise MADRefusal(SAStatus.INSUFFICIENT, "a request to join needs a port and a join state")
         if not wanted.joinState:
             raise MADRefusal(SAStatus.INVALID, "invalid join state")
-        group = self.groups.get(wanted.mgid) if "mgid" in said else None
+        group = self.groups.get(wanted.mgid) if "mgid" in given else None
         if group is None:
-            group = self._create(wanted, said)
+            group = self._create(wanted, given)
         for name in _GROUP_FIELDS:
-            if name in said and name != "mgid" and not _agrees(name, wanted, group.record):
+            if name in given and name != "mgid" and not _agrees(name, wanted, group.record):
                 raise MADRefusal(SAStatus.INVALID, f"the group's {name} is {getattr(group.record, name)}")
         before = group.members.get(wanted.portGID)
         state = wanted.joinState | (before.joinState if before is not None else 0)
@@ -124,8 +124,8 @@ class Groups:
         self._changed(group)
         return member
 
-    def _create(self, wanted: MCMemberRecord, said: set[str]) -> Group:
-        if not set(_TO_CREATE) <= said:
+    def _create(self, wanted: MCMemberRecord, given: set[str]) -> Group:
+        if not set(_TO_CREATE) <= given:
             raise MADRefusal(
                 SAStatus.INSUFFICIENT, "there is no such group, and that is too little to create one"
             )
@@ -136,7 +136,7 @@ class Groups:
         if not free:
             raise MADRefusal(SAStatus.NO_RESOURCES, "there is no multicast LID left")
         mgid = wanted.mgid
-        if "mgid" not in said or not any(mgid.raw):
+        if "mgid" not in given or not any(mgid.raw):
             mgid = GID(bytes.fromhex("ff12a01cfe80") + bytes(8) + free[0].to_bytes(2, "big"))
         elif mgid.raw[0] != 0xFF:
             raise MADRefusal(SAStatus.INVALID, f"{mgid} is no multicast GID")
@@ -146,12 +146,12 @@ class Groups:
             portGID=GID(bytes(16)),
             mlid=LID(free[0]),
             mtuSelector=Selector.EXACTLY,
-            mtu=wanted.mtu if "mtu" in said and wanted.mtu else mtu,
+            mtu=wanted.mtu if "mtu" in given and wanted.mtu else mtu,
             rateSelector=Selector.EXACTLY,
-            rate=wanted.rate if "rate" in said and wanted.rate else rate,
+            rate=wanted.rate if "rate" in given and wanted.rate else rate,
             packetLifeTimeSelector=Selector.EXACTLY,
-            packetLifeTime=wanted.packetLifeTime if "packetLifeTime" in said else 18,
-            scope=wanted.scope if "scope" in said else mgid.raw[1] & 15,
+            packetLifeTime=wanted.packetLifeTime if "packetLifeTime" in given else 18,
+            scope=wanted.scope if "scope" in given else mgid.raw[1] & 15,
             joinState=0,
             proxyJoin=False,
         )
@@ -165,8 +165,8 @@ class Groups:
 
         @raise MADRefusal: the port is no such member.
         """
-        said = componentNames(MCMemberRecord, mask)
-        if not {"mgid", "portGID", "joinState"} <= said:
+        given = componentNames(MCMemberRecord, mask)
+        if not {"mgid", "portGID", "joinState"} <= given:
             raise MADRefusal(
                 SAStatus.INSUFFICIENT, "a request to leave needs a group, a port and a join state"
             )
@@ -192,15 +192,15 @@ def _agrees(name: str, wanted: MCMemberRecord, group: MCMemberRecord) -> bool:
         return True
     if name in ("mtu", "rate"):
         selector = getattr(wanted, name + "Selector")
-        there, said = getattr(group, name), getattr(wanted, name)
+        there, given = getattr(group, name), getattr(wanted, name)
         if name == "rate":
-            there, said = there.gigabits or 0, said.gigabits or 0
+            there, given = there.gigabits or 0, given.gigabits or 0
         return bool(
-            there > said
+            there > given
             if selector is Selector.GREATER
-            else there < said
+            else there < given
             if selector is Selector.LESS
-            else selector is Selector.LARGEST or there >= said
+            else selector is Selector.LARGEST or there >= given
         )
     if name == "pkey":
         return wanted.pkey & 0x7FFF == group.pkey & 0x7FFF
@@ -240,9 +240,9 @@ class Services:
             raise MADRefusal(SAStatus.INVALID, "a service has an ID and a GID")
         lease = record.serviceLease if "serviceLease" in componentNames(ServiceRecord, mask) else FOREVER
         until = float("inf") if lease == FOREVER else self._seconds() + lease
-        kept = record.replace(serviceLease=lease)
-        self._services[record.serviceID, record.serviceGID, record.servicePKey] = (kept, until)
-        return kept
+        stored = record.replace(serviceLease=lease)
+        self._services[record.serviceID, record.serviceGID, record.servicePKey] = (stored, until)
+        return stored
 
     def delete(self, record: ServiceRecord) -> ServiceRecord:
         """
@@ -250,10 +250,10 @@ class Services:
 
         @raise MADRefusal: there is no such service.
         """
-        kept = self._services.pop((record.serviceID, record.serviceGID, record.servicePKey), None)
-        if kept is None:
+        stored = self._services.pop((record.serviceID, record.serviceGID, record.servicePKey), None)
+        if stored is None:
             raise MADRefusal(SAStatus.NO_RECORDS, "there is no such service")
-        return kept[0]
+        return stored[0]
 
 
 class Subscriptions:

@@ -80,20 +80,20 @@ class Paths:
     def find(self, wanted: PathRecord, mask: int) -> Iterator[PathRecord]:
         """PathRecords that match a query; none for a GID that no port has."""
         masks, _ = componentsOf(PathRecord)
-        said = {name for name, bits in masks.items() if mask & bits}
+        given = {name for name, bits in masks.items() if mask & bits}
         sources = self._named(
-            wanted.sgid if "sgid" in said else None, wanted.slid if "slid" in said else None
+            wanted.sgid if "sgid" in given else None, wanted.slid if "slid" in given else None
         )
-        if "dgid" in said and isOfAnother(wanted.dgid):
-            targets = self._routers(wanted.dlid if "dlid" in said else None)
+        if "dgid" in given and isOfAnother(wanted.dgid):
+            targets = self._routers(wanted.dlid if "dlid" in given else None)
         else:
             targets = self._named(
-                wanted.dgid if "dgid" in said else None, wanted.dlid if "dlid" in said else None
+                wanted.dgid if "dgid" in given else None, wanted.dlid if "dlid" in given else None
             )
-        most = wanted.numbPath if "numbPath" in said and wanted.numbPath else 127
+        most = wanted.numbPath if "numbPath" in given and wanted.numbPath else 127
         for source in sources:
             for target in targets:
-                yield from islice(self._between(source, target, wanted, said), most)
+                yield from islice(self._between(source, target, wanted, given), most)
 
     def trace(self, wanted: PathRecord, mask: int) -> Iterator[TraceRecord]:
         """TraceRecords of all nodes on the first path that a query matches (IBA 15.2.5.19)."""
@@ -147,21 +147,21 @@ class Paths:
         return known
 
     def _between(
-        self, source: SimulatedPort, target: SimulatedPort, wanted: PathRecord, said: set[str]
+        self, source: SimulatedPort, target: SimulatedPort, wanted: PathRecord, given: set[str]
     ) -> Iterator[PathRecord]:
-        pkey = self._pkey(source, target, wanted.pkey if "pkey" in said else None)
+        pkey = self._pkey(source, target, wanted.pkey if "pkey" in given else None)
         if pkey is None:
             return
-        isElsewhere = "dgid" in said and isOfAnother(wanted.dgid)
+        isElsewhere = "dgid" in given and isOfAnother(wanted.dgid)
         for offset in range(1 << target.lmc):
             dlid = target.lid + offset
             slid = source.lid + offset % (1 << source.lmc)
-            if ("dlid" in said and dlid != wanted.dlid) or ("slid" in said and slid != wanted.slid):
+            if ("dlid" in given and dlid != wanted.dlid) or ("slid" in given and slid != wanted.slid):
                 continue
             found = self._measured(source, dlid)
             if found is None:
                 continue
-            limited = _limited(wanted, said, *found)
+            limited = _limited(wanted, given, *found)
             if limited is None:
                 continue
             mtu, rate = limited
@@ -172,7 +172,7 @@ class Paths:
                 slid=LID(slid),
                 hopLimit=_MOST_HOPS if isElsewhere else 0,
                 reversible=True,
-                serviceLevel=wanted.serviceLevel if "serviceLevel" in said else 0,
+                serviceLevel=wanted.serviceLevel if "serviceLevel" in given else 0,
                 pkey=pkey,
                 mtuSelector=Selector.EXACTLY,
                 mtu=PathMTU(mtu),
@@ -187,10 +187,10 @@ class Paths:
         """
         P_Key of a partition that both ports are in, one of them as a full member; None if there is none.
         """
-        theirs = keysOf(target)
+        targetKeys = keysOf(target)
         for key in keysOf(source):
             if (wanted is None or (wanted ^ key) & 0x7FFF == 0) and any(
-                sharesPartition(key, other) for other in theirs
+                sharesPartition(key, other) for other in targetKeys
             ):
                 return key if wanted is None else wanted
         return None
@@ -264,22 +264,22 @@ def isOfAnother(gid: GID) -> bool:
     return first not in (0, 0xFF) and (first != 0xFE or gid.raw[1] & 0xC0 != 0x80)
 
 
-def _limited(wanted: PathRecord, said: set[str], mtu: int, rate: Rate) -> tuple[int, Rate] | None:
+def _limited(wanted: PathRecord, given: set[str], mtu: int, rate: Rate) -> tuple[int, Rate] | None:
     """MTU and rate of a path within the limits of a query; None when these cannot be met."""
     use: float | None
-    if "mtu" in said:
+    if "mtu" in given:
         use = used(wanted.mtuSelector, mtu, wanted.mtu, _MTUS)
         if use is None:
             return None
         mtu = int(use)
-    if "rate" in said:
+    if "rate" in given:
         there = rate.gigabits or 0
         use = used(wanted.rateSelector, there, wanted.rate.gigabits or 0, _GIGABITS)
         if use is None or use != there and wanted.rateSelector is Selector.EXACTLY:
             return None
         rate = _RATES[use]
     lives = wanted.packetLifeTime
-    if "packetLifeTime" in said and not _suits(wanted.packetLifeTimeSelector, SUBNET_TIMEOUT, lives):
+    if "packetLifeTime" in given and not _suits(wanted.packetLifeTimeSelector, SUBNET_TIMEOUT, lives):
         return None
     return mtu, rate
 

@@ -83,11 +83,11 @@ class StreamTests(StreamCase):
         client.transport.write(bytes(1_000_000))
         client.transport.loseConnection()
         await deferLater(reactor, 0.3)
-        self.assertEqual((server.heard, server.lost.called), (b"", False))
+        self.assertEqual((server.received, server.lost.called), (b"", False))
         server.transport.resumeProducing()
         await server.lost
         await client.lost
-        self.assertEqual(len(server.heard), 1_000_000)
+        self.assertEqual(len(server.received), 1_000_000)
 
     async def test_halves(self) -> None:
         """A half that is closed tells the peer, which can answer."""
@@ -96,7 +96,7 @@ class StreamTests(StreamCase):
         client.transport.loseWriteConnection()
         await client.lost
         await server.lost
-        self.assertEqual((client.ends, client.heard), (["write", "read"], b"heard 100000"))
+        self.assertEqual((client.ends, client.received), (["write", "read"], b"heard 100000"))
         self.assertEqual(server.ends, ["read"])
 
     async def test_abort(self) -> None:
@@ -135,11 +135,11 @@ class StreamTests(StreamCase):
 
     async def test_messages(self) -> None:
         """The same words are strings for protocols of messages."""
-        heard: list[bytes] = []
+        received: list[bytes] = []
 
         class Noting(MessageProtocol):
             def messageReceived(self, data: bytes, immediate: int | None) -> None:
-                heard.append(data)
+                received.append(data)
                 self.transport.loseConnection()
 
         class Saying(MessageProtocol):
@@ -149,9 +149,9 @@ class StreamTests(StreamCase):
         self.ports.append(await messageServerFromString(reactor, "btl:127.0.0.1:0").listen(Recorders(Noting)))
         port = self.ports[-1].getHost().port
         await messageClientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Recorders(Saying))
-        while not heard:
+        while not received:
             await deferLater(reactor, 0.01)
-        self.assertEqual(heard, [b"hello"])
+        self.assertEqual(received, [b"hello"])
 
     def test_strings(self) -> None:
         """Strings without a meaning are refused, and say why."""

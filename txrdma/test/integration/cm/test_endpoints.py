@@ -40,11 +40,11 @@ class Asking(RDMAProtocol):
         self.transport.sendMessage(b"hello", 7)
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        self.heard = data, immediate
+        self.received = data, immediate
         self.transport.loseConnection()
 
     def connectionLost(self, reason: Failure) -> None:
-        self.ended.callback([self.heard, reason.type])
+        self.ended.callback([self.received, reason.type])
 
 
 class LoopbackTests(TestCase):

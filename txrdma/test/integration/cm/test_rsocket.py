@@ -95,7 +95,7 @@ class SharedMemoryTests(SocketCase):
             each.transport.loseWriteConnection()
         for each in (client, server):
             await each.lost
-            self.assertEqual(sha256(each.heard).digest(), sha256(text).digest())
+            self.assertEqual(sha256(each.received).digest(), sha256(text).digest())
             self.assertIs(each.reason.type, ConnectionDone)
 
     async def test_lastWord(self) -> None:
@@ -110,7 +110,7 @@ class SharedMemoryTests(SocketCase):
         client, server = await self.both(Brief)
         await server.lost
         await client.lost
-        self.assertEqual(len(server.heard), 500_000)
+        self.assertEqual(len(server.received), 500_000)
         self.assertIs(client.reason.type, ConnectionDone)
 
     async def test_halves(self) -> None:
@@ -121,7 +121,7 @@ class SharedMemoryTests(SocketCase):
         await server.lost
         self.assertEqual((server.ends, client.ends[0]), (["read"], "write"))
         await client.lost
-        self.assertEqual(client.heard, b"heard 200000")
+        self.assertEqual(client.received, b"heard 200000")
         for each in (client, server):
             self.assertIs(each.reason.type, ConnectionDone)
 
@@ -132,11 +132,11 @@ class SharedMemoryTests(SocketCase):
         client.transport.write(bytes(60_000))
         client.transport.loseConnection()
         await client.lost
-        self.assertEqual(server.heard, b"")
+        self.assertEqual(server.received, b"")
         self.assertFalse(server.lost.called)
         server.transport.resumeProducing()
         await server.lost
-        self.assertEqual(len(server.heard), 60_000)
+        self.assertEqual(len(server.received), 60_000)
         self.assertIs(server.reason.type, ConnectionDone)
 
     async def test_writesToTheGone(self) -> None:
@@ -172,7 +172,7 @@ class SharedMemoryTests(SocketCase):
         await deferLater(reactor, 0.1)
         server.transport.resumeProducing()
         await server.lost
-        self.assertEqual(len(server.heard), 50_000)
+        self.assertEqual(len(server.received), 50_000)
         self.assertIs(server.reason.type, ConnectionLost)
 
     async def test_raises(self) -> None:
@@ -203,7 +203,7 @@ class SharedMemoryTests(SocketCase):
         server.transport.resumeProducing()
         await client.lost
         await server.lost
-        self.assertEqual((producer.calls, len(server.heard)), (["pause", "resume"], 1_500_000))
+        self.assertEqual((producer.calls, len(server.received)), (["pause", "resume"], 1_500_000))
 
     async def test_many(self) -> None:
         """Many connections at once, each with its own bytes."""

@@ -78,7 +78,7 @@ class RestTests(RaceTestCase):
     def closed(self) -> tuple[Any, Listener]:
         """The client's group, and the server's protocol, when the client has closed, and the server not."""
         here, there, _ = self.connect(Listener(lambda made: made.transport.write(b"read me later")))
-        self.until(lambda: there.heard)
+        self.until(lambda: there.received)
         [group] = self.groupsOf[self.client].groups()
         here.transport.loseConnection()
         self.until(lambda: here.reason and there.hasEnded)
@@ -119,13 +119,13 @@ class RestTests(RaceTestCase):
         other._turnCore()
         self.attend(Timing().response / 2)
         self.assertEqual(list(other.pool), [])
-        self.assertEqual(group.core.first.theirs, {})
+        self.assertEqual(group.core.first.remoteKeys, {})
 
     def test_next(self) -> None:
         """The next connection joins the group that rests."""
         group, _ = self.closed()
         here, there, _ = self.connect(Listener(lambda made: made.transport.write(b"again")))
-        self.until(lambda: there.heard == b"again")
+        self.until(lambda: there.received == b"again")
         self.assertEqual(self.groupsOf[self.client].groups(), [group])
         self.assertEqual(here.mode, "SMC-R")
 

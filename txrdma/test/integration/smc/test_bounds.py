@@ -66,9 +66,9 @@ class BoundsTests(RaceTestCase):
             except BlockingIOError:
                 pass
             self.wait(1e-3)
-            if not left and len(there.heard) == len(FLOOD):
+            if not left and len(there.received) == len(FLOOD):
                 break
-        self.assertEqual((there.mode, there.heard), ("TCP", FLOOD))
+        self.assertEqual((there.mode, there.received), ("TCP", FLOOD))
 
     def test_endlessCLC(self) -> None:
         """After a Decline a client may send one of its own; ten thousand more are the application's bytes."""
@@ -85,6 +85,6 @@ class BoundsTests(RaceTestCase):
             except BlockingIOError:
                 pass
             self.wait(1e-3)
-        self.until(lambda: there.mode and len(there.heard) >= 9_998 * len(decline), 20)
-        self.assertEqual(there.heard, decline * (len(there.heard) // len(decline)))
+        self.until(lambda: there.mode and len(there.received) >= 9_998 * len(decline), 20)
+        self.assertEqual(there.received, decline * (len(there.received) // len(decline)))
         self.assertLess(time.process_time() - began, 20)

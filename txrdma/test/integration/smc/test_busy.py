@@ -36,12 +36,12 @@ class BusyTests(RaceTestCase):
         self.server.sleep()
         here.transport.write(BYTES)
         self.wait(seconds)
-        self.assertEqual(there.heard, b"")
+        self.assertEqual(there.received, b"")
         self.server.wake()
-        self.until(lambda: there.heard == BYTES, 600)
+        self.until(lambda: there.received == BYTES, 600)
         there.transport.write(BYTES)
         quiet[1].transport.write(b"and you?")
-        self.until(lambda: here.heard == BYTES and quiet[0].heard, 600)
+        self.until(lambda: here.received == BYTES and quiet[0].received, 600)
         self.assertEqual([end.reason for end in (here, there, *quiet)], [None] * 4)
 
     def test_twoMinutes(self) -> None:
@@ -61,7 +61,7 @@ class BusyTests(RaceTestCase):
         self.server.wake()
         self.wait(10)
         here.transport.write(b"awake?")
-        self.until(lambda: there.heard)
+        self.until(lambda: there.received)
         self.assertEqual((here.reason, there.reason), (None, None))
 
     def test_vanished(self) -> None:

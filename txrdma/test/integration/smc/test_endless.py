@@ -55,7 +55,7 @@ class Leaving(Recorder):
 
     def dataReceived(self, data: bytes) -> None:
         super().dataReceived(data)
-        if len(self.heard) > 1_000_000:
+        if len(self.received) > 1_000_000:
             self.transport.abortConnection()
 
 

@@ -71,7 +71,7 @@ class ModeTests(EndsTestCase):
             self.assertIn(end.smc.mode, [each.mode for each in status.statuses()])
         if peers is not None:
             self.assertEqual((protocol.smc.peerDiagnosis, other.smc.peerDiagnosis), peers)
-        self.assertEqual(other.heard, b"over there " * 1000)
+        self.assertEqual(other.received, b"over there " * 1000)
         protocol.transport.loseConnection()
         for end in (protocol, other):
             await end.lost
@@ -219,7 +219,7 @@ class FirstWordTests(EndsTestCase):
         factory, port = await self.serve("tcp:0:interface=127.0.0.1", Greeter)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual(await protocol.hearing(11), Greeter.greeting)
-        self.assertEqual(factory.protocols[0].heard, b"")
+        self.assertEqual(factory.protocols[0].received, b"")
 
     async def test_plainClient(self) -> None:
         """A plain client is greeted at once: nobody waits for a Proposal."""
@@ -234,7 +234,7 @@ class FirstWordTests(EndsTestCase):
         factory, port = await self.serve("smc:127.0.0.1:0:" + NOT_THERE, Greeter)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual(await protocol.hearing(11), Greeter.greeting)
-        self.assertEqual(protocol.heard, Greeter.greeting)
+        self.assertEqual(protocol.received, Greeter.greeting)
         self.assertEqual(protocol.smc.mode, "TCP")
 
 
@@ -252,7 +252,7 @@ class FallbackForbiddenTests(EndsTestCase):
         self.assertIn("PEERNOSMC", str(error))
         other = await accepted
         await other.lost
-        self.assertEqual(other.heard, b"")
+        self.assertEqual(other.received, b"")
 
     async def test_declined(self) -> None:
         """The peer's diagnosis is told, too."""
@@ -316,11 +316,11 @@ class TroubleTests(EndsTestCase):
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(Place("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
-        self.patch(announcing, "PATIENCE", 0.1)
+        self.patch(announcing, "ANSWER_SECONDS", 0.1)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual((protocol.smc.mode, protocol.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         protocol.transport.write(b"mine")
-        while silent.heard != b"mine":
+        while silent.received != b"mine":
             await deferLater(reactor, 0.01)
 
     async def test_forgedProposal(self) -> None:
@@ -353,7 +353,7 @@ class TroubleTests(EndsTestCase):
         while len(factory.protocols) < 2:
             await deferLater(reactor, 0.01)
         self.assertEqual(factory.protocols[1].smc.mode, "TCP")
-        self.assertEqual(factory.protocols[1].heard, bytes.fromhex("e2d4c3d901003410"))
+        self.assertEqual(factory.protocols[1].received, bytes.fromhex("e2d4c3d901003410"))
 
     async def test_silentServer(self) -> None:
         """A server that accepts and never answers costs the handshake's time, no more."""
@@ -420,7 +420,7 @@ class TroubleTests(EndsTestCase):
         silent = Recorder()
         port = await self.plainListener(silent)
         connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}:peer=smc").connect(Recorders())
-        while not silent.heard:
+        while not silent.received:
             await deferLater(reactor, 0.01)
         connecting.cancel()
         await self.assertFailure(connecting, ConnectingCancelledError)

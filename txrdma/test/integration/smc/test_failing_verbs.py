@@ -73,7 +73,7 @@ class FailingVerbTests(RaceTestCase):
         """Connect from a third host, say something, and end."""
         third = self.host(9)
         here, there, _ = self.connect(Listener(lambda it: it.transport.write(b"hello")), client=third)
-        self.until(lambda: there.heard or here.reason or there.reason)
+        self.until(lambda: there.received or here.reason or there.reason)
         for end in (here, there):
             if end.transport is not None:
                 end.transport.abortConnection()
@@ -97,7 +97,7 @@ class FailingVerbTests(RaceTestCase):
             self.play()
             self.flushLoggedErrors(ResourceExhausted)
             self.assertEqual(self.flushLoggedErrors(), [])
-        heard = len(far.heard)
+        received = len(far.received)
         near.transport.write(b"still there")
-        self.until(lambda: len(far.heard) > heard)
+        self.until(lambda: len(far.received) > received)
         self.assertEqual((near.reason, far.reason), (None, None))

@@ -59,9 +59,9 @@ class SecondLinkTests(TwoLinkTestCase):
         for number, (here, there) in enumerate(ends):
             here.transport.write(b"%d" % number)
             there.transport.write(b"%d!" % number)
-        self.until(lambda: all(here.heard and there.heard for here, there in ends))
+        self.until(lambda: all(here.received and there.received for here, there in ends))
         for number, (here, there) in enumerate(ends):
-            self.assertEqual((there.heard, here.heard), (b"%d" % number, b"%d!" % number))
+            self.assertEqual((there.received, here.received), (b"%d" % number, b"%d!" % number))
         for group in self.both():
             self.assertEqual([len(link.members) for link in group.links], [20, 20])
             self.assertGreater(len(group.pool), 1)
@@ -74,7 +74,7 @@ class SecondLinkTests(TwoLinkTestCase):
         self.until(lambda: here.mode and there.mode)
         self.wait(1)
         here.transport.write(b"hello")
-        self.until(lambda: there.heard == b"hello")
+        self.until(lambda: there.received == b"hello")
         for group in self.both():
             [link] = group.links
             self.assertIsNone(link.scheduler.queue.unacknowledged)
@@ -155,9 +155,9 @@ class FailoverTests(TwoLinkTestCase):
                 for here, there in ends:
                     here.transport.write(b"ping")
                     there.transport.write(b"pong")
-                self.until(lambda ends=ends: all(a.heard and b.heard for a, b in ends))  # type: ignore[misc]
+                self.until(lambda ends=ends: all(a.received and b.received for a, b in ends))  # type: ignore[misc]
                 for here, there in ends:
-                    self.assertEqual((here.heard, there.heard), (b"pong", b"ping"))
+                    self.assertEqual((here.received, there.received), (b"pong", b"ping"))
                     self.assertEqual((here.reason, there.reason), (None, None))
 
     def cutOff(self, number: int, isCut: bool) -> None:
@@ -176,20 +176,20 @@ class FailoverTests(TwoLinkTestCase):
 
     def talk(self, ends: list[tuple[Listener, Listener]]) -> None:
         """Say something on each connection, both ways, and hear it."""
-        begun = [(len(here.heard), len(there.heard)) for here, there in ends]
+        begun = [(len(here.received), len(there.received)) for here, there in ends]
         for here, there in ends:
             here.transport.write(PATTERN)
             there.transport.write(PATTERN[::-1])
         wanted = len(PATTERN)
         self.until(
             lambda: all(
-                len(here.heard) == one + wanted and len(there.heard) == other + wanted
+                len(here.received) == one + wanted and len(there.received) == other + wanted
                 for (here, there), (one, other) in zip(ends, begun, strict=True)
             ),
             60,
         )
         for (here, there), (one, other) in zip(ends, begun, strict=True):
-            self.assertTrue(there.heard[other:] == PATTERN and here.heard[one:] == PATTERN[::-1])
+            self.assertTrue(there.received[other:] == PATTERN and here.received[one:] == PATTERN[::-1])
 
     def test_portDown(self) -> None:
         """A port that goes down under load loses nothing; when it is up again, its link is there again."""
@@ -303,10 +303,11 @@ class LoadTests(TwoLinkTestCase):
                 self.world.turn()
         link.broken("for the test")
         self.until(
-            lambda: all(len(a.heard) >= len(pattern) and len(b.heard) >= len(pattern) for a, b in ends), 60
+            lambda: all(len(a.received) >= len(pattern) and len(b.received) >= len(pattern) for a, b in ends),
+            60,
         )
         for here, there in ends:
-            self.assertTrue(there.heard == pattern and here.heard == pattern[::-1], "bytes differ")
+            self.assertTrue(there.received == pattern and here.received == pattern[::-1], "bytes differ")
             here.transport.loseConnection()
             there.transport.loseConnection()
         self.until(lambda: all(a.reason and b.reason for a, b in ends), 20)

@@ -98,7 +98,7 @@ class FailureTests(RaceTestCase):
             self.until(lambda: here.mode and there.mode)
             self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
         here, there, _ = self.connect(Listener(lambda self: self.transport.write(b"hello")))
-        self.until(lambda: there.heard == b"hello")
+        self.until(lambda: there.received == b"hello")
         self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
 
     def checkOthers(self, pairs: Sequence[tuple[Listener, Listener]]) -> None:
@@ -110,7 +110,7 @@ class FailureTests(RaceTestCase):
             self.assertEqual((here.reason, there.reason), (None, None))
             here.transport.write(b" world")
             there.transport.write(b" world")
-        self.until(lambda: all(pair[0].heard and pair[1].heard for pair in (pairs[0], pairs[2])))
+        self.until(lambda: all(pair[0].received and pair[1].received for pair in (pairs[0], pairs[2])))
         assert self.link is not None
         self.assertFalse(self.link.isOver)
 
@@ -131,7 +131,7 @@ class FailureTests(RaceTestCase):
         self.until(lambda: there.hasEnded)
         there.transport.loseConnection()
         self.check(pairs[1:])
-        self.assertEqual((here.reason, there.heard), (ConnectionLost, b"hello"))  # here it is not known
+        self.assertEqual((here.reason, there.received), (ConnectionLost, b"hello"))  # here it is not known
 
     def test_bothQueues(self) -> None:
         """Neither can, as when a device has been pulled out."""
@@ -242,7 +242,7 @@ class FailureTests(RaceTestCase):
             there.transport.write(b"hello")
         self.until(lambda: all(here.reason for here, _ in pairs), 20)
         other.transport.write(b"still there?")
-        self.until(lambda: far.heard, 20)
+        self.until(lambda: far.received, 20)
         self.wait(2)
         self.check(pairs, isTold=False)
         self.assertEqual((other.reason, far.reason), (None, None))
@@ -402,7 +402,7 @@ class WordsTests(RaceTestCase):
         self.client.stop()
         self.until(lambda: link.isOver)
         self.assertIs(group.core._core.ending.reason, DeleteReason.PROGRAM_ENDING)
-        self.assertEqual((there.heard, there.hasEnded), (b"last words", True))
+        self.assertEqual((there.received, there.hasEnded), (b"last words", True))
 
     def test_linkFails(self) -> None:
         """The log tells who runs the program which connections have ended, and why."""

@@ -64,7 +64,7 @@ class FlushingTests(RaceTestCase):
         self.wait(0.1)
         self.events.clear()
         self.server.wake()
-        self.until(lambda: all(here.heard == b"question" for here, _ in self.ends))
+        self.until(lambda: all(here.received == b"question" for here, _ in self.ends))
 
     def test_together(self) -> None:
         """What is quickly done goes out at once, for all connections that had something in a batch."""
@@ -97,7 +97,7 @@ class FlushingTests(RaceTestCase):
 
         self.events.clear()
         self.server.callLater(0, work)
-        self.until(lambda: all(here.heard == b"answer" for here, _ in self.ends))
+        self.until(lambda: all(here.received == b"answer" for here, _ in self.ends))
 
     def test_writtenTogether(self) -> None:
         """What a delayed call quickly writes to several connections goes out at its end."""
@@ -143,7 +143,7 @@ class FlushingTests(RaceTestCase):
         self.events.clear()
         for _, there in self.ends:
             there.transport.resumeProducing()
-        self.until(lambda: all(here.heard == b"question" for here, _ in self.ends))
+        self.until(lambda: all(here.received == b"question" for here, _ in self.ends))
         self.assertEqual(self.events, ["handled", "posted"] * CONNECTIONS)
 
     def test_broken(self) -> None:

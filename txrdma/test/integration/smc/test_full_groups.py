@@ -31,9 +31,9 @@ class FullGroupTests(RaceTestCase):
         for number, pair in enumerate(ends):
             for end in pair:
                 end.transport.write(b"%d" % number)
-        self.until(lambda: all(here.heard and there.heard for here, there in ends))
+        self.until(lambda: all(here.received and there.received for here, there in ends))
         for number, pair in enumerate(ends):
-            self.assertEqual([end.heard for end in pair], [b"%d" % number] * 2)
+            self.assertEqual([end.received for end in pair], [b"%d" % number] * 2)
 
     def sizes(self) -> list[list[int]]:
         """Connections of each group, of the client and of the server."""

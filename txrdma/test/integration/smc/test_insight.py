@@ -108,7 +108,7 @@ class StatisticsTests(RaceTestCase):
         here, there = self.connected()
         for _ in range(100):
             here.transport.write(b"x")
-        self.until(lambda: len(there.heard) == 100)
+        self.until(lambda: len(there.received) == 100)
         self.assertEqual(self.counted()["sent"]["writes"], 1)
 
     def test_blocked(self) -> None:
@@ -121,7 +121,7 @@ class StatisticsTests(RaceTestCase):
         self.assertApproximates(sent["blockedSeconds"], 2.0, 0.1)
         self.assertGreater(statistics()["gauges"]["ringBytesUnread"], 16_000)
         there.transport.resumeProducing()
-        self.until(lambda: len(there.heard) == 40_000)
+        self.until(lambda: len(there.received) == 40_000)
         self.wait(3.0)
         sent = self.counted()["sent"]
         self.assertGreaterEqual(sent["blocks"], 2)  # there were three rings full of bytes
@@ -161,7 +161,7 @@ class StatisticsTests(RaceTestCase):
         """All that is told can be carried by JSON, with what smcss tells of a connection."""
         here, there = self.connected()
         here.transport.write(b"hello")
-        self.until(lambda: there.heard)
+        self.until(lambda: there.received)
         told = json.loads(json.dumps(report()))
         ours = {status["token"]: status for status in told["connections"] if "token" in status}
         client = ours[here.transport.stream.token]

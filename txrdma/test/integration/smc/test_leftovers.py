@@ -111,11 +111,11 @@ class LeftoversTests(EndsTestCase):
         server.transport.loseConnection()
         await server.lost
         await self.assertNothingLeft()
-        self.assertEqual(client.heard, b"")
+        self.assertEqual(client.received, b"")
         client.transport.resumeProducing()
         await client.lost
         client.reason.trap(ConnectionDone)
-        self.assertEqual(client.heard, b"goodbye")
+        self.assertEqual(client.received, b"goodbye")
         await self.assertNothingLeft()
 
     async def test_pausedWhileOthersCome(self) -> None:
@@ -134,7 +134,7 @@ class LeftoversTests(EndsTestCase):
             await self.assertNothingLeft()
         client.transport.resumeProducing()
         await client.lost
-        self.assertEqual(client.heard, b"goodbye")
+        self.assertEqual(client.received, b"goodbye")
 
     async def test_othersLive(self) -> None:
         """Of a connection whose protocols have heard of its end nothing is watched, while others live."""

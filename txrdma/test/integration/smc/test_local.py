@@ -24,11 +24,11 @@ from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling.local import Announced, Announcements, listenerName, Teller
 from txrdma.smc.signalling.localclient import (
     Announcement,
+    ANSWER_SECONDS,
     Channel,
     channelTo,
     findListener,
     LONGEST_WAIT,
-    PATIENCE,
 )
 from txrdma.smc.signalling.owners import Place
 from txrdma.smc.signalling.silence import silentPeers
@@ -176,7 +176,7 @@ class AnnouncementTests(Base):
         """A listener that does not answer is waited for, but not for long; it is remembered as silent."""
         announcements = self.announcements()
         announcement = self.announce()
-        self.reactor.advance(PATIENCE)
+        self.reactor.advance(ANSWER_SECONDS)
         self.assertEqual((self.told, announcement.isOver, announcement.user), (["answered"], True, -1))
         self.assertTrue(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
         self.assertNothingLeft()
@@ -189,7 +189,7 @@ class AnnouncementTests(Base):
         self.reactor.serve()
         self.connected(announcement)
         announced = self.claimed(announcements)
-        self.reactor.advance(PATIENCE)
+        self.reactor.advance(ANSWER_SECONDS)
         self.assertEqual(self.told, ["answered", "plain"])
         announced.expect(self.withdrawn)
         self.reactor.serve()
@@ -203,7 +203,7 @@ class AnnouncementTests(Base):
         self.reactor.serve()
         self.connected(announcement)
         self.claimed(announcements).expect(self.withdrawn)
-        self.reactor.advance(PATIENCE + 5)
+        self.reactor.advance(ANSWER_SECONDS + 5)
         self.reactor.serve()
         self.assertEqual(self.told, ["answered", "accepted"])
         self.assertFalse(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
@@ -407,7 +407,7 @@ class AnnouncementTests(Base):
             self.assertEqual(other.user, os.geteuid())
             other.forget()
             self.reactor.advance(1.0)
-        self.reactor.advance(PATIENCE)
+        self.reactor.advance(ANSWER_SECONDS)
         self.assertEqual((first.isOver, first.isAccepted), (True, False))
         self.assertFalse(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
         self.assertNothingLeft()

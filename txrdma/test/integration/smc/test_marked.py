@@ -190,7 +190,7 @@ class ForeignTests(ForeignTestCase):
         stranger, connecting = await self.dial(isMarked=True)
         ours = await connecting
         self.assertEqual(ours.smc.fallbackReason, Diagnosis.TIMEOUT_CL)
-        self.assertTrue(stranger.heard.startswith(EYECATCHER))
+        self.assertTrue(stranger.received.startswith(EYECATCHER))
         again = await self.connect(f"smc:127.0.0.1:{stranger.transport.getHost().port}:{DEVICE}")
         self.assertEqual(again.smc.fallbackReason, Diagnosis.PEERNOSMC)
         self.assertEqual(len(self.model.clients), 1)
@@ -199,7 +199,7 @@ class ForeignTests(ForeignTestCase):
         """A client with the option is waited for, even by a protocol that speaks first; it may decline."""
         stranger, factory, accepted = await self.meet(True, Greeter)
         await deferLater(reactor, 0.05)
-        self.assertEqual((factory.protocols, stranger.heard), ([], b""))
+        self.assertEqual((factory.protocols, stranger.received), ([], b""))
         stranger.transport.write(Decline.inVersion(2, bytes(8), Diagnosis.NOSMCDEV).encode())
         server = await accepted
         self.assertEqual(await stranger.hearing(11), b"220 hello\r\n")

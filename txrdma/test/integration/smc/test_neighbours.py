@@ -21,7 +21,7 @@ from txrdma.smc.signalling import approaching, neighbours
 from txrdma.smc.signalling import netns as seeking
 from txrdma.smc.signalling.interfaces import IDialing
 from txrdma.smc.signalling.local import Announcements
-from txrdma.smc.signalling.localclient import Announcement, Channel, PATIENCE
+from txrdma.smc.signalling.localclient import Announcement, ANSWER_SECONDS, Channel
 from txrdma.smc.signalling.neighbours import (
     AnnouncedNeighbour,
     listenersAt,
@@ -235,7 +235,7 @@ class ProofTests(PlaceTestCase):
         self.assertTrue(self.seek())
         self.reactor.serve()
         self.assertEqual(self.found, [])
-        self.reactor.advance(PATIENCE)
+        self.reactor.advance(ANSWER_SECONDS)
         self.assertEqual(self.found, [None])
 
     def test_translated(self) -> None:
@@ -251,7 +251,7 @@ class ProofTests(PlaceTestCase):
         self.assertTrue(self.seek())
         self.reactor.serve()
         self.assertEqual(self.found, [])
-        self.reactor.advance(PATIENCE)
+        self.reactor.advance(ANSWER_SECONDS)
         self.assertEqual(self.found, [None])
 
     def test_lostWords(self) -> None:
@@ -296,7 +296,7 @@ class ProofTests(PlaceTestCase):
         stopped = self.place.publish(socket.SOCK_STREAM, listenersAt(8080) + "x", 5)
         self.addCleanup(stopped.close)
         self.assertTrue(self.seek())
-        self.reactor.advance(PATIENCE)
+        self.reactor.advance(ANSWER_SECONDS)
         self.assertEqual(self.found, [None])
         self.assertTrue(silentPeers(self.reactor).isSilent(TARGET, self.reactor.seconds()))
 

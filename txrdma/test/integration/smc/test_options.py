@@ -52,7 +52,7 @@ class CorkTests(OptionTestCase):
         for number in range(10):
             here.transport.write(b"%d" % number)
         during: int = here.transport.smc.messagesSent - before
-        self.until(lambda: there.heard == b"0123456789")
+        self.until(lambda: there.received == b"0123456789")
         self.assertEqual(here.transport.smc.messagesSent - before, max(during, 1))
         return during
 
@@ -72,7 +72,7 @@ class CorkTests(OptionTestCase):
         before = here.transport.smc.messagesSent
         here.transport.writeSequence([b"a", b"b", b"c"])
         self.assertEqual(here.transport.smc.messagesSent - before, 1)
-        self.until(lambda: there.heard == b"abc")
+        self.until(lambda: there.received == b"abc")
 
     def test_full(self) -> None:
         """What the peer's ring, or its receives, have no room for waits; in order, and nothing is lost."""
@@ -82,7 +82,7 @@ class CorkTests(OptionTestCase):
             here.transport.write(piece)
         here.transport.loseConnection()
         self.until(lambda: there.hasEnded)
-        self.assertEqual(there.heard, b"".join(pieces))
+        self.assertEqual(there.received, b"".join(pieces))
 
     def test_answers(self) -> None:
         """An answer that is written from within dataReceived goes out before that returns."""
@@ -97,7 +97,7 @@ class CorkTests(OptionTestCase):
 
         there.dataReceived = answer  # type: ignore[method-assign]
         here.transport.write(b"x")
-        self.until(lambda: here.heard == b"xx")
+        self.until(lambda: here.received == b"xx")
         self.assertEqual(sent, [2])
 
 
@@ -271,7 +271,7 @@ class LimitTests(LimitTestCase):
             self.assertLess(made, 20)
             here.transport.write(b"hello")
             self.wait(5e-3)
-            self.assertEqual(there.heard, b"hello")
+            self.assertEqual(there.received, b"hello")
             self.wait(1.0)
             self.assertEqual(len(self.groupsOf[self.server].groups()), 201)
             self.wait(CLC_TIMEOUT + 2)
@@ -322,7 +322,7 @@ class FloodTests(LimitTestCase):
             self.assertLessEqual(BufferPool.total - before, 7 * 16 * 16_384)  # 16 rings in each
             for number in range(50):
                 here.transport.write(b"%02d" % number)
-            self.until(lambda: len(there.heard) == 100)
+            self.until(lambda: len(there.received) == 100)
             self.assertIsNone(here.reason)
             self.assertLessEqual(sum(buffer.used for buffer in group.pool), 101)
             self.wait(CLC_TIMEOUT + 2)
@@ -337,7 +337,7 @@ class FloodTests(LimitTestCase):
             self.wait(2.0)
             self.assertEqual((crowd.present, len(self.groupsOf[self.server].groups())), (100, 101))
             here.transport.write(b"hello")
-            self.until(lambda: there.heard == b"hello")
+            self.until(lambda: there.received == b"hello")
             self.wait(2 * CLC_TIMEOUT)
             self.assertEqual({end.mode for _, end in clients}, {"TCP"})
         self.assertEqual((crowd.present, len(self.groupsOf[self.server].groups())), (0, 1))

@@ -258,7 +258,7 @@ class _Reading(_Builder):
 
     def test_pausedHearsNothing(self) -> None:
         """A paused protocol gets no data until it resumes, and then all of it."""
-        heard: list[tuple[bool, bytes]] = []
+        received: list[tuple[bool, bytes]] = []
 
         class Server(_Peer):
             paused = False
@@ -273,7 +273,7 @@ class _Reading(_Builder):
                 self.transport.resumeProducing()
 
             def dataReceived(self, data: bytes) -> None:
-                heard.append((self.paused, data))
+                received.append((self.paused, data))
                 self.transport.loseConnection()
 
         class Client(_Peer):
@@ -282,11 +282,11 @@ class _Reading(_Builder):
                 self.transport.write(b"two")
 
         runProtocolsWithReactor(self, Server(), Client(), self.endpoints, writeToPeerAfterAbort=False)
-        self.assertEqual(heard, [(False, b"onetwo")])
+        self.assertEqual(received, [(False, b"onetwo")])
 
     def test_resumeWhileDisconnecting(self) -> None:
         """After C{loseConnection}, C{resumeProducing} brings no more data."""
-        heard: list[bytes] = []
+        received: list[bytes] = []
 
         class Server(_Peer):
             def connectionMade(self) -> None:
@@ -294,14 +294,14 @@ class _Reading(_Builder):
                 self.transport.resumeProducing()
 
             def dataReceived(self, data: bytes) -> None:
-                heard.append(data)
+                received.append(data)
 
         class Client(_Peer):
             def connectionMade(self) -> None:
                 self.transport.write(b"too late")
 
         runProtocolsWithReactor(self, Server(), Client(), self.endpoints, writeToPeerAfterAbort=False)
-        self.assertEqual(heard, [])
+        self.assertEqual(received, [])
 
 
 def testCaseClasses(module: str, *reactors: str) -> dict[str, type]:

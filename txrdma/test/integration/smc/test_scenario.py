@@ -130,7 +130,7 @@ class RaceTests(RaceTestCase):
         )
         self.wait(1)
         self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
-        self.assertEqual((here.heard, there.heard), (b"pong" * 10_000, b"ping" * 10_000))
+        self.assertEqual((here.received, there.received), (b"pong" * 10_000, b"ping" * 10_000))
         here.transport.loseConnection()
         self.wait(1)
         self.assertTrue(there.hasEnded)
@@ -159,7 +159,7 @@ class RaceTests(RaceTestCase):
         there.transport.write(b"are you still there?")
         self.wait(5)
         self.assertEqual(here.reason, ConnectionLost)
-        self.assertEqual(here.heard, b"")
+        self.assertEqual(here.received, b"")
 
     def test_linkEndsMeanwhile(self) -> None:
         """When the link ends between Accept and Confirm, the connection falls back, and is not closed."""
@@ -176,7 +176,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: here.mode and there.mode, 20)
         self.wait(2)
         self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
-        self.assertEqual(there.heard, b"hello")
+        self.assertEqual(there.received, b"hello")
 
     def test_stopsWithoutLink(self) -> None:
         """A connection that waits for TCP's word after its link has failed hears that its process ends."""
@@ -258,7 +258,7 @@ class RaceTests(RaceTestCase):
         link.broken("for the test")
         self.until(lambda: here.reason and there.reason)
         self.assertEqual((here.reason, there.reason), (ConnectionLost, ConnectionLost))
-        self.assertEqual((there.heard, there.hasEnded), (b"", False))
+        self.assertEqual((there.received, there.hasEnded), (b"", False))
 
     def test_fallenBackAlone(self) -> None:
         """A server that falls back when the client is done already never hears of an orderly end."""
@@ -351,7 +351,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: here.mode and there.mode, CLC_TIMEOUT + LATE_DECLINE_TIMEOUT + 0.1)
         self.wait(0.1)
         self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
-        self.assertEqual((here.heard, there.heard), (b"welcome", b"hello"))
+        self.assertEqual((here.received, there.received), (b"welcome", b"hello"))
         self.assertTrue(reserved.called, "nobody waits for the buffer any more")
 
     def test_confirmsAndDeclines(self) -> None:
@@ -372,8 +372,8 @@ class RaceTests(RaceTestCase):
         self.assertEqual([type(decode(raw)) for raw in came], [Confirm, Decline])
         sockets[1]._buffer = deque([b"".join(came)])
         self.server.wake()
-        self.until(lambda: here.mode and there.heard)
-        self.assertEqual((here.mode, there.mode, there.heard), ("TCP", "TCP", b"hello"))
+        self.until(lambda: here.mode and there.received)
+        self.assertEqual((here.mode, there.mode, there.received), ("TCP", "TCP", b"hello"))
 
     def test_lateDecline(self) -> None:
         """Both ends say no, and hear of each other's no when they talk by TCP already: it is no data."""
@@ -390,7 +390,7 @@ class RaceTests(RaceTestCase):
         sockets[0].wire.thaw()
         self.wait(1)
         self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
-        self.assertEqual((here.heard, there.heard), (b"welcome", b"hello"))
+        self.assertEqual((here.received, there.received), (b"welcome", b"hello"))
 
     def test_saysLittleAndGoes(self) -> None:
         """Who falls back, says a little and closes is heard by an end that waits for a late Decline."""
@@ -404,7 +404,7 @@ class RaceTests(RaceTestCase):
             self.until(linkGroups(self.server, DEVICE).links)
             self.negotiations[1]._decline(Diagnosis.MEM)
             self.wait(1)
-            self.assertEqual((there.mode, there.heard, there.hasEnded), ("TCP", said, True))
+            self.assertEqual((there.mode, there.received, there.hasEnded), ("TCP", said, True))
 
     def test_plainClientSaysLittle(self) -> None:
         """So is a client that does not speak SMC."""
@@ -418,7 +418,7 @@ class RaceTests(RaceTestCase):
                 sockets[0].send(said)
             sockets[0].shutdown(1)
             self.wait(1)
-            self.assertEqual((there.mode, there.heard, there.hasEnded), ("TCP", said, True))
+            self.assertEqual((there.mode, there.received, there.hasEnded), ("TCP", said, True))
 
     def test_closeWhilePausing(self) -> None:
         """Two ends that pause, and close with more to say than fits, end: nobody is going to read anyway."""
@@ -444,7 +444,7 @@ class RaceTests(RaceTestCase):
         self.wait(1e-3)
         self.assertEqual(there.mode, "")
         self.until(lambda: there.hasEnded)
-        self.assertEqual(there.heard, b"".join(b"%4d" % number for number in range(150)))
+        self.assertEqual(there.received, b"".join(b"%4d" % number for number in range(150)))
 
     def test_linkRetiresMeanwhile(self) -> None:
         """A link that retires while the peer is told of a buffer does not get the connection for it."""

@@ -248,7 +248,7 @@ class EndTests(EndsTestCase):
         one.transport.write(data)
         one.transport.loseConnection()
         await gatherResults([one.lost, other.lost])
-        self.assertEqual(other.heard, data)
+        self.assertEqual(other.received, data)
         one.reason.trap(ConnectionDone)
         other.reason.trap(ConnectionDone)
 
@@ -259,7 +259,7 @@ class EndTests(EndsTestCase):
         one.transport.registerProducer(producer, False)
         one.transport.loseConnection()
         await gatherResults([one.lost, other.lost])
-        self.assertEqual(other.heard, PATTERN[:5000] * 300)
+        self.assertEqual(other.received, PATTERN[:5000] * 300)
         self.assertFalse(producer.isStopped)
 
     async def test_abortStopsProducer(self) -> None:
@@ -296,7 +296,7 @@ class EndTests(EndsTestCase):
         one.transport.write(b"question")
         one.transport.loseWriteConnection()
         await gatherResults([one.writeEnded, other.readEnded])
-        self.assertEqual(other.heard, b"question")
+        self.assertEqual(other.received, b"question")
         other.transport.write(b"answer")
         self.assertEqual(await one.hearing(6), b"answer")
         one.transport.write(b"too late")
@@ -306,7 +306,7 @@ class EndTests(EndsTestCase):
         one.transport.loseConnection()
         await one.lost
         one.reason.trap(ConnectionDone)
-        self.assertEqual(other.heard, b"question")
+        self.assertEqual(other.received, b"question")
 
     async def test_endWithTheData(self) -> None:
         """Who has paused reads all before it hears of the end."""
@@ -319,7 +319,7 @@ class EndTests(EndsTestCase):
         self.assertFalse(other.lost.called)
         other.transport.resumeProducing()
         await other.lost
-        self.assertEqual(other.heard, PATTERN)
+        self.assertEqual(other.received, PATTERN)
         other.reason.trap(ConnectionDone)
 
     async def test_tcpGone(self) -> None:
@@ -385,7 +385,7 @@ class EndTests(EndsTestCase):
         one.transport.write(b"last words")
         one.transport.stream.link.group.close("for the test")
         await gatherResults([one.lost, other.lost])
-        self.assertEqual(other.heard, b"last words")
+        self.assertEqual(other.received, b"last words")
         one.reason.trap(ConnectionLost)
         other.reason.trap(ConnectionDone)
 
@@ -512,4 +512,4 @@ class WritingInConnectionMadeTests(EndsTestCase):
         await one.lost
         while not factory.protocols or not factory.protocols[0].lost.called:
             await deferLater(reactor, 0.01)
-        self.assertEqual(factory.protocols[0].heard, PATTERN)
+        self.assertEqual(factory.protocols[0].received, PATTERN)

@@ -159,23 +159,23 @@ class LinkTests(RaceTestCase):
         here, there = self.connected()
         (ours,) = linkGroups(self.client, DEVICE).links()
         (theirs,) = linkGroups(self.server, DEVICE).groups()
-        heard: list[bytes] = []
-        received = theirs.core.received
+        received: list[bytes] = []
+        forward = theirs.core.received
 
-        def hear(raw: bytes, now: float, *link: Any) -> None:
-            heard.append(raw)
-            received(raw, now, *link)
+        def record(raw: bytes, now: float, *link: Any) -> None:
+            received.append(raw)
+            forward(raw, now, *link)
 
-        self.patch(theirs.core, "received", hear)
+        self.patch(theirs.core, "received", record)
         long = next(raw for _, raw in messages("smc-first") if decode(raw).type is LLCType.ADD_LINK)
         self.assertEqual(len(long), 88)
         request = SendRequest(-1, Operation.SEND, inline=(long,), signaled=False, solicited=True)
         theirs.links[0]._queuePair.postSend([request])
-        self.until(lambda: heard)
-        answer = decode(heard[0])
+        self.until(lambda: received)
+        answer = decode(received[0])
         self.assertEqual((answer.type, bool(answer.header.flags & LLCFlags.REJECT)), (LLCType.ADD_LINK, True))
         here.transport.write(b"hello")
-        self.until(lambda: there.heard == b"hello")
+        self.until(lambda: there.received == b"hello")
         self.assertTrue(ours.isActive and theirs.links[0].isActive)
 
     def test_version1AddLink(self) -> None:
@@ -190,8 +190,8 @@ class LinkTests(RaceTestCase):
 
         self.patch(Group, "control", control)
         here, there, _ = self.connect(Listener(lambda it: it.transport.write(b"hello")), versions=(1,))
-        self.until(lambda: there.heard)
+        self.until(lambda: there.received)
         self.wait(0.1)
         self.assertIn((LLCType.ADD_LINK, False), said)
         self.assertIn((LLCType.ADD_LINK, True), said)
-        self.assertEqual((here.mode, there.heard), ("SMC-R", b"hello"))
+        self.assertEqual((here.mode, there.received), ("SMC-R", b"hello"))

@@ -78,7 +78,7 @@ class DatagramEnd(End):
         return bytes(self.region.view[start : start + 40])
 
     @property
-    def heard(self) -> list[bytes]:
+    def received(self) -> list[bytes]:
         """The payloads of all that has come."""
         return [self.content(each) for each in self.came if each.opcode is CompletionOpcode.RECEIVE]
 
@@ -122,10 +122,10 @@ class DatagramCase(RealCase):
 
         def enough() -> bool:
             end.look()
-            return len(end.heard) >= len(texts)
+            return len(end.received) >= len(texts)
 
         self.runUntil(enough)
-        self.assertEqual(end.heard, list(texts))
+        self.assertEqual(end.received, list(texts))
         end.came.clear()
 
     def packetsByUDP(self, end: End) -> int:
@@ -559,7 +559,7 @@ class StrangeMailTests(DatagramCase):
         for _ in range(5):
             self.reactor.iterate(0.005)
         self.target.look()
-        self.assertEqual(self.target.heard, [])
+        self.assertEqual(self.target.received, [])
         sock.close()
         self.gone(rings)
 
@@ -586,14 +586,14 @@ class StrangeMailTests(DatagramCase):
         """A box whose doorbell never came is refused, and the connection stays."""
         sock = self.come()
         self.say(sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=5).encode(), [makeBoxOnly()])
-        heard: list[bytes] = []
+        received: list[bytes] = []
 
         def told() -> bool:
             try:
-                heard.append(sock.recv(1 << 10, socket.MSG_DONTWAIT))
+                received.append(sock.recv(1 << 10, socket.MSG_DONTWAIT))
             except BlockingIOError:
                 return False
-            return heard[-1] == DatagramRingOffer(kind=MessageKind.DATAGRAM_RING).encode()
+            return received[-1] == DatagramRingOffer(kind=MessageKind.DATAGRAM_RING).encode()
 
         self.runUntil(told)
         self.assertFalse(self.isClosed(sock))

@@ -108,16 +108,16 @@ class ManyTests(RealCase):
     def test_lostDoorbell(self) -> None:
         """A doorbell for which its receiver had no descriptor fails that queue pair; the next ones get it."""
         lost: list[bytes] = []
-        heard = routes._Link.heard
+        messageReceived = routes._Link.messageReceived
 
         def first(link: Any, message: bytes, passed: list[int]) -> None:
             if message[0] == MessageKind.DOORBELL and not lost:
                 lost.append(message)
                 link.descriptorsLost(message)
             else:
-                heard(link, message, passed)
+                messageReceived(link, message, passed)
 
-        self.patch(routes._Link, "heard", first)
+        self.patch(routes._Link, "messageReceived", first)
         one, other = self.pair()
         one.qp.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
         self.runUntil(lambda: QPState.ERR in (one.qp.state, other.qp.state))

@@ -92,9 +92,9 @@ del builder
 class Reader:
     """Calls when its socket has something."""
 
-    def __init__(self, sock: socket.socket, heard: Callable[[bytes], None]) -> None:
+    def __init__(self, sock: socket.socket, received: Callable[[bytes], None]) -> None:
         self.sock = sock
-        self.heard = heard
+        self.received = received
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -103,7 +103,7 @@ class Reader:
         return "test"
 
     def doRead(self) -> None:
-        self.heard(self.sock.recv(100))
+        self.received(self.sock.recv(100))
 
     def connectionLost(self, reason: Failure) -> None: ...
 
@@ -188,11 +188,11 @@ class PollingReactorTests(SynchronousTestCase):
         ours, theirs = socket.socketpair()
         self.addCleanup(ours.close)
         self.addCleanup(theirs.close)
-        heard: list[object] = []
+        received: list[object] = []
 
         def note(what: object) -> None:
-            heard.append(what)
-            if len(heard) == 4:
+            received.append(what)
+            if len(received) == 4:
                 self.reactor.stop()
 
         def more() -> None:
@@ -208,7 +208,7 @@ class PollingReactorTests(SynchronousTestCase):
         reader = Reader(ours, note)
         self.reactor.addReader(reader)
         self.run_()
-        self.assertEqual(set(heard), {b"socket", "soon", "timer", "thread"})
+        self.assertEqual(set(received), {b"socket", "soon", "timer", "thread"})
 
     def test_movedTimer(self) -> None:
         """A timer that is brought forward in the middle of things is on time, too."""
@@ -347,13 +347,13 @@ class PollingReactorTests(SynchronousTestCase):
     def test_cameWhileArmed(self) -> None:
         """What comes while one that was quiet is armed is found, and it is looked at further on."""
         late = Looked()
-        heard: list[int] = []
+        received: list[int] = []
 
         def arm() -> None:
-            late.there = not heard
+            late.there = not received
 
         def came() -> None:
-            heard.append(late.looks)
+            received.append(late.looks)
             self.reactor.callLater(0, self.reactor.stop)
 
         late.arm, late.handler = arm, came  # type: ignore[method-assign]  # for the test
@@ -362,7 +362,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.looked.there = 1
         self.run_()
         self.looked.there = 0
-        self.assertEqual(len(heard), 1)
+        self.assertEqual(len(received), 1)
         looks = late.looks
         self.reactor._pollSources()
         self.assertEqual(late.looks, looks + 1)

@@ -424,15 +424,15 @@ class EndTests(FakeDevice):
 
     def test_gone(self) -> None:
         """A device that goes flushes everything and gives everything back; sleepers are woken."""
-        heard: list[AsyncEvent] = []
-        self.device.subscribe(heard.append)
+        received: list[AsyncEvent] = []
+        self.device.subscribe(received.append)
         self.send(1)
         self.send(2, signaled=False)
         self.receive(3)
         self.raw.complete(self.rawSends)
         self.receives.arm()
         self.device._notified(Notification(AsyncEventKind.DEVICE_FATAL, None))
-        self.assertEqual([event.kind for event in heard], [AsyncEventKind.DEVICE_FATAL])
+        self.assertEqual([event.kind for event in received], [AsyncEventKind.DEVICE_FATAL])
         self.assertEqual(self.kinds()[-1], "Context")
         self.assertEqual(self.channel.takeEvents(), [self.receives])
         self.assertEqual(
@@ -477,8 +477,8 @@ class EventTests(FakeDevice):
 
     def setUp(self) -> None:
         super().setUp()
-        self.heard: list[AsyncEvent] = []
-        self.device.subscribe(self.heard.append)
+        self.received: list[AsyncEvent] = []
+        self.device.subscribe(self.received.append)
 
     def test_unknown(self) -> None:
         """A kind that we have no word for is no event of ours; one that tells only its kind is."""
@@ -488,17 +488,19 @@ class EventTests(FakeDevice):
     def test_overrun(self) -> None:
         """The queue that overran is found by what it was given, and its queue pairs go to ERR."""
         self.device._notified(Notification(AsyncEventKind.CQ_ERROR, self.rawReceives.token))
-        self.assertEqual(self.heard, [AsyncEvent(AsyncEventKind.CQ_ERROR, completionQueue=self.receives)])
+        self.assertEqual(self.received, [AsyncEvent(AsyncEventKind.CQ_ERROR, completionQueue=self.receives)])
         self.assertIs(self.queuePair.state, QPState.ERR)
 
     def test_queuePair(self) -> None:
         """An error of a queue pair is told with it, and puts it into ERR."""
         self.device._notified(Notification(AsyncEventKind.QP_ACCESS_ERROR, self.raw.qp_num))
-        self.assertEqual(self.heard, [AsyncEvent(AsyncEventKind.QP_ACCESS_ERROR, queuePair=self.queuePair)])
+        self.assertEqual(
+            self.received, [AsyncEvent(AsyncEventKind.QP_ACCESS_ERROR, queuePair=self.queuePair)]
+        )
         self.assertIs(self.queuePair.state, QPState.ERR)
         self.queuePair.close()
         self.device._notified(Notification(AsyncEventKind.QP_FATAL, self.raw.qp_num))
-        self.assertEqual(len(self.heard), 1)
+        self.assertEqual(len(self.received), 1)
 
     def test_limits(self) -> None:
         """Of several shared queues those are told whose limit is no longer there."""
@@ -508,23 +510,25 @@ class EventTests(FakeDevice):
             queue.arm(2)
         other.raw.attributes = Record(srq_limit=0)
         self.device._notified(Notification(AsyncEventKind.SRQ_LIMIT_REACHED, None))
-        self.assertEqual(self.heard, [AsyncEvent(AsyncEventKind.SRQ_LIMIT_REACHED, sharedReceiveQueue=other)])
+        self.assertEqual(
+            self.received, [AsyncEvent(AsyncEventKind.SRQ_LIMIT_REACHED, sharedReceiveQueue=other)]
+        )
 
     def test_readerHoldsNobody(self) -> None:
         """A reader whose device is gone leaves the reactor by itself."""
         reactor = MemoryReactorClock()
 
         class Listener:
-            heard = 0
+            received = 0
 
             def ready(self) -> None:
-                self.heard += 1
+                self.received += 1
 
         listener: Listener | None = Listener()
         assert listener is not None
         reader = EventReader(reactor, 0, listener.ready)
         reader.doRead()
-        self.assertEqual((listener.heard, reactor.getReaders()), (1, [reader]))
+        self.assertEqual((listener.received, reactor.getReaders()), (1, [reader]))
         listener = None
         reader.doRead()
         self.assertEqual(reactor.getReaders(), [])

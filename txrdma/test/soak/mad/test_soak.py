@@ -62,7 +62,7 @@ class Soak:
         self.ways = (TO_2, TO_1)
         self.later: list[Deferred[object]] = []
         self.ends: Counter[str] = Counter()
-        self.heard = 0
+        self.received = 0
         answers = Answers(self.handle)
         self.asked = answers.asked
         for server in self.servers:
@@ -73,7 +73,7 @@ class Soak:
             server.listen(self.hear)
 
     def hear(self, notice: Notice, path: object) -> None:
-        self.heard += 1
+        self.received += 1
 
     def change(self, datagram: bytes) -> list[bytes]:
         """On the way it is doubled, cut off, or spoilt behind its header."""
@@ -188,7 +188,7 @@ class SoakTests(SynchronousTestCase):
         )
         for kind in ends:
             self.assertGreater(soak.ends[kind], CALLS // 1000, told)
-        self.assertGreater(soak.heard, 0)
+        self.assertGreater(soak.received, 0)
         self.assertLess(counts[-1] - counts[0], GROWTH, told)
         self.assertLess(sizes[-1] - sizes[0], GROWTH, told)
 

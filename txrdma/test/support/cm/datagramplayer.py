@@ -45,10 +45,10 @@ class Asking(DatagramProtocol):
     """Notes what comes."""
 
     def __init__(self) -> None:
-        self.heard: set[bytes] = set()
+        self.received: set[bytes] = set()
 
     def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
-        self.heard.add(data)
+        self.received.add(data)
 
 
 async def main(reactor: Any, role: str, here: str, there: str, count: str) -> None:
@@ -66,7 +66,7 @@ async def main(reactor: Any, role: str, here: str, there: str, count: str) -> No
     assert asking.transport.peer is not None
     print(asking.transport.peer.privateData.rstrip(b"\0").decode(), flush=True)
     words = {b"word %d" % number: b"WORD %d" % number for number in range(int(count))}
-    while missing := [word for word, answer in words.items() if answer not in asking.heard]:
+    while missing := [word for word, answer in words.items() if answer not in asking.received]:
         for word in missing[:16]:  # what is lost is sent again
             asking.transport.write(word)
         await deferLater(reactor, 0.02)
@@ -74,7 +74,7 @@ async def main(reactor: Any, role: str, here: str, there: str, count: str) -> No
         asking.transport.write(b"enough")
         await deferLater(reactor, 0.02)
     asking.transport.loseConnection()
-    print(len(asking.heard), flush=True)
+    print(len(asking.received), flush=True)
 
 
 if __name__ == "__main__":

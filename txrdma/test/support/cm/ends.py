@@ -104,7 +104,7 @@ class End:
         elif isinstance(event, ServiceRequested):
             managed.resolution.answer(SIDRREP(qpn=QPN(77), qkey=0x1234), now)
 
-    def heard(self, managed: Managed) -> list[str]:
+    def eventNames(self, managed: Managed) -> list[str]:
         """The names of a connection's events."""
         return [type(event).__name__ for who, event in self.happened if who is managed]
 

@@ -79,11 +79,11 @@ class World:
 
     ends: tuple[Connection, Connection]
     sent: frozenset[Message] = frozenset()
-    heard: tuple[tuple[type, ...], tuple[type, ...]] = ((), ())
+    notified: tuple[tuple[type, ...], tuple[type, ...]] = ((), ())
 
     def key(self) -> tuple[object, ...]:
         """Worlds of the same key have the same future."""
-        return known(self.ends[0]), known(self.ends[1]), self.sent, self.heard
+        return known(self.ends[0]), known(self.ends[1]), self.sent, self.notified
 
     def after(self, which: int, step: Callable[[Connection], object]) -> World:
         """The world after a step of one end."""
@@ -92,10 +92,12 @@ class World:
         step(ends[which])
         ends[which].settled(0.0)
         kinds = tuple(type(event) for event in ends[which].events())
-        heard = list(self.heard)
-        heard[which] += kinds
+        notified = list(self.notified)
+        notified[which] += kinds
         sent = {(1 - which, each.message, each.transactionID) for each in ends[which].outgoing()}
-        return replace(self, ends=(ends[0], ends[1]), sent=self.sent | sent, heard=(heard[0], heard[1]))
+        return replace(
+            self, ends=(ends[0], ends[1]), sent=self.sent | sent, notified=(notified[0], notified[1])
+        )
 
 
 def isFor(connection: Connection, message: Layout) -> bool:
@@ -151,18 +153,18 @@ def _steps(
 
 def broken(world: World) -> str | None:
     """The promise that does not hold in this world, if there is one."""
-    for end, heard in zip(world.ends, world.heard, strict=True):
-        if heard.count(ConnectionEstablished) > 1:
+    for end, notified in zip(world.ends, world.notified, strict=True):
+        if notified.count(ConnectionEstablished) > 1:
             return "a connection is established twice"
-        if sum(heard.count(kind) for kind in ENDED) > 1:
+        if sum(notified.count(kind) for kind in ENDED) > 1:
             return "a program hears of the end twice"
-        if TimewaitOver in heard and heard[-1] is not TimewaitOver:
+        if TimewaitOver in notified and notified[-1] is not TimewaitOver:
             return "something happens when all is over"
         if any(isinstance(message, (DREQ, LAP)) for _, message, _ in world.sent) and not any(
-            ConnectionEstablished in each for each in world.heard
+            ConnectionEstablished in each for each in world.notified
         ):
             return "a connection ends that never was"
-        if end.state == "DREQ_SENT" and ConnectionEstablished not in heard:
+        if end.state == "DREQ_SENT" and ConnectionEstablished not in notified:
             return "an end is asked for that nobody heard of"
     return _agreement(world)
 

@@ -38,7 +38,7 @@ class Player:
         self.established = 0
         self.ended: Deferred[None] = Deferred()
 
-    def heard(self, connection: CMConnection, event: Event) -> None:
+    def handle(self, connection: CMConnection, event: Event) -> None:
         """Do what the event asks for; the client disconnects."""
         if isinstance(event, ConnectionRequested):
             connection.accept(REP(localQPN=QPN(event.request.localQPN + 1)))
@@ -62,7 +62,7 @@ async def main(reactor: object, role: str, here: str, there: str, count: str) ->
     manager = ConnectionManager(MADServer(agent))
     player = Player(int(count))
     if role == "server":
-        manager.listen(SERVICE, player.heard)
+        manager.listen(SERVICE, player.handle)
         print("listening", flush=True)
     else:
         path = IBPath(sgid=GID.fromIP(here), dgid=GID.fromIP(there), hopLimit=64, packetLifeTime=14)
@@ -70,7 +70,7 @@ async def main(reactor: object, role: str, here: str, there: str, count: str) ->
             qpn = QPN(2 * number + 2)
             request = REQ(serviceID=SERVICE, localQPN=qpn, maxCMRetries=15, remoteCMResponseTimeout=16,
                           localCMResponseTimeout=16)  # fmt: skip
-            manager.connect(request, path, player.heard)
+            manager.connect(request, path, player.handle)
     await player.ended
     print(player.established, len(manager._core), flush=True)
     manager.close()

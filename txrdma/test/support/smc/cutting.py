@@ -48,7 +48,7 @@ class Pump(Protocol):
     def __init__(self, seed: str) -> None:
         self._random = Random(seed)
         self._isStopped = False
-        self.sent, self.heard = sha256(), sha256()
+        self.sent, self.received = sha256(), sha256()
         self.count = {"sent": 0, "heard": 0}
         self.ended: Deferred[str] = Deferred()
 
@@ -67,7 +67,7 @@ class Pump(Protocol):
         self._isStopped = True
 
     def dataReceived(self, data: bytes) -> None:
-        self.heard.update(data)
+        self.received.update(data)
         self.count["heard"] += len(data)
 
     def stop(self) -> None:
@@ -91,7 +91,7 @@ class Pump(Protocol):
         return {
             **self.count,
             "sentHash": self.sent.hexdigest(),
-            "heardHash": self.heard.hexdigest(),
+            "heardHash": self.received.hexdigest(),
             "mode": self.mode,
         }
 

@@ -56,7 +56,7 @@ class Ending(Listener):
     @property
     def isWhole(self) -> bool:
         """Whether all has come that the other end says."""
-        return self.heard in (SAID, SAID[::-1])
+        return self.received in (SAID, SAID[::-1])
 
     @property
     def isOver(self) -> bool:

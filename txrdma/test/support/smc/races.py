@@ -35,7 +35,7 @@ class Listener(Protocol):
 
     def __init__(self, made: Callable[[Listener], object] = lambda listener: None) -> None:
         self._made = made
-        self.heard = b""
+        self.received = b""
         self.mode = ""
         self.hasEnded = False
         self.reason: type[BaseException | None] | None = None
@@ -45,7 +45,7 @@ class Listener(Protocol):
         self._made(self)
 
     def dataReceived(self, data: bytes) -> None:
-        self.heard += data
+        self.received += data
 
     def readConnectionLost(self) -> None:
         self.hasEnded = True

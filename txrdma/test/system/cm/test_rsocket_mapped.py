@@ -263,7 +263,7 @@ class SharedMemoryTests(SocketCase):
         server.transport.pauseProducing()
         client.transport.write(b"unread")
         await client.transport.writeMapped(0, b"x")
-        self.assertEqual((server.heard, memory.buffer[0]), (b"", ord("x")))
+        self.assertEqual((server.received, memory.buffer[0]), (b"", ord("x")))
         server.transport.resumeProducing()
         await server.hearing(6)
 

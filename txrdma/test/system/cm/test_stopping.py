@@ -42,12 +42,12 @@ class ProcessTests(SynchronousTestCase):
         self.addCleanup(process.kill)
         return process
 
-    def check(self, how: str, said: str, heard: str) -> None:
+    def check(self, how: str, said: str, received: str) -> None:
         """Play with each kind of connection: what the client prints, and what the server."""
         for server, client, kind in self.pairs(how):
             self.assertEqual(client.communicate(timeout=60)[0], said, kind)
             assert server.stdout is not None
-            self.assertEqual(server.stdout.readline(), heard, kind)
+            self.assertEqual(server.stdout.readline(), received, kind)
 
     def pairs(self, how: str) -> list[tuple[subprocess.Popen[str], subprocess.Popen[str], str]]:
         """A server and a client for each kind of connection."""

@@ -29,7 +29,7 @@ class Talker(Protocol):
     def __init__(self, expected: int) -> None:
         self.made: Deferred[Talker] = Deferred()
         self.lost: Deferred[None] = Deferred()
-        self.heard: Deferred[None] = Deferred()
+        self.received: Deferred[None] = Deferred()
         self._missing = expected
 
     def connectionMade(self) -> None:
@@ -38,7 +38,7 @@ class Talker(Protocol):
     def dataReceived(self, data: bytes) -> None:
         self._missing -= len(data)
         if not self._missing:
-            self.heard.callback(None)
+            self.received.callback(None)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.lost.callback(None)
@@ -60,7 +60,7 @@ class TalkTests(TestCase):
         await server.made
         for each in (server, client):
             each.transport.write(b"x" * size)
-        await gatherResults([server.heard, client.heard])
+        await gatherResults([server.received, client.received])
         getattr((server if closer == "server" else client).transport, close)()
         await gatherResults([server.lost, client.lost])
 

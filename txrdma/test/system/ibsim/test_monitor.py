@@ -62,11 +62,11 @@ class MonitorTestCase(IbsimTestCase):
         self.addCleanup(agent.close)
         self.told: list[tuple[str, str, str]] = []
         thresholds = ErrorThresholds([Limit("symbolErrorCounter", 10, 600.0)])
-        self.poller = FabricPoller(reactor, agent, self.settings, thresholds=thresholds, notify=self.heard)
+        self.poller = FabricPoller(reactor, agent, self.settings, thresholds=thresholds, notify=self.received)
         self.poller.start()
         self.addCleanup(self.poller.stop)
 
-    def heard(self, event: FindingEvent) -> None:
+    def received(self, event: FindingEvent) -> None:
         what = "raised" if isinstance(event, Raised) else "cleared"
         found = event.entry.finding
         self.told.append((what, found.kind, found.where.partition(" (")[0]))

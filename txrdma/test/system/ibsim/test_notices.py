@@ -49,10 +49,10 @@ class SubscriptionTests(IbsimTestCase):
         )
         self.addCleanup(self.agent.close)
         self.asking = self.agentAt("a")
-        self.heard: list[int] = []
+        self.received: list[int] = []
         self.subscription = Subscription(
             *(reactor, self.agent, MADServer(self.agent), None),
-            lambda notice, request: self.heard.append(notice.trapNumber),
+            lambda notice, request: self.received.append(notice.trapNumber),
             retrySeconds=0.2,
         )
         self.addCleanup(self.subscription.stop)
@@ -75,9 +75,9 @@ class SubscriptionTests(IbsimTestCase):
         await waitUntil(self.reactor, lambda: self.subscription.isStanding)
         self.assertTrue(await self.isKnown())
         self.fabric.console('Unlink "b"[1]')
-        await waitUntil(self.reactor, lambda: 65 in self.heard)
+        await waitUntil(self.reactor, lambda: 65 in self.received)
         await deferLater(self.reactor, 2.0)
-        self.assertEqual(self.heard.count(65), 1)
+        self.assertEqual(self.received.count(65), 1)
         await self.subscription.stop()
         self.assertFalse(await self.isKnown())
 
@@ -91,6 +91,6 @@ class SubscriptionTests(IbsimTestCase):
         await deferLater(self.reactor, 1.0)
         await waitUntil(self.reactor, lambda: self.subscription.isStanding)
         self.assertTrue(await self.isKnown())
-        self.heard.clear()
+        self.received.clear()
         self.fabric.console('Unlink "b"[1]')
-        await waitUntil(self.reactor, lambda: 65 in self.heard)
+        await waitUntil(self.reactor, lambda: 65 in self.received)

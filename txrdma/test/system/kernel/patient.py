@@ -11,5 +11,5 @@ from txrdma.smc.signalling import localclient as announcing
 
 SECONDS = 60.0
 
-announcing.PATIENCE = SECONDS  # type: ignore[misc]  # Final: for everybody else
+announcing.ANSWER_SECONDS = SECONDS  # type: ignore[misc]  # Final: for everybody else
 _handshake.CLC_TIMEOUT = SECONDS

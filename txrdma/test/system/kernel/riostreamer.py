@@ -41,7 +41,7 @@ class MappedStreaming(Protocol):
         self.lost: Failure | None = None
         self._reactor, self._isClient = reactor, isClient
         self._size, self._count, self._iterations = size, count, iterations
-        self._left, self._turns, self._heard = SYNC, 0, 0
+        self._left, self._turns, self._received = SYNC, 0, 0
         self._said = 0
 
     def connectionMade(self) -> None:
@@ -70,7 +70,7 @@ class MappedStreaming(Protocol):
                 await self._say()
         if self._isClient:
             self.transport.loseConnection()
-        return self._heard
+        return self._received
 
     async def _hear(self) -> None:
         """Look for the turn of the peer, and verify it."""
@@ -79,11 +79,11 @@ class MappedStreaming(Protocol):
             if self.lost is not None:
                 self.lost.raiseException()
             await deferLater(self._reactor, 0)
-        heard = bytes(self.memory.buffer[:size])
-        if heard != text(size * self._heard, size):
+        received = bytes(self.memory.buffer[:size])
+        if received != text(size * self._received, size):
             raise AssertionError(f"turn {self._turns} is not what it should be")
         self._turns += 1
-        self._heard += 1
+        self._received += 1
 
     async def _say(self) -> None:
         """Write the transfers of a turn."""

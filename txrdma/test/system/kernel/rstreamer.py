@@ -44,7 +44,7 @@ class Streaming(Protocol):
         self.ended: Deferred[str] = Deferred()
         self._isClient = isClient
         self._lengths = [SYNC, *[size * count] * iterations]
-        self._sent = self._heard = self._round = self._left = 0
+        self._sent = self._received = self._round = self._left = 0
         self._isWrong = False
 
     def connectionMade(self) -> None:
@@ -56,8 +56,8 @@ class Streaming(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """Verify, and answer when all of a round is here."""
-        self._isWrong |= data != text(self._heard, len(data))
-        self._heard += len(data)
+        self._isWrong |= data != text(self._received, len(data))
+        self._received += len(data)
         self._left -= len(data)
         if self._left:
             return
@@ -81,7 +81,7 @@ class Streaming(Protocol):
         """Report what came of it."""
         assert reason.type is not None
         how = "wrong" if self._isWrong else "verified"
-        self.ended.callback(f"{how} {self._heard} sent {self._sent} {reason.type.__name__}")
+        self.ended.callback(f"{how} {self._received} sent {self._sent} {reason.type.__name__}")
 
 
 async def main(reactor: Any, role: str, endpoint: str, *shapes: str) -> None:

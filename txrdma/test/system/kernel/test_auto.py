@@ -156,8 +156,8 @@ class AutoTests(EndsTestCase):
         port = await self.serve_()
         self.patch(os, "environ", {**os.environ, "TXRDMA_PNET": self.table("rxe0/1")})
         for _ in range(2):
-            client, heard = await self.said(port)
+            client, received = await self.said(port)
             self.assertEqual(
                 (client.smc.mode, client.smc.route, client.smc.device), ("SMC-R", "verbs", "rxe0")
             )
-            self.assertEqual(heard, b"SMC-R verbs rxe1 hello")
+            self.assertEqual(received, b"SMC-R verbs rxe1 hello")

@@ -123,9 +123,9 @@ class Modules(InTheBox):
         one, other = (moduleOf(self.reactor, device) for device in self.devices)
         return one.counters + other.counters
 
-    def assertOnce(self, heard: list[tuple[int, bytes]], numbers: Iterable[int]) -> None:
+    def assertOnce(self, received: list[tuple[int, bytes]], numbers: Iterable[int]) -> None:
         """Assert that each message has come once, with the bytes that it was sent with."""
-        found = [(int.from_bytes(data[:4], "big"), digest(data)) for _tag, data in heard]
+        found = [(int.from_bytes(data[:4], "big"), digest(data)) for _tag, data in received]
         self.assertEqual(Counter(found), Counter((number, digest(message(number))) for number in numbers))
 
 
@@ -157,8 +157,8 @@ class KernelTests(Modules, SynchronousTestCase):
         begun = time.monotonic()
         self.result(client.transport.send(TAG, data), 4 * SECONDS)
         record("MiB/s", round(4 / (time.monotonic() - begun), 2))
-        [(_tag, heard)] = server.tagged
-        self.assertEqual(digest(heard), digest(data))
+        [(_tag, received)] = server.tagged
+        self.assertEqual(digest(received), digest(data))
 
     def test_memory(self) -> None:
         """What is put into memory of the peer is there, and what is read from it is the same."""
@@ -297,10 +297,10 @@ class BadWireTests(Modules, SynchronousTestCase):
         self.runUntil(lambda: len(server.tagged) > COUNT // 4)
         server.transport.abortConnection()
         self.runUntil(lambda: bool(client.lost and server.lost), SECONDS)
-        heard = {int.from_bytes(data[:4], "big") for _tag, data in server.tagged}
-        self.assertOnce(server.tagged, heard)
+        received = {int.from_bytes(data[:4], "big") for _tag, data in server.tagged}
+        self.assertOnce(server.tagged, received)
         self.assertEqual(arrived | failed, set(range(COUNT)))
-        self.assertLessEqual(arrived, heard)
+        self.assertLessEqual(arrived, received)
         self.assertGreater(len(failed), 0)
 
     def test_linkDown(self) -> None:
@@ -334,8 +334,8 @@ class BadWireTests(Modules, SynchronousTestCase):
         self.addCleanup(self.world.mend)
         data = Random(3).randbytes(500 * KiB)
         client.transport.write(data)
-        self.runUntil(lambda: len(client.heard) >= len(data), SECONDS)
-        self.assertEqual(digest(client.heard), digest(data))
+        self.runUntil(lambda: len(client.received) >= len(data), SECONDS)
+        self.assertEqual(digest(client.received), digest(data))
         client.transport.loseConnection()
         self.result(client.lost)
         self.assertIs(client.reason.type, ConnectionDone)

@@ -280,8 +280,8 @@ class RpingTests(KernelCase):
         endpoint = RDMAClientEndpoint(self.reactor, HERE, RPING_PORT, self.rxe, TERMS)
         self.result(endpoint.connect(MessageFactory(lambda: client)))
         self.assertEqual(self.result(client.ended), 5)
-        status, heard = self.ends(server)
-        self.assertEqual((status, heard.count("server ping data: rdma-ping-")), (0, 5), heard)
+        status, received = self.ends(server)
+        self.assertEqual((status, received.count("server ping data: rdma-ping-")), (0, 5), received)
 
 
 class UmadTests(KernelCase):

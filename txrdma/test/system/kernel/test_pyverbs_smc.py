@@ -58,7 +58,7 @@ class StreamTests(EndsTestCase):
         client.transport.write(data)
         await whole
         record("MB/s", round(len(data) / 1e6 / (time.monotonic() - began), 2))
-        self.assertEqual(sha256(server.heard).digest(), sha256(data).digest())
+        self.assertEqual(sha256(server.received).digest(), sha256(data).digest())
 
     async def test_close(self) -> None:
         """One end closes, the other hears of it; both are gone, and a new connection works."""

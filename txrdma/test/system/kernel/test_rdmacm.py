@@ -150,8 +150,8 @@ class CrowdTests(RpingTestCase):
         before = counted()
         self.result(self.connectWith(RPING_PORT, lambda: client, TERMS))
         self.assertEqual(self.result(client.ended), 4)
-        status, heard = self.ends(server)
-        self.assertEqual((status, heard.count("server ping data: rdma-ping-")), (0, 4), heard)
+        status, received = self.ends(server)
+        self.assertEqual((status, received.count("server ping data: rdma-ping-")), (0, 4), received)
         self.assertEqual(since(before), {"rx req": 1, "tx rep": 1, "rx rtu": 1, "rx dreq": 1, "tx drep": 1})
 
 

@@ -62,11 +62,11 @@ class RpingTests(InTheBox, SynchronousTestCase):
         before = counted()
         status, said = self.theirs("-c", "-a", THERE, "-I", HERE, "-V", "-v", "-S", "200", "-C", "3").end()
         self.assertEqual((status, said.count("ping data: rdma-ping-")), (0, 3), said)
-        status, heard = server.end()
-        self.assertEqual(status, 0, heard)
+        status, received = server.end()
+        self.assertEqual(status, 0, received)
         pings = [line for line in said.splitlines() if line.startswith("ping data")]
-        self.assertEqual([f"server {line}" for line in pings], re.findall("server ping data.*", heard))
-        self.assertIn(f"asked by {HERE}", heard)
+        self.assertEqual([f"server {line}" for line in pings], re.findall("server ping data.*", received))
+        self.assertIn(f"asked by {HERE}", received)
         self.assertEqual(since(before), {"tx req": 1, "rx rep": 1, "tx rtu": 1, "tx dreq": 1, "rx drep": 1})
 
     def test_wePing(self) -> None:
@@ -76,8 +76,8 @@ class RpingTests(InTheBox, SynchronousTestCase):
         words = ("-c", "-a", HERE, "-I", THERE, "-V", "-v", "-S", "20000", "-C", "5")
         status, said = self.ours(*words).end()
         self.assertEqual((status, said.count("ping data: rdma-ping-")), (0, 5), said[-SHOWN:])
-        status, heard = server.end()
-        self.assertEqual((status, heard.count("server ping data: rdma-ping-")), (0, 5), heard[-SHOWN:])
+        status, received = server.end()
+        self.assertEqual((status, received.count("server ping data: rdma-ping-")), (0, 5), received[-SHOWN:])
         self.assertEqual(since(before), {"rx req": 1, "tx rep": 1, "rx rtu": 1, "rx dreq": 1, "tx drep": 1})
 
     def test_noListener(self) -> None:

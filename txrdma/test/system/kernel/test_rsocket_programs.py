@@ -66,9 +66,9 @@ class Copying(Protocol):
             if len(self._held) < length:
                 break
             rest, self._held = self._held[_HEADER.size : length], self._held[length:]
-            self.heard(command, data_, rest)
+            self.received(command, data_, rest)
 
-    def heard(self, command: int, data: int, rest: bytes) -> None:
+    def received(self, command: int, data: int, rest: bytes) -> None:
         """Act on a message."""
         raise NotImplementedError
 
@@ -95,7 +95,7 @@ class CopyServer(Copying):
         if not self._left:
             self.say(_WRITE | _ANSWER)
 
-    def heard(self, command: int, data: int, rest: bytes) -> None:
+    def received(self, command: int, data: int, rest: bytes) -> None:
         if command == _OPEN:
             self.path = rest.rstrip(b"\0")
         if command == _WRITE:
@@ -120,7 +120,7 @@ class CopyClient(Copying):
         padded = self._path.ljust(len(self._path) + 8 & ~7, b"\0")
         self.say(_OPEN, 0o644, padded)
 
-    def heard(self, command: int, data: int, rest: bytes) -> None:
+    def received(self, command: int, data: int, rest: bytes) -> None:
         self.answers.append((command, data))
         assert self.transport is not None
         if command == _OPEN | _ANSWER:

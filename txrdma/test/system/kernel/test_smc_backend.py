@@ -113,7 +113,7 @@ class MappedTests(IPv6Pairs, TestCase):
         for end in (here, there):
             end.transport.write(data)
         for end in (here, there):
-            await self.until(lambda each=end: each.heard == len(data))
+            await self.until(lambda each=end: each.received == len(data))
             self.assertEqual(end.digest.digest(), sha256(data).digest())
 
 
@@ -132,7 +132,7 @@ class LoopbackTests(IPv6Pairs, TestCase):
         )
         here, there = await self.pair(server, client)
         here.transport.write(b"hello")
-        await self.until(lambda: there.heard == 5)
+        await self.until(lambda: there.received == 5)
         for end in (here, there):
             self.assertEqual(end.transport.smc.mode, "TCP")
             self.assertEqual(end.transport.getHost().host, "::1")

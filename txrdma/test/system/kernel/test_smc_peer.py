@@ -355,10 +355,10 @@ class KilledTests(KernelPeerTestCase):
         idler.send_signal(by)
         begun = time.monotonic()
         try:
-            heard = (await self.program.call("receive", number=theirs.number, length=1))[0]
+            received = (await self.program.call("receive", number=theirs.number, length=1))[0]
         except Refused as error:
-            heard = str(error)
-        record("heard", "an end of file" if heard == 0 else heard)
+            received = str(error)
+        record("heard", "an end of file" if received == 0 else received)
         record("seconds until that", round(time.monotonic() - begun, 1))
-        self.assertNotEqual(heard, 1)
+        self.assertNotEqual(received, 1)
         self.assertNotEqual(self.said(theirs).state, "ACTIVE")

@@ -104,7 +104,7 @@ async def overSMC(reactor: Any) -> dict[str, Any]:
     recorder = await connectProtocol(client, Recorder())
     recorder.transport.write(bytes(EXCHANGED))
     await recorder.hearing(EXCHANGED)
-    found = {"bytes": len(recorder.heard), "mode": recorder.smc.mode, "pinned": pinned()}
+    found = {"bytes": len(recorder.received), "mode": recorder.smc.mode, "pinned": pinned()}
     recorder.transport.loseConnection()
     await port.stopListening()
     return found

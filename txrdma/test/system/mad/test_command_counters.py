@@ -12,7 +12,7 @@ from twisted.python.usage import UsageError
 
 from txrdma.command import Options
 from txrdma.commands.common.values import portNumbers
-from txrdma.commands.perfquery import KINDS, THEIRS
+from txrdma.commands.perfquery import ALIASES, KINDS
 from txrdma.test.support.mad.commanding import SharedFabricTestCase
 
 
@@ -53,7 +53,7 @@ class PerfQueryTests(SharedFabricTestCase):
                 self.assertEqual(said.json["attribute"], kind.__name__)
             else:
                 self.assertIn("not supported", str(said.status), name)
-        for theirs, ours in THEIRS.items():
+        for theirs, ours in ALIASES.items():
             said = self.said("perfquery", "9", "1", "--kind", theirs)
             self.assertEqual(said.out, self.said("perfquery", "9", "1", "--kind", ours).out)
         told = self.said("perfquery", "9", "1", "-x", "--json").json

@@ -189,7 +189,7 @@ class ContainersTests(TestCase):
         self.assertEqual(await server.line(), "listening")
         return server
 
-    async def heard(self, **who: Any) -> str:
+    async def received(self, **who: Any) -> str:
         """A client's word on its connection to the server."""
         return await self.run_(self.wire.names[0], "client", "smc:10.99.0.2:8080", **who).line()
 
@@ -197,7 +197,7 @@ class ContainersTests(TestCase):
         """They share memory, whatever the server says first, and leave nothing in the directory."""
         server = await self.serving()
         for _ in range(2):
-            self.assertEqual(await self.heard(), "SMC-R shared-memory True")
+            self.assertEqual(await self.received(), "SMC-R shared-memory True")
         server.transport.signalProcess("TERM")
         await server.ended
         left = [each for each in os.listdir(self.place) if each.startswith("smc-")]
@@ -216,24 +216,26 @@ class ContainersTests(TestCase):
         await server.ended
         [left] = os.listdir(self.place)
         await self.serving()
-        self.assertEqual(await self.heard(), "SMC-R shared-memory True")
+        self.assertEqual(await self.received(), "SMC-R shared-memory True")
         self.assertNotIn(left, os.listdir(self.place))
 
     async def test_otherUser(self) -> None:
         """In a directory that everybody may use, users still share nothing with each other."""
         self.open(0o1777)
         server = await self.serving(user=ALICE, group=ALICE)
-        self.assertEqual(await self.heard(user=BOB, group=BOB), "TCP  True")
-        self.assertEqual(await self.heard(user=ALICE, group=ALICE), "SMC-R shared-memory True")
+        self.assertEqual(await self.received(user=BOB, group=BOB), "TCP  True")
+        self.assertEqual(await self.received(user=ALICE, group=ALICE), "SMC-R shared-memory True")
         self.assertTrue(server.isQuiet)
 
     async def test_group(self) -> None:
         """With the set-group-ID bit the directory's group shares memory, be it a second group of theirs."""
         self.open(0o2770, group=GUESTS)
         await self.serving(user=ALICE, group=ALICE, groups=(GUESTS,))
-        self.assertEqual(await self.heard(user=BOB, group=BOB, groups=(GUESTS,)), "SMC-R shared-memory True")
-        self.assertEqual(await self.heard(user=BOB + 1, group=GUESTS), "SMC-R shared-memory True")
-        self.assertEqual(await self.heard(user=BOB, group=BOB), "TCP  True")
+        self.assertEqual(
+            await self.received(user=BOB, group=BOB, groups=(GUESTS,)), "SMC-R shared-memory True"
+        )
+        self.assertEqual(await self.received(user=BOB + 1, group=GUESTS), "SMC-R shared-memory True")
+        self.assertEqual(await self.received(user=BOB, group=BOB), "TCP  True")
 
     async def test_twin(self) -> None:
         """
@@ -243,7 +245,7 @@ class ContainersTests(TestCase):
         await self.serving(other)
         plain = await self.serving(role="tcp")
         for _ in range(3):
-            self.assertEqual(await self.heard(), "TCP  True")
+            self.assertEqual(await self.received(), "TCP  True")
         self.assertTrue(plain.isQuiet)
 
     async def test_twins(self) -> None:

@@ -119,7 +119,7 @@ class LeavingTests(SynchronousTestCase):
 
     slowBecause = "Each kind of endpoint starts a server and a client, with many connections between them."
 
-    def heard(self, serving: str, connecting: str, busy: str = "briefly", count: int = COUNT) -> str:
+    def received(self, serving: str, connecting: str, busy: str = "briefly", count: int = COUNT) -> str:
         """What clients hear of the end; C{busy} until C{"ended"} is until the server's process is gone."""
         words = [sys.executable, "-c", SERVER, serving]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
@@ -144,8 +144,8 @@ class LeavingTests(SynchronousTestCase):
             (f"smc:0:interface=127.0.0.1{udp}", f"smc:127.0.0.1:{{}}{udp}", MANY),
             ("btl:0:interface=127.0.0.1", "btl:127.0.0.1:{}", COUNT),
         ):
-            heard = self.heard(serving, connecting, count=count)
-            self.assertEqual(heard, f"{{'ConnectionDone': {count}}}\n", connecting)
+            received = self.received(serving, connecting, count=count)
+            self.assertEqual(received, f"{{'ConnectionDone': {count}}}\n", connecting)
 
     def test_endsMeanwhile(self) -> None:
         """
@@ -154,8 +154,8 @@ class LeavingTests(SynchronousTestCase):
         The memory that both share has no room for the words of so many ends: some are never said.
         """
         for scheme in ("tcp", "smc"):
-            heard = self.heard(f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", "ended")
-            self.assertEqual(heard, f"{{'ConnectionDone': {COUNT}}}\n", scheme)
+            received = self.received(f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", "ended")
+            self.assertEqual(received, f"{{'ConnectionDone': {COUNT}}}\n", scheme)
 
     def test_kept(self) -> None:
         """A program that keeps the protocols of servers that were killed keeps no descriptor with them."""

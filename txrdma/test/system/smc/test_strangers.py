@@ -107,7 +107,7 @@ class StrangerTests(EndsTestCase):
         self.assertEqual((one.smc.mode, one.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         one.transport.write(b"mine")
         self.assertEqual(await one.hearing(4), b"mine")
-        self.assertEqual(factory.protocols[0].heard, b"mine")
+        self.assertEqual(factory.protocols[0].received, b"mine")
 
     async def test_claimed(self) -> None:
         """

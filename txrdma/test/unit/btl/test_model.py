@@ -110,7 +110,7 @@ class TwoModules(RuleBasedStateMachine):
             if event is None:
                 module.received(channel, source, packet, self.now)
             else:
-                self.heard(side, event)
+                self.eventReceived(side, event)
             module.batchEnded()
             self.turn(side)
 
@@ -138,12 +138,12 @@ class TwoModules(RuleBasedStateMachine):
         """Take what a module has to tell, and its packets."""
         module = self.modules[side]
         for event in module.events():
-            self.heard(side, event)
+            self.eventReceived(side, event)
         for packet in module.outgoing(self.now):
             self.wire.append((1 - side, packet.channel, packet.head + bytes(packet.payload)))
             module.completed(packet.channel, 1)
 
-    def heard(self, side: int, event: Event) -> None:
+    def eventReceived(self, side: int, event: Event) -> None:
         """Note what a module tells."""
         if isinstance(event, (MessageReceived, PackReceived)):
             messages = event.messages if isinstance(event, PackReceived) else [event[1:]]

@@ -29,7 +29,7 @@ class ModuleTestCase(SynchronousTestCase):
 
     def begin(self, network: BadNetwork, budget: Budget | None = None) -> None:
         self.world = World(Random(1), network)
-        self.heard: dict[str, list[Event]] = {"alice": [], "bob": []}
+        self.eventReceived: dict[str, list[Event]] = {"alice": [], "bob": []}
         self.alice = Host(self.world, Module(_MTU, (127, 1023)), self.keep("alice"))
         self.bob = Host(self.world, Module(_MTU, (127, 1023), budget), self.keep("bob"))
         self.toBob, self.toAlice = self.alice.meet(self.bob)
@@ -38,15 +38,15 @@ class ModuleTestCase(SynchronousTestCase):
         def keep(event: Event) -> None:
             if isinstance(event, MessageReceived):
                 event = event._replace(data=memoryview(bytes(event.data)))
-            self.heard[name].append(event)
+            self.eventReceived[name].append(event)
 
         return keep
 
     def of(self, name: str, kind: type[Event]) -> list[Event]:
-        return [each for each in self.heard[name] if isinstance(each, kind)]
+        return [each for each in self.eventReceived[name] if isinstance(each, kind)]
 
     def messages(self, name: str = "bob") -> list[bytes]:
-        return [bytes(each.data) for each in self.heard[name] if isinstance(each, MessageReceived)]
+        return [bytes(each.data) for each in self.eventReceived[name] if isinstance(each, MessageReceived)]
 
     def send(self, data: bytes, context: object = None, isUrgent: bool = False, tag: int = 7) -> None:
         self.alice.module.send(self.toBob, tag, data, context, isUrgent)
@@ -68,10 +68,12 @@ class MessageTests(ModuleTestCase):
             self.send(bytes(each & 0xFF for each in range(size)), size + 1, tag=size & 0xFFFF)
         self.run_(1.0)
         found = {
-            each.tag: bytes(each.data) for each in self.heard["bob"] if isinstance(each, MessageReceived)
+            each.tag: bytes(each.data)
+            for each in self.eventReceived["bob"]
+            if isinstance(each, MessageReceived)
         }
         self.assertEqual(found, {size & 0xFFFF: bytes(each & 0xFF for each in range(size)) for size in sizes})
-        told = {each.context for each in self.heard["alice"] if isinstance(each, SendCompleted)}
+        told = {each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)}
         self.assertEqual(told, {size + 1 for size in sizes})
         self.assertEqual(self.toBob.queuedBytes, 0)
 
@@ -103,7 +105,7 @@ class MessageTests(ModuleTestCase):
 
     def test_piggyback(self) -> None:
         """An answer that is sent in the turn of the question acknowledges it: there are no other packets."""
-        self.bob.heard = lambda event: self.bob.module.send(self.toAlice, 1, b"pong")
+        self.bob.eventReceived = lambda event: self.bob.module.send(self.toAlice, 1, b"pong")
         self.send(b"ping")
         self.run_(0.0003)
         self.assertEqual(self.messages("alice"), [b"pong"])
@@ -222,8 +224,8 @@ class PutTests(ModuleTestCase):
         self.alice.module.put(self.toBob, region, 100, b"\1" * 5000, "done")
         self.run_(1.0)
         self.assertEqual(memory, bytes(100) + b"\1" * 5000 + bytes(900))
-        self.assertEqual(self.heard["alice"], [SendCompleted(self.toBob, "done")])
-        self.assertEqual(self.heard["bob"], [])
+        self.assertEqual(self.eventReceived["alice"], [SendCompleted(self.toBob, "done")])
+        self.assertEqual(self.eventReceived["bob"], [])
 
     def test_outside(self) -> None:
         """Puts outside a region, or into one that is gone or belongs to others, fail, and change nothing."""
@@ -242,9 +244,9 @@ class PutTests(ModuleTestCase):
             self.alice.module.put(self.toBob, to, offset, b"\1" * 10, number)
         self.alice.module.put(self.toBob, region, 90, b"\2" * 10, "good")
         self.run_(1.0)
-        failed = {each.context for each in self.heard["alice"] if isinstance(each, SendFailed)}
+        failed = {each.context for each in self.eventReceived["alice"] if isinstance(each, SendFailed)}
         self.assertEqual(failed, {0, 1, 2, 3, 4})
-        self.assertIn(SendCompleted(self.toBob, "good"), self.heard["alice"])
+        self.assertIn(SendCompleted(self.toBob, "good"), self.eventReceived["alice"])
         self.assertEqual((memory, others), (bytes(90) + b"\2" * 10, bytes(100)))
         self.assertEqual((module.counters.badfragRecvs, self.alice.module.counters.refusedSends), (5, 5))
 
@@ -257,8 +259,10 @@ class EndTests(ModuleTestCase):
         self.send(bytes(50_000), "done")
         self.alice.module.close(self.toBob)
         self.run_(1.0)
-        self.assertEqual(self.heard["alice"], [SendCompleted(self.toBob, "done"), PeerClosed(self.toBob)])
-        self.assertEqual([type(each) for each in self.heard["bob"]], [MessageReceived, PeerClosed])
+        self.assertEqual(
+            self.eventReceived["alice"], [SendCompleted(self.toBob, "done"), PeerClosed(self.toBob)]
+        )
+        self.assertEqual([type(each) for each in self.eventReceived["bob"]], [MessageReceived, PeerClosed])
         self.run_(LINGER + 1.0)
         self.assertEqual((self.alice.module.peers, self.bob.module.peers), ([], []))
 
@@ -266,7 +270,7 @@ class EndTests(ModuleTestCase):
         """Messages for a peer that has closed fail: their sender is told."""
         self.bob.module.close(self.toAlice)
         self.run_(1.0)
-        self.assertEqual(self.heard["alice"], [PeerClosed(self.toBob)])
+        self.assertEqual(self.eventReceived["alice"], [PeerClosed(self.toBob)])
         self.assertRaises(InvalidRequest, self.send, b"x")
 
     def test_dies(self) -> None:
@@ -276,7 +280,7 @@ class EndTests(ModuleTestCase):
             self.send(bytes(3000), number)
         self.run_(GIVE_UP + 5)
         self.assertEqual({each.context for each in self.of("alice", SendFailed)}, {0, 1, 2})  # type: ignore[union-attr]  # all are SendFailed
-        self.assertEqual(self.heard["alice"][-1], PeerLost(self.toBob, "the peer does not answer"))
+        self.assertEqual(self.eventReceived["alice"][-1], PeerLost(self.toBob, "the peer does not answer"))
         self.assertEqual(self.alice.module.peers, [])
 
     def test_diesWhileClosing(self) -> None:
@@ -286,7 +290,7 @@ class EndTests(ModuleTestCase):
             self.send(bytes(900), number)
         self.alice.module.close(self.toBob)
         self.run_(GIVE_UP + 5)
-        *failed, last = self.heard["alice"]
+        *failed, last = self.eventReceived["alice"]
         why = "the peer does not answer"
         self.assertCountEqual(failed, [SendFailed(self.toBob, number, why) for number in range(100)])
         self.assertEqual(last, PeerLost(self.toBob, why))
@@ -298,15 +302,17 @@ class EndTests(ModuleTestCase):
         self.bob.isDead = True
         self.alice.module.close(self.toBob)
         self.run_(GIVE_UP + 5)
-        self.assertEqual(self.heard["alice"], [SendCompleted(self.toBob, "done"), PeerClosed(self.toBob)])
+        self.assertEqual(
+            self.eventReceived["alice"], [SendCompleted(self.toBob, "done"), PeerClosed(self.toBob)]
+        )
 
     def test_keepAlive(self) -> None:
         """A peer that dies in silence is missed, too; one that lives is asked now and then, and stays."""
         self.run_(10 * KEEP_ALIVE)
-        self.assertEqual((self.heard["alice"], self.heard["bob"]), ([], []))
+        self.assertEqual((self.eventReceived["alice"], self.eventReceived["bob"]), ([], []))
         self.bob.isDead = True
         self.run_(KEEP_ALIVE + GIVE_UP + 5)
-        self.assertEqual(self.heard["alice"], [PeerLost(self.toBob, "the peer does not answer")])
+        self.assertEqual(self.eventReceived["alice"], [PeerLost(self.toBob, "the peer does not answer")])
 
     def test_busy(self) -> None:
         """A receiver that does something else for two minutes gets everything then."""
@@ -315,7 +321,7 @@ class EndTests(ModuleTestCase):
             self.send(bytes(2000), "done")
         self.run_(125.0)
         self.assertEqual(len(self.messages()), 20)
-        self.assertEqual(self.heard["alice"], [SendCompleted(self.toBob, "done")] * 20)
+        self.assertEqual(self.eventReceived["alice"], [SendCompleted(self.toBob, "done")] * 20)
 
     def test_lose(self) -> None:
         """Who is given up by the program is forgotten, and told of once."""
@@ -324,7 +330,8 @@ class EndTests(ModuleTestCase):
         self.alice.module.lose(self.toBob, "again")
         self.run_(1.0)
         self.assertEqual(
-            self.heard["alice"], [SendFailed(self.toBob, "lost", "why not"), PeerLost(self.toBob, "why not")]
+            self.eventReceived["alice"],
+            [SendFailed(self.toBob, "lost", "why not"), PeerLost(self.toBob, "why not")],
         )
         self.assertEqual(self.alice.module.outgoing(1.0), [])
 
@@ -355,7 +362,7 @@ class LiarTests(ModuleTestCase):
         self.put(self.lie(), channel=COMMAND)
         self.assertEqual((self.counted("num_unk_recvs"), self.counted("num_total_recvs")), (3, 7))
         self.bob.turn()
-        self.assertEqual(self.heard["bob"], [])
+        self.assertEqual(self.eventReceived["bob"], [])
 
     def test_early(self) -> None:
         """A few packets that come before their sender is known are taken then, if its name was drawn."""
@@ -387,8 +394,8 @@ class LiarTests(ModuleTestCase):
         module.received(DATA, "there", Segment(FRAG, 5, 102, tag=3, payload=b"third").encode(), 0.0)
         self.assertEqual(module.events(), [])
         module.received(DATA, "there", Segment(FRAG, 5, 100, tag=3, payload=b"first").encode(), 0.0)
-        heard = [bytes(each.data) for each in module.events() if isinstance(each, MessageReceived)]
-        self.assertEqual(heard, [b"first", b"second", b"third", b"fourth", b"fifth"])
+        eventReceived = [bytes(each.data) for each in module.events() if isinstance(each, MessageReceived)]
+        self.assertEqual(eventReceived, [b"first", b"second", b"third", b"fourth", b"fifth"])
 
     def test_earlyNames(self) -> None:
         """Names that are drawn and never used are forgotten, the oldest first."""
@@ -432,7 +439,7 @@ class LiarTests(ModuleTestCase):
         self.put(self.lie(kind=ACK)._replace(acknowledged=(never - 1) & 0xFFFF, payload=b"\xff" * 513))
         self.put(self.lie(kind=REFUSED, sequence=never))
         self.bob.turn()
-        self.assertEqual((self.counted("num_bad_ack_recvs"), self.heard["bob"]), (3, []))
+        self.assertEqual((self.counted("num_bad_ack_recvs"), self.eventReceived["bob"]), (3, []))
 
     def test_chunks(self) -> None:
         """Chunks that fit nowhere, or contradict others, are counted and refused."""
@@ -463,7 +470,7 @@ class LiarTests(ModuleTestCase):
         self.alice.isDead = True
         self.world.run(OLDEST + 1.0)
         reason = "the peer has stopped in the middle of a message"
-        self.assertEqual(self.heard["bob"], [PeerLost(self.toAlice, reason)])
+        self.assertEqual(self.eventReceived["bob"], [PeerLost(self.toAlice, reason)])
         self.assertEqual(self.bob.module._budget.used, 0)
 
     def test_asleepInTheMiddle(self) -> None:

@@ -27,14 +27,14 @@ class OrderingTests(SynchronousTestCase):
         """Send numbered messages of both tags in turns; the answer is which came, by tag."""
         came: dict[int, list[int]] = {_IN_ORDER: [], _ANYHOW: []}
 
-        def heard(event: Event) -> None:
+        def eventReceived(event: Event) -> None:
             if isinstance(event, MessageReceived):
                 came[event.tag].append(int.from_bytes(bytes(event.data[:4]), "big"))
 
         random = Random(seed)
         world = World(random, network)
         alice = Host(world, Module(256, (63, 127)), lambda event: None)
-        bob = Host(world, Module(256, (63, 127)), heard)
+        bob = Host(world, Module(256, (63, 127)), eventReceived)
         toBob, toAlice = alice.meet(bob)
         toAlice.order.tags.add(_IN_ORDER)
         for number in range(count):

@@ -104,7 +104,7 @@ class SendTests(ModuleTestCase):
         said = self.sendAll(20)
         self.run_(0.01)
         self.assertEqual(self.messages(), said)
-        self.assertEqual(self.heard["alice"], [SendCompleted(self.toBob, each) for each in said])
+        self.assertEqual(self.eventReceived["alice"], [SendCompleted(self.toBob, each) for each in said])
         self.assertEqual((self.alice.module.counters.totalSends, self.toBob.queuedBytes), (1, 0))
         self.assertEqual((self.alice.module.counters.packSends, self.bob.module.counters.packRecvs), (1, 1))
 
@@ -152,8 +152,8 @@ class SendTests(ModuleTestCase):
             self.send(bytes((number,)) * size, number, tag=number)
         self.run_(1.0)
         self.assertEqual(sorted(self.messages()), sorted(bytes((n,)) * size for n, size in enumerate(sizes)))
-        told = {each.context for each in self.heard["alice"] if isinstance(each, SendCompleted)}
-        self.assertEqual((told, len(self.heard["alice"])), (set(range(len(sizes))), len(sizes)))
+        told = {each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)}
+        self.assertEqual((told, len(self.eventReceived["alice"])), (set(range(len(sizes))), len(sizes)))
 
     def test_urgent(self) -> None:
         """Urgent messages go in packets of their own, before the others."""
@@ -181,7 +181,7 @@ class SendTests(ModuleTestCase):
         self.bob.isDead = True
         said = self.sendAll(9)
         self.run_(GIVE_UP + 5)
-        *failed, last = self.heard["alice"]
+        *failed, last = self.eventReceived["alice"]
         why = "the peer does not answer"
         self.assertEqual(failed, [SendFailed(self.toBob, each, why) for each in said])
         self.assertEqual(last, PeerLost(self.toBob, why))
@@ -219,14 +219,14 @@ class SendTests(ModuleTestCase):
         self.run_(0.01)
         self.assertEqual(self.messages(), [b"behind"])
         failed = [SendFailed(self.toBob, each, "the peer has refused it") for each in said]
-        self.assertEqual(self.heard["alice"], [*failed, SendCompleted(self.toBob, b"behind")])
+        self.assertEqual(self.eventReceived["alice"], [*failed, SendCompleted(self.toBob, b"behind")])
 
     def test_unheard(self) -> None:
         """Who wants to hear of failure only is told of that, and of nothing else."""
         for _each in range(3):
             self.send(b"x", UNHEARD)
         self.run_(0.01)
-        self.assertEqual((self.messages(), self.heard["alice"]), ([b"x"] * 3, []))
+        self.assertEqual((self.messages(), self.eventReceived["alice"]), ([b"x"] * 3, []))
         self.send(b"y", UNHEARD)
         self.send(b"z")
         self.alice.module.lose(self.toBob, "why not")

@@ -134,17 +134,17 @@ class SegmentTests(ModuleTestCase):
 
     def told(self) -> list[Any]:
         """Contexts of messages that have arrived, as the sender was told."""
-        return [each.context for each in self.heard["alice"] if isinstance(each, SendCompleted)]
+        return [each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)]
 
     def test_whole(self) -> None:
         """A message that fits is delivered as a view of the receive buffer, after one short packet."""
         views: list[memoryview] = []
 
-        def heard(event: Event) -> None:
+        def eventReceived(event: Event) -> None:
             assert isinstance(event, MessageReceived)
             views.append(event.data)
 
-        self.bob.heard = heard
+        self.bob.eventReceived = eventReceived
         self.send(b"long" * 1000, "told")
         (packet,) = self.alice.module.outgoing(0.0)
         self.assertEqual(len(packet.head) + len(packet.payload), CHUNK_LENGTH + 8)
@@ -338,7 +338,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
         seen: list[int] = []
 
-        def heard(data: memoryview) -> None:
+        def eventReceived(data: memoryview) -> None:
             seen.append(counters.ackSends)
             for _each in range(20):
                 server.transport.post(TAG, bytes(900))  # what is posted may go at once
@@ -346,7 +346,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         counters = self.counters(1)
         self.pause(1.0)
         before = counters.ackSends
-        server.transport.receive(ORDERED, heard)
+        server.transport.receive(ORDERED, eventReceived)
         buffer = self.receiveBuffer(client)
         assert buffer is not None
         for number in range(16):
@@ -374,7 +374,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
     def test_older(self) -> None:
         """A peer whose version knows no receive buffers has long messages by packets, after a moment."""
         client, server = self.connected()
-        with mock.patch.object(RemoteReceiveBuffers, "heard"):
+        with mock.patch.object(RemoteReceiveBuffers, "frameReceived"):
             begun = self.world.clock.seconds()
             self.outcome(client.transport.send(TAG, bytes(300_000)))
         self.assertTrue(HOLD_SECONDS < self.world.clock.seconds() - begun < 2 * HOLD_SECONDS)

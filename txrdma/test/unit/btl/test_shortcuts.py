@@ -178,7 +178,7 @@ class ReceiveTests(SynchronousTestCase):
             if event is None:
                 quick.received(COMMAND, _THERE, packet, now)
             usual.received(COMMAND, _THERE, packet, now)
-            for module, peer, heard, first in (
+            for module, peer, eventReceived, first in (
                 (quick, quickPeer, told[0], event),
                 (usual, usualPeer, told[1], None),
             ):
@@ -186,11 +186,13 @@ class ReceiveTests(SynchronousTestCase):
                 events: list[Event] = module.events() if first is None else [first]
                 if isAnswered:
                     module.send(peer, 4, b"answer", "answered")
-                heard.extend((type(each), *map(_plain, each[1:])) for each in events)
-                heard.extend((each.channel, each.head, bytes(each.payload)) for each in module.outgoing(now))
-                heard.extend((type(each), *map(_plain, each[1:])) for each in module.events())
-                heard.extend((type(each), *map(_plain, each[1:])) for each in module.events())
-                heard.append(module.deadline())
+                eventReceived.extend((type(each), *map(_plain, each[1:])) for each in events)
+                eventReceived.extend(
+                    (each.channel, each.head, bytes(each.payload)) for each in module.outgoing(now)
+                )
+                eventReceived.extend((type(each), *map(_plain, each[1:])) for each in module.events())
+                eventReceived.extend((type(each), *map(_plain, each[1:])) for each in module.events())
+                eventReceived.append(module.deadline())
             self.assertEqual(*told)
             self.assertEqual(quick.counters.named(), usual.counters.named())
             self.assertEqual(quickPeer.received.following, usualPeer.received.following)

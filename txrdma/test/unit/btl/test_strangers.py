@@ -156,8 +156,8 @@ class SilentTests(HostsCase):
         """An introduction that has come while the reactor was busy is read before its client is too late."""
         clock = Clock()
         accepting = connections._Accepting(clock, self.hosts[1].device, Recorders(TagRecorder))
-        heard: list[object] = []
-        self.patch(accepting, "introduced", heard.append)  # no exchange is wanted
+        reports: list[object] = []
+        self.patch(accepting, "introduced", reports.append)  # no exchange is wanted
         waiting = accepting.buildProtocol(IPv4Address("TCP", "192.0.2.66", 40_000))
         assert waiting is not None
         transport = StringTransport()
@@ -165,7 +165,7 @@ class SilentTests(HostsCase):
         clock.advance(connections.INTRODUCTION_SECONDS)
         waiting.dataReceived(bytes(INTRODUCTION_LENGTH))
         clock.advance(1)
-        self.assertEqual((heard, transport.disconnected), ([waiting], False))
+        self.assertEqual((reports, transport.disconnected), ([waiting], False))
 
     def test_oneAddress(self) -> None:
         """Clients of one address leave places of exchanges to others, and beyond a number are closed."""
@@ -261,7 +261,7 @@ class AddressTests(HostsCase):
         opening = Opening(self.hosts[1], self.hosts[1].device, Recorders(Pushing), False)
         opening.answer.addErrback(lambda failure: None)
         MemoryTCP(ends[1], opening.lifeline).begin()
-        attacker = MemoryTCP(ends[0], heard := AccumulatingProtocol())
+        attacker = MemoryTCP(ends[0], reports := AccumulatingProtocol())
         attacker.begin()
         introduction = Introduction(
             magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=77, sequence=0,
@@ -269,8 +269,8 @@ class AddressTests(HostsCase):
         )  # fmt: skip
         self.said = introduction.encode()
         attacker.write(self.said)
-        self.wait(lambda: len(heard.data) >= len(self.said))
-        return attacker, Introduction.decode(heard.data), opening
+        self.wait(lambda: len(reports.data) >= len(self.said))
+        return attacker, Introduction.decode(reports.data), opening
 
     def acknowledge(self, attacker: MemoryTCP, its: Introduction, count: int) -> None:
         """Acknowledge so many segments in farewells."""

@@ -30,7 +30,7 @@ class Noting(DatagramProtocol):
 
     def __init__(self, answer: bytes = b"") -> None:
         self.answer = answer
-        self.heard: list[tuple[bytes, DatagramPeer]] = []
+        self.received: list[tuple[bytes, DatagramPeer]] = []
         self.calls: list[str] = []
 
     def startProtocol(self) -> None:
@@ -40,7 +40,7 @@ class Noting(DatagramProtocol):
         self.calls.append("stop")
 
     def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
-        self.heard.append((data, peer))
+        self.received.append((data, peer))
 
 
 class DatagramTests(MessagingCase):
@@ -70,13 +70,13 @@ class DatagramTests(MessagingCase):
         for number, client in enumerate(clients):
             client.transport.write(b"from %d" % number)
             client.transport.write(b"")
-        self.wait(lambda: len(self.service.heard) == 4)
-        for data, sender in self.service.heard:
+        self.wait(lambda: len(self.service.received) == 4)
+        for data, sender in self.service.received:
             self.service.transport.write(data[::-1], sender)
         for number, client in enumerate(clients):
-            self.wait(lambda c=client: len(c.heard) == 2)  # type: ignore[misc]  # a lambda
-            self.assertEqual([data for data, _ in client.heard], [b"%d morf" % number, b""])
-            self.assertEqual({sender for _, sender in client.heard}, {peer})
+            self.wait(lambda c=client: len(c.received) == 2)  # type: ignore[misc]  # a lambda
+            self.assertEqual([data for data, _ in client.received], [b"%d morf" % number, b""])
+            self.assertEqual({sender for _, sender in client.received}, {peer})
             client.transport.loseConnection()
             client.transport.loseConnection()
             self.assertEqual(client.calls, ["start", "stop"])
@@ -92,8 +92,8 @@ class DatagramTests(MessagingCase):
         longest = client.transport.longest
         self.assertGreaterEqual(longest, 1024)
         client.transport.write(bytes(longest))
-        self.wait(lambda: self.service.heard)
-        self.assertEqual(self.service.heard[0][0], bytes(longest))
+        self.wait(lambda: self.service.received)
+        self.assertEqual(self.service.received[0][0], bytes(longest))
         self.assertRaises(InvalidRequest, client.transport.write, bytes(longest + 1))
         self.assertRaises(InvalidRequest, self.service.transport.write, b"to nobody")
         client.transport.loseConnection()
@@ -101,12 +101,12 @@ class DatagramTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_questionNamesBothAddresses(self) -> None:
-        heard: list[bytes] = []
+        received: list[bytes] = []
         adapter = adapterOf(self.clock, self.devices[1])
         release = adapter.hold()
 
         def answered(request: SIDRREQ) -> SIDRREP:
-            heard.append(request.privateData)
+            received.append(request.privateData)
             return SIDRREP(status=SIDRStatus.REJECTED)
 
         adapter.own.serve(0x01111D2F, answered)
@@ -114,9 +114,9 @@ class DatagramTests(MessagingCase):
         self.wait(lambda: asked.called)
         self.assertEqual(self.failureResultOf(asked, Refused).value.status, SIDRStatus.REJECTED)
         release()
-        said = IPAddresses.fromPrivateData(heard[0])
+        said = IPAddresses.fromPrivateData(received[0])
         self.assertEqual((said.source, said.destination), ("10.0.1.1", "10.0.1.2"))
-        self.assertEqual(heard[0][36:].rstrip(b"\0"), b"hi")
+        self.assertEqual(received[0][36:].rstrip(b"\0"), b"hi")
 
     def test_unknownServiceIsRefused(self) -> None:
         port = self.listening()
@@ -161,11 +161,11 @@ class DatagramTests(MessagingCase):
             client.transport.write(b"%d" % number)
         self.wait(lambda: len(client.transport._free) == SENDS)
         self.pause(0.1)
-        arrived = len(self.service.heard)
+        arrived = len(self.service.received)
         self.assertGreater(arrived, 0)
         self.assertLessEqual(arrived + client.transport.dropped, 10 * RECEIVES)
         client.transport.write(b"last")
-        self.wait(lambda: self.service.heard[-1][0] == b"last")
+        self.wait(lambda: self.service.received[-1][0] == b"last")
         client.transport.loseConnection()
         port.stopListening()
         self.assertNothingLeft()

@@ -41,7 +41,7 @@ class FabricTests(FabricTestCase):
         self.host = ConnectionManager(MADServer(there))
         for manager in (self.client, self.host):
             self.addCleanup(manager.close)
-        self.heard: list[type[Event]] = []
+        self.received: list[type[Event]] = []
         self.served: list[CMConnection] = []
         self.numbers = count(21)
         self.end = self.host.listen(SERVICE, self.serve)
@@ -69,7 +69,7 @@ class FabricTests(FabricTestCase):
 
     def hear(self, connection: CMConnection, event: Event) -> None:
         """Note what the client hears; be ready when it is asked."""
-        self.heard.append(type(event))
+        self.received.append(type(event))
         if isinstance(event, ConnectionReplied):
             connection.ready()
 
@@ -93,7 +93,7 @@ class FabricTests(FabricTestCase):
         connection.disconnect()
         self.pump(60)
         kinds = [ConnectionReplied, ConnectionEstablished, Disconnected, TimewaitOver]
-        self.assertEqual(self.heard, kinds)
+        self.assertEqual(self.received, kinds)
         self.assertEqual([len(each._core) for each in (self.client, self.host)], [0, 0])
 
     def test_lossyLinks(self) -> None:
@@ -103,17 +103,17 @@ class FabricTests(FabricTestCase):
         for each in connections:
             each.disconnect()
         self.pump(120)
-        self.assertEqual(self.heard.count(Disconnected), len(connections))
+        self.assertEqual(self.received.count(Disconnected), len(connections))
         self.assertGreater(self.client.counters["retried REQ"] + self.host.counters["retried REP"], 0)
         self.assertEqual([len(each._core) for each in (self.client, self.host)], [0, 0])
 
     def test_unknownServiceAndSilentPort(self) -> None:
         self.connect(7)
-        self.assertEqual(self.heard, [ConnectionRejected])
+        self.assertEqual(self.received, [ConnectionRejected])
         self.fabric.cut("c")
         self.connect()
         self.pump(60)
-        self.assertEqual(self.heard[1:], [ConnectionTimedOut])
+        self.assertEqual(self.received[1:], [ConnectionTimedOut])
 
     def test_datagramServiceIsResolved(self) -> None:
         self.host.serve(SERVICE + 1, lambda question: SIDRREP(qpn=QPN(7), qkey=3))
@@ -135,5 +135,5 @@ class FabricTests(FabricTestCase):
         self.fabric.cut("b", 1)
         connection.disconnect()
         self.pump(60)
-        self.assertEqual(self.heard[-2:], [Disconnected, TimewaitOver])
+        self.assertEqual(self.received[-2:], [Disconnected, TimewaitOver])
         self.assertEqual(self.client.counters["retried DREQ"], 0)

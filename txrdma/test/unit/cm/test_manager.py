@@ -69,7 +69,7 @@ class Case(SynchronousTestCase):
 
         self.world.drops = drops
 
-    def heard(self, end: End) -> list[str]:
+    def eventNames(self, end: End) -> list[str]:
         """All events of a host, but for timewait's."""
         names = [type(event).__name__ for _, event in end.happened]
         return [name for name in names if name != "TimewaitOver"]
@@ -96,8 +96,8 @@ class OpeningTests(Case):
         mine = self.client.connect(self.server).connection
         self.world.run(until=1.0)
         self.assertEqual(self.world.log, ["REQ", "REP", "RTU"])
-        self.assertEqual(self.heard(self.client), OPENED)
-        self.assertEqual(self.heard(self.server), ACCEPTED)
+        self.assertEqual(self.eventNames(self.client), OPENED)
+        self.assertEqual(self.eventNames(self.server), ACCEPTED)
         theirs = self.server.happened[0][0].connection
         self.assertEqual((mine.state, theirs.state), ("ESTABLISHED", "ESTABLISHED"))
         self.assertEqual((mine.localCommID, mine.localQPN), (theirs.remoteCommID, theirs.remoteQPN))
@@ -112,7 +112,9 @@ class OpeningTests(Case):
             self.lose(*kinds)
             self.client.connect(self.server)
             self.world.run(until=20.0)
-            self.assertEqual((self.heard(self.client), self.heard(self.server)), (OPENED, ACCEPTED), kinds)
+            self.assertEqual(
+                (self.eventNames(self.client), self.eventNames(self.server)), (OPENED, ACCEPTED), kinds
+            )
         counters = self.server.manager.counters
         self.assertGreaterEqual(counters["retried REP"], 1)
         self.assertEqual(counters["sent REP"], counters["retried REP"] + 1)
@@ -139,7 +141,7 @@ class OpeningTests(Case):
         self.world.drops = lambda message: isinstance(message, (REP, RTU, REJ))
         self.client.connect(self.server)
         self.world.run()
-        self.assertEqual(self.heard(self.server), ["ConnectionRequested", "ConnectionTimedOut"])
+        self.assertEqual(self.eventNames(self.server), ["ConnectionRequested", "ConnectionTimedOut"])
         self.assertEmpty()
 
     def test_rejectionCarriesReasonAndData(self) -> None:
@@ -182,7 +184,7 @@ class OpeningTests(Case):
         self.assertEqual(self.world.log, ["REQ", "REP", "REP", "MRA"])
         self.client.do(mine, lambda: mine.connection.opening.ready(b"", self.world.now))
         self.world.run(until=31.0)
-        self.assertEqual(self.heard(self.server), ACCEPTED)
+        self.assertEqual(self.eventNames(self.server), ACCEPTED)
 
     def test_cancelledREQIsFoundByGUIDAndCommID(self) -> None:
         self.server.listen()
@@ -191,7 +193,7 @@ class OpeningTests(Case):
         self.world.run(until=0.05)
         self.client.disconnect(mine)
         self.world.run(until=1.0)
-        self.assertEqual(self.heard(self.server), ["ConnectionRequested", "ConnectionRejected"])
+        self.assertEqual(self.eventNames(self.server), ["ConnectionRequested", "ConnectionRejected"])
         self.assertEmpty()
 
     def test_dataReplacesRTU(self) -> None:
@@ -202,7 +204,7 @@ class OpeningTests(Case):
         (managed, _) = self.server.happened[0]
         self.assertEqual(managed.connection.state, "REP_SENT")
         self.server.do(managed, lambda: managed.connection.communicating(self.world.now))
-        self.assertEqual((self.heard(self.server), managed.connection.state), (ACCEPTED, "ESTABLISHED"))
+        self.assertEqual((self.eventNames(self.server), managed.connection.state), (ACCEPTED, "ESTABLISHED"))
 
     def test_REQsBeyondBacklogAreDropped(self) -> None:
         self.server.listen(backlog=2)
@@ -210,7 +212,7 @@ class OpeningTests(Case):
         for _ in range(4):
             self.client.connect(self.server)
         self.world.run(until=0.05)
-        self.assertEqual(self.heard(self.server), ["ConnectionRequested"] * 2)
+        self.assertEqual(self.eventNames(self.server), ["ConnectionRequested"] * 2)
         self.assertEqual(self.server.manager.counters["dropped REQ"], 2)
         self.server.answers = True
         for managed, event in list(self.server.happened):
@@ -218,7 +220,7 @@ class OpeningTests(Case):
             self.server.manager.turned(managed, self.world.now)
         self.server.turn()
         self.world.run(until=20.0)
-        self.assertEqual(self.heard(self.client).count("ConnectionEstablished"), 4)
+        self.assertEqual(self.eventNames(self.client).count("ConnectionEstablished"), 4)
 
     def test_listenersShareServiceByPattern(self) -> None:
         anything = self.server.listen()
@@ -233,7 +235,7 @@ class OpeningTests(Case):
         self.server.manager.unlisten(anything)
         self.client.connect(self.server)
         self.world.run(until=2.0)
-        self.assertEqual(self.heard(self.client)[-1], "ConnectionRejected")
+        self.assertEqual(self.eventNames(self.client)[-1], "ConnectionRejected")
 
 
 class PeerToPeerTests(Case):
@@ -249,8 +251,10 @@ class PeerToPeerTests(Case):
                 self.world.run(until=0.5 if isLate else 0.005)
                 second.connect(first, isPeerToPeer=True)
                 self.world.run(until=20.0)
-                self.assertEqual(self.heard(self.server), OPENED, (isLate, lost))  # its CA GUID is higher
-                self.assertEqual(self.heard(self.client), ACCEPTED, (isLate, lost))
+                self.assertEqual(
+                    self.eventNames(self.server), OPENED, (isLate, lost)
+                )  # its CA GUID is higher
+                self.assertEqual(self.eventNames(self.client), ACCEPTED, (isLate, lost))
                 mine, theirs = (end.happened[0][0].connection for end in (self.client, self.server))
                 self.assertEqual(mine.remoteCommID, theirs.localCommID)
                 self.assertEqual(theirs.remoteCommID, mine.localCommID)
@@ -258,7 +262,7 @@ class PeerToPeerTests(Case):
     def test_unansweredPeerTimesOut(self) -> None:
         self.client.connect(self.server, isPeerToPeer=True)
         self.world.run()
-        self.assertEqual(self.heard(self.client), ["ConnectionTimedOut"])
+        self.assertEqual(self.eventNames(self.client), ["ConnectionTimedOut"])
         self.assertEmpty()
 
 
@@ -300,8 +304,8 @@ class ClosingTests(Case):
             self.lose(kind)
             self.client.disconnect(self.mine)
             self.world.run()
-            self.assertEqual(self.heard(self.client), ["Disconnected"])
-            self.assertEqual(self.heard(self.server), ["Disconnected"])
+            self.assertEqual(self.eventNames(self.client), ["Disconnected"])
+            self.assertEqual(self.eventNames(self.server), ["Disconnected"])
             self.assertEmpty()
 
     def test_crossedDREQs(self) -> None:
@@ -310,7 +314,7 @@ class ClosingTests(Case):
         self.world.run()
         self.assertEqual(sorted(self.world.log), ["DREP", "DREP", "DREQ", "DREQ"])
         for end in (self.client, self.server):
-            self.assertEqual(self.heard(end), ["Disconnected"])
+            self.assertEqual(self.eventNames(end), ["Disconnected"])
         self.assertEmpty()
 
     def test_silentPeerDoesNotPreventEnd(self) -> None:
@@ -332,7 +336,7 @@ class ClosingTests(Case):
         self.world.run(until=0.05)
         self.client.disconnect(mine)
         self.world.run()
-        self.assertEqual(self.heard(self.server), [*ACCEPTED, "Disconnected"])
+        self.assertEqual(self.eventNames(self.server), [*ACCEPTED, "Disconnected"])
         self.assertEmpty()
 
     def test_lateMessagesInTimewait(self) -> None:
@@ -361,12 +365,12 @@ class ClosingTests(Case):
         (event, *_) = [event for who, event in self.client.happened if who is again]
         assert isinstance(event, ConnectionRejected)
         self.assertEqual(event.rejection.reason, RejectReason.STALE_CONNECTION)
-        self.assertEqual(self.heard(self.server), ["Disconnected"])
+        self.assertEqual(self.eventNames(self.server), ["Disconnected"])
         self.assertEqual(self.client.manager.counters["stray DREQ"], 1)
         self.world.run()
         self.client.connect(self.server, localQPN=qpn)
         self.world.run(until=self.world.now + 1.0)
-        self.assertEqual(self.heard(self.client)[-1], "ConnectionEstablished")
+        self.assertEqual(self.eventNames(self.client)[-1], "ConnectionEstablished")
 
 
 class StrangerTests(Case):
@@ -411,7 +415,7 @@ class StrangerTests(Case):
         self.answers(REJ(localCommID=peer, remoteCommID=known ^ 1, reason=RejectReason.TIMEOUT))
         self.assertEqual(self.answers(DREQ(localCommID=peer, remoteCommID=known, remoteQPN=QPN(1))), [])
         self.assertEqual(theirs.state, "ESTABLISHED")
-        self.assertEqual(self.heard(self.server), ACCEPTED)
+        self.assertEqual(self.eventNames(self.server), ACCEPTED)
 
     def test_replays(self) -> None:
         """Old messages with valid ids change nothing while the connection lives."""
@@ -423,7 +427,7 @@ class StrangerTests(Case):
         (ready,) = self.client.manager.outgoing()
         self.assertIsInstance(ready.message, RTU)
         self.assertEqual(self.client.manager.counters["duplicate REP"], 1)
-        self.assertEqual((self.heard(self.client), self.heard(self.server)), (OPENED, ACCEPTED))
+        self.assertEqual((self.eventNames(self.client), self.eventNames(self.server)), (OPENED, ACCEPTED))
 
     def test_REJEndsConnectionUnknownToPeer(self) -> None:
         rejection = REJ(
@@ -435,7 +439,7 @@ class StrangerTests(Case):
         other = pathFor(IBPath(sgid=GID.fromIP("10.1.0.1"), dgid=GID.fromIP("10.1.0.2"), hopLimit=64))
         self.client.do(self.mine, lambda: self.mine.connection.loadAlternatePath(other, self.world.now))
         self.world.run(until=2.0)
-        self.assertIn("AlternatePathLoaded", self.heard(self.client))
+        self.assertIn("AlternatePathLoaded", self.eventNames(self.client))
         self.answers(rejection)
         self.assertEqual(self.theirs.state, "ESTABLISHED")
         assert self.theirs.alternate is not None
@@ -506,7 +510,7 @@ class AlternateTests(Case):
         way = IBPath(sgid=GID.fromIP("10.1.0.1"), dgid=GID.fromIP("10.1.0.2"), hopLimit=64)
         self.client.do(mine, lambda: mine.connection.loadAlternatePath(pathFor(way), self.world.now))
         self.world.run(until=0.2)
-        self.assertEqual(self.heard(self.server), [*ACCEPTED, "AlternatePathRequested", "QPArmed"])
+        self.assertEqual(self.eventNames(self.server), [*ACCEPTED, "AlternatePathRequested", "QPArmed"])
 
     def test_disconnectReportsPendingLAP(self) -> None:
         self.server.listen()
@@ -517,7 +521,7 @@ class AlternateTests(Case):
         self.client.do(mine, lambda: mine.connection.loadAlternatePath(pathFor(way), self.world.now))
         self.client.disconnect(mine)
         self.world.run()
-        self.assertEqual(self.heard(self.client), [*OPENED, "AlternatePathAbandoned", "Disconnected"])
+        self.assertEqual(self.eventNames(self.client), [*OPENED, "AlternatePathAbandoned", "Disconnected"])
         self.assertEmpty()
 
 
@@ -541,7 +545,7 @@ class ServiceTests(Case):
             ((_, event),) = self.client.happened
             assert isinstance(event, ServiceResolved)
             self.assertEqual((event.response.qpn, event.response.qkey), (77, 0x1234))
-            self.assertEqual(self.heard(self.server), ["ServiceRequested"])
+            self.assertEqual(self.eventNames(self.server), ["ServiceRequested"])
             self.assertEmpty()
 
     def test_unknownServiceIsRefused(self) -> None:
@@ -588,7 +592,7 @@ class SeedTests(Case):
                 end.disconnect(one)
         self.assertEmpty()
         for end in (self.client, self.server):
-            kinds = self.heard(end)
+            kinds = self.eventNames(end)
             for kind in ("ConnectionEstablished", "Disconnected"):
                 self.assertEqual(kinds.count(kind), 5, seed)
 
@@ -598,7 +602,7 @@ class SeedTests(Case):
             self.client.connect(self.server)
         self.world.run(until=5.0)
         self.assertEqual((len(self.client.manager), len(self.server.manager)), (self.connections,) * 2)
-        self.assertEqual(self.heard(self.client).count("ConnectionEstablished"), self.connections)
+        self.assertEqual(self.eventNames(self.client).count("ConnectionEstablished"), self.connections)
         left = [slot for slot in self.client.manager._wheel._slots.values() if slot]
         self.assertEqual(left, [])
 

@@ -49,7 +49,7 @@ class PortCase(VerbsPortCase):
         self.client, self.host = self.managers
         for manager in self.managers:
             self.addCleanup(manager.close)
-        self.heard: list[list[Event]] = [[], []]
+        self.received: list[list[Event]] = [[], []]
         self.made: list[CMConnection] = []
         self.numbers = count(21)
         source, destination = (GID.fromIP(address) for address in self.addresses)
@@ -60,7 +60,7 @@ class PortCase(VerbsPortCase):
 
     def hearHost(self, connection: CMConnection, event: Event) -> None:
         """Accept what comes."""
-        self.heard[1].append(event)
+        self.received[1].append(event)
         if isinstance(event, ConnectionRequested):
             self.made.append(connection)
             connection.accept(REP(localQPN=QPN(22)))
@@ -71,7 +71,7 @@ class PortCase(VerbsPortCase):
 
     def hearClient(self, connection: CMConnection, event: Event) -> None:
         """Be ready when asked."""
-        self.heard[0].append(event)
+        self.received[0].append(event)
         if isinstance(event, ConnectionReplied):
             connection.ready()
 
@@ -90,7 +90,7 @@ class PortCase(VerbsPortCase):
 
     def kinds(self, which: int) -> list[type]:
         """The kinds of events that a program heard."""
-        return [type(event) for event in self.heard[which]]
+        return [type(event) for event in self.received[which]]
 
 
 class ConnectionTests(PortCase):
@@ -104,7 +104,7 @@ class ConnectionTests(PortCase):
         self.assertEqual(
             self.kinds(0), [ConnectionReplied, ConnectionEstablished, Disconnected, TimewaitOver]
         )
-        (_, _, event, _) = self.heard[1]
+        (_, _, event, _) = self.received[1]
         assert isinstance(event, Disconnected) and event.request is not None
         self.assertEqual(event.request.privateData[:8], b"farewell")
         counters = self.client.counters
@@ -206,7 +206,7 @@ class QueuePairTests(PortCase):
 
     def hearHost(self, connection: CMConnection, event: Event) -> None:
         """Accept with a real queue pair."""
-        self.heard[1].append(event)
+        self.received[1].append(event)
         if isinstance(event, ConnectionRequested):
             reply = REP(localQPN=self.ends[1].queuePair.number, startingPSN=0xABCDEF, responderResources=1,
                         initiatorDepth=1, rnrRetryCount=7)  # fmt: skip
@@ -215,7 +215,7 @@ class QueuePairTests(PortCase):
 
     def hearClient(self, connection: CMConnection, event: Event) -> None:
         """Be ready with a real queue pair."""
-        self.heard[0].append(event)
+        self.received[0].append(event)
         if isinstance(event, ConnectionReplied):
             self.prepare(0, connection, event.reply)
             connection.ready()

@@ -81,13 +81,13 @@ class PingTests(MessagingCase):
         port.stopListening()
 
     def test_allPingsReturn(self) -> None:
-        heard: list[str] = []
-        self.server = PingServer(heard.append)
+        received: list[str] = []
+        self.server = PingServer(received.append)
         self.connect(self.client, self.server)
         self.assertEqual(self.result(self.client.ended), 3)
         self.assertEqual(self.result(self.server.ended), 3)
         self.assertEqual(self.told, [textOf(pingFor(number, 500)) for number in range(3)])
-        self.assertEqual(heard, self.told)
+        self.assertEqual(received, self.told)
         self.assertNothingLeft()
 
     def test_endlessPingsUntilCancelled(self) -> None:

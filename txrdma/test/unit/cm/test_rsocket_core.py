@@ -46,7 +46,7 @@ class End:
         self.sent: deque[tuple[Post, bytes]] = deque()
         self.arrived: deque[tuple[int, int]] = deque()
         self.acknowledged = 0
-        self.written = self.heard = b""
+        self.written = self.received = b""
 
     def post(self) -> None:
         """Post all that can be posted; a device may read memory later, but it is not to change till then."""
@@ -78,7 +78,7 @@ class End:
     def read(self) -> None:
         """Read all that is there."""
         while self.core.unread:
-            self.heard += self.core.read()
+            self.received += self.core.read()
 
 
 def pair(*sizes: Sizes) -> tuple[End, End]:
@@ -138,14 +138,14 @@ class StreamTests(SynchronousTestCase):
             elif step == 4:
                 end.look()
             elif step == 5:
-                end.heard += end.core.read()
+                end.received += end.core.read()
             elif random.random() < 0.05:
                 end.core.closeWriting()
         for end, _ in random.sample(ends, 2):
             end.core.closeWriting()
         settle(one, other)
         for end, peer in ends:
-            self.assertEqual(end.heard, peer.written)
+            self.assertEqual(end.received, peer.written)
             self.assertTrue(end.core.isOver or end.core.hasParted)
             self.assertFalse(end.core.wasCut)
             self.assertTrue(end.core.isDelivered)
@@ -182,7 +182,7 @@ class StreamTests(SynchronousTestCase):
                 end.look()
         self.assertEqual((other.core.unread, one.core.backlog), (4096, 100_000 - 4096))
         settle(one, other)
-        self.assertEqual(other.heard, bytes(100_000))
+        self.assertEqual(other.received, bytes(100_000))
 
     def test_firstMessageOffersSecondHalf(self) -> None:
         one, other = pair(SMALL, SMALL)
@@ -247,10 +247,10 @@ class ToldTests(SynchronousTestCase):
                     end.core.arrived(*end.arrived.popleft())
                     end.post()
                 if end.core.unread and random.random() < 0.5:
-                    end.heard += end.core.read()
+                    end.received += end.core.read()
                     end.post()
         for end, peer in ((one, other), (other, one)):
-            self.assertEqual((end.heard, end.core.backlog, len(end.sent)), (peer.written, 0, 0))
+            self.assertEqual((end.received, end.core.backlog, len(end.sent)), (peer.written, 0, 0))
             self.assertEqual(end.core.outgoing(), [])
 
     def test_seeds(self) -> None:
@@ -267,7 +267,7 @@ class EndTests(SynchronousTestCase):
         one.core.write(bytes(30_000))
         one.core.close()
         settle(one, other)
-        self.assertEqual(len(other.heard), 30_000)
+        self.assertEqual(len(other.received), 30_000)
         self.assertTrue(one.core.hasParted and other.core.isOver)
         self.assertFalse(other.core.wasCut)
         other.core.write(b"late")
@@ -283,7 +283,7 @@ class EndTests(SynchronousTestCase):
         other.core.write(bytes(20_000))
         other.core.closeWriting()
         settle(one, other)
-        self.assertEqual(len(one.heard), 20_000)
+        self.assertEqual(len(one.received), 20_000)
         self.assertTrue(one.core.isOver and other.core.hasParted)
 
     def test_crossedShutdowns(self) -> None:

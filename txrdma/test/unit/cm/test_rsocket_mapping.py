@@ -111,8 +111,8 @@ class MappingTests(SynchronousTestCase):
             elif step == 4:
                 end.look()
             else:
-                end.heard += end.core.read()
-                until = sum(begin < len(end.heard) for begin in begins[peer]) * length
+                end.received += end.core.read()
+                until = sum(begin < len(end.received) for begin in begins[peer]) * length
                 self.assertEqual(memories[end][:until], writes[peer][:until])
         settle(one, other)
         for end, peer in ends:
@@ -143,7 +143,7 @@ class MappingTests(SynchronousTestCase):
         self.assertEqual(memory, bytes(10))
         self.assertEqual(one.core.backlog, 20_000 - 4096 + 6 + 4)
         settle(one, other)
-        self.assertEqual((memory[:6], other.heard[-4:], len(other.heard)), (b"behind", b"last", 20_004))
+        self.assertEqual((memory[:6], other.received[-4:], len(other.received)), (b"behind", b"last", 20_004))
 
     def test_mappingsTakeNoStreamCredit(self) -> None:
         one, other = pair(SMALL, SMALL)
@@ -154,7 +154,7 @@ class MappingTests(SynchronousTestCase):
             one.core.unmap(index)
             one.core.write(b"%03d" % number)
             settle(one, other)
-        self.assertEqual(len(other.heard), 3000)
+        self.assertEqual(len(other.received), 3000)
         self.assertEqual(other.core.places, [])
 
     def test_excessEntriesWaitInOrder(self) -> None:
@@ -165,7 +165,7 @@ class MappingTests(SynchronousTestCase):
         one.post()
         self.assertEqual(len(one.sent), CONTROLS)
         settle(one, other)
-        self.assertEqual((len(other.core.places), other.heard), (SMALL.mappings, b"behind"))
+        self.assertEqual((len(other.core.places), other.received), (SMALL.mappings, b"behind"))
 
     def test_peerCountingEntriesAsMessages(self) -> None:
         one, other = pair(SMALL, SMALL)
@@ -241,7 +241,7 @@ class UnmappingTests(SynchronousTestCase):
         self.assertEqual([each.number for each in failed], numbers)
         completed = [each for each in one.core.events if isinstance(each, WriteCompleted)]
         self.assertEqual([each.number for each in completed], [kept])
-        self.assertEqual((other.heard, one.core.backlog), (b"behind", 0))
+        self.assertEqual((other.received, one.core.backlog), (b"behind", 0))
         self.assertEqual([each.offset for each in one.core.places], [20_000])
 
     def test_cancelled(self) -> None:

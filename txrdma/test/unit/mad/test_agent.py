@@ -117,13 +117,13 @@ class AgentTests(AgentCase):
         return int(self.failureResultOf(call, MADError).value.status)
 
     def test_listenersOfServers(self) -> None:
-        heard: list[str] = []
-        self.server.listen(lambda notice, request: heard.append("first"))
+        reports: list[str] = []
+        self.server.listen(lambda notice, request: reports.append("first"))
         second = MADServer(self.other)
-        second.listen(lambda notice, request: heard.append("second"))
+        second.listen(lambda notice, request: reports.append("second"))
         before = len(self.wire.sent)
         self.result(self.agent.SubnTrap(Notice(isGeneric=True, trapNumber=128, issuerLID=LID(1)), TO_2))
-        self.assertEqual((sorted(heard), len(self.wire.sent)), (["first", "second"], before + 2))
+        self.assertEqual((sorted(reports), len(self.wire.sent)), (["first", "second"], before + 2))
 
     def test_handlersOfOneClass(self) -> None:
         self.serve(ManagementClass.SUBN_LID, lambda request: NodeInfo(numPorts=1))

@@ -118,33 +118,33 @@ class BystanderTests(SynchronousTestCase):
             self.finish()
 
     def test_notices(self) -> None:
-        heard: list[Notice] = []
+        reports: list[Notice] = []
 
         def fail(notice: Notice, request: MADRequest) -> None:
             raise ApplicationError("notice")
 
         self.server.listen(fail, SA, (Method.REPORT,))
-        self.server.listen(lambda notice, request: heard.append(notice), SA, (Method.REPORT,))
+        self.server.listen(lambda notice, request: reports.append(notice), SA, (Method.REPORT,))
         reported = self.agent.SubnAdmReport(Notice(), TO_2)
         bystander = self.askBystander()
         self.assertAnswered(bystander)
         self.successResultOf(reported)
-        self.assertEqual(len(heard), 1)
+        self.assertEqual(len(reports), 1)
         self.finish()
 
     def test_portListeners(self) -> None:
-        heard: list[PortEvent] = []
+        reports: list[PortEvent] = []
 
         def fail(event: PortEvent) -> None:
             raise ApplicationError("port")
 
         self.other.watch(fail, False)
-        self.other.watch(heard.append, False)
+        self.other.watch(reports.append, False)
         bystander = self.askBystander()
         self.other.portChanged(False)
         self.assertAnswered(bystander)
         self.other.portLost("for the test")
-        self.assertEqual(len(heard), 2)
+        self.assertEqual(len(reports), 2)
         self.finish(2)
 
     def test_calls(self) -> None:

@@ -554,16 +554,16 @@ class BusyTests(FaultTestCase):
     def test_storm(self) -> None:
         self.peer.says = lambda request: [answer(request, at4=b"\x00\x01")]
         call = self.agent.SubnGet(NodeInfo, TO_2)
-        heard: list[object] = []
-        call.addBoth(heard.append)
+        reports: list[object] = []
+        call.addBoth(reports.append)
         for _ in range(1000):
             pass_(self.clock, BUSY_PAUSE_SECONDS / 4, BUSY_PAUSE_SECONDS / 4)
             self.agent.received(answer(self.peer.asked[0], at4=b"\x00\x01"), TO_2)
-            if heard:
+            if reports:
                 break
         sent = [datagram for lid, datagram in self.wire.sent if lid == 1 and datagram != self.bystanding]
         self.assertLess(len(sent), 2 * (1 + RETRIES))
-        self.assertEqual(len(heard), 1)
+        self.assertEqual(len(reports), 1)
         self.nothingIsLeft()
 
     def test_afterBusyAnswer(self) -> None:

@@ -37,14 +37,14 @@ class SubscriptionTests(SynchronousTestCase):
         self.refuses = False
         self.answers = Answers(self.answer)
         MADServer(self.manager).handle(ManagementClass.SUBN_ADM, self.answers, (Method.SET,))
-        self.heard: list[int] = []
+        self.reports: list[int] = []
         self.server = MADServer(self.agent)
         self.subscription = self.subscribed(TO_2, renewalSeconds=10)
 
     def subscribed(self, administration: IBPath | None, **options: Any) -> Subscription:
         return Subscription(
             *(self.clock, self.agent, self.server, administration),
-            lambda notice, request: self.heard.append(notice.trapNumber),
+            lambda notice, request: self.reports.append(notice.trapNumber),
             **options,
         )
 
@@ -92,7 +92,7 @@ class SubscriptionTests(SynchronousTestCase):
         self.subscription.stop()
         self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=65), TO_1)
         pass_(self.clock, 1, 0.1)
-        self.assertEqual(self.heard, [64])
+        self.assertEqual(self.reports, [64])
 
     def test_chosen(self) -> None:
         self.subscription = self.subscribed(TO_2, trapNumber=64)
@@ -104,7 +104,7 @@ class SubscriptionTests(SynchronousTestCase):
         self.wire.lose = lambda datagram: next(losing, False)
         self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=64, count=1), TO_1)
         pass_(self.clock, 3, 0.01)
-        self.assertEqual(self.heard, [64, 64, 64])
+        self.assertEqual(self.reports, [64, 64, 64])
 
     def test_half(self) -> None:
         self.answers.how = lambda request: InformInfo(trapNumber=0xFFFF, subscribe=0)
@@ -248,7 +248,7 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.served, [(ManagementClass.SUBN_ADM, (Method.REPORT,), 0)])
         self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=64), TO_1)
         pass_(self.clock, 1, 0.1)
-        self.assertEqual(self.heard, [64])
+        self.assertEqual(self.reports, [64])
         self.agent.portLost("again")
         self.agent.close()
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -305,12 +305,12 @@ class SubscriptionTests(SynchronousTestCase):
 class FabricTests(FabricTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.heard: list[int] = []
+        self.reports: list[int] = []
         self.addCleanup(self.fabric.close)
         self.server = MADServer(self.agent)
         self.subscription = Subscription(
             *(self.clock, self.agent, self.server, None),
-            lambda notice, request: self.heard.append(notice.trapNumber),
+            lambda notice, request: self.reports.append(notice.trapNumber),
         )
 
     def records(self, administration: int) -> list[sa.InformInfoRecord]:
@@ -335,10 +335,10 @@ class FabricTests(FabricTestCase):
         report = Notice(isGeneric=True, trapNumber=64)
         self.agentAt("c").SubnAdmReport(report, gmp(self.lid("a")))
         self.pump(1)
-        self.assertEqual(self.heard, [])
+        self.assertEqual(self.reports, [])
         self.agentAt("d").SubnAdmReport(report, gmp(self.lid("a")))
         self.pump(1)
-        self.assertEqual(self.heard, [64])
+        self.assertEqual(self.reports, [64])
 
     def test_renewals(self) -> None:
         self.subscription.start()
@@ -353,7 +353,7 @@ class FabricTests(FabricTestCase):
         self.pump(20)
         self.assertTrue(self.subscription.isStanding)
         self.assertEqual(len(self.records(self.lid("c"))), 1)
-        self.heard.clear()
+        self.reports.clear()
         self.fabric.cut("b", 2)
         self.pump(10)
-        self.assertIn(128, self.heard)
+        self.assertIn(128, self.reports)

@@ -106,8 +106,8 @@ class Pair:
 
     def _carry(self) -> None:
         ends = ((self.client, self.server, FROM_CLIENT), (self.server, self.client, FROM_SERVER))
-        for (end, other, path), heard in zip(ends, self.events, strict=True):
-            heard += end.events()
+        for (end, other, path), reports in zip(ends, self.events, strict=True):
+            reports += end.events()
             for packet in end.outgoing():
                 self.packets += 1
                 for _ in range(1 + (self.random.random() < self.duplication)):

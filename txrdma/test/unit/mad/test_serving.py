@@ -399,8 +399,8 @@ class PendingTests(ServerTestCase):
 class NoticeTests(ServerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.heard: list[int] = []
-        self.server.listen(lambda notice, request: self.heard.append(notice.trapNumber))
+        self.reports: list[int] = []
+        self.server.listen(lambda notice, request: self.reports.append(notice.trapNumber))
         self.agent.timeoutSeconds = 0.5
 
     def trap(self, number: int = 128, transaction: int = 77, slid: int = 1) -> MADHeader | None:
@@ -419,13 +419,13 @@ class NoticeTests(ServerTestCase):
         header = self.trap()
         assert header is not None
         self.assertEqual((header.method, header.status), (Method.REPORT_RESP, 0))
-        self.assertEqual(self.heard, [128])
+        self.assertEqual(self.reports, [128])
         ((notice, request),) = more
         self.assertEqual((notice.trapNumber, request.path.slid, request.header.managementClass), (128, 1, SA))
         stop()
         stop()
         self.trap(129, 78)
-        self.assertEqual((self.heard, len(more)), ([128, 129], 1))
+        self.assertEqual((self.reports, len(more)), ([128, 129], 1))
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
 
     def test_repressed(self) -> None:
@@ -435,7 +435,7 @@ class NoticeTests(ServerTestCase):
         self.assertEqual(self.successResultOf(call).trapNumber, 144)
         (trap, repress) = (datagram for _, datagram in self.wire.sent)
         self.assertEqual((repress[3], repress[8:24]), (Method.TRAP_REPRESS, trap[8:24]))
-        self.assertEqual(self.heard, [144])
+        self.assertEqual(self.reports, [144])
 
     def test_repeated(self) -> None:
         losing = iter((False, True, False, True))
@@ -444,7 +444,7 @@ class NoticeTests(ServerTestCase):
         pass_(self.clock, 5, 0.01)
         self.successResultOf(call)
         self.assertEqual(len([lid for lid, _ in self.wire.sent if lid == 2]), 3)
-        self.assertEqual(self.heard, [144])
+        self.assertEqual(self.reports, [144])
 
     def test_another(self) -> None:
         for _ in range(3):
@@ -454,7 +454,7 @@ class NoticeTests(ServerTestCase):
         self.trap(129)
         self.clock.advance(REMEMBERED_SECONDS + 1)
         self.trap(129)
-        self.assertEqual(self.heard, [128, 128, 128, 129, 129])
+        self.assertEqual(self.reports, [128, 128, 128, 129, 129])
 
     def test_nothingElse(self) -> None:
         header = self.asked(frame(SA, Method.REPORT, 77, NodeRecord.attributeID, 0, b""))
@@ -463,12 +463,12 @@ class NoticeTests(ServerTestCase):
         header = self.asked(b"\x01\x03\x09" + frame(SA, Method.REPORT, 77, 2, 0, b"")[3:])
         assert header is not None
         self.assertEqual(header.status, MADStatus.UNSUPPORTED_VERSION)
-        self.assertEqual(self.heard, [])
+        self.assertEqual(self.reports, [])
 
     def test_handler(self) -> None:
         served = self.serve(lambda request: request.payload, SA, (Method.REPORT,))
         self.trap()
-        self.assertEqual((len(served.asked), self.heard), (1, []))
+        self.assertEqual((len(served.asked), self.reports), (1, []))
 
     def test_registered(self) -> None:
         events: list[tuple[object, ...]] = []

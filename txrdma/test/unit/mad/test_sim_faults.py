@@ -140,10 +140,10 @@ class ServingTests(FabricTestCase):
         assert fabric.sa is not None
         fabric.sa.close()
         manager = self.agentAt("d")
-        heard: list[Notice] = []
+        reports: list[Notice] = []
         server = MADServer(manager)
         manager.port.serve(0x01, (5,))
-        server.listen(lambda notice, request: heard.append(notice))
+        server.listen(lambda notice, request: reports.append(notice))
         agent = self.agentAt("a")
         fabric.cut("b", 2)
         self.pump(0)
@@ -152,7 +152,7 @@ class ServingTests(FabricTestCase):
         agent.SubnSet(smp.PortInfo(), route(1, 3, 1), retries=0).addErrback(lambda failure: None)
         self.pump()
         self.assertEqual(
-            [(notice.trapNumber, notice.issuerLID) for notice in heard],
+            [(notice.trapNumber, notice.issuerLID) for notice in reports],
             [(128, self.lid("right")), (256, self.lid("c"))],
         )
 
@@ -181,11 +181,11 @@ class KeyTests(FabricTestCase):
         self.assertEqual(self.violations(), (0, 1))
 
     def test_trap(self) -> None:
-        heard: list[Notice] = []
+        reports: list[Notice] = []
         assert self.fabric.sa is not None
-        self.patch(self.fabric.sa, "tell", heard.append)
+        self.patch(self.fabric.sa, "tell", reports.append)
         self.refused(self.ask(pkey=PKey(0x8001)), MADTimeoutError)
-        (notice,) = heard
+        (notice,) = reports
         details = detailsOf(notice)
         assert isinstance(details, BadKeyDetails)
         self.assertEqual(notice.trapNumber, 257)

@@ -206,10 +206,10 @@ class ServiceTests(AdministrationTestCase):
 class SubscriptionTests(AdministrationTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.heard: list[Notice] = []
+        self.reports: list[Notice] = []
         server = MADServer(self.agent)
         self.agent.port.serve(0x03, (0x06,))
-        server.listen(lambda notice, request: self.heard.append(notice))
+        server.listen(lambda notice, request: self.reports.append(notice))
 
     def subscribe(self, trap: int = 0xFFFF, subscribe: int = 1) -> None:
         info = InformInfo(
@@ -227,8 +227,8 @@ class SubscriptionTests(AdministrationTestCase):
         self.subscribe(128)
         self.fabric.cut("right", 1)
         self.pump(0)
-        self.assertEqual([notice.issuerLID for notice in self.heard], [self.lid("right")])
-        (report,) = self.heard
+        self.assertEqual([notice.issuerLID for notice in self.reports], [self.lid("right")])
+        (report,) = self.reports
         assert isinstance(report, ReportedNotice)
         self.assertEqual(self.fabric.nodes["right"].guid.raw, report.issuerGID.raw[8:])
         (record,) = self.table(sa.InformInfoRecord)
@@ -236,13 +236,13 @@ class SubscriptionTests(AdministrationTestCase):
         self.subscribe(128, subscribe=0)
         self.fabric.heal("right", 1)
         self.pump()
-        self.assertEqual(len(self.heard), 1)
+        self.assertEqual(len(self.reports), 1)
 
     def test_group(self) -> None:
         self.subscribe(66)
         joining = sa.MCMemberRecord.query(portGID=self.gid("a"), joinState=1, **GroupTests.group)
         self.told(self.agent.SubnAdmSet(joining, self.sa))
-        (notice,) = self.heard
+        (notice,) = self.reports
         self.assertEqual((notice.trapNumber, notice.details[6:22]), (66, GroupTests.group["mgid"].raw))
 
     def test_comingAndGoing(self) -> None:
@@ -252,7 +252,7 @@ class SubscriptionTests(AdministrationTestCase):
         self.pump()
         self.fabric.heal("c", 1)
         self.pump()
-        told = [(notice.trapNumber, notice.details[6:22]) for notice in self.heard]
+        told = [(notice.trapNumber, notice.details[6:22]) for notice in self.reports]
         self.assertEqual(told, [(65, self.gid("c").raw), (64, self.gid("c").raw)])
 
 

@@ -269,17 +269,17 @@ class RecordedTests(UmadCase):
     def read(self, *messages: bytes) -> list[tuple[bytes, IBPath]]:
         agent = self.agent("roce0")
         port = cast("UmadPort", agent.port)
-        heard: list[tuple[bytes, IBPath]] = []
-        self.patch(agent, "received", lambda datagram, way: heard.append((datagram, port.pathOf(way))))
+        reports: list[tuple[bytes, IBPath]] = []
+        self.patch(agent, "received", lambda datagram, way: reports.append((datagram, port.pathOf(way))))
         self.kernel.files[port.fileno()].toRead.extend(messages)
         port.doRead()
-        return heard
+        return reports
 
     def test_answers(self) -> None:
         messages = [bytes.fromhex(text).ljust(320, b"\0") for text in (self.ANSWER, self.UNSERVED)]
-        heard = self.read(*messages)
-        self.assertEqual([datagram for datagram, _ in heard], [message[64:] for message in messages])
-        for _, path in heard:
+        reports = self.read(*messages)
+        self.assertEqual([datagram for datagram, _ in reports], [message[64:] for message in messages])
+        for _, path in reports:
             self.assertEqual(path.sgid, GID.fromString("fe80::38c1:aaff:fefc:4c0e"))
             self.assertEqual(path.dgid, GID.fromString(GIDS[0]))
             self.assertEqual((path.sqpn, path.hopLimit, path.slid, path.pkey), (1, 64, 0, 0xFFFF))

@@ -100,11 +100,15 @@ class VerbsPortCase(SynchronousTestCase):
 
 class SubscriptionTests(VerbsPortCase):
     def test_reports(self) -> None:
-        heard: list[int] = []
+        reports: list[int] = []
         answers = self.serve(ADMINISTRATION, lambda request: request.payload, Method.SET)
         server = MADServer(self.agent)
         subscription = Subscription(
-            self.clock, self.agent, server, self.path, lambda notice, request: heard.append(notice.trapNumber)
+            self.clock,
+            self.agent,
+            server,
+            self.path,
+            lambda notice, request: reports.append(notice.trapNumber),
         )
         subscription.start()
         self.wait(lambda: subscription.isStanding)
@@ -113,7 +117,7 @@ class SubscriptionTests(VerbsPortCase):
         self.assertEqual(asked.payload.qpn, self.ports[0].qpn)
         there = IBPath(dgid=GID.fromIP(self.addresses[0]), dqpn=asked.payload.qpn)
         self.result(self.other.SubnAdmReport(Notice(isGeneric=True, trapNumber=64), there))
-        self.assertEqual(heard, [64])
+        self.assertEqual(reports, [64])
         self.result(subscription.stop())
 
 
@@ -174,12 +178,12 @@ class CallTests(VerbsPortCase):
 
     def test_strangers(self) -> None:
         port = self.ports[1]
-        heard: list[bytes] = []
-        self.patch(self.other, "received", lambda datagram, envelope: heard.append(datagram))
+        reports: list[bytes] = []
+        self.patch(self.other, "received", lambda datagram, envelope: reports.append(datagram))
         for datagram in (bytes(255), bytes(0), b"\1\x81\1\1" + bytes(252), b"\1\4\1\1" + bytes(252)):
             self.sendRaw(datagram)
-        self.wait(lambda: bool(heard))
-        self.assertEqual([datagram[1] for datagram in heard], [4])
+        self.wait(lambda: bool(reports))
+        self.assertEqual([datagram[1] for datagram in reports], [4])
         self.assertIs(port._pair.state, QPState.RTS)
 
     def sendRaw(self, datagram: bytes) -> None:

@@ -86,7 +86,7 @@ class CorrectionTestCase(PollerTestCase):
     def made(self) -> FabricPoller:
         self.thresholds = ErrorThresholds(mostBitErrors=1e-14)
         return FabricPoller(
-            self.clock, self.agent, self.settings, thresholds=self.thresholds, notify=self.heard
+            self.clock, self.agent, self.settings, thresholds=self.thresholds, notify=self.received
         )
 
     def counted(self, name: str, number: int) -> dict[str, int | None]:

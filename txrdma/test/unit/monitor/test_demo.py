@@ -30,12 +30,12 @@ class WeatherTests(SynchronousTestCase):
         self.addCleanup(agent.close)
         raised: set[str] = set()
 
-        def heard(event: FindingEvent) -> None:
+        def received(event: FindingEvent) -> None:
             if isinstance(event, Raised):
                 raised.add(event.entry.finding.kind)
 
         settings = PollerSettings(intervalSeconds=2.0, sweepSeconds=60.0, settleSeconds=1.0)
-        poller = FabricPoller(clock, agent, settings, notify=heard)
+        poller = FabricPoller(clock, agent, settings, notify=received)
         faults = FaultGenerator(fabric, seed)
         poller.start()
         faults.start(hasFaults)

@@ -333,7 +333,9 @@ class BitErrorTests(PollerTestCase):
 
     def made(self) -> FabricPoller:
         thresholds = ErrorThresholds([], mostBitErrors=1e-14)
-        return FabricPoller(self.clock, self.agent, self.settings, thresholds=thresholds, notify=self.heard)
+        return FabricPoller(
+            self.clock, self.agent, self.settings, thresholds=thresholds, notify=self.received
+        )
 
     def test_rate(self) -> None:
         """Three errors in 12 minutes are too many at 200 Gbit/s, two are not."""

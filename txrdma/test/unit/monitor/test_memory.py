@@ -50,7 +50,7 @@ class RestartTests(PollerTestCase):
         poller = FabricPoller(
             *(self.clock, self.agent, self.settings),
             thresholds=thresholds,
-            notify=self.heard,
+            notify=self.received,
             onRound=self.looked,
         )
         self.journal = poller.journal
@@ -61,12 +61,12 @@ class RestartTests(PollerTestCase):
         )
         return poller
 
-    def heard(self, event: FindingEvent) -> None:
+    def received(self, event: FindingEvent) -> None:
         if isinstance(event, Resumed):
             found = event.entry.finding
             self.told_.append((self.clock.seconds(), "resumed", found.kind, found.where))
         else:
-            super().heard(event)
+            super().received(event)
         self.memory.update()
 
     def looked(self, began: float) -> None:

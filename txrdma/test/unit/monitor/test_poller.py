@@ -44,14 +44,16 @@ class PollerTestCase(FabricTestCase):
 
     def made(self) -> FabricPoller:
         thresholds = ErrorThresholds([Limit("symbolErrorCounter", 10, 600.0)])
-        return FabricPoller(self.clock, self.agent, self.settings, thresholds=thresholds, notify=self.heard)
+        return FabricPoller(
+            self.clock, self.agent, self.settings, thresholds=thresholds, notify=self.received
+        )
 
     def reopened(self) -> IMADPort:
         if self.isPulled:
             raise DeviceUnavailable("it is pulled out")
         return self.fabric.attach(self.at)
 
-    def heard(self, event: FindingEvent) -> None:
+    def received(self, event: FindingEvent) -> None:
         what = "raised" if isinstance(event, Raised) else "cleared"
         found = event.entry.finding
         self.told_.append((self.clock.seconds(), what, found.kind, found.where))

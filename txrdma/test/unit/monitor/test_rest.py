@@ -27,8 +27,8 @@ class SiteTestCase(PollerTestCase):
         self.site = MonitorSite(self.clock, self.watch)
         self.poller._onRound = lambda began: self.site.hub.fabricChanged()
 
-    def heard(self, event: FindingEvent) -> None:
-        super().heard(event)
+    def received(self, event: FindingEvent) -> None:
+        super().received(event)
         self.site.hub.findingChanged(event)
 
     def guid(self, name: str) -> str:

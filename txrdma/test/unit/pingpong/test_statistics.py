@@ -98,7 +98,7 @@ class RoughTests(SynchronousTestCase):
         for index in range(100_000):
             samples.add(1_000_000 + index * 7919 % 1_000_003)
         self.assertEqual(len(samples), 100_000)
-        self.assertLessEqual(len(samples._kept), 1000)
+        self.assertLessEqual(len(samples._samples), 1000)
         self.assertLessEqual(len(samples._counts), 1025)
 
 

@@ -62,10 +62,10 @@ class FollowingTests(SynchronousTestCase):
         self.sysfs.port("mlx5_0", 1)
         self.reactor = MemoryReactor()
         self.network = FakeNetwork()
-        self.heard: list[Change] = []
+        self.received: list[Change] = []
 
     def listener(self, changes: Sequence[Change]) -> None:
-        self.heard.extend(changes)
+        self.received.extend(changes)
 
     def follow(self) -> EndPortWatcher:
         watcher = follow(self.reactor, self.listener, self.sysfs.root, cast(HostNetwork, self.network))
@@ -73,7 +73,7 @@ class FollowingTests(SynchronousTestCase):
         return watcher
 
     def taken(self) -> list[Change]:
-        taken, self.heard = self.heard, []
+        taken, self.received = self.received, []
         return taken
 
     def test_quiet(self) -> None:
@@ -81,7 +81,7 @@ class FollowingTests(SynchronousTestCase):
         watcher = self.follow()
         self.network.tell()
         self.reactor.advance(INTERVAL)
-        self.assertEqual(self.heard, [])
+        self.assertEqual(self.received, [])
         self.assertEqual(watcher.seen["mlx5_0"].ports[1].lid, 7)
 
     def test_attributes(self) -> None:
@@ -183,7 +183,7 @@ class FollowingTests(SynchronousTestCase):
         watcher.stop()
         self.sysfs.write(f"{PORT}/lid", "0x9")
         self.reactor.advance(2 * INTERVAL)
-        self.assertEqual((self.heard, self.network.listeners), ([], []))
+        self.assertEqual((self.received, self.network.listeners), ([], []))
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_stopsItself(self) -> None:
@@ -198,16 +198,16 @@ class FollowingTests(SynchronousTestCase):
             self.sysfs.write(f"{PORT}/lid", str(lid))
             self.network.tell()
             self.reactor.advance(2 * INTERVAL)
-        self.assertEqual(len(self.heard), 1)
+        self.assertEqual(len(self.received), 1)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_badListener(self) -> None:
         """A listener that fails is logged, and hears of the next change."""
-        heard = 0
+        received = 0
 
         def fail(changes: Sequence[Change]) -> None:
-            nonlocal heard
-            heard += 1
+            nonlocal received
+            received += 1
             raise RuntimeError("my fault")
 
         watcher = follow(self.reactor, fail, self.sysfs.root, cast(HostNetwork, self.network))
@@ -215,7 +215,7 @@ class FollowingTests(SynchronousTestCase):
         for lid in (9, 10):
             self.sysfs.write(f"{PORT}/lid", str(lid))
             self.network.tell()
-        self.assertEqual((heard, len(self.flushLoggedErrors(RuntimeError))), (2, 2))
+        self.assertEqual((received, len(self.flushLoggedErrors(RuntimeError))), (2, 2))
 
     def test_ownNetwork(self) -> None:
         """Without a network to share it opens one of its own, and closes it."""

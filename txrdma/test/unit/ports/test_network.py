@@ -174,10 +174,10 @@ class HostNetworkTests(SynchronousTestCase):
         sockets = [cast(socket.socket, each) for each in (self.asking, self.routes, self.events)]
         self.network = HostNetwork(*sockets)
         self.reactor = MemoryReactor()
-        self.heard = 0
+        self.received = 0
 
     def listener(self) -> None:
-        self.heard += 1
+        self.received += 1
 
     def turn(self) -> None:
         """The reactor reads what is there; what is to be told is told."""
@@ -237,22 +237,22 @@ class HostNetworkTests(SynchronousTestCase):
         self.events.incoming = [(ADDED, 0)]
         for reader in list(self.reactor.readers):
             reader.doRead()
-        self.assertEqual(self.heard, 0)
+        self.assertEqual(self.received, 0)
         self.reactor.advance(HostNetwork.SETTLING)
-        self.assertEqual(self.heard, 1)
+        self.assertEqual(self.received, 1)
         self.events.incoming = [(DISK, 0), (ADDED, 4711)]
         self.turn()
-        self.assertEqual(self.heard, 1)
+        self.assertEqual(self.received, 1)
         self.routes.incoming = [(b"changed", 0)]
         self.turn()
-        self.assertEqual(self.heard, 2)
+        self.assertEqual(self.received, 2)
 
     def test_overrun(self) -> None:
         """When the kernel had more to tell than the socket takes, something has changed."""
         self.network.watch(self.reactor, self.listener)
         self.routes.incoming = [OSError(errno.ENOBUFS, "lost some")]
         self.turn()
-        self.assertEqual(self.heard, 1)
+        self.assertEqual(self.received, 1)
 
     def test_unwatch(self) -> None:
         """Who ends its watch hears nothing more; after the last one nothing is left in the reactor."""
@@ -262,13 +262,13 @@ class HostNetworkTests(SynchronousTestCase):
         first()
         self.routes.incoming = [(b"changed", 0)]
         self.turn()
-        self.assertEqual(self.heard, 1)
+        self.assertEqual(self.received, 1)
         self.routes.incoming = [(b"changed", 0)]
         for reader in list(self.reactor.readers):
             reader.doRead()
         second()
         self.reactor.advance(1)
-        self.assertEqual(self.heard, 1)
+        self.assertEqual(self.received, 1)
         self.assertEqual((self.reactor.readers, self.reactor.getDelayedCalls()), (set(), []))
         self.assertEqual(self.routes.groups, set())
 
@@ -282,7 +282,7 @@ class HostNetworkTests(SynchronousTestCase):
         self.network.watch(self.reactor, self.listener)
         self.routes.incoming = [(b"changed", 0)]
         self.turn()
-        self.assertEqual(self.heard, 1)
+        self.assertEqual(self.received, 1)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_close(self) -> None:

@@ -59,7 +59,7 @@ class RecordedTests(SynchronousTestCase):
         assert isinstance(body, (ConfirmLink, AddLink))
         return LinkEnd(body.mac, body.gid, body.qpn)
 
-    def begin(self, role: Role, ours: list[bytes], theirs: list[bytes]) -> None:
+    def begin(self, role: Role, ours: list[bytes], remoteKeys: list[bytes]) -> None:
         """First contact."""
         self.core = LinkGroup(role, self.end(ours[0]), version=2, maxLinks=2)
         isServer = role is Role.SERVER
@@ -67,8 +67,8 @@ class RecordedTests(SynchronousTestCase):
         own, other = buffers if isServer else buffers[::-1]
         self.core.agreed(*own)
         self.core.learn(*other)
-        self.core.confirm(0.0, self.end(theirs[0]))
-        self.core.received(theirs[0], 0.0)
+        self.core.confirm(0.0, self.end(remoteKeys[0]))
+        self.core.received(remoteKeys[0], 0.0)
         [(_, raw)] = self.core.outgoing()
         one, kernel = decode(raw), decode(ours[0])
         assert isinstance(one.body, ConfirmLink) and isinstance(kernel.body, ConfirmLink)
@@ -250,7 +250,7 @@ class SeedTests(SynchronousTestCase):
                 [peer] = [each for each in other.core.links if each.number == link.number]
                 for name in end.buffers:
                     if end.core.knows(name):
-                        self.assertIn(link.own[name].rkey, peer.theirs, (name, link.number))
+                        self.assertIn(link.own[name].rkey, peer.remoteKeys, (name, link.number))
 
     def test_seeds(self) -> None:
         """The seed that breaks a promise is named."""
@@ -283,7 +283,8 @@ class SeedTests(SynchronousTestCase):
         for end, other in (ends, ends[::-1]):
             first, second = end.core.links
             self.assertEqual(
-                {first.theirs[name][second].address for name in other.buffers}, set(map(int, other.buffers))
+                {first.remoteKeys[name][second].address for name in other.buffers},
+                set(map(int, other.buffers)),
             )
 
     def test_endlessContinuationsEndGroup(self) -> None:

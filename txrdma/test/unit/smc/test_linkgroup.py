@@ -397,7 +397,7 @@ class RKeyTests(SynchronousTestCase):
         client = alone()
         further = LinkLife(CLIENT, 2)
         for number in range(1, MAX_RKEYS + 1):
-            further.theirs[RKey(number)] = {}
+            further.remoteKeys[RKey(number)] = {}
         client.learn(RKey(1000), 1)
         tokens = {client.first: Token(RKey(1000), 1), further: Token(RKey(1001), 1)}
         self.assertRaises(Refused, client._learn, tokens)
@@ -520,7 +520,7 @@ class IdleTests(SynchronousTestCase):
 
     def test_testLinkAfterIdleTime(self) -> None:
         pair = active()
-        pair.server.first.heard = 10.0
+        pair.server.first.lastReceivedAt = 10.0
         self.assertEqual(pair.server.deadline(), 40.0)
         pair.server.expired(39.0)
         self.assertEqual(pair.server.outgoing(), [])
@@ -569,7 +569,7 @@ class IdleTests(SynchronousTestCase):
     def test_otherTrafficReplacesAnswer(self) -> None:
         server = alone(Role.SERVER)
         server.expired(30.0)
-        server.first.heard = 31.0
+        server.first.lastReceivedAt = 31.0
         server.expired(32.0)
         self.assertEqual((server.state, server.deadline()), ("active", 61.0))
 

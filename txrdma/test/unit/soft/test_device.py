@@ -65,8 +65,8 @@ class DeviceTests(SynchronousTestCase):
         self.clock = Clock()
         self.device = SoftDevice(self.clock, [SoftPort("127.0.0.1", 4791, [], MTU.MTU_2048)])
         self.addCleanup(self.device.close)
-        self.heard: list[AsyncEvent] = []
-        self.device.subscribe(self.heard.append)
+        self.events: list[AsyncEvent] = []
+        self.device.subscribe(self.events.append)
 
     def test_portWithoutInterfaceIsActive(self) -> None:
         port = self.device.portAttributes(1)
@@ -85,9 +85,9 @@ class DeviceTests(SynchronousTestCase):
         self.device.subscribe(later.append)
         self.device.notify(first)
         self.device.notify(second)
-        self.assertEqual(self.heard, [])
+        self.assertEqual(self.events, [])
         self.clock.advance(0)
-        self.assertEqual((self.heard, later), ([first, second], [first, second]))
+        self.assertEqual((self.events, later), ([first, second], [first, second]))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
 
     def test_closedDeviceLeavesNoDelayedCalls(self) -> None:

@@ -45,7 +45,7 @@ class StateTests(SynchronousTestCase):
         found = {}
         for request in (False, True):
             for path in ("path", "alternate", "former"):
-                target = migration.heard(request, path == "path", path == "alternate")
+                target = migration.packetReceived(request, path == "path", path == "alternate")
                 if target is not None:
                     found[request, path] = target
         return found

@@ -312,8 +312,8 @@ class LossTests(RequesterCase):
         self.requester = self.make(retryCount=1)
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(5)])
         for number in range(5):
-            heard = self.now
-            while self.now < heard + 0.9 * TIMEOUT:
+            received = self.now
+            while self.now < received + 0.9 * TIMEOUT:
                 self.expire()
             self.hear(ack(PSN + number))
         self.assertEqual(self.ended(), [(number, Status.SUCCESS) for number in range(5)])

@@ -114,13 +114,13 @@ class StringTests(SynchronousTestCase):
     def test_sharedEvents(self) -> None:
         """A share that is closed hears no more events; the others do."""
         one, other = (sharedDevice(self.reactor, "test:1") for _ in range(2))
-        heard: list[str] = []
-        one.subscribe(lambda event: heard.append("one"))
-        unsubscribe = other.subscribe(lambda event: heard.append("other"))
+        received: list[str] = []
+        one.subscribe(lambda event: received.append("one"))
+        unsubscribe = other.subscribe(lambda event: received.append("other"))
         one.close()
         self.parser.opened[0].notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
         self.reactor.advance(0)
-        self.assertEqual(heard, ["other"])
+        self.assertEqual(received, ["other"])
         unsubscribe()
         other.close()
 

@@ -190,7 +190,7 @@ class RSocketTests(PinnedMessagingCase):
         self.wait(lambda: len(served) == peers and all(each.made.called for each in served))
         for each in (*clients, *served):
             each.transport.write(bytes(length))
-        self.wait(lambda: all(len(each.heard) == length for each in (*clients, *served)), 600.0)
+        self.wait(lambda: all(len(each.received) == length for each in (*clients, *served)), 600.0)
         for each in clients:
             each.transport.loseConnection()
         self.wait(lambda: all(each.lost.called for each in clients))

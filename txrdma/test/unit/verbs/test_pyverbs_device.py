@@ -87,8 +87,8 @@ class RestTests(FakeDevice):
         self.device = _pyverbs_device.openPyverbsDevice(self.reactor, "fake0")
         self.addCleanup(self.device.close)
         self.removals = _inside(self.device, "_removals")
-        self.heard: list[AsyncEvent] = []
-        self.device.subscribe(self.heard.append)
+        self.received: list[AsyncEvent] = []
+        self.device.subscribe(self.received.append)
 
     def test_rests(self) -> None:
         """A device that rests is not on the reactor, and names what is to be watched; then it is back."""
@@ -106,14 +106,14 @@ class RestTests(FakeDevice):
         self.device.rest()
         [descriptor] = self.device.descriptors()
         self.device.attend()
-        self.assertEqual(self.heard, [])
+        self.assertEqual(self.received, [])
         self.removals.tell()
         self.assertEqual(select.select([descriptor], [], [], 0)[0], [descriptor])
         self.device.attend()
-        self.assertEqual([event.kind for event in self.heard], [AsyncEventKind.DEVICE_FATAL])
+        self.assertEqual([event.kind for event in self.received], [AsyncEventKind.DEVICE_FATAL])
         self.assertRaises(OSError, os.fstat, descriptor)
         self.assertEqual(self.device.descriptors(), [])
         self.device.attend()
         self.device.wake()
-        self.assertEqual((len(self.heard), self.reactor.getReaders()), (1, []))
+        self.assertEqual((len(self.received), self.reactor.getReaders()), (1, []))
         self.assertRaises(DeviceUnavailable, self.device.createChannel)
