@@ -9,7 +9,7 @@ from txrdma.error import RDMAError, Refused
 
 
 class PeerSilent(RDMAError):
-    """The peer did not answer, however often it was asked: try again later, or another way."""
+    """The peer did not answer any retransmission: try again later, or another path."""
 
 
 class HostUnknown(RDMAError):
@@ -32,9 +32,9 @@ class Rejected(Refused):
 
 class Rejection(RDMAError):
     """
-    The decision of a factory: to reject a connection that is asked for.
+    Raised by a factory to reject a requested connection.
 
-    @ivar reason: the reason that the peer is told, as C{privateData} of at most 148 bytes.
+    @ivar reason: private data of the REJ, at most 148 bytes.
     """
 
     def __init__(

@@ -131,7 +131,7 @@ class IPreparedProtocol(IRDMAProtocol):
 
     def memoryLost() -> None:
         """
-        Copy what is needed of the memory, which is deregistered next.
+        Copy required contents of the memory, which is deregistered next.
 
         Called before C{connectionLost}, and when the connection fails before it is established.
         """

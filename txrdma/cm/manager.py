@@ -249,7 +249,7 @@ class CMConnection:
         """
         Remove the references to the application, since no event follows.
 
-        The cycles would keep everything that belongs to the connection until a garbage collection.
+        Otherwise reference cycles retain the connection's objects until a garbage collection.
         """
         self._handler, self._checkMigration = ignoreEvent, _doNothing
 
@@ -501,7 +501,7 @@ class ConnectionManager:
         self._release(managed)
 
     def _release(self, managed: Managed) -> None:
-        """Remove a connection whose ids are free."""
+        """Remove a connection whose IDs are free."""
         if isinstance(managed.core, Connection) and managed.core.isFree:
             connection = self._connections.pop(managed, None)
             if connection is not None:

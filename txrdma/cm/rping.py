@@ -68,7 +68,7 @@ def textOf(ping: bytes) -> str:
 
 class _Pinging(RDMAProtocol):
     """
-    What both ends have in common.
+    Base of both ends.
 
     @ivar pings: the number of completed pings.
     @ivar ended: fires with C{pings} when the connection has ended as expected; fails otherwise. Cancelling it
@@ -109,7 +109,7 @@ class PingClient(_Pinging):
         """
         @param count: the number of pings; 0 is unlimited.
         @param size: bytes of each, up to L{LARGEST}.
-        @param isVerifying: fail if the bytes that come back differ.
+        @param isVerifying: fail if the returned bytes differ.
         """
         super().__init__(report)
         self._count, self._size, self._isVerifying = count, size, isVerifying

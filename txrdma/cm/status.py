@@ -15,7 +15,7 @@ NAMESPACE: Final = "txrdma/cm"
 
 
 class Counted(Protocol):
-    """A communication manager, of ours or the kernel's."""
+    """A communication manager, our own or the kernel's."""
 
     @property
     def counters(self) -> Counter[str]:

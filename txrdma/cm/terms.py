@@ -51,12 +51,12 @@ class Terms:
     @ivar receives: posted receives: messages that the peer may send before the protocol has handled any.
     @ivar sends: requests that may be outstanding, and messages that wait before a producer is paused.
     @ivar reads: outstanding RDMA reads of either end.
-    @ivar mtu: the largest payload of packets; None is that of the port.
+    @ivar mtu: path MTU in bytes; None for that of the port.
     @ivar retryCount: retransmissions of an unacknowledged packet, 0 to 7.
     @ivar rnrRetryCount: retransmissions of the peer after receiver-not-ready, 0 to 7; 7 is unlimited.
     @ivar responseTimeout: maximum response time of a CM: 4.096 us times 2 to this power.
     @ivar maxCMRetries: retransmissions of a CM message, 0 to 15.
-    @ivar keepalive: seconds between probes of an idle peer; None is never.
+    @ivar keepalive: seconds between probes of an idle peer; None for none.
     @ivar usesCredits: use credits if the peer does; a client sends no greeting otherwise.
     """
 

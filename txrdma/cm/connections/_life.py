@@ -1,11 +1,11 @@
 """
 The lifecycle of a message transport, without I/O: which completion comes next, and when the connection ends.
 
-While a protocol is paused its messages wait here, and completions that are no news for it do not. A peer that
+While a protocol is paused, its messages are queued here; other completions are handled at once. A peer that
 closes in order sends a DREQ when all that it sent is in this end's memory, and its queue pair is closed soon
 after. From then on (DRAINING) nothing is posted, a failed request says nothing about what has arrived before,
-and the connection ends when the protocol has taken the last message: each message of a peer that closed in
-order is delivered before C{ConnectionDone}. Only a program that closes while it is paused gives up the rest.
+and the connection ends when the protocol has received the last message: each message of a peer that closed in
+order is delivered before C{ConnectionDone}. Only an application that closes while paused loses the rest.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Inputs(Protocol):
         """The program closes the connection."""
 
     def peerClosed(self) -> None:
-        """The peer's DREQ has come, or its answer to ours, and all that the peer has sent before."""
+        """The peer's DREQ or DREP was received, and all messages that the peer sent before it."""
 
     def fail(self) -> None:
         """The queue pair, or a request, has failed."""
 
     def drained(self) -> None:
-        """The protocol has taken the last message, or wants no more."""
+        """The protocol has received the last message, or has closed."""
 
     def abort(self) -> None:
         """The connection ends now, for whatever reason."""
@@ -99,7 +99,7 @@ class Life(Generic[CompletionT]):
 
     @property
     def isDrained(self) -> bool:
-        """True if the peer has closed, and the protocol has taken all that it wants."""
+        """True if the peer has closed, and the protocol has received all messages or has closed."""
         return self._place == _DRAINING and (self._hasClosed if self.isPaused else not self._inbox)
 
     @property

@@ -348,7 +348,7 @@ class Acceptance:
         Make the queue pair ready, and send a REP.
 
         @param requestData: private data of the REQ, with the greeting.
-        @raise RDMAError: the device refuses the attributes that the peer asks for.
+        @raise RDMAError: the device refuses the attributes that the peer requests.
         """
         self._protocol, self._peer, self._host = protocol, peer, host
         connection, terms, transport = self._connection, self._terms, self._transport

@@ -1,13 +1,12 @@
 """
-Alternate paths: one is loaded, accepted or rejected, and migrated to, while a connection lives.
+Alternate paths of an established connection: loading, accepting, rejecting, and migration.
 
 Follows InfiniBand Architecture vol. 1, 12.8 (LAP, APR) and 17.2.8 (automatic path migration).
 
-The active end loads, the passive one answers. While a LAP is on its way neither end has an alternate path:
-the queue pair is disarmed before, at both ends, and armed again with the answer, first at the passive end.
-So a queue pair can't migrate to a path about which both ends don't agree. Each LAP has a transaction of its
-own, one more than the last: a late APR is not taken for the answer to the next LAP, nor a late LAP for a new
-one.
+The active end loads, the passive one answers. While a LAP is unanswered, neither end has an alternate path:
+the queue pairs are disarmed before, and rearmed with the answer, first at the passive end. So a queue pair
+can't migrate to a path on which the ends have not agreed. Each LAP has its own transaction ID, one more than
+the last: a late APR is not mistaken for the answer to the next LAP, nor a late LAP for a new one.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class Inputs(Protocol):
     """The inputs of the alternate path's state machine."""
 
     def load(self) -> None:
-        """The program wants another alternate path."""
+        """The application loads an alternate path."""
 
     def reply(self) -> None:
         """The program gives its answer to a LAP."""
@@ -103,13 +102,13 @@ class Inputs(Protocol):
         """The program takes longer than the peer expects."""
 
     def requested(self) -> None:
-        """A LAP came whose path the program may accept."""
+        """A LAP was received whose path is acceptable."""
 
     def again(self) -> None:
-        """The LAP that waits for an answer came again."""
+        """A duplicate of the unanswered LAP was received."""
 
     def replaced(self) -> None:
-        """Another LAP came: the peer has given up the one that waits."""
+        """A new LAP was received: the peer has abandoned the unanswered one."""
 
     def delayed(self) -> None:
         """The peer takes longer: it sent an MRA for our LAP."""
@@ -121,16 +120,16 @@ class Inputs(Protocol):
         """The peer has rejected our LAP."""
 
     def expired(self) -> None:
-        """No answer came in time; there are retries left."""
+        """The answer timed out, with retries left."""
 
     def exhausted(self) -> None:
-        """No answer came in time, and that was the last retry."""
+        """The answer to the last retry timed out."""
 
     def migrated(self) -> None:
         """The queue pair has migrated to the alternate path."""
 
     def surprised(self) -> None:
-        """The queue pair says that it has migrated, and had no path to migrate to."""
+        """The queue pair reports a migration without an alternate path."""
 
     def close(self) -> None:
         """The connection ends, by either end."""
@@ -174,9 +173,9 @@ class Alternate(Core):
         checkPath: AlternateCheck = acceptAnyPath,
     ) -> None:
         """
-        @param isSupported: what the connection's REP said of failover.
-        @param mayReload: an alternate path can be replaced before it was migrated to.
-        @param checkPath: finds out why this end can't use a path.
+        @param isSupported: the REP accepted failover.
+        @param mayReload: an alternate path can be replaced without a migration.
+        @param checkPath: returns why this end can't use a path.
         """
         self._ends = ends
         self._isActive, self._isSupported, self._mayReload = isActive, isSupported, mayReload
@@ -204,11 +203,11 @@ class Alternate(Core):
 
     def load(self, path: CMPath, transactionID: int, now: float, privateData: bytes = b"") -> bool:
         """
-        Send a LAP. The answer is an event, as is its absence.
+        Send a LAP. The answer, or its absence, is reported by an event.
 
-        @param transactionID: one more than that of the LAP before.
-        @return: whether there still is a connection; the same of all requests here.
-        @raise InvalidRequest: this end can't load, or not now, or not this path.
+        @param transactionID: one more than that of the previous LAP.
+        @return: False if the connection has ended; the same for all requests of this class.
+        @raise InvalidRequest: this end cannot load alternate paths, or not now, or not this path.
         """
         if self._place == _CLOSED:
             return False
@@ -240,8 +239,8 @@ class Alternate(Core):
         """
         Answer a LAP of the peer.
 
-        @param transactionID: the one that came with L{AlternatePathRequested}.
-        @raise InvalidRequest: this LAP does not wait for an answer any more.
+        @param transactionID: that of L{AlternatePathRequested}.
+        @raise InvalidRequest: this LAP is no longer unanswered.
         """
         if self._place in (_LAP_RCVD, _MRA_LAP_SENT) and transactionID != self._lapTransaction:
             raise InvalidRequest("the peer has given up this LAP, and sent another one")
@@ -264,7 +263,7 @@ class Alternate(Core):
     # What happens
 
     def migrated(self, now: float) -> None:
-        """Note that the queue pair has migrated. Call this before a LAP of the peer that came later."""
+        """Note that the queue pair has migrated. Call this before processing later LAPs."""
         self._now = now
         if self._place == _IDLE and self.alternate is not None:
             self._inputs.migrated()

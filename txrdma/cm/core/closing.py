@@ -21,33 +21,32 @@ class Inputs(Protocol):
     """The inputs of a connection's end: requests of its program, messages of its peer, and the time."""
 
     def disconnect(self) -> None:
-        """The program wants the end, or has heard of it."""
+        """The application disconnects, or acknowledges the peer's DREQ."""
 
     def requested(self) -> None:
-        """A DREQ came, for the first time or again."""
+        """A DREQ or a duplicate of it was received."""
 
     def answered(self) -> None:
-        """A DREP of the peer came."""
+        """A DREP was received."""
 
     def rejected(self) -> None:
-        """A REJ came: the peer does not know the connection."""
+        """A REJ was received: the peer does not know the connection."""
 
     def linger(self) -> None:
         """The opening failed when the peer may have been ready to send."""
 
     def expired(self) -> None:
-        """No answer came in time; there are retries left."""
+        """The answer timed out, with retries left."""
 
     def exhausted(self) -> None:
-        """No answer came in time, and that was the last retry; or the time is over that ids rest."""
+        """The answer to the last retry timed out, or the time-wait is over."""
 
 
 class Closing(Core):
     """
-    The end of one connection, from when it is established.
+    Disconnection of one established connection.
 
-    A DREQ is answered once the program has heard of it and calls L{disconnect}, too: then it can give private
-    data. Where both ends want the same at the same time the answer goes out at once.
+    A DREQ is answered when the application calls L{disconnect} after the event: so it can add private data.
     """
 
     __slots__ = (
@@ -84,16 +83,16 @@ class Closing(Core):
 
     @property
     def isOver(self) -> bool:
-        """True if the connection has ended; its ids may still rest."""
+        """True if the connection has ended; its IDs may still be in time-wait."""
         return self._place in (_TIMEWAIT, _FREE)
 
     def disconnect(self, transactionID: int, now: float, privateData: bytes = b"") -> bool:
         """
-        End the connection, or answer the peer that has ended it.
+        Send a DREQ, or answer that of the peer.
 
-        @param transactionID: a new one, for a DREQ of ours.
+        @param transactionID: a new one, for a DREQ.
         @return: whether this changes anything.
-        @raise InvalidRequest: there is too much private data.
+        @raise InvalidRequest: the private data is too long.
         """
         checkPrivateData(privateData, DREQ_PRIVATE_BYTES)
         self._private, self._newTransaction = privateData, transactionID

@@ -33,11 +33,11 @@ from txrdma.kit.wire import Layout
 
 class Connection:
     """
-    A connection at one end, from its first message until its ids can be used again.
+    The local end of a connection, from its first message until its IDs can be reused.
 
-    @ivar opening: the REQ, the REP, and how far these came.
-    @ivar closing: its end; None until the connection is established.
-    @ivar alternate: its paths; None until the connection is established.
+    @ivar opening: state machine of REQ, REP and RTU.
+    @ivar closing: state machine of DREQ and DREP; None until the connection is established.
+    @ivar alternate: state machine of alternate paths; None until the connection is established.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Connection:
 
     @property
     def remoteGUID(self) -> GUID | None:
-        """The peer's CA GUID, as far as it is known."""
+        """The peer's CA GUID, if known."""
         opening = self.opening
         peer = opening.reply if opening.isActive else opening.request
         return None if peer is None else peer.localCAGUID
@@ -144,16 +144,16 @@ class Connection:
         return taken
 
     def expired(self, now: float) -> None:
-        """Act on deadlines whose time has come."""
+        """Process expired deadlines."""
         for core in self._cores():
             core.expired(now)
         self._goOn(now)
 
     def received(self, message: Layout, transactionID: int, now: float) -> bool:
         """
-        Take a message whose comm ids are those of this connection.
+        Process a message with the communication IDs of this connection.
 
-        @return: whether it was news: late and duplicate messages are none.
+        @return: False for late and duplicate messages.
         """
         if isinstance(message, DREQ) and message.remoteQPN != self.localQPN:
             return False
@@ -192,7 +192,7 @@ class Connection:
         return changes
 
     def fail(self, now: float) -> None:
-        """End an established connection that the peer does not know any more: it has asked for a new one."""
+        """End an established connection that the peer has lost: it has requested a new one."""
         if self.closing is not None and self.closing.state == "ESTABLISHED":
             self.disconnect(now)
 
@@ -215,7 +215,7 @@ class Connection:
         return self._established().reply(transactionID, status, now, information)
 
     def migrated(self, now: float) -> None:
-        """Note that the queue pair has migrated. Call this before a LAP that came later is handed over."""
+        """Note that the queue pair has migrated. Call this before processing later LAPs."""
         if self.alternate is not None:
             self.alternate.migrated(now)
 
@@ -258,7 +258,7 @@ class Connection:
         return self.closing if isinstance(message, (DREQ, DREP, REJ)) else self.opening
 
     def _goOn(self, now: float, isDREQ: bool = False) -> bool:
-        """Begin and end parts, as others have come so far; a DREQ will be answered by the closing."""
+        """Start the parts that follow from the state of the opening; the closing part answers a DREQ."""
         opening, closing = self.opening, self.closing
         if closing is None and (opening.isEstablished or (opening.isOver and opening.lingers)):
             retryPolicy = self._retryPolicy()

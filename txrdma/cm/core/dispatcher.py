@@ -43,16 +43,16 @@ from txrdma.kit.values import frozen
 from txrdma.kit.wire import Layout
 
 BACKLOG: Final = 1024
-"""Connections of a listener that are asked for and not established yet, unless it has another number."""
+"""Default maximum of requested and not yet established connections of a listener."""
 
 SLOT_SECONDS: Final = 0.01
 """The precision of timeouts, in seconds."""
 
 MOST_QUESTIONS: Final = 1024
-"""SIDR_REQs of peers that are kept with their answers: a flood of others gets none."""
+"""Maximum number of stored answers to SIDR_REQs; further requests get no answer."""
 
 _AGAIN: Final = RetryPolicy(18, 18, 2)
-"""The time in which a SIDR_REQ may come again."""
+"""The time in which a SIDR_REQ may be retransmitted."""
 
 _TRIES: Final = 64
 
@@ -92,7 +92,7 @@ class Listener:
 
 @frozen
 class Sending:
-    """A message to send on its way; C{isAgain}: it was sent before."""
+    """A message to send, and its path; C{isAgain}: it is a retransmission."""
 
     message: Layout
     transactionID: int
@@ -102,11 +102,11 @@ class Sending:
 
 class Managed:
     """
-    A connection or a resolution with what its manager keeps of it.
+    A connection or a resolution, and its manager's data.
 
     @ivar core: the connection, or the resolution.
-    @ivar path: the way of messages to the peer.
-    @ivar listener: the listener that it came to; None where this end asked.
+    @ivar path: path of messages to the peer.
+    @ivar listener: the listener that received it; None at the requesting end.
     """
 
     __slots__ = ("core", "key", "listener", "names", "slot", "path", "when")
@@ -146,7 +146,7 @@ class Dispatcher:
 
     def __init__(self, guid: GUID, random: Callable[[], int]) -> None:
         """
-        @param random: gives numbers of 32 bits that nobody can foresee.
+        @param random: returns unpredictable numbers of 32 bits.
         """
         self.guid = guid
         self.counters: Counter[str] = Counter()
@@ -163,7 +163,7 @@ class Dispatcher:
         self._events: list[tuple[Managed, Event]] = []
 
     def __len__(self) -> int:
-        """Connections, those included whose ids rest."""
+        """Connections, including those in time-wait."""
         return len(self._connections)
 
     @property
@@ -211,11 +211,11 @@ class Dispatcher:
         checkPath: PathCheck = acceptAnyPath,
     ) -> Managed:
         """
-        Send a REQ; comm id and CA GUID are filled in.
+        Send a REQ; communication ID and CA GUID are filled in.
 
-        @param path: the way of messages to the peer.
+        @param path: path of messages to the peer.
         @param mayReload: see L{txrdma.cm.core.alternate.Alternate}, as C{checkPath}.
-        @raise ResourceExhausted: no comm id is free.
+        @raise ResourceExhausted: no communication ID is free.
         """
         number = self._freeNumber(self._connections)
         first = self._random() & LOW_BITS
@@ -241,7 +241,7 @@ class Dispatcher:
         return managed
 
     def turned(self, managed: Managed, now: float) -> None:
-        """Take over what a connection or a resolution has to say after a request to it."""
+        """Collect messages, events and deadlines of a connection or a resolution after a request."""
         core = managed.core
         if isinstance(core, Connection):
             core.settled(now)
@@ -275,7 +275,7 @@ class Dispatcher:
         return taken
 
     def expired(self, now: float) -> None:
-        """Act on deadlines whose time has come."""
+        """Process expired deadlines."""
         for managed in self._wheel.expired(now):
             managed.when = None
             managed.core.expired(now)
@@ -283,9 +283,9 @@ class Dispatcher:
 
     def received(self, message: Layout, transactionID: int, path: IBPath, now: float) -> None:
         """
-        Take a message of a peer.
+        Process a message of a peer.
 
-        @param path: the way that it came.
+        @param path: path that the message took.
         """
         kind = type(message).__name__
         self.counters[f"received {kind}"] += 1
@@ -330,7 +330,7 @@ class Dispatcher:
         return crossing or self._ofListener(request, transactionID, path)
 
     def _crossing(self, request: REQ, path: IBPath) -> Managed | None:
-        """A connection of ours to the same peer, peer to peer, that this REQ may be about as well."""
+        """A peer-to-peer connection attempt of this end that this REQ may match."""
         for managed in self._peerToPeer:
             isService = request.serviceID == managed.connection.opening.request.serviceID
             if isService and (managed.path.dgid, managed.path.dlid) == (path.sgid, path.slid):
@@ -430,7 +430,7 @@ class Dispatcher:
     # Tables
 
     def _freeNumber(self, taken: dict[int, Managed]) -> int:
-        """A number that nobody has, nor had a moment ago; peers can't foresee it."""
+        """An unused, unpredictable number that was not in use recently."""
         for _ in range(_TRIES):
             number = self._random() & LOW_BITS
             if number and number not in taken:
@@ -482,7 +482,7 @@ class Dispatcher:
 
 
 def _toGSI(path: IBPath) -> IBPath:
-    """The same way, from queue pair 1 to queue pair 1."""
+    """The same path, from queue pair 1 to queue pair 1."""
     if path.dqpn == 1 and path.sqpn == 1 and path.qkey == GMP_QKEY:
         return path
     return replace(path, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)

@@ -1,5 +1,5 @@
 """
-Events of connections: what the communication manager reports to whoever owns a connection.
+Events that the communication manager reports to the owner of a connection.
 
 Follows InfiniBand Architecture vol. 1, 12.9.
 """
@@ -26,7 +26,7 @@ from txrdma.kit.values import frozen
 
 @frozen
 class ConnectionRequested:
-    """A peer asks for a connection: accept it, reject it, or ask the peer for time."""
+    """A peer requests a connection: accept it, reject it, or delay it by an MRA."""
 
     request: REQ
 
@@ -66,9 +66,9 @@ class ConnectionTimedOut:
 @frozen
 class Disconnected:
     """
-    The connection is over by a DREQ of either end, or of both; call C{disconnect} unless that was done.
+    One end or both have sent a DREQ; call C{disconnect} unless this has been done.
 
-    @ivar request: the peer's DREQ, with its private data; None where the peer answered ours, or never did.
+    @ivar request: the peer's DREQ, with its private data; None if only this end has sent one.
     """
 
     request: DREQ | None
@@ -76,7 +76,7 @@ class Disconnected:
 
 @frozen
 class TimewaitOver:
-    """Packets of the connection are not on their way any more: its ids and queue pair may be used again."""
+    """The time-wait is over: the connection's IDs and queue pair may be reused."""
 
 
 @frozen
@@ -146,14 +146,14 @@ class QPArmed:
 
 @frozen
 class ServiceRequested:
-    """A peer asks by a SIDR_REQ for the queue pair of a datagram service."""
+    """A peer has sent a SIDR_REQ for the queue pair of a datagram service."""
 
     request: SIDRREQ
 
 
 @frozen
 class ServiceResolved:
-    """The answer to a SIDR_REQ has come; its status may be a refusal."""
+    """The answer to a SIDR_REQ was received; its status may be a refusal."""
 
     response: SIDRREP
 
@@ -188,4 +188,4 @@ Event = Union[
 
 
 def ignoreEvent(connection: object, event: Event) -> None:
-    """Do nothing: nobody hears any more of a connection that its program has left."""
+    """Do nothing: events of an abandoned connection are ignored."""

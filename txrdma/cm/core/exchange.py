@@ -1,5 +1,5 @@
 """
-Exchanges of messages: a message that is sent again until an answer comes, and what all cores share.
+Exchanges of messages: retransmission until an answer arrives, and the base class of all cores.
 
 Follows InfiniBand Architecture vol. 1, 12.9.8 (timeouts and retries) and 12.6.6 (MRA).
 """
@@ -19,7 +19,7 @@ from txrdma.kit.values import frozen
 from txrdma.kit.wire import Layout
 
 LONGEST_SERVICE: Final = 24
-"""The longest time that an MRA can make us wait, a time's code: 68.7 seconds, as Linux's rdma_cm asks for."""
+"""The longest time that an MRA can request, encoded: 68.7 seconds, the request of Linux's rdma_cm."""
 
 LONGEST_RESPONSE: Final = 22
 """The longest time that a peer's REQ can make us wait for it or its packets, a time's code: 17 seconds."""
@@ -31,10 +31,10 @@ LOW_BITS: Final = 0xFFFFFFFF
 @frozen
 class RetryPolicy:
     """
-    The time after which a message is sent again, and how often.
+    Time-outs and number of retransmissions.
 
-    @ivar responseTimeout: the time that the peer's CM takes to answer at most, a time's code.
-    @ivar lifeTime: the time that a packet is on its way at most, a code likewise.
+    @ivar responseTimeout: maximum response time of the peer's CM, encoded.
+    @ivar lifeTime: packet lifetime of the path, encoded.
     """
 
     responseTimeout: int
@@ -100,7 +100,7 @@ class Core:
     _table: Table[Any, Any]
     _place: str
     _final: frozenset[str] = frozenset()
-    """Names of states in which a program's requests are ignored: it hears of the end, or has heard of it."""
+    """Names of states in which requests of the application are ignored, since the end is reported."""
 
     def __init__(self, retryPolicy: RetryPolicy) -> None:
         self._retryPolicy = retryPolicy
@@ -124,7 +124,7 @@ class Core:
         return self.deadlineSeconds
 
     def outgoing(self) -> list[Outgoing]:
-        """Take the messages to send; act on the events before: queue pairs are disarmed before a LAP goes."""
+        """Take the messages to send, after the events: a queue pair is disarmed before a LAP is sent."""
         taken, self._outgoing = self._outgoing, []
         return taken
 
@@ -146,7 +146,7 @@ class Core:
         return self._place != place or len(self._events) > events
 
     def expired(self, now: float) -> None:
-        """Act on the deadline, if its time has come."""
+        """Process the deadline, if it has expired."""
         if self.deadlineSeconds is None or now < self.deadlineSeconds:
             return
         self._now = now
@@ -166,10 +166,10 @@ class Core:
 
     def _ask(self, what: str, now: float) -> bool:
         """
-        Give the machine the input of a program's request.
+        Pass a request of the application to the machine.
 
-        @return: whether the request came in time: a peer can end all before.
-        @raise InvalidRequest: the request makes no sense in this state.
+        @return: False if the peer has ended the exchange before.
+        @raise InvalidRequest: the request is not allowed in this state.
         """
         if not self._table.has(self._place, what):
             if self._place in self._final:

@@ -2,8 +2,8 @@
 The opening of a connection: REQ, REP, RTU, by the active end, by the passive one, and peer to peer.
 
 Follows InfiniBand Architecture vol. 1, 12.9.5 (state diagrams), 12.9.7 and 12.10.4 (peer to peer). Each
-message is sent again until it is answered; who needs time says so by an MRA, at the latest when it gets a
-message twice. A lost RTU is made good by whatever shows that the peer is ready: data, a DREQ or a LAP.
+message is retransmitted until it is answered; an end that needs time sends an MRA, at the latest when it gets
+a duplicate. A lost RTU is replaced by anything that shows that the peer is ready: data, a DREQ or a LAP.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Inputs(Protocol):
     """The inputs of an opening: requests of its program, messages of its peer, and the time."""
 
     def connect(self) -> None:
-        """The program wants a connection."""
+        """The application connects."""
 
     def requested(self) -> None:
-        """A REQ came, for the first time or again."""
+        """A REQ or a duplicate of it was received."""
 
     def overtaken(self) -> None:
-        """A REQ came of a peer that connects as we do, and has the right of way."""
+        """A REQ was received from a peer that connects as well, and has precedence."""
 
     def accept(self) -> None:
         """The program gives its answer to a REQ."""
@@ -57,7 +57,7 @@ class Inputs(Protocol):
         """The program's queue pair is ready to send: the answer to a REP."""
 
     def reject(self) -> None:
-        """The program does not want the connection, and gives a reason."""
+        """The application rejects the connection."""
 
     def delay(self) -> None:
         """The program takes longer than the peer expects."""
@@ -69,31 +69,31 @@ class Inputs(Protocol):
         """The peer takes longer: it sent an MRA for our message."""
 
     def replied(self) -> None:
-        """A REP came, for the first time or again."""
+        """A REP or a duplicate of it was received."""
 
     def rejected(self) -> None:
-        """A REJ of the peer came."""
+        """A REJ was received."""
 
     def confirmed(self) -> None:
-        """The RTU came, or what shows that it was lost: data, a DREQ, a LAP."""
+        """The RTU was received, or what shows that it was lost: data, a DREQ, a LAP."""
 
     def expired(self) -> None:
-        """No answer came in time; there are retries left."""
+        """The answer timed out, with retries left."""
 
     def exhausted(self) -> None:
-        """No answer came in time, and that was the last retry."""
+        """The answer to the last retry timed out."""
 
 
 class Opening(Core):
     """
-    The opening of one connection, at one end.
+    The local end of the opening of one connection.
 
-    @ivar isActive: this end's REQ counts, not the peer's.
-    @ivar isPeerToPeer: both ends may ask; a REQ of the peer is compared with ours.
-    @ivar request: the REQ that counts, ours or the peer's.
+    @ivar isActive: the REQ of this end is in use, not that of the peer.
+    @ivar isPeerToPeer: both ends may send a REQ; that of the peer is compared with ours.
+    @ivar request: the REQ in use, ours or the peer's.
     @ivar reply: the REP that was sent or received; None before.
-    @ivar transactionID: the transaction of the REQ, which all messages of the opening carry.
-    @ivar lingers: after a failure: the peer may have been ready to send, so ids rest for a while.
+    @ivar transactionID: transaction ID of all messages of the opening.
+    @ivar lingers: after a failure: the peer may have been ready to send, so the IDs go to time-wait.
     """
 
     __slots__ = (
@@ -113,7 +113,7 @@ class Opening(Core):
 
     def __init__(self, localCommID: int, guid: GUID) -> None:
         """
-        @param guid: this end's CA GUID, by which the peer finds what is rejected for a timeout.
+        @param guid: the local CA GUID, which identifies the connection in a REJ for a timeout.
         """
         self._guid = guid
         self.localCommID = localCommID
@@ -146,7 +146,7 @@ class Opening(Core):
         """
         Send a REQ to the peer.
 
-        @param isPeerToPeer: the peer may ask for the same connection meanwhile; one of both REQs counts.
+        @param isPeerToPeer: the peer may request the same connection; one of both REQs is used.
         """
         self.isActive = True
         self.request, self.transactionID, self.isPeerToPeer = request, transactionID, isPeerToPeer
@@ -156,11 +156,10 @@ class Opening(Core):
 
     def accept(self, reply: REP, now: float) -> bool:
         """
-        Answer a REQ by a REP; both comm ids are filled in.
+        Answer a REQ by a REP; both communication IDs are filled in.
 
-        @return: whether the peer still waits for it; the same of all requests here.
-        @raise InvalidRequest: no REQ waits for an answer, or the answer can't be encoded; the same of all
-            requests here.
+        @return: False if the peer does not wait any more; the same for all requests of this class.
+        @raise InvalidRequest: there is no unanswered REQ, or the answer can't be encoded.
         """
         if self._place in (_REQ_RCVD, _MRA_REQ_SENT):
             reply = reply.replace(localCommID=self.localCommID, remoteCommID=self.remoteCommID)
@@ -319,7 +318,7 @@ class Opening(Core):
 
 
 def _rank(request: REQ) -> tuple[bytes, int]:
-    """The right of way between ends that connect to each other at the same time: the higher one is active."""
+    """Precedence of ends that connect to each other at the same time: the higher one is active."""
     return request.localCAGUID.raw, request.localQPN
 
 

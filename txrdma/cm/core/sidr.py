@@ -1,5 +1,5 @@
 """
-Resolution of services: the queue pair and the Q_Key behind a service id of datagrams.
+Service ID resolution: the queue pair and the Q_Key of a datagram service.
 
 Follows InfiniBand Architecture vol. 1, 12.11.
 """
@@ -20,7 +20,7 @@ class Inputs(Protocol):
     """The inputs of a service's resolution, at either end."""
 
     def ask(self) -> None:
-        """The program wants to know the queue pair of a service."""
+        """The application resolves a service."""
 
     def cancel(self) -> None:
         """The program has lost interest."""
@@ -29,23 +29,23 @@ class Inputs(Protocol):
         """The program gives its answer to a SIDR_REQ."""
 
     def requested(self) -> None:
-        """A SIDR_REQ came, for the first time or again."""
+        """A SIDR_REQ or a duplicate of it was received."""
 
     def resolved(self) -> None:
-        """A SIDR_REP of the peer came."""
+        """A SIDR_REP was received."""
 
     def expired(self) -> None:
-        """No answer came in time; there are retries left."""
+        """The answer timed out, with retries left."""
 
     def exhausted(self) -> None:
-        """No answer came in time, or none was given; or nobody can ask again any more."""
+        """The answer to the last retry timed out, or the stored answer is no longer needed."""
 
 
 class Resolution(Core):
     """
-    A question for a service, at one end.
+    One end of a service ID resolution.
 
-    The end that answers keeps its answer for as long as the peer may ask again.
+    The answering end stores its answer for as long as the peer may retransmit its request.
     """
 
     __slots__ = ("_question", "_response")
@@ -58,7 +58,7 @@ class Resolution(Core):
 
     @property
     def isOver(self) -> bool:
-        """True if the answer has come, or will not, or can be forgotten."""
+        """True if the resolution is complete, has failed, or its answer is no longer needed."""
         return self._place == _DONE
 
     def ask(self, question: SIDRREQ, transactionID: int, now: float) -> None:
@@ -68,16 +68,16 @@ class Resolution(Core):
 
     def answer(self, response: SIDRREP, now: float) -> bool:
         """
-        Answer a SIDR_REQ; its ids are filled in.
+        Answer a SIDR_REQ; its IDs are filled in.
 
-        @return: whether the peer still waits.
+        @return: False if the peer does not wait any more.
         """
         question = self._question
         self._response = response.replace(requestID=question.requestID, serviceID=question.serviceID)
         return self._ask("answer", now)
 
     def cancel(self, now: float) -> bool:
-        """Give up a question: nobody has to be told."""
+        """Abandon a resolution, without a message."""
         return self._ask("cancel", now)
 
     def _handleMessage(self, message: Layout) -> None:

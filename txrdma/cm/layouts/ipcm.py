@@ -2,7 +2,7 @@
 RDMA connections by IP address and port, on top of communication management.
 
 Follows InfiniBand Architecture vol. 1, annex A11 (RDMA IP CM service). A listener's port is part of its
-service id; both ends' addresses stand in the private data of a REQ or a SIDR_REQ, before those of the user.
+service ID; the addresses of both ends precede the user's private data in a REQ or a SIDR_REQ.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class IPAddresses:
 
     def toPrivateData(self, userData: bytes = b"") -> bytes:
         """
-        Write the header, with the user's private data behind it.
+        Encode the header, followed by the user's private data.
 
-        @raise ValueError: an address is no IP address, or they are of different versions.
+        @raise ValueError: an address is invalid, or the versions of the addresses differ.
         """
         source, destination = _packed(self.source), _packed(self.destination)
         if len(source) != len(destination):
@@ -107,7 +107,7 @@ class IPAddresses:
 
 @lru_cache(maxsize=256)
 def _text(packed: bytes) -> str:
-    """The text of an IP address; connections come from the same ones again and again."""
+    """The text of an IP address, cached, since addresses repeat."""
     return str(ipaddress.ip_address(packed))
 
 

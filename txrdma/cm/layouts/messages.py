@@ -1,8 +1,8 @@
 """
 The messages of communication management.
 
-Follows InfiniBand Architecture vol. 1, 12.6 to 12.11. Each fills the 232 bytes behind the header; private
-data has no length of its own: what is not used is zeros.
+Follows InfiniBand Architecture vol. 1, 12.6 to 12.11. Each has 232 bytes after the header; private data has
+no length field: unused bytes are zero.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ DREQ_PRIVATE_BYTES: Final = 220
 
 def checkPrivateData(octets: bytes, maximum: int, what: str = "private data") -> None:
     """
-    Check that a message has room for what a program wants to send in it.
+    Check that private data fits into a message.
 
-    @raise InvalidRequest: there are more octets than the message has room for.
+    @raise InvalidRequest: the data is too long.
     """
     if len(octets) > maximum:
         raise InvalidRequest(f"the message can hold {maximum} bytes of {what}, not for {len(octets)}")
@@ -31,7 +31,7 @@ def checkPrivateData(octets: bytes, maximum: int, what: str = "private data") ->
 
 def checkFits(message: Layout) -> None:
     """
-    Check that a message whose fields a program has chosen can be encoded.
+    Check that a message with fields of the application can be encoded.
 
     @raise InvalidRequest: the value of a field is too large, or has the wrong length.
     """

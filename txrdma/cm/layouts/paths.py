@@ -42,7 +42,7 @@ def pathFor(path: IBPath, ackDelay: int = 0, rate: Rate = Rate.GBPS_2_5) -> CMPa
 
 
 def pathOf(path: CMPath) -> IBPath:
-    """The way of packets that leave by the path of a REQ; its LIDs are none where there is only a route."""
+    """Path of packets to the peer, from the path of a REQ; without LIDs if it has only GIDs."""
     lids = path.localLID, path.remoteLID
     slid, dlid = (LID(0), LID(0)) if lids == (PERMISSIVE_LID, PERMISSIVE_LID) else lids
     return IBPath(
@@ -79,7 +79,7 @@ def isPath(path: CMPath) -> bool:
 
 
 def areSame(one: CMPath, other: CMPath) -> bool:
-    """True if two paths, seen from the same end, take the same way; LIDs count on InfiniBand links only."""
+    """True if two paths of one end are the same; LIDs are compared on InfiniBand links only."""
     return _endpointsOf(one) == _endpointsOf(other)
 
 

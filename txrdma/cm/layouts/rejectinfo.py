@@ -1,8 +1,8 @@
 """
-Additional information: what a REJ, an APR or a SIDR_REP carries for its reason.
+Additional information of a REJ, an APR or a SIDR_REP.
 
-Follows InfiniBand Architecture vol. 1, 12.6.7.2, 12.8.2 and 12.11.2. A refusal of a value comes with the one
-that would do; a redirection with a ClassPortInfo.
+Follows InfiniBand Architecture vol. 1, 12.6.7.2, 12.8.2 and 12.11.2. A refusal of a value carries an
+acceptable one, a redirection a ClassPortInfo.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txrdma.kit.wire import Code
 from txrdma.mad.layouts.messages import ClassPortInfo
 
 Information = Union[GID, GUID, ClassPortInfo, int]
-"""A value that a refusal carries: acceptable, or in a timeout the CA GUID of who gave up."""
+"""Additional information: an acceptable value, or for a timeout the CA GUID of the sender."""
 
 _Kind = Union[type[GID], type[GUID], type[ClassPortInfo], int]
 
@@ -93,7 +93,7 @@ def informationOf(message: REJ | APR | SIDRREP) -> Information | None:
     """
     Decode the additional information of a message, by its reason and its length.
 
-    None stands for a reason without any, and for information that is too short to be one: it is advice.
+    None for a reason without additional information, and for information that is too short.
     """
     reason: Code
     if isinstance(message, REJ):

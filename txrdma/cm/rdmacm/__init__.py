@@ -1,3 +1,3 @@
 """
-Connections of devices whose kernel has a communication manager of its own, by librdmacm.
+Connections by the kernel's communication manager, through librdmacm.
 """

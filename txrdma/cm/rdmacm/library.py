@@ -1,9 +1,9 @@
 """
-The one door to librdmacm: its structures, its functions, and what its errors mean here.
+Bindings of librdmacm: its structures and functions, and the translation of its errors.
 
 Follows C{rdma_cma.h} and C{verbs.h} of rdma-core, whose binary interface has been the same since release 15;
-release 44 is tested. pyverbs has no descriptor of an event channel, and no way to accept with a queue pair
-that was made elsewhere, so this is by ctypes. Queue pairs are the program's: librdmacm never has one.
+release 44 is tested. pyverbs has no descriptor of an event channel, and cannot accept with a queue pair
+from elsewhere, so this module uses ctypes. librdmacm never owns a queue pair.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txrdma.kit.wire import Code
 LIBRARY: Final = "librdmacm.so.1"
 
 DESCRIPTOR: Final = "/dev/infiniband/rdma_cm"
-"""The character device by which librdmacm asks the kernel: it is there where C{rdma_ucm} is loaded."""
+"""The character device that librdmacm uses; it exists if C{rdma_ucm} is loaded."""
 
 _COMMUNICATION_ESTABLISHED: Final = 4
 
@@ -61,7 +61,7 @@ class _GID(ctypes.Structure):
 
 
 class _Addresses(ctypes.Structure):
-    """The C structure C{struct rdma_addr}: two socket addresses, and what they are on InfiniBand."""
+    """The C structure C{struct rdma_addr}: two socket addresses, and their InfiniBand addresses."""
 
     _fields_ = (
         ("source", ctypes.c_uint64 * 16),
@@ -190,7 +190,7 @@ class Happened:
 @frozen
 class Ends:
     """
-    The ends of an id: IP addresses and ports, and what they are on the fabric.
+    The addresses of an ID: IP addresses and ports, and their addresses on the fabric.
 
     @ivar source: this end's address, and port; C{destination}: the peer's.
     """
@@ -312,7 +312,7 @@ class Channel:
         return made.value
 
     def destroy(self, identifier: int) -> None:
-        """Destroy an id; the kernel says to a peer what is to be said."""
+        """Destroy an ID; the kernel sends the peer the required message."""
         self.identifiers.discard(identifier)
         self._library.rdma_destroy_id(ctypes.c_void_p(identifier))
 
@@ -322,7 +322,7 @@ class Channel:
         self._call("listen", ctypes.c_void_p(identifier), backlog)
 
     def resolveAddress(self, identifier: int, source: str, host: str, port: int, seconds: float) -> None:
-        """Look for the way to an address; ADDR_RESOLVED or ADDR_ERROR follow."""
+        """Resolve the path to an address; ADDR_RESOLVED or ADDR_ERROR follow."""
         ends = _address(source, 0), _address(host, port)
         self._call("resolve_addr", ctypes.c_void_p(identifier), *ends, int(seconds * 1000))
 
@@ -343,7 +343,7 @@ class Channel:
         self._call("establish", ctypes.c_void_p(identifier))
 
     def reject(self, identifier: int, privateData: bytes) -> None:
-        """Send a REJ, whose reason is the consumer's."""
+        """Send a REJ with the consumer's reason."""
         self._call("reject", ctypes.c_void_p(identifier), privateData, len(privateData))
 
     def disconnect(self, identifier: int) -> None:
@@ -351,11 +351,11 @@ class Channel:
         self._call("disconnect", ctypes.c_void_p(identifier))
 
     def communicating(self, identifier: int) -> None:
-        """Tell the kernel that data have come, as good as an RTU."""
+        """Report received data to the kernel, which replaces a lost RTU."""
         self._call("notify", ctypes.c_void_p(identifier), _COMMUNICATION_ESTABLISHED)
 
     def ends(self, identifier: int) -> Ends:
-        """The addresses of an id, as far as it has them."""
+        """The addresses of an ID, if it has any."""
         addresses = _Identifier.from_address(identifier).addresses
         return Ends(
             source=_pair(bytes(addresses.source)),

@@ -1,8 +1,9 @@
 """
 The kernel's communication manager, by librdmacm, with the interface of L{txrdma.cm.manager}.
 
-The kernel's manager owns the management class of the kernel's devices, so that no other one can be used with
-them. librdmacm sends and receives the messages, and its events are read on the reactor; queue pairs are ours.
+The kernel's manager owns the management class of the kernel's devices, so that no other manager can be used
+with them. librdmacm sends and receives the messages, and its events are read on the reactor; queue pairs
+belong to txrdma.
 """
 
 from __future__ import annotations
@@ -69,10 +70,10 @@ def isManaged(device: IVerbsDevice) -> bool:
 @implementer(IManagedConnection)
 class KernelConnection:
     """
-    A connection, or the attempt to make one, of the kernel's manager.
+    A connection, or a connection attempt, of the kernel's manager.
 
     @ivar request: the REQ, with the fields that the kernel reports; C{reply}: the REP, or None.
-    @ivar state: the state by the specification's name, as far as it is known here.
+    @ivar state: the state by the specification's name, if known.
     """
 
     managedBy = "librdmacm"

@@ -42,7 +42,7 @@ def pathFrom(ends: Ends, prepared: Prepared) -> CMPath:
 
 
 def _partition(ends: Ends, prepared: Prepared) -> int:
-    """The P_Key of a connection: the usual one over Ethernet, where the kernel tells none (IBA A16)."""
+    """The P_Key of a connection; the default one over Ethernet, where the kernel reports none (IBA A16)."""
     return DEFAULT_PKEY if prepared.isGlobal and not prepared.dlid else ends.pkey
 
 
@@ -66,7 +66,7 @@ def requestOf(serviceID: int, ends: Ends, parameters: Parameters, prepared: Prep
 
 
 def requestSent(request: REQ, ends: Ends, prepared: Prepared) -> REQ:
-    """The REQ of this end, with what the kernel has made of it."""
+    """The REQ of this end, with fields filled in by the kernel."""
     return request.replace(
         startingPSN=prepared.rqPSN,
         pathMTU=PathMTU(prepared.pathMTU),

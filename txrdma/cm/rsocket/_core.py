@@ -1,9 +1,9 @@
 """
-The core of an rsocket, one end of it: a stream of bytes over RDMA writes, with its credits and its end.
+The core of one end of an rsocket: a stream of bytes over RDMA writes, with credits and closing.
 
-Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). Nothing here posts anything:
-C{outgoing} hands out what is to be posted, in order, and C{completed} and C{arrived} are told what has become
-of it and what has come. Loss is no concern of this: the queue pair is reliable.
+Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). The core does no I/O:
+C{outgoing} returns the writes to post, in order; C{completed} and C{arrived} process completions. The queue
+pair is reliable, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TARGETS: Final = 2
 """Targets of a table: one for each half of a buffer."""
 
 CONTROLS: Final = 4
-"""Messages beside those of data that may be under way; they need no credit."""
+"""Maximum number of outstanding control messages, which need no credit."""
 
 _CONTROL_BYTES: Final = CONTROLS * MAPPED_BYTES
 _ADDRESSES: Final = 1 << 64
@@ -63,7 +63,7 @@ class Sizes(NamedTuple):
     The sizes of an end.
 
     @ivar receives: messages that the peer may send before the first of them is read, 16 to 65534.
-    @ivar sends: messages of this end that may be under way, C{CONTROLS} included.
+    @ivar sends: maximum number of outstanding messages of this end, including C{CONTROLS}.
     @ivar receiveBuffer: bytes, in two halves; C{sendBuffer}: bytes, 2048 at least.
     @ivar mappings: pieces of memory that the peer may have mapped for writes of this end, 0 to 128; each is
         24 bytes of the table.
@@ -94,7 +94,7 @@ class Sizes(NamedTuple):
 
     @property
     def table(self) -> int:
-        """Bytes of the table: of targets, and of entries for mapped memory behind these."""
+        """Length of the table in bytes: targets, followed by entries for mapped memory."""
         return TARGETS * TARGET_BYTES + self.mappings * MAPPED_BYTES
 
     @property
@@ -104,7 +104,7 @@ class Sizes(NamedTuple):
 
     @property
     def local(self) -> int:
-        """Bytes of memory that is sent from: the buffer, and places for what is written into tables."""
+        """Length of the send memory in bytes: the buffer, and slots for table entries to write."""
         return self.sendBuffer + _CONTROL_BYTES
 
 
@@ -112,11 +112,11 @@ class RSocket:
     """
     An end of a connection between rsockets.
 
-    @ivar isReadable: the peer may send more bytes; C{isWritable}: so may this end.
-    @ivar isOver: the peer has ended the connection, or both ends have ended their half of it.
-    @ivar wasCut: the peer has ended the connection before it had all bytes that were written here.
-    @ivar hasParted: the peer has had our word that the connection ends.
-    @ivar events: those of mapped memory, for whoever asks to take out.
+    @ivar isReadable: the peer may send more bytes; C{isWritable}: this end may.
+    @ivar isOver: the peer has closed the connection, or both ends have closed their write side.
+    @ivar wasCut: the peer has closed the connection before it had all bytes that were written here.
+    @ivar hasParted: the peer has received our close.
+    @ivar events: events of mapped memory; the caller removes them.
     """
 
     events: list[Event]
@@ -148,7 +148,7 @@ class RSocket:
     # The beginning
 
     def greeting(self, address: int, rkey: RKey) -> ConnectionData:
-        """The connection data of this end, whose memory for the peer begins at that address."""
+        """The connection data of this end, with the address of its memory for the peer."""
         return ConnectionData(
             version=VERSION,
             flags=MAPPINGS if self._isLittle else MAPPINGS | NETWORK_ORDER,
@@ -183,16 +183,16 @@ class RSocket:
 
     @property
     def isQuiet(self) -> bool:
-        """Whether nothing is under way, so that nothing will be told by a completion."""
+        """Whether nothing is outstanding, so that no completion will follow."""
         return not self._flying
 
     @property
     def unread(self) -> int:
-        """Bytes that have come and are not read yet."""
+        """Number of received bytes that are not read yet."""
         return self._receiving.unread
 
     def write(self, data: bytes) -> None:
-        """Send bytes, as soon as there is room for them; after the end of writing they are dropped."""
+        """Queue bytes until the peer has space for them; drop them if the write side is closed."""
         if self.isWritable and not self.isOver:
             if self._orders:
                 self._mappings.hold(data)
@@ -207,53 +207,53 @@ class RSocket:
         self._mappings.drop()
 
     def read(self) -> bytes:
-        """Read some of the bytes that have come; empty if there are none."""
+        """Take some received bytes; empty if there are none."""
         return self._receiving.take()
 
     def closeWriting(self) -> None:
-        """Write no more, and tell the peer so behind all that was written."""
+        """Close the write side, after all written bytes."""
         if self.isWritable:
             self.isWritable = False
             self._wanted = Control.SHUTDOWN if self.isReadable else Control.DISCONNECT
 
     def close(self) -> None:
-        """Neither write nor read any more, and tell the peer so behind all that was written."""
+        """Close both sides, after all written bytes."""
         self.isWritable = False
         self._wanted = Control.DISCONNECT
 
     def probe(self) -> None:
-        """Find out whether the peer's queue pair answers, if nothing is under way that does so."""
+        """Probe the peer's queue pair, unless an outstanding message does so."""
         self._isProbing = self.isQuiet
 
     # Mapped memory: see txrdma.cm.rsocket.interfaces
 
     def checkMapping(self, offset: int, length: int) -> None:
         """
-        Find out whether so many bytes can be mapped at an offset.
+        Check that a number of bytes can be mapped at an offset.
 
-        @raise txrdma.error.InvalidRequest: the offsets are no offsets, or are mapped already.
-        @raise txrdma.error.ResourceExhausted: the peer has no room for another mapping.
+        @raise txrdma.error.InvalidRequest: the offsets are invalid, or already mapped.
+        @raise txrdma.error.ResourceExhausted: the peer's table is full.
         """
         self._mappings.check(offset, length)
 
     def map(self, offset: int, length: int, address: int, rkey: RKey) -> int:
-        """Tell the peer of memory that it may write to, behind all that was written: the entry's number."""
+        """Announce memory for the peer's writes, after all written bytes; returns the entry's number."""
         return self._mappings.map(Place(offset, length, address, rkey))
 
     def unmap(self, index: int) -> None:
-        """Tell the peer that memory is mapped no more, if it is to hear anything more."""
+        """Withdraw mapped memory, unless the write side is closed."""
         self._mappings.unmap(index, not (self.isOver or self._sentControl is Control.DISCONNECT))
 
     def writeMapped(self, offset: int, data: bytes) -> int | None:
         """
-        Write to memory that the peer has mapped, behind all that was written.
+        Write to memory that the peer has mapped, after all written bytes.
 
-        @return: a number, which comes back in an event; None if the peer has mapped nothing there.
+        @return: a number, repeated in an event; None if the peer has mapped no memory there.
         """
         return self._mappings.write(offset, data)
 
     def cancelMapped(self, number: int) -> None:
-        """Forget what is not posted of a write to mapped memory."""
+        """Withdraw the unposted part of a write to mapped memory."""
         self._mappings.cancel(number)
 
     @property
@@ -300,9 +300,9 @@ class RSocket:
 
     def completed(self) -> bool:
         """
-        Note that the first message under way is in the peer's memory.
+        Note that the oldest outstanding message is in the peer's memory.
 
-        @return: False if this changes nothing of what can be posted, nor that the connection goes on.
+        @return: False if this allows no further post and does not end the connection.
         """
         flown = self._flying.popleft()
         if flown:
@@ -361,7 +361,7 @@ class RSocket:
         return True
 
     def _postWrite(self, write: Write, posts: list[Post]) -> bool:
-        """Post a write to mapped memory, as far as there is room."""
+        """Post a write to mapped memory, as far as possible."""
         while (post := self._sending.aside(write.rest, write.address % _ADDRESSES, write.rkey)) is not None:
             posts.append(post)
             write.posted(post.length)
@@ -410,9 +410,9 @@ class RSocket:
 
 def understood(privateData: bytes) -> ConnectionData:
     """
-    Read the connection data of a peer, with whatever stands behind.
+    Decode the connection data of a peer; following bytes are ignored.
 
-    @raise WireError: they are too short, of another version, or tell of no table.
+    @raise WireError: they are too short, of another version, or without a table.
     """
     connectionData = ConnectionData.decode(privateData)
     if connectionData.version != VERSION:

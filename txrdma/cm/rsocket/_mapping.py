@@ -1,12 +1,12 @@
 """
-Mapped memory of an rsocket: what each end has mapped for the other's writes, and what waits to be posted.
+Mapped memory of an rsocket: the mappings of each end for the other's writes, and queued requests.
 
 Follows librdmacm (C{docs/rsocket}; C{riomap} and C{riowrite}). An end maps memory at an offset of its choice,
-and writes an entry that tells where it is into the peer's table, behind the targets. Writes to such memory
-are RDMA writes without immediate data: nobody is told of them.
+and writes an entry with its address into the peer's table, after the targets. Writes to such memory are RDMA
+writes without immediate data, so the peer is not notified.
 
-An entry takes the peer's receive and none of its credits, as messages of control do, and has a place among
-these. librdmacm's sender counts it as a message of data, which no receiver ever gives back.
+An entry uses a receive of the peer and no credit, as control messages do, and counts as one of these.
+librdmacm's sender counts it as a data message, which no receiver ever returns.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Write:
         self.address, self.rkey = address, rkey
 
     def posted(self, length: int) -> None:
-        """Go on behind the first bytes."""
+        """Advance past the first bytes."""
         self.rest = self.rest[length:]
         self.address += length
 
@@ -104,9 +104,9 @@ class Mappings:
     """
     The mappings of both ends of one connection, as one end knows them.
 
-    @ivar orders: requests that wait: for mapped memory, and those for the stream that were made behind such.
-    @ivar held: bytes of these, as the stream's backlog counts them.
-    @ivar events: what has become of mapped memory.
+    @ivar orders: queued requests: for mapped memory, and later ones for the stream.
+    @ivar held: stream bytes in these requests, which are part of the backlog.
+    @ivar events: completed and failed writes to mapped memory.
     """
 
     def __init__(self, table: memoryview, isLittle: bool) -> None:
@@ -123,17 +123,17 @@ class Mappings:
         self._peers: dict[int, Place] = {}
 
     def begin(self, capacity: int) -> None:
-        """Begin with the entries for which the peer's table has room."""
+        """Set the number of entries of the peer's table."""
         self._capacity = capacity
 
     # Memory of this end
 
     def check(self, offset: int, length: int) -> None:
         """
-        Find out whether memory can be mapped.
+        Check that memory can be mapped.
 
-        @raise InvalidRequest: offsets are not those of C programs, or are mapped already.
-        @raise ResourceExhausted: the peer has no room for another entry.
+        @raise InvalidRequest: the offsets are invalid, or already mapped.
+        @raise ResourceExhausted: the peer's table is full.
         """
         if not 0 < length <= LONGEST or not 0 <= offset <= OFFSETS - length:
             raise InvalidRequest(f"{length} bytes can't be mapped at offset {offset}")
@@ -144,7 +144,7 @@ class Mappings:
             raise ResourceExhausted(f"the peer can accept {self._capacity} mappings")
 
     def map(self, place: Place) -> int:
-        """Have the peer told of memory that C{check} has found to be fine; the number of its entry."""
+        """Queue the announcement of memory that passed C{check}; returns the number of its entry."""
         # The peer may still read an entry whose memory is closed: it comes last.
         order = (*range(self._after, self._capacity), *range(self._after))
         index: int = next(number for number in order if number not in self._own)
@@ -154,7 +154,7 @@ class Mappings:
         return index
 
     def unmap(self, index: int, mustNotify: bool) -> None:
-        """Use an entry no more, and have the peer told that it stands for no memory."""
+        """Queue the withdrawal of an entry."""
         place = self._own.pop(index)
         if mustNotify:
             self._announce(index, Place(place.offset, 0, 0, RKey(0)))
@@ -200,7 +200,7 @@ class Mappings:
         return None
 
     def cancel(self, number: int) -> None:
-        """Forget what is not posted of a write."""
+        """Withdraw the unposted part of a write."""
         for order in self.orders:
             if isinstance(order, Write) and order.number == number:
                 self._remove(order)
@@ -209,7 +209,7 @@ class Mappings:
     # What waits
 
     def hold(self, data: bytes) -> None:
-        """Keep bytes of the stream until their turn comes."""
+        """Queue bytes of the stream after earlier requests."""
         self.orders.append(data)
         self.held += len(data)
 

@@ -1,8 +1,8 @@
 """
-The receiving half of an rsocket: a buffer of two halves that the peer writes into, round and round.
+The receiving half of an rsocket: a ring buffer of two halves, written by the peer.
 
-Follows librdmacm (C{docs/rsocket}). A half is told as a target when all of it has been read, and the peer may
-send so many messages as receives are posted: it is told a limit for its sequence numbers, which is absolute.
+Follows librdmacm (C{docs/rsocket}). A half becomes a target again when all of it has been read. The peer may
+send as many messages as receives are posted: it gets an absolute limit for its sequence numbers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _SIGN = 0x8000
 
 class Grant(NamedTuple):
     """
-    The credits that the peer is given by one message.
+    Credits returned to the peer by one message.
 
-    @ivar limit: the sequence number that is the first one it may not use.
-    @ivar half: the place of the half of the buffer that it may write to; None if there is none to tell.
+    @ivar limit: the first sequence number that it may not use.
+    @ivar half: offset of the half of the buffer that becomes a target; None for none.
     """
 
     limit: int
@@ -30,9 +30,9 @@ class Grant(NamedTuple):
 
 class Receiving:
     """
-    The bytes that have come from the peer, until they are read.
+    Received bytes, until they are read.
 
-    @ivar unread: how many they are.
+    @ivar unread: their number.
     """
 
     def __init__(self, buffer: memoryview, credits: int) -> None:
@@ -51,9 +51,9 @@ class Receiving:
 
     def arrived(self, length: int) -> None:
         """
-        Take a message of that many bytes, which the peer has written behind those before.
+        Process a message: the peer has written this many further bytes.
 
-        @raise PeerViolation: it had no room for so many, or no credit.
+        @raise PeerViolation: the target was too small, or the peer had no credit.
         """
         if length > self._offered or length > self.half - self._writes % self.half:
             raise PeerViolation(f"it has written {length} bytes, more than advertised")

@@ -1,9 +1,9 @@
 """
-The sending half of an rsocket: bytes of a program, into targets that the peer has told.
+The sending half of an rsocket: writes bytes into the targets announced by the peer.
 
-Follows librdmacm (C{docs/rsocket}). A message needs a target, a credit, a place among those under way, and
-room in the send buffer, from which the device reads until the message has completed. It never goes beyond the
-end of a target.
+Follows librdmacm (C{docs/rsocket}). A message needs a target, a credit, a free entry of the send queue, and
+space in the send buffer, from which the device reads until the message has completed. It never exceeds a
+target.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LEAST: Final = 2048
 
 class Post(NamedTuple):
     """
-    An RDMA write that is to be posted.
+    An RDMA write to post.
 
-    @ivar begin: the place of its bytes in the memory to send from, C{length} of them.
-    @ivar immediate: None for a write that the peer does not hear of.
+    @ivar begin: offset of its bytes in the send memory; C{length}: their number.
+    @ivar immediate: immediate data; None for a write without notification of the peer.
     """
 
     begin: int
@@ -43,9 +43,9 @@ class Sending:
 
     def __init__(self, buffer: memoryview, table: memoryview, places: int, isLittle: bool) -> None:
         """
-        @param buffer: memory to send from.
+        @param buffer: the send memory.
         @param table: memory in which the peer writes targets, in this host's byte order.
-        @param places: messages of data that may be under way.
+        @param places: maximum number of outstanding data messages.
         """
         self.backlog = self.flying = 0
         self._buffer, self._table, self._places = buffer, table, places
@@ -97,7 +97,7 @@ class Sending:
             self._tableAt = (self._tableAt + 1) % (len(self._table) // TARGET_BYTES)
 
     def completed(self) -> None:
-        """Note that the first message under way is in the peer's memory."""
+        """Note that the oldest outstanding message is in the peer's memory."""
         self._free += self._lengths.popleft()
         self.flying -= 1
 
@@ -124,9 +124,9 @@ class Sending:
 
     def aside(self, data: memoryview, address: int, rkey: RKey) -> Post | None:
         """
-        A message with the first of some bytes that are no part of the stream; None while there is no room.
+        A message with the first of some bytes outside the stream; None while the send buffer is full.
 
-        @param address: memory of the peer for these, which is no target and takes no credit.
+        @param address: destination in the peer's mapped memory; needs no target and no credit.
         """
         if self.flying >= self._places or self._free < min(len(data), LEAST):
             return None

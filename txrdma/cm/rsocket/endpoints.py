@@ -46,8 +46,8 @@ class Options:
     """
     The options of an endpoint.
 
-    @ivar sizes: of buffers, and how many messages may be under way.
-    @ivar keepalive: seconds between probes of an idle peer; None is never.
+    @ivar sizes: sizes of buffers, and numbers of outstanding messages.
+    @ivar keepalive: seconds between probes of an idle peer; None for none.
     """
 
     sizes: Sizes = _USUAL_SIZES
@@ -55,7 +55,7 @@ class Options:
 
     @property
     def terms(self) -> Terms:
-        """The terms of the connection beneath, with receives for control messages, which need no credits."""
+        """The terms of the message connection, with receives for control messages, which need no credits."""
         sizes = self.sizes
         receives = sizes.receives + 2 * CONTROLS
         return Terms(
@@ -88,10 +88,10 @@ class RSocketClientEndpoint:
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """
-        Connect to the peer and make a protocol, as L{IStreamClientEndpoint} asks.
+        Connect to the peer and make a protocol, as L{IStreamClientEndpoint} specifies.
 
-        @return: fails as TCP's endpoint does: with C{ConnectionRefusedError} where nobody listens, with
-            C{TimeoutError} where nobody answers, else with another C{ConnectError}.
+        @return: fails as TCP's endpoint does: with C{ConnectionRefusedError} without a listener, with
+            C{TimeoutError} without an answer, otherwise with another C{ConnectError}.
         """
         attempt = _Connecting(self._reactor, self._options, protocolFactory)
         terms, prepare = self._options.terms, attempt.end.prepare
@@ -136,15 +136,15 @@ class RSocketServerEndpoint:
         backlog: int = BACKLOG,
     ) -> None:
         """
-        @param port: 0 is any that is free.
-        @param backlog: connections that may be asked for and not established yet; REQs beyond are dropped.
+        @param port: port number; 0 for any free one.
+        @param backlog: maximum number of connections that are not yet established; further REQs are dropped.
         """
         self._reactor, self._port, self._device = reactor, port, device
         self._options, self._backlog = options, backlog
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
         """
-        Listen to the port with a factory, as L{IStreamServerEndpoint} asks.
+        Listen to the port with a factory, as L{IStreamServerEndpoint} specifies.
 
         @return: fails with C{CannotListenError}.
         """

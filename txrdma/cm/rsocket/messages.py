@@ -1,9 +1,8 @@
 """
-The wire format of rsockets: connection data, targets, and what 32 bits of immediate data say.
+The wire format of rsockets: connection data, targets, and the encoding of immediate data.
 
-Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). Every message is an RDMA write with
-immediate data. Where the peer may be written to next stands in a table of targets: memory of the writer, that
-the peer fills.
+Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). Every message is an RDMA write with immediate
+data. The next destinations are in a table of targets: memory of the writer, filled by the peer.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ TARGET_BYTES: Final = 16
 
 @wire(24)
 class Mapped(Layout):
-    """Memory that the peer has mapped at an offset for writes: an entry behind the targets of a table."""
+    """An entry for mapped memory, after the targets of a table."""
 
     offset: int = bits(64)
     address: int = bits(64)
@@ -81,9 +80,9 @@ MOST_MAPPINGS: Final = 128
 @wire(40)
 class ConnectionData(Layout):
     """
-    The private data of a REQ, behind the addresses, and of a REP: the beginning of the end that sends it.
+    The private data of a REQ, after the addresses, and of a REP: initial credits and buffers of the sender.
 
-    C{credits} are messages that may be sent to it. C{tableLength} counts targets, and C{bufferLength} bytes
+    C{credits} are messages that it can receive. C{tableLength} counts targets, and C{bufferLength} bytes
     of the first half of its buffer. C{mappings} are entries for mapped memory, scaled above 128: see C{room}.
     """
 
@@ -101,7 +100,7 @@ class ConnectionData(Layout):
 
     @property
     def room(self) -> int:
-        """Entries for mapped memory that the sender of these data has behind its targets."""
+        """Number of entries for mapped memory in the sender's table."""
         if not self.flags & MAPPINGS:
             return 0
         scaled = self.mappings
@@ -130,10 +129,10 @@ class Control(Code):
 
 
 def immediate(kind: Kind, value: int) -> int:
-    """The immediate data that stand for an operation and its value in a request."""
+    """Encode an operation and its value as the immediate data of a request."""
     return int(kind) << 29 | value
 
 
 def meaning(number: int) -> tuple[int, int]:
-    """The operation and the value that immediate data stand for."""
+    """Decode immediate data to the operation and its value."""
     return number >> 29, number & LENGTH

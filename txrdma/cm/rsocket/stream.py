@@ -38,7 +38,7 @@ def addressOf(address: MessageAddress) -> Address:
 @implementer(IPreparedProtocol)
 class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     """
-    An end of an rsocket's connection: a protocol of messages, beneath one of bytes.
+    The local end of an rsocket: a message protocol that carries a stream.
     """
 
     answer = b""
@@ -53,9 +53,9 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        @param keepalive: seconds between probes of an idle peer; None is never.
+        @param keepalive: seconds between probes of an idle peer; None for none.
         @param dress: makes the transport, with the protocol.
-        @param ended: called when the protocol has heard of the end.
+        @param ended: called after C{connectionLost}.
         """
         super().__init__(reactor, isClient, dress, ended)
         self.keepalive = keepalive
@@ -68,7 +68,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
     @property
     def connection(self) -> RDMATransport:
-        """The RDMA connection beneath the stream."""
+        """The RDMA connection that carries the stream."""
         assert self._transport is not None  # nobody has the stream before
         return self._transport
 
@@ -83,7 +83,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
     def _allocate(self, transport: RDMATransport) -> tuple[IMemoryRegion, IMemoryRegion]:
         """
-        Allocate the remote and the local memory; while there is not enough, with buffers of half the size.
+        Allocate the remote and the local memory; if it fails, try buffers of half the size, repeatedly.
 
         On a device that pins memory, a stream has a share of what the process may pin.
 

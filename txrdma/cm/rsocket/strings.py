@@ -1,5 +1,5 @@
 r"""
-The endpoint strings C{rsocket:...}: what stands in them, made into endpoints.
+Parser of the endpoint strings C{rsocket:...}.
 
 Twisted loads this module whenever it looks for endpoint plugins, so it imports next to nothing; what it
 names is imported when a string is parsed.
