@@ -203,7 +203,7 @@ class MADAgent(RPCs):
 
     def send(self, datagram: bytes, path: IBPath) -> None:
         """
-        Send a datagram unchanged, for protocols that keep their own transactions: no answer is awaited.
+        Send a datagram unchanged, without waiting for an answer, for protocols with their own transactions.
 
         @param datagram: 256 bytes, headers included.
         @raise RDMAError: the datagram cannot be sent.
@@ -284,7 +284,7 @@ class MADAgent(RPCs):
             self._reschedule()
 
     def _forget(self, call: Call) -> None:
-        """Give up a call whose Deferred was cancelled."""
+        """Cancel a call whose Deferred was cancelled."""
         self._core.forget(call)
         if not self._closed:
             self._turn()
@@ -301,12 +301,11 @@ class MADAgent(RPCs):
 
     def register(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
         """
-        Have the port hand over requests of this class with these methods, also after it was lost and
-        returned.
+        Receive requests of this class with these methods, also after the port was lost and reopened.
 
         @param oui: OUI of a vendor, in the second range of vendors' classes.
-        @return: ends it, unless others want the same requests.
-        @raise txrdma.error.ResourceExhausted: another program on this host takes them already.
+        @return: function that ends this, unless others have registered for the same requests.
+        @raise txrdma.error.ResourceExhausted: another program on this host has registered for them.
         """
         return self._registrations.add(self.port, managementClass, methods, oui)
 
@@ -341,7 +340,7 @@ class MADAgent(RPCs):
         self._turn()
 
     def portLost(self, reason: str) -> None:
-        """Fail all calls, notify the listeners of the port, and try to open it anew."""
+        """Fail all calls, notify the listeners of the port, and try to reopen it."""
         if self._closed:
             return
         self._end(reason)

@@ -61,7 +61,7 @@ def silenceHint(rpc: RPC, path: IBPath, mkey: int) -> str:
 
 
 class MADClassError(MADFailure):
-    """The datagram that came is no answer to the call: it has another class, attribute or length."""
+    """The received response does not match the call: it has another class, attribute or length."""
 
 
 class MADTransferError(MADFailure):

@@ -1,5 +1,5 @@
 """
-Work in python-rdma's style: generators that yield what they wait for.
+Work in python-rdma's style: generators that yield the calls that they wait for.
 
 A generator yields calls, other work, what was queued, or None. However deep generators yield each
 other, the stack does not grow.
@@ -79,5 +79,5 @@ async def _followed(work: Generator[Any, Any, Any]) -> Any:
 
 
 def _done(value: Any) -> Any:
-    """Result of other work for who has yielded it: True when there is none, which says that it was done."""
+    """Result of other work for the generator that yielded it; True if it has no result."""
     return True if value is None else value

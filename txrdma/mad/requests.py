@@ -85,7 +85,7 @@ class _Registration:
 
 
 class Registrations:
-    """Registrations with a port: once for each class and method, however many users want them."""
+    """Registrations with a port: one for each class and method, shared by all users."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int], _Registration] = {}

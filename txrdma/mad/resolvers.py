@@ -48,13 +48,13 @@ class SAPathResolver:
     """
     Resolver that asks the subnet administration (SA).
 
-    A LID or a directed route is a path already, and needs no question. But such a path has no MTU, no service
-    level and no life time: with C{asksForLIDs} the SA is asked for these.
+    A LID or a directed route is already a path, and needs no query. But such a path has no MTU, service level
+    or lifetime: with C{asksForLIDs} the SA is queried for these.
     """
 
     def __init__(self, agent: RPCs, endPort: EndPort, asksForLIDs: bool = False) -> None:
         """
-        @param agent: asks for the resolver, and is not closed by it.
+        @param agent: sends the queries; it is not closed.
         @param endPort: end port of the agent's port, or a function that returns it.
         """
         self._agent = agent
@@ -89,7 +89,7 @@ class StaticPathResolver:
     """Resolver with a fixed table of paths."""
 
     def __init__(self, table: Mapping[object, IBPath]) -> None:
-        """@param table: paths by target, as they will be asked for: C{LID}, C{GID} or C{GUID}, or text."""
+        """@param table: paths by target: C{LID}, C{GID} or C{GUID}, or text."""
         self._table = dict(table)
 
     def resolve(self, target: object) -> Deferred[IBPath]:
@@ -111,9 +111,9 @@ class IPPathResolver:
     """
     Resolver for RoCE v2, where an IP address is a GID (annex A17).
 
-    The neighbour's MAC address is the kernel's business: it looks for that when an address handle is made on
-    rxe and hardware, and when the software device sends its UDP datagrams. The resolver only chooses the
-    source GID: that of the address which the host's routes prefer, else one of the same kind.
+    The kernel resolves the neighbour's MAC address: when an address handle is created on rxe and hardware,
+    and when the software device sends a UDP datagram. The resolver only chooses the source GID: that of the
+    address preferred by the host's routes, otherwise one of the same kind.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class IPPathResolver:
         )
 
     def _ours(self, gid: GID, target: str) -> GID | None:
-        """GID of ours to send from."""
+        """Source GID."""
         alike = [own for own in current(self._endPort).gids if own.isMapped == gid.isMapped and any(own.raw)]
         if len(alike) < 2:
             return alike[0] if alike else None

@@ -155,11 +155,10 @@ def _method(name: str, signature: F) -> F:
 
 class RPCs(ABC):
     """
-    Calls of the specification as methods, of agents and their like.
+    Calls of the specification as methods, for agents and similar classes.
 
-    Each takes the payload as a class, whose content then is zeros, or as an instance; SA records also as a
-    L{Query}. C{path} leads to the peer that is asked, and is reversible; calls of subnet administration need
-    none. Options are L{CallOptions}.
+    The payload is a class, to send zeros, or an instance, or for SA records a L{Query}. C{path} leads to the
+    peer and is reversible; SA calls need none. Options are L{CallOptions}.
     """
 
     retries: int | None = None
@@ -177,10 +176,8 @@ class RPCs(ABC):
         """
         Make the call of this name.
 
-        @param path: leads to the peer that is asked; without one, calls of subnet administration go to the SA
-            of the agent's port.
-        @param attributeModifier: selects a part of the attribute; some structures have a C{modifier} that
-            computes it.
+        @param path: path to the peer; without one, SA calls go to the SA of the agent's port.
+        @param attributeModifier: selects a part of the attribute; some structures have a method C{modifier}.
         @return: fires with the answer; fails with L{MADError <txrdma.mad.errors.MADError>},
             L{MADTimeoutError <txrdma.mad.errors.MADTimeoutError>} or
             L{MADClassError <txrdma.mad.errors.MADClassError>}, with C{InvalidRequest} when nothing was sent.

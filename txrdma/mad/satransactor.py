@@ -1,8 +1,8 @@
 """
-Transactor by the SA: asks subnet administration instead of the nodes themselves.
+Transactor by the SA: queries subnet administration instead of the nodes.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5: most attributes of subnet management have a record with the
-same content. Nodes may keep theirs behind an M_Key; the SA returns them to every requester.
+same content. Nodes may protect theirs by an M_Key; the SA returns them to every requester.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class SATransactor(RPCs):
 
     def __init__(self, agent: RPCs, endPort: EndPort) -> None:
         """
-        @param agent: asks for the transactor, and is not closed by it.
+        @param agent: sends the queries; it is not closed.
         @param endPort: end port of the agent's port, or a function that returns it.
         """
         self._agent = agent
@@ -163,7 +163,7 @@ class SATransactor(RPCs):
 
     async def _asked(self, question: _Translation) -> Attribute:
         """
-        Ask the SA, and once more if that has failed by what was remembered, or by another port's number.
+        Query the SA, and again if that failed because of cached facts or another port number.
         """
         try:
             query = await self._queryFor(question)
@@ -192,7 +192,7 @@ class SATransactor(RPCs):
         return content
 
     async def _queryFor(self, question: _Translation) -> Query[Record]:
-        """Query for the record that has the wanted attribute."""
+        """Query for the record with the requested attribute."""
         recoding, modifier = _RECODED[question.kind], question.modifier
         lid = await self._lidOf(question)
         if question.kind is PortInfo:
@@ -206,7 +206,7 @@ class SATransactor(RPCs):
         return recoding.record.query(lid=lid, **components)
 
     async def _otherwise(self, question: _Translation, query: Query[Record]) -> Query[Record] | None:
-        """Second query, after the SA had no record for the first; None when there is nothing else to ask."""
+        """Second query, after the SA had no record for the first; None if there is none."""
         if question.forget():
             again = await self._queryFor(question)
             if again != query:
@@ -252,9 +252,9 @@ class SATransactor(RPCs):
 
 class _Translation(NamedTuple):
     """
-    A Get that was called for: attribute, path and modifier.
+    A Get call: attribute, path and modifier.
 
-    @ivar used: what was remembered of the fabric and has led to the query: tables, and keys in them.
+    @ivar used: cached facts that have led to the query: tables, and keys in them.
     """
 
     kind: type[Attribute]
@@ -271,7 +271,7 @@ class _Translation(NamedTuple):
         return value
 
     def forget(self) -> bool:
-        """Remove from the tables what the question has used; False when that was nothing."""
+        """Remove the cached facts that a query has used; False if there were none."""
         hadAny = bool(self.used)
         for table, key in self.used:
             table.pop(key, None)

@@ -1,8 +1,8 @@
 """
-Many calls at once, but not too many: coroutines over an agent.
+Schedules of coroutines over an agent, with a bound for outstanding calls.
 
 Work is an C{async def}, or a generator in python-rdma's style (L{txrdma.mad.generators}). All calls made
-through the schedule share its bound, whoever makes them.
+through the schedule share its bound.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Progress:
     """
     Progress of a schedule, in numbers.
 
-    @ivar most: most calls that were on their way at a time.
-    @ivar calls: number of calls that have ended, C{failed} ones among them.
+    @ivar most: highest number of outstanding calls so far.
+    @ivar calls: number of completed calls, including C{failed} ones.
     """
 
     def __init__(self, outstanding: Sized, waiting: Sized, running: Sized) -> None:
-        """@param outstanding: calls on their way; C{waiting}: calls not made yet; C{running}: begun work."""
+        """@param outstanding: outstanding calls; C{waiting}: queued calls; C{running}: begun work."""
         self.most = self.calls = self.failed = 0
         self._outstanding = outstanding
         self._waiting = waiting
@@ -48,7 +48,7 @@ class Progress:
 
     @property
     def outstanding(self) -> int:
-        """Number of calls on their way."""
+        """Number of outstanding calls."""
         return len(self._outstanding)
 
     @property
@@ -113,7 +113,7 @@ class MADSchedule(RPCs):
 
     def queue(self, work: Work) -> Task:
         """
-        Run a piece of work beside what is running; the returned task can be waited for.
+        Run a piece of work concurrently; the returned task can be awaited.
 
         @raise TypeError: the argument is neither a coroutine nor a generator.
         """
@@ -178,8 +178,7 @@ class MADSchedule(RPCs):
 
     def _issueWaiting(self) -> None:
         """
-        Make waiting calls while there is room. A call that ends at once comes back here, and leaves the rest
-        to the outer loop.
+        Make queued calls up to the bound. A call that ends at once returns to the outer loop.
         """
         if self._isIssuing:
             return

@@ -3,7 +3,7 @@ Server of requests: handlers by class and method, whose results are answers.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6 (what must be answered, and how) and 13.4.7 (status). A request
 always gets an answer: a request without a handler, or one that fails, is answered with a status. A datagram
-that is no request, by its length, queue pair or method, gets none.
+that is not a request, by its length, queue pair or method, gets none.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ANSWER_SECONDS: Final = 20.0
 """Seconds until a handler is given up: requesters have given up long before."""
 
 MOST_PENDING: Final = 1024
-"""Most requests whose handlers have not answered yet; further ones are answered with BUSY."""
+"""Maximum number of unanswered requests; further ones are answered with BUSY."""
 
 _LENGTH: Final = 256
 _RESPONSE: Final = 0x80
@@ -75,10 +75,10 @@ class _Pending(NamedTuple):
 
 class MADServer:
     """
-    Server of the requests that come through an agent's port.
+    Server of the requests received by an agent's port.
 
-    A request that is sent again while its handler is at work is the same one. Traps and reports are
-    acknowledged, and go to all listeners of notices: once, however often their sender repeats them.
+    Retransmissions of a request are recognised while its handler is running. Traps and reports are
+    acknowledged, and passed to all listeners of notices, repeated ones only once.
 
     @ivar agent: the agent whose requests are answered.
     """
@@ -114,11 +114,11 @@ class MADServer:
         """
         Answer requests of this class by C{handler}; the returned function ends that.
 
-        Several handlers may have the same class and method: they are asked one after the other, the newest
-        first, until one does not return C{NotImplemented}.
+        Several handlers may have the same class and method: they are called in turn, the newest first, until
+        one does not return C{NotImplemented}.
 
         @param oui: OUI of a vendor, in the second range of vendors' classes.
-        @raise txrdma.error.ResourceExhausted: another program on this host takes them already.
+        @raise txrdma.error.ResourceExhausted: another program on this host has registered for them.
         """
         unregister = self.agent.register(managementClass, methods, oui)
         keys = [(int(managementClass), int(method), oui) for method in methods]
@@ -141,7 +141,7 @@ class MADServer:
 
         @param managementClass: have the port bring C{methods} of this class, too: C{Method.TRAP} or
             C{Method.REPORT}.
-        @raise txrdma.error.ResourceExhausted: another program on this host takes them already.
+        @raise txrdma.error.ResourceExhausted: another program on this host has registered for them.
         """
         unregister = self.agent.register(managementClass, methods)
         key = object()
@@ -213,7 +213,7 @@ class MADServer:
         return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
 
     def _later(self, result: Any, who: _RequestKey, answer: Deferred[Any]) -> Any:
-        """Answer with the late result of a handler, unless the request was given up meanwhile."""
+        """Answer with the result of a Deferred of a handler, unless the request was abandoned."""
         pending = self._pending.get(who)
         if pending is None or pending.answer is not answer:
             return None

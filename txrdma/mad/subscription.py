@@ -1,5 +1,5 @@
 """
-Subscriptions to notices of a fabric, made at the SA and kept up.
+Subscriptions to notices of a fabric at the SA, renewed as needed.
 
 Follows InfiniBand Architecture vol. 1, 13.4.8.3 (InformInfo), 13.4.11 (event forwarding) and 15.2.5.12.
 """
@@ -42,7 +42,7 @@ class Subscription:
     """
     Subscription to notices, from L{start} until L{stop}.
 
-    Only reports that come from the SA are taken: any host may send one.
+    Only reports from the SA are accepted, since any host can send one.
 
     It is renewed regularly; when the port has returned, has another SM or another address, or its SM wants
     clients to register again; soon after it was refused or not answered; and by L{renew}.
@@ -62,8 +62,8 @@ class Subscription:
         retrySeconds: float = RETRY_SECONDS,
     ) -> None:
         """
-        @param server: server of the port that the reports come to.
-        @param sa: path to the SA; None for the SA of the port, now and later.
+        @param server: server of the port that receives the reports.
+        @param sa: path to the SA; None for the current SA of the port.
         @param listener: called with each notice, once.
         @param trapNumber: number of the traps to subscribe to.
         """
@@ -105,7 +105,7 @@ class Subscription:
         return self._agent.call("SubnAdmSet", self._informInfo(False), self._sa).addBoth(lambda _: None)
 
     def renew(self) -> None:
-        """Subscribe anew at once, perhaps elsewhere; a port's return and its changes do so by themselves."""
+        """Subscribe again at once; changes of the port do so automatically."""
         if self._unlisten is not None:
             self.isStanding = False
             self._subscribe()

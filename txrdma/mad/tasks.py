@@ -25,9 +25,9 @@ class Runner:
     """
     Runs work, one piece at a time, until each waits or has ended.
 
-    @ivar busy: pieces of work from sources that wait for something else than work.
+    @ivar busy: pieces of work from sources that wait for something other than work.
     @ivar running: pieces of work that were begun and have not ended.
-    @ivar wanting: fire when there is room, each for a source that has another piece of work.
+    @ivar wanting: Deferreds of sources with another piece of work; they fire when it may begin.
     """
 
     def __init__(self, fits: Callable[[int], bool], stopped: Callable[[], None]) -> None:
@@ -61,7 +61,7 @@ class Runner:
 
     def take(self, works: Iterable[Any]) -> Task:
         """
-        Begin pieces of work from an iterable, each when there is room.
+        Begin pieces of work from an iterable, up to the bound.
 
         @raise TypeError: the argument is not iterable.
         """
@@ -146,7 +146,7 @@ class Runner:
         return task
 
     async def _each(self, works: Iterator[Any], source: Task) -> None:
-        """Begin each piece of work when there is room, and end after the last has ended."""
+        """Begin pieces of work up to the bound, and end after the last has ended."""
         try:
             await self._whenFree()
             for work in works:
@@ -173,7 +173,7 @@ class Runner:
 
 
 def dropped(failure: Failure) -> None:
-    """Errback for results that are not wanted any more."""
+    """Errback for results that are no longer needed."""
 
 
 class Task:
@@ -254,7 +254,7 @@ class Task:
             self._end(value, error)
 
     def close(self) -> None:
-        """Close the piece of work, which never goes on."""
+        """Close the piece of work, which is never resumed."""
         work, self.work = self.work, None
         deferred, self._deferred = self._deferred, None
         if work is not None and getcoroutinestate(work) != CORO_RUNNING:  # else as soon as it has let go
@@ -269,7 +269,7 @@ class Task:
             self._deliver(None, CancelledError())
 
     def _await(self, answer: Any) -> None:
-        """Go on with the result of a Deferred, at once with an error when that can never come."""
+        """Resume with the result of a Deferred, or at once with an error if it cannot fire."""
         runner = self._runner
         task = answer.task if isinstance(answer, _End) else None
         if not isinstance(answer, Deferred):

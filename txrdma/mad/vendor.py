@@ -113,7 +113,7 @@ class MlxGeneralInfo(Attribute):
 
 
 def hostName() -> str:
-    """Name of this host, as it calls itself: asking DNS would hold up the reactor for each request."""
+    """Host name from the kernel: a DNS query would block the reactor for each request."""
     return socket.gethostname()
 
 

@@ -96,7 +96,7 @@ Packet = tuple[bytes, IBPath, float]
 
 
 class _RedirectedCall(NamedTuple):
-    """A call that was redirected to a GID, while the SA is asked for the path."""
+    """A call that was redirected to a GID, while the SA is queried for the path."""
 
     call: Call
     target: IBPath
@@ -106,10 +106,10 @@ class _RedirectedCall(NamedTuple):
 
 class Calls:
     """
-    Calls that go out by one port, and the RMPP transfers of both directions.
+    Outgoing calls of one port, and RMPP transfers in both directions.
 
-    @ivar wrongSources: number of answers that were dropped as they came from another port than the one asked.
-    @ivar isServing: True if requests of others are wanted.
+    @ivar wrongSources: number of answers that were dropped because of their source.
+    @ivar isServing: True if requests of peers are served.
     """
 
     def __init__(self, port: IMADPort, random: Callable[[int], bytes]) -> None:
@@ -136,7 +136,7 @@ class Calls:
 
     @property
     def late(self) -> int:
-        """Times that no answer to a request came in time."""
+        """Number of time-outs of requests."""
         return self._transactions.late
 
     def newIdentifier(self) -> int:
@@ -185,7 +185,7 @@ class Calls:
 
         @param path: leads to the requester.
         @param message: the whole message, if the answer is an RMPP transfer; C{datagram} is its first frame.
-        @raise ResourceExhausted: too many answers are on their way.
+        @raise ResourceExhausted: too many answers are outstanding.
         """
         if message is None or self._port.doesRMPP:
             self._packets.append((datagram if message is None else whole(datagram, message), path, 0.0))
@@ -378,7 +378,7 @@ class Calls:
             self._fail(call, MADClassError(str(error), call.rpc, call.path, call.datagram, datagram))
 
     def _wrongSource(self, call: Call) -> None:
-        """Drop a response from another port than the one that was asked."""
+        """Drop a response from another port than the request's destination."""
         self.wrongSources += 1
         self._events.append(Dropped(f"{call.rpc.name} by {call.path} is answered from another port"))
 
@@ -410,7 +410,7 @@ class Calls:
             self._fail(call, MADTimeoutError(reason, call.rpc, call.path, call.datagram))
 
     def _hasBegun(self, call: Call) -> bool:
-        """True if an RMPP transfer of the request or of the answer is on its way."""
+        """True during an RMPP transfer of the request or of the answer."""
         return call.rpc.method is _GET_MULTI or self._long.isAnswering(call.datagram)
 
     def _restart(self, call: Call, path: IBPath, now: float) -> None:

@@ -35,7 +35,7 @@ MOST_RESEND_SECONDS: Final = 2.0
 RESENDS: Final = 7
 
 TOTAL_SECONDS: Final = 600.0
-"""Seconds until a transfer is given up that still makes progress (IBA 13.6.3.2)."""
+"""Maximum duration of a transfer in seconds (IBA 13.6.3.2)."""
 
 LONGEST_MESSAGE: Final = 64 * 1024 * 1024
 """Bytes: limits the memory that a peer can occupy."""
@@ -102,7 +102,7 @@ class ResendTimeout:
         return min(usual * self._times, max(MOST_RESEND_SECONDS, self._first))
 
     def took(self, seconds: float) -> None:
-        """Take account of an acknowledgement that came after this time."""
+        """Update the estimate with the round-trip time of an acknowledgement."""
         if self._smooth is None:
             self._smooth, self._spread = seconds, seconds / 2
         else:
@@ -115,11 +115,11 @@ class ResendTimeout:
             self._promised = lifetimeSeconds(code)
 
     def progressed(self) -> None:
-        """End the backoff: an acknowledgement has come."""
+        """End the backoff: an acknowledgement was received."""
         self._times = 1
 
     def failed(self) -> None:
-        """Double the time to wait: no acknowledgement has come."""
+        """Double the time-out: no acknowledgement was received."""
         self._times *= 2
 
 
@@ -142,7 +142,7 @@ class Sender:
     ) -> None:
         """
         @param room: bytes of the message in each segment.
-        @param overhead: bytes behind the RMPP header that each segment has besides and that lengths include.
+        @param overhead: further bytes after the RMPP header of each segment, which lengths include.
         @param window: number of segments to send before the first ACK.
         """
         self._message = message
@@ -250,15 +250,15 @@ class Receiver:
     """
     Receiving half of an RMPP transfer.
 
-    @ivar isDone: the whole message has come.
-    @ivar kept: number of segments that have come.
+    @ivar isDone: the whole message was received.
+    @ivar kept: number of received segments.
     """
 
     def __init__(self, room: int, overhead: int, window: int = WINDOW, longest: int | None = None) -> None:
         """
         @param room: bytes of the message in each segment.
-        @param overhead: bytes behind the RMPP header that each segment has besides.
-        @param longest: most bytes of a message; L{LONGEST_MESSAGE} by default.
+        @param overhead: further bytes after the RMPP header of each segment.
+        @param longest: maximum length of a message in bytes; L{LONGEST_MESSAGE} by default.
         """
         self._room = room
         self._overhead = overhead
@@ -285,7 +285,7 @@ class Receiver:
         """
         Take a DATA segment, a STOP or an ABORT.
 
-        @param data: bytes behind the header and the fields of the class.
+        @param data: bytes after the header and the fields of the class.
         @return: the failure of the transfer, if it is one; unless the peer has ended it, L{outgoing} then has
             an ABORT or a STOP for the peer.
         """

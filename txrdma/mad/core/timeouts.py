@@ -21,7 +21,7 @@ _Peer = tuple[int, GID | LID]
 
 
 class Timeouts:
-    """Timeouts of one port: twice the time that a packet may be on its way, and the time to answer."""
+    """Timeouts of one port: twice the packet lifetime, plus the response time."""
 
     def __init__(self) -> None:
         self._known: dict[int, float] = {}

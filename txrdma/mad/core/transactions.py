@@ -92,7 +92,7 @@ class Call:
 
 
 class Due(NamedTuple):
-    """Calls whose deadline has passed: those to send again, and those that are given up."""
+    """Calls whose deadline has passed: those to retransmit, and those that failed."""
 
     again: list[Call]
     late: list[Call]
@@ -104,8 +104,8 @@ class Transactions:
 
     @ivar open: requests by their transaction ID: its bits within C{mask}, which ports leave unchanged.
     @ivar begun: number of requests so far.
-    @ivar late: number of times that no answer came in time: the request was sent again, or given up.
-    @ivar repeated: number of requests that were sent again.
+    @ivar late: number of time-outs of requests.
+    @ivar repeated: number of retransmissions.
     """
 
     def __init__(self, bits: int, random: Callable[[int], bytes]) -> None:

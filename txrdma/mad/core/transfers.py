@@ -1,9 +1,10 @@
 """
-RMPP transfers of one port: those on their way in both directions, and their packets.
+RMPP transfers of one port, in both directions, and their packets.
 
-Follows InfiniBand Architecture vol. 1, 13.6 (RMPP). L{txrdma.mad.core.rmpp} moves one message; here all are
-known, by transaction and direction, and their segments become datagrams. What has ended is remembered for a
-while, as the last acknowledgement may be lost. Nothing here reads a clock or a socket.
+Follows InfiniBand Architecture vol. 1, 13.6 (RMPP). L{txrdma.mad.core.rmpp} transfers one message; this
+module knows all of them, by transaction and direction, and converts their segments to datagrams. Ended
+transfers are remembered for a while, since the last acknowledgement may be lost. Neither clocks nor sockets
+are used.
 
 A request that is a transfer has such an answer (13.6.6.3, double-sided transfers): once the request is
 through, the requester opens the window for the answer by an ACK of segment 0. The responder need not wait for
@@ -51,7 +52,7 @@ MOST_REMEMBERED: Final = 8192
 """Most incoming transfers that are known, with those that have ended."""
 
 MOST_ANSWERS: Final = 256
-"""Most answers that may be on their way: a requester need not be one who wants them."""
+"""Maximum number of outgoing answers: a requester's address may be forged."""
 
 _HEADER_AT: Final = 24
 _FLAGS_AT: Final = 26
@@ -67,7 +68,7 @@ class Received(NamedTuple):
     """
     A message was received.
 
-    @ivar first: its first segment, whose headers hold for all.
+    @ivar first: its first segment, with the headers of all segments.
     @ivar message: the attribute data of all segments, joined.
     """
 
@@ -131,7 +132,7 @@ def _resendSeconds(path: IBPath) -> float:
 
 class _Incoming:
     """
-    A message that is coming in, or has come.
+    An incoming message, partial or complete.
 
     @ivar answerWindow: number of segments of the answer that may be sent before the first ACK.
     """
@@ -204,12 +205,12 @@ class RMPPTransfers:
 
     def send(self, template: bytes, message: bytes, path: IBPath, now: float) -> None:
         """
-        Begin to send a message.
+        Start to send a message.
 
-        An answer of which a part was acknowledged goes on, though its request came again.
+        A partly acknowledged answer continues when its request is received again.
 
         @param template: a whole datagram, whose headers all segments get.
-        @raise ResourceExhausted: too many answers are on their way.
+        @raise ResourceExhausted: too many answers are outstanding.
         """
         key = self._keyOfSent(template, path)
         if key.isAnswer:
@@ -242,7 +243,7 @@ class RMPPTransfers:
         return False
 
     def expects(self, datagram: bytes, path: IBPath) -> bool:
-        """True if a packet belongs to a known transfer, and comes from its peer."""
+        """True if a packet belongs to a known transfer, and is from its peer."""
         key = self._keyOf(datagram, path)
         incoming, outgoing = self._incoming.get(key), self._outgoing.get(key.opposite)
         if incoming is not None:
@@ -367,7 +368,7 @@ class RMPPTransfers:
         return self._requests < MOST_REQUESTS and len(self._incoming) < MOST_REMEMBERED
 
     def _drop(self, key: _Key, ended: Ended) -> None:
-        """End an incoming transfer that the peer has ended, or was told to end."""
+        """End an incoming transfer that either end has stopped or aborted."""
         incoming = self._incoming.pop(key)
         if not incoming.receiver.isDone:
             self._requests -= key.requester is not None
@@ -401,8 +402,7 @@ class RMPPTransfers:
 
     def _receiverControl(self, key: _Key, header: RMPPHeader, now: float) -> bool:
         """
-        Take an ACK, a STOP or an ABORT from the receiver of a message of ours; True if more is acknowledged
-        now.
+        Process an ACK, a STOP or an ABORT for an outgoing message; True if it acknowledges more segments.
         """
         outgoing = self._outgoing[key]
         sender = outgoing.sender
@@ -453,9 +453,9 @@ def _segmented(template: bytes, segment: Segment) -> bytes:
 
 def _controlled(about: bytes, header: RMPPHeader, flip: bool) -> bytes:
     """
-    Datagram of an ACK, a STOP or an ABORT: the headers of what it is about, and no data.
+    Datagram of an ACK, a STOP or an ABORT: the headers of the transfer, and no data.
 
-    @param flip: True if that came from the peer, so that this goes the other way.
+    @param flip: True for a transfer from the peer, whose direction is reversed.
     """
     method = about[3] ^ _RESPONSE if flip else about[3]
     head = about[:3] + bytes((method,)) + bytes(2) + about[6:_HEADER_AT]

@@ -46,7 +46,7 @@ class MADStatus(int):
 
     @property
     def isRedirect(self) -> bool:
-        """Redirection required: another node, named by a ClassPortInfo, is to be asked."""
+        """Redirection required, to the node in a ClassPortInfo."""
         return bool(self & 0x0002)
 
     @property
@@ -173,7 +173,7 @@ class RMPPHeader(Layout):
     """
     The header of the reliable multi-packet protocol (IBA 13.6.2.1).
 
-    @ivar data1: of DATA the segment's number, from 1; of ACK the last one that came in order.
+    @ivar data1: of DATA the segment's number, from 1; of ACK the last one received in order.
     @ivar data2: of DATA the length of the payload; of ACK the end of the new window.
     """
 
@@ -244,8 +244,8 @@ class SMPFormatDirected(Layout):
     """
     A subnet management packet on a directed route (IBA 14.2.1.2).
 
-    @ivar initialPath: the port to leave by at each hop, from index 1 on.
-    @ivar returnPath: the port it came in by at each hop, from index 1 on.
+    @ivar initialPath: the output port at each hop, from index 1 on.
+    @ivar returnPath: the input port at each hop, from index 1 on.
     """
 
     dataOffset: ClassVar[int] = 64
@@ -378,7 +378,7 @@ def formatOf(managementClass: int) -> type[Layout]:
 @dataclass(frozen=True, slots=True)
 class MADRequest:
     """
-    A request that came in.
+    A received request.
 
     @ivar header: common header of the datagram.
     @ivar frame: all headers, as L{formatOf} the class has them.

@@ -266,7 +266,7 @@ class PortExtendedSpeedsCountersRSFEC(Attribute):
 
     This is the same attribute ID as L{PortExtendedSpeedsCounters}. An answer does not show which of the two
     it is: C{fecModeActive} of the port's PortInfoExtended does, and the agent's
-    C{PerformanceCapability.RS_FEC}. Ask for the class that you want.
+    C{PerformanceCapability.RS_FEC}. Pass the class to decode.
     """
 
     reserved: int = bits(8)
@@ -297,7 +297,7 @@ class SwPortVLCongestion(Attribute):
 @attribute(0x0031, "PerformanceGet", "PerformanceSet")
 @wire(12)
 class PortRcvConCtrl(Attribute):
-    """Marked packets that came in (IBA annex A10.6.1)."""
+    """Received packets with congestion marks (IBA annex A10.6.1)."""
 
     reserved: int = bits(8)
     portSelect: int = bits(8)
@@ -309,7 +309,7 @@ class PortRcvConCtrl(Attribute):
 @attribute(0x0032, "PerformanceGet", "PerformanceSet")
 @wire(68)
 class PortSLRcvFECN(Attribute):
-    """Packets with FECN that came in, by service level (IBA annex A10.6.2)."""
+    """Received packets with FECN, by service level (IBA annex A10.6.2)."""
 
     reserved: int = bits(8)
     portSelect: int = bits(8)
@@ -320,7 +320,7 @@ class PortSLRcvFECN(Attribute):
 @attribute(0x0033, "PerformanceGet", "PerformanceSet")
 @wire(68)
 class PortSLRcvBECN(Attribute):
-    """Packets with BECN that came in, by service level (IBA annex A10.6.3)."""
+    """Received packets with BECN, by service level (IBA annex A10.6.3)."""
 
     reserved: int = bits(8)
     portSelect: int = bits(8)
@@ -364,7 +364,7 @@ class PortXmitDataSL(Attribute):
 @attribute(0x0037, "PerformanceGet", "PerformanceSet")
 @wire(68)
 class PortRcvDataSL(Attribute):
-    """Data that came in, by service level (IBA annex A13)."""
+    """Received data, by service level (IBA annex A13)."""
 
     reserved: int = bits(8)
     portSelect: int = bits(8)

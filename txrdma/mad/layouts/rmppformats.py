@@ -53,7 +53,7 @@ class RMPPAck(Layout):
 
 @wire(256)
 class RMPPStop(Layout):
-    """End of a transfer for want of resources (IBA 13.6.2.5)."""
+    """End of a transfer for lack of resources (IBA 13.6.2.5)."""
 
     header: MADHeader = nested()
     rmpp: RMPPShortHeader = nested()

@@ -315,7 +315,7 @@ class GUIDInfoRecord(Record):
 @attribute(0x0031, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete")
 @wire(176)
 class ServiceRecord(Record):
-    """A service that somebody offers (IBA 15.2.5.14). C{serviceLease} is in seconds."""
+    """A registered service (IBA 15.2.5.14). C{serviceLease} is in seconds."""
 
     query = Queries(ServiceComponents)
     serviceID: int = key(64)
@@ -351,7 +351,7 @@ class PathRecord(Record):
     """
     A path between two ports (IBA 15.2.5.16).
 
-    @ivar packetLifeTime: code of a time.
+    @ivar packetLifeTime: encoded time.
     @ivar reversePathPKeyMember: membership bit of the P_Key on the way back.
     """
 

@@ -178,7 +178,7 @@ class PortInfo(Attribute):
 
     @staticmethod
     def partsOf(modifier: int) -> tuple[int, bool]:
-        """Take a L{modifier} apart: port, and True if the speeds from FDR on are asked for."""
+        """Decode a L{modifier}: port, and True if speeds from FDR on are requested."""
         return modifier & 0xFF, bool(modifier >> 31)
 
 
@@ -219,7 +219,7 @@ class SLtoVLMappingTable(Attribute):
 
     @staticmethod
     def partsOf(modifier: int) -> tuple[int, int]:
-        """Take a L{modifier} apart: the port of a switch that packets come from, and the one they go to."""
+        """Decode a L{modifier}: the input port and the output port of a switch."""
         return modifier >> 8 & 0xFF, modifier & 0xFF
 
 
@@ -333,7 +333,7 @@ class VendorMADsTable(Attribute):
 @attribute(0x001E, "SubnGet")
 @wire(64)
 class HierarchyInfo(Attribute):
-    """Place of a port in its chassis and room (IBA 14.2.5.18): bytes, as no public source takes it apart."""
+    """Position of a port in chassis and room (IBA 14.2.5.18), as bytes: no public source specifies it."""
 
     content: bytes = data(64)
 

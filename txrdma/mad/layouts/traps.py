@@ -49,10 +49,10 @@ class GIDDetails(Layout):
 @wire(54)
 class PathDetails(Layout):
     """
-    Traps 68 and 69: paths are not, or again, to be used.
+    Traps 68 and 69: paths have become unusable, or usable again.
 
-    @ivar compMask: which components of a PathRecord say what paths.
-    @ivar waitForRepath: whether trap 69 will tell when they are back.
+    @ivar compMask: the components of a PathRecord that describe the paths.
+    @ivar waitForRepath: trap 69 will follow when they are usable again.
     """
 
     compMask: int = key(64)
@@ -81,7 +81,7 @@ class PortDetails(Layout):
 
 @wire(54)
 class LocalChangeDetails(Layout):
-    """Trap 144: what has changed at a port."""
+    """Trap 144: changes at a port."""
 
     reserved: int = bits(16)
     lid: LID = bits(16)
@@ -245,7 +245,7 @@ def detailsOf(notice: Notice, managementClass: int = ManagementClass.SUBN_LID) -
     """
     Details of a generic notice; None of a vendor's, or of an unknown trap.
 
-    @param managementClass: of the datagram that it came in.
+    @param managementClass: management class of its datagram.
     """
     if not notice.isGeneric:
         return None
@@ -258,9 +258,9 @@ def detailsOf(notice: Notice, managementClass: int = ManagementClass.SUBN_LID) -
 
 def describe(notice: Notice, managementClass: int = ManagementClass.SUBN_LID) -> dict[str, object]:
     """
-    A notice as JSON can carry it, with its trap's name and details.
+    A notice for JSON, with its trap's name and details.
 
-    @param managementClass: of the datagram that it came in.
+    @param managementClass: management class of its datagram.
     """
     details = detailsOf(notice, managementClass)
     return {

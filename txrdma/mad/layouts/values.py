@@ -254,7 +254,7 @@ class FECMode(Code):
 
 
 class SAStatus(Code):
-    """Refusals by subnet administration, as they stand in the status of a datagram (IBA table 185)."""
+    """Refusals by subnet administration, in the status of a datagram (IBA table 185)."""
 
     NO_RESOURCES = 0x0100
     INVALID = 0x0200

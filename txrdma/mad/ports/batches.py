@@ -1,5 +1,5 @@
 """
-Datagrams of one length by the dozen: one call of the system sends or receives many.
+Batches of datagrams of one length: one system call sends or receives many.
 
 Python's sockets have C{send} and C{recv} for one at a time; these are Linux' C{sendmmsg} and C{recvmmsg}.
 With ibsim they save a twelfth of what a call costs, and a twentieth of a whole sweep.
@@ -48,8 +48,8 @@ class _Messages:
     """
     Buffers for L{MOST} datagrams of one length.
 
-    @ivar content: bytes of all datagrams, one behind the other.
-    @ivar lengths: real length of each, after receiving.
+    @ivar content: bytes of all datagrams, concatenated.
+    @ivar lengths: received length of each.
     """
 
     def __init__(self, length: int) -> None:
@@ -92,7 +92,7 @@ class Batches:
 
     def receive(self) -> bytes:
         """
-        Receive datagrams, one behind the other, without those of another length.
+        Receive datagrams, concatenated, without those of another length.
 
         @raise OSError: there is none.
         """

@@ -36,7 +36,7 @@ CONTROL_SECONDS: Final = 5.0
 """Seconds to wait for ibsim when a port is opened; it answers at once, if it does at all."""
 
 POLL_SECONDS: Final = 0.05
-"""Seconds to wait for each answer when the port is read again: the reactor stands still meanwhile."""
+"""Seconds to wait for each answer when the port is read again, which blocks the reactor."""
 
 _MAGIC: Final = 0xDEADBEEF
 _ENVELOPE: Final = Struct(">HxxHxxIII4xQ")
@@ -112,7 +112,7 @@ class IbsimPort:
         @param base: prefix of the names of ibsim's sockets; by default that of IBSIM_SOCKNAME, or C{"sim"}.
         @param node: its identifier or description; by default that of SIM_HOST, or the first in the net file.
         @param isSM: receive datagrams for the subnet manager.
-        @raise DeviceUnavailable: no ibsim runs there, or it has no such node, or no room for another client.
+        @raise DeviceUnavailable: no ibsim runs there, or it has no such node, or too many clients.
         """
         self._base = base or os.environ.get("IBSIM_SOCKNAME", DEFAULT_NAME)
         node = node or os.environ.get("SIM_HOST", "")
@@ -268,7 +268,7 @@ class IbsimPort:
             self._flush()
 
     def doWrite(self) -> None:
-        """Send waiting datagrams, as ibsim's socket has room again."""
+        """Send queued datagrams: ibsim's socket accepts them again."""
         self._flush()
         if not self._waiting and not self._closed:
             self._reactor.removeWriter(self)
@@ -315,7 +315,7 @@ class IbsimPort:
             self._socket.setsockopt(socket.SOL_SOCKET, which, _BUFFER_BYTES)
 
     def _bind(self) -> int:
-        """Bind names that no other client has: ibsim ends when it finds no data socket of ours."""
+        """Bind unused names: ibsim exits if it finds no data socket of a client."""
         identifier = _SMALLEST_IDENTIFIER + os.getpid()
         while True:
             try:

@@ -1,7 +1,7 @@
 """
-Registration of agents at C{/dev/infiniband/umadN}, by which the kernel knows what to deliver.
+Registration of agents at C{/dev/infiniband/umadN}, for the requests that the kernel is to deliver.
 
-Follows the kernel's interface to user space, version 5. Its older call is for kernels before 3.19.
+Follows the kernel's user space interface, version 5. The older system call is for kernels before 3.19.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Registry:
         """
         Register an agent with the kernel; returns its number.
 
-        @param methods: a bit for each method whose requests it wants; 0 is none but answers to its own.
-        @param rmpp: have the kernel segment and reassemble RMPP transfers.
+        @param methods: a bit for each method whose requests it receives; 0 for responses only.
+        @param rmpp: the kernel segments and reassembles RMPP transfers.
         @raise OSError: the kernel refuses it.
         """
         if self._isNew is not False:

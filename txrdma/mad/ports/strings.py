@@ -24,7 +24,7 @@ class IbsimPortStringParser:
 
     C{NODE} is a node of the net file, by its identifier or description; without it that is SIM_HOST of the
     environment, or the first one. C{socket} is the name of ibsim's sockets; without it that is
-    IBSIM_SOCKNAME, or C{sim}. C{sm=yes} brings what is for the subnet's manager.
+    IBSIM_SOCKNAME, or C{sim}. C{sm=yes} receives datagrams for the subnet manager.
     """
 
     prefix = "ibsim"
@@ -48,9 +48,9 @@ class IbsimPortStringParser:
 
 def _understood(*args: str, **kwargs: str) -> tuple[str, str, bool]:
     """
-    Node, name of the sockets, and whether to be the manager.
+    Node, name of the sockets, and whether to be the subnet manager.
 
-    @raise ValueError: the string says something that has no meaning.
+    @raise ValueError: the string is invalid.
     """
     values = dict(zip(("node", "socket", "sm"), args, strict=False))
     for key, value in kwargs.items():
@@ -91,7 +91,7 @@ class UmadPortStringParser:
         return UmadPort(reactor, getEndPort(spelling), rmpp == "kernel")
 
     def available(self) -> Sequence[str]:
-        """Names of ports whose device files we may open, those of InfiniBand first."""
+        """Names of ports whose device files can be opened, those of InfiniBand first."""
         from txrdma.iba.verbs import LinkLayer
         from txrdma.ports import devices
 
@@ -111,7 +111,7 @@ class VerbsPortStringParser:
     C{vmad:DEVICE}, where C{DEVICE} is a whole device string, such as C{soft:192.0.2.1} or C{pyverbs:mlx5_0}.
 
     A port without datagrams of subnet management. Keys of ours are C{endport}, the number of the device's
-    port, and C{qpn=1}: queue pair 1 of a software device, which peers ask without knowing a number.
+    port, and C{qpn=1}: queue pair 1 of a software device, the default destination of peers.
     """
 
     prefix = "vmad"

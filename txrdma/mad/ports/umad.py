@@ -171,7 +171,7 @@ class UmadPort:
         Send one datagram through the kernel.
 
         @raise InvalidRequest: the kernel refuses it.
-        @raise ResourceExhausted: the kernel has no room at present.
+        @raise ResourceExhausted: the kernel's buffers are full.
         """
         if self._closed:
             raise DeviceUnavailable(f"{self.name} is closed")

@@ -1,11 +1,11 @@
 """
-General management datagrams by a queue pair of one's own, on any verbs device.
+General management datagrams by a dedicated queue pair, on any verbs device.
 
 Follows InfiniBand Architecture vol. 1, 13.5.1 (datagrams of classes other than subnet management may come
 from any queue pair; the general services interface is queue pair 1) and 11.4.2.1 (a received datagram's GRH).
 
-Queue pair 1 of a kernel's device remains the kernel's: whoever is asked there answers us, but whoever wants
-to ask us has to know our queue pair's number. Queue pair 1 of a software device can be ours.
+Queue pair 1 of a kernel's device remains the kernel's: peers answer requests, but must know the number of our
+queue pair to send requests. Queue pair 1 of a software device can be used.
 
 On a device of the kernel's this takes the right to use Q_Keys with the upper bit set (CAP_NET_RAW).
 """
@@ -60,8 +60,8 @@ datagrams are lost.
 
 HANDLES: Final = 4 * SENDS
 """
-Most address handles that are kept: more than can be in use at once, so that the one unused for longest is
-free.
+Maximum number of cached address handles: more than can be in use at once, so that the least recently used
+one is free.
 """
 
 _BATCH: Final = 64
@@ -159,7 +159,7 @@ class VerbsPort:
         self._turn()
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
-        """Do nothing: all requests to our queue pair are ours, as no other program could have them."""
+        """Do nothing: all requests to this queue pair are for this port."""
         return lambda: None
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
@@ -453,7 +453,7 @@ class VerbsPort:
             self._undelivered(datagram, f"it could not be sent: {completion.status.name}")
 
     def _mend(self) -> None:
-        """A send that fails stops the queue pair: go on as soon as everything has come back."""
+        """Restart the queue pair after a failed send, once all requests are completed."""
         if self._pair.state is QPState.SQE:
             self._pair.modify(QPAttributes(state=QPState.RTS, currentState=QPState.SQE))
         elif self._posted == 0 and len(self._free) == SENDS:
