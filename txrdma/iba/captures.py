@@ -36,8 +36,8 @@ class Captured(NamedTuple):
     """
     A packet of a capture.
 
-    @ivar when: in seconds since 1970; 0 where the file does not tell.
-    @ivar linkType: what it begins with, as U{https://www.tcpdump.org/linktypes.html} numbers it.
+    @ivar when: time in seconds since 1970; 0 if the file has none.
+    @ivar linkType: type of its first header, as numbered at U{https://www.tcpdump.org/linktypes.html}.
     """
 
     when: float
@@ -52,9 +52,9 @@ def isCapture(start: bytes) -> bool:
 
 def captured(file: BinaryIO) -> Iterator[Captured]:
     """
-    The packets of a capture file, in their order.
+    The packets of a capture file, in order.
 
-    @raise WireError: it is none; or, behind what could be read, it contradicts itself or ends early.
+    @raise WireError: it is not a capture file, or, after the readable part, malformed or truncated.
     """
     magic = file.read(4)
     if magic in _CLASSIC:
@@ -76,7 +76,7 @@ def _classic(file: BinaryIO, order: str, units: int) -> Iterator[Captured]:
 
 @dataclass
 class _Section:
-    """What stands before packets: the byte order, and the interfaces with their units of time."""
+    """Context of packets: the byte order, and the interfaces with their units of time."""
 
     order: str
     interfaces: list[tuple[int, float, int]] = field(default_factory=list)

@@ -13,7 +13,7 @@ from txrdma.kit.wire import bits, Code, data, Layout, wire
 
 
 class Opcode(Code):
-    """What a packet is: the service in the upper three bits, the operation in the lower five (IBA 9.2.1)."""
+    """OpCode of the BTH: the service in the upper three bits, the operation in the lower five (IBA 9.2.1)."""
 
     RC_SEND_FIRST = 0x00
     RC_SEND_MIDDLE = 0x01
@@ -111,7 +111,7 @@ class AtomicETH(Layout):
 
 
 class AETHKind(IntEnum):
-    """What a syndrome says: its bits 6 and 5 (IBA 9.7.5.2.1)."""
+    """Type of an AETH syndrome: its bits 6 and 5 (IBA 9.7.5.2.1)."""
 
     ACK = 0
     RNR_NAK = 1
@@ -171,7 +171,7 @@ class AtomicAckETH(Layout):
     """Atomic ACK extended transport header (IBA 9.5.3)."""
 
     original: int = bits(64)
-    """What was in memory before."""
+    """Atomic ACK extended header: the previous value in memory."""
 
 
 @wire(4)
@@ -190,7 +190,7 @@ class IETH(Layout):
 
 @wire(40)
 class GRH(Layout):
-    """Global route header (IBA 8.3): what stands before a received datagram."""
+    """Global route header (IBA 8.3), which precedes a received datagram."""
 
     version: int = bits(4)
     trafficClass: int = bits(8)

@@ -94,7 +94,7 @@ def checksum(*parts: bytes) -> int:
 def ipHeaders(
     source: bytes, destination: bytes, ports: tuple[int, int], lengthBytes: int, identification: int = 0
 ) -> tuple[IPv4 | IPv6, UDP]:
-    """The headers before so many bytes of UDP payload, as RoCE v2 has them; checksums are zero still."""
+    """IP and UDP headers of a RoCE v2 packet with a payload of this length; checksums are zero."""
     udp = UDP(sourcePort=ports[0], destinationPort=ports[1], length=8 + lengthBytes)
     if len(source) == 4:
         return IPv4(

@@ -12,7 +12,7 @@ from txrdma.kit.wire import bits, Code, Layout, wire
 
 
 class LinkNextHeader(Code):
-    """What follows a local route header (IBA 7.7.5)."""
+    """Type of the header that follows a local route header (IBA 7.7.5)."""
 
     RAW = 0
     IP = 1
@@ -60,7 +60,7 @@ class XRCETH(Layout):
 
 
 class FlowControlOperation(Code):
-    """Whether the counters begin anew (IBA 7.9.4.1)."""
+    """Operation of a flow control packet: normal, or initialization of the counters (IBA 7.9.4.1)."""
 
     NORMAL = 0
     INITIALIZE = 1

@@ -1,5 +1,5 @@
 """
-The way from one end port to another, as packet headers say it.
+Paths from one end port to another, by the fields of packet headers.
 
 Follows InfiniBand Architecture vol. 1, chapters 7 (local route), 8 (global route) and 9 (transport).
 """
@@ -17,16 +17,16 @@ from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, MTU, PKey, QPN
 from txrdma.kit.values import frozen
 
 PERMISSIVE_LID: Final = LID(0xFFFF)
-"""The LID of whoever gets it: of both ends of a directed route without LID-routed parts (IBA 4.1.3)."""
+"""The permissive LID: of both ends of a directed route without LID-routed parts (IBA 4.1.3)."""
 
 GMP_QKEY: Final = 0x80010000
 """The Q_Key of queue pair 1 (IBA 10.2.5)."""
 
 SUBNET_TIMEOUT: Final = 18
-"""How long packets are on their way where nobody says more, a time's code: 1.07 seconds (IBA 14.2.5.6)."""
+"""Default packet lifetime, encoded: 1.07 seconds (IBA 14.2.5.6)."""
 
 RESPONSE_TIME: Final = 16
-"""How long agents take to answer unless they say otherwise, a time's code: 0.27 seconds."""
+"""Default response time of agents, encoded: 0.27 seconds."""
 
 _LONGEST: Final = 31
 
@@ -38,9 +38,9 @@ def lifetimeSeconds(code: int) -> float:
 
 class _Computed:
     """
-    Room for what is computed of a path when somebody asks.
+    Cache of values computed from a path.
 
-    It is no field: values that are equal compare equal, and a copy or a changed path computes anew.
+    It is not a field: it is ignored by comparisons, and not copied.
     """
 
     __slots__ = ("_madTimeout",)
@@ -51,18 +51,19 @@ class _Computed:
 @frozen
 class IBPath(_Computed):
     """
-    One direction of a connection: what stands, or stood, in the headers of its packets.
+    Path of packets in one direction: the values of their headers.
 
-    A path for sending says what will be sent; a path of something received says what it had.
+    A path for sending gives the headers to send; the path of a received packet has the received ones.
 
-    @ivar slid: LRH, as C{dlid} and C{serviceLevel}.
-    @ivar sgid: GRH, as C{dgid}, C{trafficClass}, C{flowLabel} and C{hopLimit}; without C{dgid} there is none.
-    @ivar pkey: BTH, as C{dqpn} and C{sqpsn}.
-    @ivar qkey: DETH, as C{sqpn}.
-    @ivar minRNRTimer: AETH of "receiver not ready", a code.
-    @ivar packetLifeTime: how long a packet is on its way at most, a time's code; None where nobody knows.
-    @ivar reversible: whether the same way leads back.
-    @ivar responseTime: how long the other end takes to answer at most, a code likewise.
+    @ivar slid: field of the LRH, like C{dlid} and C{serviceLevel}.
+    @ivar sgid: field of the GRH, like C{dgid}, C{trafficClass}, C{flowLabel} and C{hopLimit}; no GRH without
+        C{dgid}.
+    @ivar pkey: field of the BTH, like C{dqpn} and C{sqpsn}.
+    @ivar qkey: field of the DETH, like C{sqpn}.
+    @ivar minRNRTimer: encoded RNR timer of an AETH.
+    @ivar packetLifeTime: encoded maximum lifetime of packets; None if unknown.
+    @ivar reversible: packets can be sent back along the same path.
+    @ivar responseTime: encoded maximum response time of the other end.
     """
 
     slid: LID = LID(0)
@@ -98,12 +99,12 @@ class IBPath(_Computed):
         **values: Any,
     ) -> Self:
         """
-        A path for what this port sends; what is in its tables may be said by index.
+        A path for packets sent by this port; entries of its tables may be given by index.
 
-        @param pkeyIndex: instead of C{pkey}.
-        @param gidIndex: of the source, instead of C{sgid}.
-        @param lidBits: instead of C{slid}: its low bits, which are the port's to choose (IBA 7.11.1).
-        @param values: the rest, by name.
+        @param pkeyIndex: index of C{pkey}, instead of its value.
+        @param gidIndex: index of C{sgid}, instead of its value.
+        @param lidBits: path bits, the low bits of C{slid} (IBA 7.11.1), instead of C{slid}.
+        @param values: other fields, by name.
         @raise ValueError: the port has no such entry, or a value does not fit into its field.
         """
         return cls(**_atPort(cls, endPort, "s", pkeyIndex, gidIndex, lidBits, values))
@@ -122,11 +123,11 @@ class IBPath(_Computed):
         return cls(**_atPort(cls, endPort, "d", pkeyIndex, gidIndex, lidBits, values))
 
     def __str__(self) -> str:
-        """What differs from the default, in words that L{fromString} reads: C{"lid 7 sl 1 dqpn 1"}."""
+        """Fields that differ from the default, as text for L{fromString}: C{"lid 7 sl 1 dqpn 1"}."""
         return " ".join(self._words(_NOWHERE)) or "lid 0"
 
     def __repr__(self) -> str:
-        """What differs from the default, as Python reads it; L{fromString} does, too."""
+        """Fields that differ from the default, as a Python expression, which L{fromString} accepts, too."""
         default = type(self)()
         given = (
             f"{name}={'MTU.' + value.name if isinstance(value, MTU) else repr(value)}"
@@ -156,9 +157,9 @@ class IBPath(_Computed):
 
     def reverse(self) -> Self:
         """
-        The way back: of C{reverse} the same way again.
+        The path in the opposite direction.
 
-        @raise ValueError: it has to be asked for: this path is not reversible.
+        @raise ValueError: this path is not reversible: resolve the opposite path.
         """
         if not self.reversible:
             raise ValueError("this path is not reversible")
@@ -176,41 +177,41 @@ class IBPath(_Computed):
 
     def pkeyIndexAt(self, endPort: MADEndPort) -> int:
         """
-        Where C{pkey} stands in the table of this port.
+        Index of C{pkey} in the table of this port.
 
-        @raise ValueError: it does not.
+        @raise ValueError: the table does not contain it.
         """
         return _indexOf(endPort.pkeys, self.pkey, f"P_Key {self.pkey:#06x}")
 
     def sgidIndexAt(self, endPort: MADEndPort) -> int:
         """
-        Where C{sgid} stands in the table of this port.
+        Index of C{sgid} in the table of this port.
 
-        @raise ValueError: it does not.
+        @raise ValueError: the table does not contain it.
         """
         return _indexOf(endPort.gids, self.sgid, f"GID {self.sgid}")
 
     def dgidIndexAt(self, endPort: MADEndPort) -> int:
         """
-        Where C{dgid} stands in the table of this port.
+        Index of C{dgid} in the table of this port.
 
-        @raise ValueError: it does not.
+        @raise ValueError: the table does not contain it.
         """
         return _indexOf(endPort.gids, self.dgid, f"GID {self.dgid}")
 
     def slidBitsAt(self, endPort: MADEndPort) -> int:
         """
-        What of C{slid} is for this port to choose.
+        Path bits of C{slid} at this port.
 
-        @raise ValueError: it is no LID of the port.
+        @raise ValueError: it is not a LID of the port.
         """
         return _bitsOf(endPort, self.slid)
 
     def dlidBitsAt(self, endPort: MADEndPort) -> int:
         """
-        What of C{dlid} the sender has chosen.
+        Path bits of C{dlid} at this port.
 
-        @raise ValueError: it is no LID of the port.
+        @raise ValueError: it is not a LID of the port.
         """
         return _bitsOf(endPort, self.dlid)
 
@@ -218,12 +219,12 @@ class IBPath(_Computed):
 
     @property
     def packetLifeTimeSeconds(self) -> float:
-        """How long a packet is on its way at most; as in most subnets, where nobody knows."""
+        """Maximum lifetime of packets in seconds; the default if unknown."""
         return lifetimeSeconds(SUBNET_TIMEOUT if self.packetLifeTime is None else self.packetLifeTime)
 
     @property
     def madTimeoutSeconds(self) -> float:
-        """How long the answer to a datagram may take: both ways, and to make the answer (IBA 13.4.6.2)."""
+        """Time-out of a request in seconds: lifetime of both packets plus response time (IBA 13.4.6.2)."""
         try:
             return self._madTimeout
         except AttributeError:
@@ -255,12 +256,14 @@ class IBPath(_Computed):
 @frozen
 class IBDRPath(IBPath):
     """
-    A directed route: the ports to leave by, hop by hop (IBA 14.2.2).
+    A directed route: the output port at each hop (IBA 14.2.2).
 
-    Its answer takes the same route back, by a bit of the datagram: C{reverse} leaves the route as it is.
+    An answer takes the same route back, by the direction bit of the datagram: C{reverse} does not change the
+    route.
 
-    @ivar drPath: from the first hop's port on; empty is the port itself.
-    @ivar drSLID: where a LID-routed part before the directed one begins; C{drDLID} where one after it ends.
+    @ivar drPath: output ports from the first hop on; empty for the local port.
+    @ivar drSLID: source LID of a LID-routed part before the directed one; C{drDLID}: destination of one after
+        it.
     """
 
     slid: LID = PERMISSIVE_LID
@@ -307,12 +310,12 @@ _HERE: Final = IBDRPath()
 @frozen
 class MADEndPort:
     """
-    What senders of management datagrams have to know of their own port.
+    Attributes of the local port for senders of management datagrams.
 
-    @ivar lidMask: how many low bits of the LID are the port's to choose (LMC).
-    @ivar subnetTimeout: how long packets are on their way at most, a time's code (IBA 14.2.5.6).
-    @ivar names: what the system calls it: C{mlx5_0/1}, the network interface.
-    @ivar qpn: where requests reach us: 1, unless we have a queue pair of our own.
+    @ivar lidMask: LMC: number of low bits of the LID that the port may choose.
+    @ivar subnetTimeout: encoded maximum lifetime of packets in the subnet (IBA 14.2.5.6).
+    @ivar names: names of the port in the system: C{mlx5_0/1}, the network interface.
+    @ivar qpn: queue pair that receives requests: 1, unless the port has a dedicated one.
     """
 
     portGUID: GUID
@@ -400,7 +403,7 @@ def _bitsOf(endPort: MADEndPort, lid: int) -> int:
 
 
 class _Word(NamedTuple):
-    """What a word of a path's text is about, and how its value is written and read."""
+    """A keyword of a path's text, with the conversions of its value."""
 
     name: str
     write: Callable[[Any], str]
@@ -454,9 +457,9 @@ _OF_ROUTES: Final = ("drSLID", "drDLID", "drPath")
 
 def _worded(words: Iterable[str], text: str, isRoute: bool = False) -> dict[str, Any]:
     """
-    What the words of a text say.
+    Parse the words of a path's text.
 
-    @raise ValueError: something has no meaning.
+    @raise ValueError: the text is invalid.
     """
     values: dict[str, Any] = {}
     rest = iter(words)
@@ -477,9 +480,9 @@ def _worded(words: Iterable[str], text: str, isRoute: bool = False) -> dict[str,
 
 def _called(text: str) -> IBPath:
     """
-    What a C{repr} says; names may be written as python-rdma writes them, C{IBPath(DLID=7)}.
+    Parse a C{repr}; names may be those of python-rdma: C{IBPath(DLID=7)}.
 
-    @raise ValueError: it is none.
+    @raise ValueError: the text is invalid.
     """
     kinds = {"IBPath": IBPath, "IBDRPath": IBDRPath}
     try:

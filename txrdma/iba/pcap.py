@@ -31,7 +31,7 @@ Buffer = Union[bytes, bytearray, memoryview]
 
 
 class LinkType(Code):
-    """What a record of a capture file begins with."""
+    """Header of a record of a capture file."""
 
     ETHERNET = 1
     RAW_IP = 101
@@ -56,7 +56,7 @@ class FileHeader(Layout):
 
 @wire(16, little=True)
 class RecordHeader(Layout):
-    """What stands before each packet of a capture file, as little-endian machines write it."""
+    """Header of each packet of a little-endian capture file."""
 
     seconds: int = bits(32)
     fraction: int = bits(32)
@@ -88,7 +88,7 @@ class PcapWriter:
         self._put(header.encode())
 
     def write(self, data: bytes, when: float) -> None:
-        """Append one packet, which begins as the link type says."""
+        """Append one packet, whose first header has the file's link type."""
         seconds, fraction = divmod(round(when * self._units), self._units)
         length = min(len(data), _SNAP_LENGTH)
         header = RecordHeader(seconds=seconds, fraction=fraction, length=length, originalLength=len(data))
@@ -101,10 +101,10 @@ class PcapWriter:
 
 class PcapReader:
     """
-    Read a capture file that a little-endian machine wrote: iterate for its records.
+    Reader of a little-endian capture file: iterate over its records.
 
-    @ivar linkType: what the records begin with.
-    @raise WireError: it is none, or, while iterating, a record is cut off.
+    @ivar linkType: type of the first header of the records.
+    @raise WireError: it is not such a file, or, while iterating, a record is truncated.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -141,9 +141,9 @@ class Place(NamedTuple):
 @frozen
 class Datagram:
     """
-    A UDP datagram out of a capture, with the headers that it had.
+    A UDP datagram of a capture, with its headers.
 
-    @ivar payload: what the UDP header says is there.
+    @ivar payload: payload, with the length of the UDP header.
     """
 
     ip: IPv4 | IPv6

@@ -1,8 +1,8 @@
 """
-RoCE v2 packets: what is in a datagram to UDP port 4791, and the ICRC at its end.
+RoCE v2 packets, the payload of datagrams to UDP port 4791, and their ICRC.
 
 Follows annex A17 of the InfiniBand Architecture vol. 1. The ICRC is the CRC-32 of Ethernet over eight bytes
-of ones, the IP and UDP headers and the packet, where ones stand for whatever a router may change.
+of ones, the IP and UDP headers and the packet, with ones in place of the fields that routers may change.
 
 Linear algebra makes it cheap. CRC-32 is affine: a change of the input changes the result by something
 that depends on the place only. So the ones that stand for byte 4 of the BTH are part of a flow's starting
@@ -58,9 +58,9 @@ _ONES = 0xFFFFFFFF
 
 def invariantCRC(ip: IPv4 | IPv6, udp: UDP, packet: Buffer) -> int:
     """
-    The ICRC of any packet (annex A17), the plain way; L{Flow} is for many.
+    The ICRC of a packet (annex A17), computed directly; L{Flow} is faster for many.
 
-    @param packet: from BTH to pad.
+    @param packet: bytes from BTH to pad.
     """
     masked: Layout
     if isinstance(ip, IPv4):
@@ -79,7 +79,7 @@ _BACK = {step >> 24: byte for byte, step in enumerate(_STEPS)}
 
 
 def _before(register: int, zeros: int) -> int:
-    """What the register was before so many bytes of zero."""
+    """State of the CRC register before this number of zero bytes."""
     for _ in range(zeros):
         byte = _BACK[register >> 24]
         register = (register ^ _STEPS[byte]) << 8 & _ONES | byte
@@ -87,7 +87,7 @@ def _before(register: int, zeros: int) -> int:
 
 
 _BTH_ONES = _before(0xFF, 4)
-"""What to change in the state so that zero in byte 4 of the BTH counts as ones."""
+"""Change of the state for which zero in byte 4 of the BTH counts as ones."""
 
 
 def _identificationChange(identification: int) -> int:
@@ -110,9 +110,11 @@ _IDENTIFICATION_BITS = [_identificationChange(1 << bit) for bit in range(16)]
 @lru_cache(maxsize=64)
 def _identifier(lengthBytes: int) -> tuple[array[int], ...]:
     """
-    Four tables, one for each byte of what the CRC over a datagram of this length differs by from L{RESIDUE}.
+    Four tables, one for each byte of the difference of the CRC over a datagram of this length from
+    L{RESIDUE}.
 
-    XORed they are the identification that makes this difference, or 65536 and more when none does.
+    The XOR of their entries is the identification that causes this difference, or at least 65536 if none
+    does.
     """
     zeros = bytes(lengthBytes)
     base = crc32(zeros, 0)
@@ -140,7 +142,7 @@ def _identifier(lengthBytes: int) -> tuple[array[int], ...]:
 
 
 class _States(dict[int, int]):
-    """Length of a datagram to the state of the CRC behind its headers."""
+    """State of the CRC after the headers, by the length of the datagram."""
 
     _LIMIT = 2048
 
@@ -162,7 +164,7 @@ class _States(dict[int, int]):
 
 class Flow:
     """
-    The ICRC of packets from one address and port to another, with Don't Fragment set as RoCE v2 wants it.
+    The ICRC of packets from one address and port to another, with Don't Fragment set, as RoCE v2 requires.
 
     In a hot loop, for packets whose BTH has zero in byte 4 (all that we send; those we get, but for marks of
     congestion), C{crc32(packet, flow.states[len(packet) + 4])} is the ICRC, to be stored little-endian, and
@@ -184,7 +186,7 @@ class Flow:
         self.states = _States(here, there, (sourcePort, destinationPort))
 
     def icrc(self, packet: Buffer, identification: int = 0) -> int:
-        """The ICRC of what stands from BTH to pad."""
+        """The ICRC of the bytes from BTH to pad."""
         state = self.states[len(packet) + ICRC_LENGTH]
         if identification:
             state ^= _identificationChange(identification)
@@ -232,9 +234,9 @@ class RoCEPacket:
     """
     A whole packet, from BTH to payload.
 
-    @ivar bth: its C{pad} is what came; encoding counts anew.
-    @ivar extensions: the headers that its opcode has, in order.
-    @ivar icrc: as it came, unchecked; 0 in what we make.
+    @ivar bth: its C{pad} is the received one; encoding computes it.
+    @ivar extensions: the extended headers of its opcode, in order.
+    @ivar icrc: the received value, unchecked; 0 in new packets.
     """
 
     bth: BTH

@@ -1,5 +1,5 @@
 """
-Times that queue pairs wait, by the codes that stand for them in headers and attributes.
+Encoded times of headers and queue pair attributes.
 
 Follows InfiniBand Architecture vol. 1, 9.7.
 """
@@ -24,5 +24,5 @@ def rnrTimerCode(seconds: float) -> int:
 
 
 def ackTimeoutSeconds(code: int) -> float:
-    """How long a requester waits for an answer, by its code; 0 is for ever (IBA 9.7.6.1.3)."""
+    """Decode a local ACK timeout to seconds; 0 is infinite (IBA 9.7.6.1.3)."""
     return math.inf if code == 0 else 4.096e-6 * (1 << code)

@@ -19,7 +19,7 @@ QPN = NewType("QPN", int)
 """The number of a queue pair: 24 bits."""
 
 PKey = NewType("PKey", int)
-"""A partition key: 16 bits, the highest says full member."""
+"""A partition key of 16 bits; the highest bit means full membership."""
 
 LKey = NewType("LKey", int)
 """The key of a memory region for its owner's segments: 32 bits."""

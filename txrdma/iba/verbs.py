@@ -1,5 +1,5 @@
 """
-The words of verbs: states, access rights, work requests and completions.
+Types of verbs: states, access rights, attributes, work requests and completions.
 
 Follows InfiniBand Architecture vol. 1, chapters 10 and 11; the numbers are those of libibverbs,
 so that a value printed here can be looked up there.
@@ -18,15 +18,15 @@ from txrdma.kit.values import frozen, record
 from txrdma.kit.wire import Code
 
 Buffer = Union[bytes, bytearray, memoryview]
-"""What holds bytes."""
+"""A bytes-like object."""
 
 
 class QPKind(IntEnum):
     """
     The transport service of a queue pair (IBA 9.1.2).
 
-    C{GSI} asks for queue pair 1 of a port (IBA 11.2.5.1), whose service is that of C{UD}: of kernels' devices
-    it is the kernel's.
+    C{GSI} is queue pair 1 of a port (IBA 11.2.5.1), with the service C{UD}; that of a kernel device belongs
+    to the kernel.
     """
 
     GSI = 1
@@ -89,7 +89,7 @@ class Status(IntEnum):
 
 
 class Operation(IntEnum):
-    """What a send request asks for (IBA 10.8.3)."""
+    """Operation of a send request (IBA 10.8.3)."""
 
     RDMA_WRITE = 0
     RDMA_WRITE_WITH_IMMEDIATE = 1
@@ -101,7 +101,7 @@ class Operation(IntEnum):
 
 
 class CompletionOpcode(IntEnum):
-    """What kind of request a completion ends."""
+    """Kind of a completed request."""
 
     SEND = 0
     RDMA_WRITE = 1
@@ -142,23 +142,23 @@ class Addressed(Protocol):
 @record
 class SendRequest:
     """
-    One request for a send queue.
+    A request for a send queue.
 
-    Its owner may change it and post it again as soon as C{postSend} has returned.
+    It may be changed and reused as soon as C{postSend} has returned.
 
-    @ivar identifier: comes back in the completion (C{wr_id}).
-    @ivar segments: registered memory to send from, or, for reads and atomics, to answer into. It
+    @ivar identifier: copied to the completion (C{wr_id}).
+    @ivar segments: registered memory to send or, for reads and atomics, to fill. It
         must stay unchanged until the completion.
-    @ivar inline: bytes to send instead of C{segments}, one after the other, taken when posted. The
-        sum of their lengths is at most the queue pair's C{maxInline}.
-    @ivar signaled: whether success makes a completion; failure always does.
-    @ivar solicited: whether the receiver's queue wakes even when armed for solicited ones only.
+    @ivar inline: bytes to send instead of C{segments}, copied when posted, at most the queue pair's
+        C{maxInline}.
+    @ivar signaled: success generates a completion; failure always does.
+    @ivar solicited: solicited event: wakes the receiver even if armed for solicited completions only.
     @ivar fence: wait for earlier reads and atomics of this queue pair.
-    @ivar immediate: 32 bits that the receiver finds in its completion.
-    @ivar remoteAddress: where, in the peer's memory (RDMA and atomics). An atomic's is divisible by 8.
-    @ivar operand: the number to add, or to swap in: 64 bits. What was there before is written into the 8
-        bytes of C{segments}, in this host's byte order, as the peer's memory has it in its own.
-    @ivar compare: the number that must be there for a swap.
+    @ivar immediate: 32 bits for the receiver's completion.
+    @ivar remoteAddress: address in the peer's memory (RDMA and atomics). An atomic's is divisible by 8.
+    @ivar operand: 64-bit number to add, or to swap in. The previous value is written to the 8 bytes of
+        C{segments}.
+    @ivar compare: the expected previous value of a swap.
     @ivar address: the destination of a datagram, with C{remoteQPN} and C{remoteQKey}.
     """
 
@@ -182,10 +182,10 @@ class SendRequest:
 @record
 class ReceiveRequest:
     """
-    One request for a receive queue: where the next message goes.
+    A request for a receive queue: the memory for one message.
 
-    It must stay unchanged until its completion; then it may be posted again.
-    A datagram's first 40 bytes are the space of its GRH (IBA 11.4.2.1).
+    It must stay unchanged until its completion; then it may be reused.
+    The first 40 bytes of a received datagram are for its GRH (IBA 11.4.2.1).
     """
 
     identifier: int
@@ -194,15 +194,15 @@ class ReceiveRequest:
 
 class Completion(NamedTuple):
     """
-    How one work request ended.
+    Completion of a work request.
 
-    When C{status} is not C{SUCCESS} only C{identifier}, C{status} and C{qpn} mean anything.
+    If C{status} is not C{SUCCESS}, only C{identifier}, C{status} and C{qpn} are valid.
 
-    @ivar length: bytes received, the 40 of the GRH included for a datagram.
-    @ivar immediate: None unless the message carried one.
-    @ivar sourceQPN: who sent a datagram.
-    @ivar hasGRH: the GRH space of the receive buffer was filled.
-    @ivar sourceLID: where a datagram came from, on InfiniBand; C{serviceLevel} is what it had.
+    @ivar length: bytes received, including 40 for the GRH of a datagram.
+    @ivar immediate: immediate data of the message, or None.
+    @ivar sourceQPN: source queue pair of a datagram.
+    @ivar hasGRH: the receive buffer contains a GRH.
+    @ivar sourceLID: source LID of a datagram, on InfiniBand; C{serviceLevel}: its service level.
     """
 
     identifier: int
@@ -231,10 +231,10 @@ class Capacity:
 @frozen
 class AddressVector:
     """
-    The way to a port (IBA 11.2.2).
+    Address vector of a remote port (IBA 11.2.2).
 
-    @ivar dgid: where to; on RoCE v2 an IP address in GID form.
-    @ivar dmac: the next hop on RoCE, when its owner knows it (SMC-R exchanges it).
+    @ivar dgid: destination; on RoCE v2 an IP address in GID form.
+    @ivar dmac: MAC address of the next hop on RoCE, if known (SMC-R exchanges it).
     """
 
     dgid: GID
@@ -259,17 +259,17 @@ class MigrationState(IntEnum):
 @frozen
 class QPAttributes:
     """
-    Attributes of a queue pair; None is "not said" (IBA 11.2.4.2).
+    Attributes of a queue pair; None for "not specified" (IBA 11.2.4.2).
 
-    @ivar timeout: local ACK timeout, 4.096 microseconds times two to the power of it; 0 is never.
-    @ivar alternateAddress: the path to go on with when the first fails (IBA 17.2.8); given with
-        C{alternateTimeout} and C{alternatePKeyIndex}, else those of the first path hold.
-    @ivar migrationState: C{REARM} makes an alternate path ready, C{MIGRATED} takes it at once.
-    @ivar retryCount: how often a request is sent again without an answer, 0 to 7.
-    @ivar rnrRetry: how often after "receiver not ready", 0 to 7, where 7 is for ever.
-    @ivar minRNRTimer: the code of the pause that we ask of senders (IBA table 45).
-    @ivar maxRDAtomic: reads and atomics that we may have outstanding.
-    @ivar maxDestRDAtomic: reads and atomics that we hold for the peer.
+    @ivar timeout: local ACK timeout, 4.096 microseconds times two to this power; 0 for none.
+    @ivar alternateAddress: the path to use when the first one fails (IBA 17.2.8); given with
+        C{alternateTimeout} and C{alternatePKeyIndex}, which default to those of the first path.
+    @ivar migrationState: C{REARM} arms an alternate path, C{MIGRATED} uses it at once.
+    @ivar retryCount: number of retransmissions without an answer, 0 to 7.
+    @ivar rnrRetry: number of retransmissions after "receiver not ready", 0 to 7; 7 for no limit.
+    @ivar minRNRTimer: encoded delay requested from senders after RNR NAK (IBA table 45).
+    @ivar maxRDAtomic: maximum number of outstanding reads and atomics as requester.
+    @ivar maxDestRDAtomic: maximum number of outstanding reads and atomics as responder.
     """
 
     state: QPState | None = None
@@ -295,7 +295,7 @@ class QPAttributes:
     migrationState: MigrationState | None = None
 
     def given(self) -> frozenset[str]:
-        """Which attributes are said: what verbs call the attribute mask."""
+        """Names of the specified attributes: the attribute mask of verbs."""
         values = zip(_ATTRIBUTES, _valuesOf(self), strict=True)
         return frozenset([name for name, value in values if value is not None])
 
@@ -320,7 +320,7 @@ class PortState(Code):
 
 
 class PhysicalState(Code):
-    """What a port's link does (IBA 14.2.5.6)."""
+    """Physical state of a port (IBA 14.2.5.6)."""
 
     NOP = 0
     SLEEP = 1
@@ -333,7 +333,7 @@ class PhysicalState(Code):
 
 
 class LinkLayer(IntEnum):
-    """What carries the packets of a port."""
+    """Link layer of a port."""
 
     UNSPECIFIED = 0
     INFINIBAND = 1
@@ -341,7 +341,7 @@ class LinkLayer(IntEnum):
 
 
 class GIDType(Enum):
-    """How packets of a GID look, in the words of sysfs (IBA annexes A16 and A17)."""
+    """Type of a GID, with the names of sysfs (IBA annexes A16 and A17)."""
 
     INFINIBAND = "IB"
     ROCE_V1 = "RoCE v1"
@@ -373,13 +373,13 @@ CM_SUPPORTED: Final = 1 << 16
 @frozen
 class PortAttributes:
     """
-    What a port is at present (IBA 11.2.1.2 and 14.2.5.6).
+    Current attributes of a port (IBA 11.2.1.2 and 14.2.5.6).
 
-    @ivar rate: of the link, in bits per second; 0 where nobody knows.
-    @ivar width: lanes of the link; 0 where nobody knows.
-    @ivar lidMask: how many lower bits of the LID are the port's own to choose (LMC).
-    @ivar capabilities: the bits of PortInfo's CapabilityMask.
-    @ivar maxMessageLength: bytes.
+    @ivar rate: link rate in bits per second; 0 if unknown.
+    @ivar width: lanes of the link; 0 if unknown.
+    @ivar lidMask: LMC: number of low bits of the LID that the port may choose.
+    @ivar capabilities: CapabilityMask of PortInfo.
+    @ivar maxMessageLength: maximum length of a message in bytes.
     """
 
     state: PortState
@@ -402,7 +402,7 @@ class PortAttributes:
 
 
 class NodeType(Code):
-    """What an RDMA device is, by the numbers of libibverbs."""
+    """Type of an RDMA device, with the numbers of libibverbs."""
 
     UNKNOWN = 0
     CHANNEL_ADAPTER = 1
@@ -425,9 +425,9 @@ class AtomicCapability(IntEnum):
 @frozen
 class DeviceAttributes:
     """
-    What a device is, beyond its limits (IBA 11.2.1.2).
+    Attributes of a device, except its limits (IBA 11.2.1.2).
 
-    @ivar atomics: C{HCA} when they exclude only each other, within the device.
+    @ivar atomics: C{HCA} if they are atomic only with respect to each other, within the device.
     @ivar acknowledgesByProgram: packets are acknowledged by the program that has opened the device, and most
         likely by one at the other end, and not while it is busy: an adapter's C{timeout} is too short then.
     """
@@ -446,11 +446,11 @@ class DeviceAttributes:
 @frozen
 class DeviceLimits:
     """
-    The most that a device takes of each kind (IBA 11.2.1.2).
+    Maximum numbers and sizes of a device's objects (IBA 11.2.1.2).
 
-    @ivar maxInline: bytes of one request; a queue pair's C{capacity} says what it really takes.
-    @ivar maxRDAtomic: reads and atomics that a queue pair may have outstanding.
-    @ivar maxDestRDAtomic: reads and atomics that a queue pair holds for its peer.
+    @ivar maxInline: inline bytes of a request; a queue pair's C{capacity} has its actual limit.
+    @ivar maxRDAtomic: outstanding reads and atomics of a queue pair as requester.
+    @ivar maxDestRDAtomic: outstanding reads and atomics of a queue pair as responder.
     """
 
     maxQueuePairs: int
@@ -471,7 +471,7 @@ class DeviceLimits:
 
 
 class AsyncEventKind(Enum):
-    """What a device tells without being asked (IBA 11.6.3)."""
+    """Kind of an asynchronous event of a device (IBA 11.6.3)."""
 
     QP_FATAL = "queue pair fatal error"
     QP_REQUEST_ERROR = "queue pair got an invalid request"
