@@ -53,12 +53,12 @@ class Control(Answering):
 
     def __init__(self, reactor: Reactor, report: Report) -> None:
         self._clock = reactor
-        self._report = report
+        self._status = report
         super().__init__(reactor, NAMESPACE, self._all, "to know our connections")
 
     def _all(self) -> dict[str, object]:
         return {
-            **self._report(),
+            **self._status(),
             "silent": [
                 {"peer": str(peer), "seconds": round(seconds, 1)}
                 for peer, seconds in silentPeers(self._clock).remaining(self._clock.seconds())
