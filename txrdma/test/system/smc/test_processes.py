@@ -167,7 +167,7 @@ class TwoProcessesTests(EndsTestCase):
         """
         A server that does not answer costs its time once; what it has accepted meanwhile it serves by TCP.
         """
-        self.patch(announcing, "PATIENCE", 0.5)
+        self.patch(announcing, "ANSWER_SECONDS", 0.5)
         self.patch(_silence, "SPAN", 2.0)
         process, port = await self.start(greeting="hello")
         process.transport.signalProcess("STOP")
@@ -190,7 +190,7 @@ class TwoProcessesTests(EndsTestCase):
 
     async def test_busy(self) -> None:
         """A server that was too busy to say that it has a connection does not wait for a Proposal then."""
-        self.patch(announcing, "PATIENCE", 0.5)
+        self.patch(announcing, "ANSWER_SECONDS", 0.5)
         process, port = await self.start(greeting="hello")
         begun = reactor.seconds()
         connecting = []
