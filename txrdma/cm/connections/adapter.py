@@ -90,7 +90,8 @@ class SharedCompletionQueue:
         return self._reader
 
     def poll(self) -> None:
-        """Handle all completions so far."""
+        """Handle all completions so far; arming makes a queue report even those that it would delay."""
+        self._reader.arm()
         while self._reader.poll():
             pass
 
