@@ -49,7 +49,7 @@ class Core(Protocol):
 
     @ivar isReadable: the peer may send more bytes; C{isWritable}: this end may.
     @ivar isOver: the peer has closed the connection, or both ends have closed their write side.
-    @ivar wasCut: the peer has closed the connection before it had all bytes that were written here.
+    @ivar wasCut: the peer has closed the connection before all written bytes were posted.
     @ivar hasParted: the peer has received our close.
     """
 
@@ -159,7 +159,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         core, self._core = self._core, None
         self._isGone, self._transport = True, None
         if core is not None:  # nothing more is sent or received
-            self._wasCut = self._wasCut or core.wasCut
+            self._wasCut = self._wasCut or core.wasCut or (core.isOver and not core.isDelivered)
             allWritten = not (core.isWritable or core.backlog) and reason.check(ConnectionDone) is not None
             self._isClean = (
                 core.isOver or core.hasParted or (self.discardsInput and allWritten and core.isDelivered)

@@ -113,7 +113,7 @@ class ByteStream:
             elif not self.isWritable and self._wanted is None:
                 self.isOver = True
         elif immediate == DISCONNECT:
-            self.wasCut = self.wasCut or not self.isDelivered
+            self.wasCut = self.wasCut or self._backlog > 0  # what is sent may still be acknowledged
             self.drop()
             self.isOver, self.isReadable = True, False
         else:

@@ -114,7 +114,7 @@ class RSocket:
 
     @ivar isReadable: the peer may send more bytes; C{isWritable}: this end may.
     @ivar isOver: the peer has closed the connection, or both ends have closed their write side.
-    @ivar wasCut: the peer has closed the connection before it had all bytes that were written here.
+    @ivar wasCut: the peer has closed the connection before all written bytes were posted.
     @ivar hasParted: the peer has received our close.
     @ivar events: events of mapped memory; the caller removes them.
     """
@@ -287,7 +287,8 @@ class RSocket:
 
     def _controlReceived(self, value: int) -> None:
         if value == Control.DISCONNECT:
-            self.wasCut = self.wasCut or not self.isDelivered
+            # What is posted may still be acknowledged: completions of sends and receives are not ordered.
+            self.wasCut = self.wasCut or self.backlog > 0
             self.drop()
             self.isOver = True
             self.isReadable = False

@@ -100,9 +100,15 @@ class ByteStreamTests(SynchronousTestCase):
         self.assertTrue(self.other.wasCut)
 
     def test_cut(self) -> None:
-        """Bytes that are on their way when the peer closes are cut off."""
+        """Bytes that wait when the peer closes are cut off; sent ones may still be acknowledged."""
         self.other.write(b"on its way")
         self.assertIsNotNone(self.other.next())
+        self.one.close()
+        self.exchange(self.one, self.other)
+        self.assertEqual((self.other.isOver, self.other.wasCut, self.other.isDelivered), (True, False, False))
+
+    def test_cutBacklog(self) -> None:
+        self.other.write(b"waiting")
         self.one.close()
         self.exchange(self.one, self.other)
         self.assertTrue(self.other.wasCut)

@@ -294,6 +294,25 @@ class EndTests(SynchronousTestCase):
         settle(one, other)
         self.assertTrue(one.core.isOver and other.core.isOver)
 
+    def test_closeBeforeAcknowledgement(self) -> None:
+        """The peer's close may be reported before the completion of what it has read."""
+        one, other = pair(SMALL, SMALL)
+        other.core.write(b"all")
+        other.post()
+        while other.sent:
+            other.deliver(one)
+        one.look()
+        one.core.close()
+        one.post()
+        while one.sent:
+            one.deliver(other)
+        while other.arrived:
+            other.core.arrived(*other.arrived.popleft())
+        self.assertTrue(other.core.isOver)
+        self.assertFalse(other.core.wasCut or other.core.isDelivered)
+        other.look()
+        self.assertTrue(other.core.isDelivered)
+
     def test_lostBytesAreReported(self) -> None:
         one, other = pair(SMALL, SMALL)
         other.core.write(bytes(30_000))

@@ -1,0 +1,81 @@
+"""
+How a stream over a message connection ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl.stream._bytes import ByteStream, DISCONNECT
+from txrdma.streams.connection import StreamEnd
+from txrdma.streams.transport import StreamTransport
+from txrdma.testing.protocols import Recorder
+from txrdma.testing.reactors import ReactorClock
+
+
+class Carrier:
+    """A message connection that carries nothing."""
+
+    def loseConnection(self) -> None: ...
+
+
+class End(StreamEnd[ByteStream, Any]):
+    """A stream whose messages the test counts and acknowledges."""
+
+    host = peer = None  # type: ignore[assignment]  # nobody asks
+
+    def _send(self, core: ByteStream, transport: Any) -> None:
+        while core.next() is not None:
+            pass
+
+    def begin(self, core: ByteStream) -> None:
+        """Start with this core."""
+        self._core = core
+        self._begun(Carrier())
+
+    def lose(self, reason: Exception) -> None:
+        """Lose the message connection."""
+        self._lost(Failure(reason))
+
+
+class EndTests(SynchronousTestCase):
+    """C{connectionLost} after the peer has closed in order."""
+
+    def setUp(self) -> None:
+        self.clock = ReactorClock()
+        self.protocol = Recorder()
+        self.core = ByteStream()
+        self.end = End(self.clock, True, self.makeTransport)
+        self.end.begin(self.core)
+
+    def makeTransport(self, end: End) -> StreamTransport[Any]:
+        """The transport of the end, with a protocol."""
+        return StreamTransport(end, end, self.protocol, "test")
+
+    def peerCloses(self, unacknowledged: int) -> None:
+        """Write and pause; the peer closes, and so many messages stay unacknowledged."""
+        self.protocol.transport.pauseProducing()
+        self.end.write(b"message")
+        self.clock.advance(0)
+        self.assertEqual(self.core.unacknowledged, 1)
+        self.core.arrived(b"", DISCONNECT)
+        self.core.unacknowledged = unacknowledged
+        self.end.lose(ConnectionDone())
+        self.clock.advance(0)
+
+    def test_acknowledgedAfterClose(self) -> None:
+        """What was acknowledged after the peer's close was delivered: a paused protocol has lost nothing."""
+        self.peerCloses(0)
+        self.assertTrue(self.end.connected)
+        self.protocol.transport.resumeProducing()
+        self.clock.advance(0)
+        self.assertIs(self.protocol.reason.type, ConnectionDone)
+
+    def test_neverAcknowledged(self) -> None:
+        """Even a paused protocol is told at once that bytes were lost, as over TCP."""
+        self.peerCloses(1)
+        self.assertIs(self.protocol.reason.type, ConnectionLost)
