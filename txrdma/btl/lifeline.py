@@ -87,7 +87,7 @@ fails. Of bytes the module takes L{txrdma.btl._module.MOST_EARLY_BYTES} until th
 """
 
 MOST_ECHOES: Final = 2
-"""Probes of each rail that are echoed; more are taken without a word."""
+"""Probes that an end sends on each rail, and that the other one echoes; more are not echoed."""
 
 TCP_OVERHEAD: Final = 120
 """Bytes of headers that a client has sent at least when its introduction is here: three of IPv4 and TCP."""
@@ -352,18 +352,28 @@ class PeerConnection(StreamProtocol):
         if self._echoes < MOST_ECHOES * len(self._rails):
             self._echoes += 1
             self._sendFrame(FrameKind.ECHO, nonce)
+            self._probesPassed()
 
     def _echoed(self, nonce: bytes) -> None:
         """Take a nonce that the peer has echoed."""
         if any(rail.echoed(nonce) for rail in self._rails) and not self._isMissing():
             self._restartTimer(EXCHANGE_SECONDS)
-            if self._isClient:
-                self._maybeEstablished()
-            else:
-                self._sendFrame(FrameKind.READY)
-                self._reactor.callLater(
-                    0, self._reactor.callLater, 0, self._maybeEstablished
-                )  # it has left then
+            self._probesPassed()
+
+    def _probesPassed(self) -> None:
+        """
+        Establish the connection if the probes of this end have passed, and for a server those of the client.
+
+        The application of the server may block its reactor as soon as it is connected: before that, the
+        client has all that it needs.
+        """
+        if self._isMissing():
+            return
+        if self._isClient:
+            self._maybeEstablished()
+        elif self._echoes == MOST_ECHOES * len(self._rails):
+            self._sendFrame(FrameKind.READY)
+            self._reactor.callLater(0, self._reactor.callLater, 0, self._maybeEstablished)  # it is sent then
 
     def _isMissing(self) -> bool:
         """Whether any probe has not arrived."""

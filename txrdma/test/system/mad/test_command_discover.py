@@ -123,7 +123,9 @@ class FabricsTests(CommandTestCase):
     def test_device(self) -> None:
         self.assertIn("there is no kind 'nope'", str(self.said("discover", device="nope:1").status))
         self.assertIn("no/such", str(self.said("discover", device="sim:no/such.net").status))
-        self.assertIn("expected the number of hosts", str(self.said("discover", device="sim:fattree:many").status))
+        self.assertIn(
+            "expected the number of hosts", str(self.said("discover", device="sim:fattree:many").status)
+        )
 
     def test_mistakes(self) -> None:
         for arguments, words in (

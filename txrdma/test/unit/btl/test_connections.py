@@ -24,6 +24,7 @@ from txrdma.btl._peer import Peer
 from txrdma.btl.channels import MOST_UNREPORTED
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
+from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
 from txrdma.btl.transport import LARGEST_TAG
 from txrdma.btl.wire import ENTRY_LENGTH, HEADER_LENGTH
@@ -525,6 +526,30 @@ class LossTests(HostsCase):
 
 class ExchangeTests(HostsCase):
     """What happens before the first message."""
+
+    def test_lateProbes(self) -> None:
+        """
+        A server waits for the client's probes, though its own ones have passed.
+
+        Its application may block the reactor as soon as it is connected: the client has its echoes by then.
+        """
+        unsent: list[Callable[[], None]] = []
+        echo = PeerConnection._echo
+
+        def echoLater(lifeline: PeerConnection, nonce: bytes) -> None:
+            if lifeline._isClient:
+                echo(lifeline, nonce)
+            else:
+                unsent.append(lambda: echo(lifeline, nonce))
+
+        self.patch(PeerConnection, "_echo", echoLater)
+        client, server = (each.lifeline for each in self.open(TagRecorder(), TagRecorder()))
+        for _probe in range(2):
+            self.wait(lambda: bool(unsent))
+            self.pause(0.1)
+            self.assertEqual((client.user, server.user), (None, None))
+            unsent.pop()()
+        self.wait(lambda: client.user is not None and server.user is not None)
 
     def failures(self, seconds: float = 60.0) -> tuple[Failure, Failure]:
         """Open a connection which fails at both ends."""
