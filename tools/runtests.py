@@ -57,12 +57,17 @@ class Job:
 
 @dataclass
 class Ended:
-    """Result of one test."""
+    """
+    Result of one test.
+
+    @ivar seconds: from its begin to its end; C{waitedSeconds} is the part in which it waited for a processor.
+    """
 
     test: str
     outcome: str
     text: str
     seconds: float
+    waitedSeconds: float
     cpuSeconds: float
     uses: list[str]
     reason: str | None
@@ -275,11 +280,11 @@ class Run:
             text = f"The worker process ended with status {status} (the log has its output)."
             if worker.test and time.monotonic() - worker.since > self._options.limit:
                 text = f"No result after {self._options.limit:.0f} s; the log has the stack of each thread."
-            self._finished(worker.job, Ended(name, "failed", text, 0.0, 0.0, [], None))
+            self._finished(worker.job, Ended(name, "failed", text, 0.0, 0.0, 0.0, [], None))
         elif status and self._jobs:
             job = self._jobs.pop()  # it would end again: fail its module, so that the run comes to an end
             text = f"A worker ended with status {status} before it ran a test (the log has its output)."
-            self._finished(job, Ended(job.name, "failed", text, 0.0, 0.0, [], None))
+            self._finished(job, Ended(job.name, "failed", text, 0.0, 0.0, 0.0, [], None))
         if self._jobs:
             self._start()
 
@@ -324,8 +329,16 @@ def printSlowest(ended: list[Ended], number: int) -> None:
 
 
 def printUnexplained(ended: list[Ended]) -> None:
-    """Name classes with tests over two seconds that do not say why (attribute C{slowBecause})."""
-    slow = {each.test.rpartition(".")[0] for each in ended if each.seconds > SLOW_SECONDS and not each.reason}
+    """
+    Name classes with tests over two seconds that do not say why (attribute C{slowBecause}).
+
+    Time in which a test waited for a processor does not count.
+    """
+    slow = {
+        each.test.rpartition(".")[0]
+        for each in ended
+        if each.seconds - each.waitedSeconds > SLOW_SECONDS and not each.reason
+    }
     if slow:
         print(
             f"Slower than {SLOW_SECONDS:.0f} s, without slowBecause in the class: {', '.join(sorted(slow))}"

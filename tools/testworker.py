@@ -108,19 +108,19 @@ class Stalls:
 
     def _watched(self, call: Any) -> Any:
         def watched(*arguments: Any) -> Any:
-            begun = time.monotonic() - self._waited()
+            begun = time.monotonic() - self.waited()
             self._number += 1
             try:
                 return call(*arguments)
             finally:
                 self._number += 1
-                seconds = time.monotonic() - self._waited() - begun
+                seconds = time.monotonic() - self.waited() - begun
                 if seconds > self.seconds:
                     self.seconds, self.event = seconds, repr(arguments[0]) if arguments else "delayed calls"
 
         return watched
 
-    def _waited(self) -> float:
+    def waited(self) -> float:
         """Seconds for which the thread was ready to run, and another one had the processor."""
         return int(os.pread(self._waits, 100, 0).split()[1]) / 1e9
 
@@ -180,9 +180,10 @@ class Worker:
     def _runCase(self, case: Any) -> None:
         self.report(event="started", test=case.id())
         self._usage.uses.clear()
-        cpu, begun = time.process_time(), time.monotonic()
+        cpu, waited, begun = time.process_time(), self._stalls.waited(), time.monotonic()
         outcome, text = self._outcomeOf(case)
-        seconds, cpuSeconds = time.monotonic() - begun, time.process_time() - cpu
+        seconds, waitedSeconds = time.monotonic() - begun, self._stalls.waited() - waited
+        cpuSeconds = time.process_time() - cpu
         if outcome == "passed" and self._stalls.text and not hasattr(case, "blocksBecause"):
             # Once may be the fault of a disk that others keep busy: twice is the fault of the code.
             outcome, text = self._outcomeOf(case)
@@ -194,6 +195,7 @@ class Worker:
             outcome=outcome,
             text=text,
             seconds=round(seconds, 4),
+            waitedSeconds=round(waitedSeconds, 4),
             cpuSeconds=round(cpuSeconds, 4),
             uses=sorted(self._usage.uses),
             reason=getattr(case, "slowBecause", None),

@@ -20,6 +20,8 @@ from txrdma.test.support import CHECKOUT
 class RunTests(SynchronousTestCase):
     """C{tools/runtests.py}, which C{make test} calls."""
 
+    slowBecause = "each test starts a run of tests with its workers"
+
     def run_(self, source: str, *options: str, before: str = ":") -> tuple[int, str]:
         """
         Exit status and output for a module of tests.
@@ -149,7 +151,7 @@ class GroupTests(SynchronousTestCase):
             ("txrdma.test.integration.test_a.T.test", ["network", "process"], "process"),
             ("txrdma.test.system.test_a.T.test", ["network", "process"], ""),
         ):
-            ended = self.runtests.Ended(test, "passed", "", 0.0, 0.0, uses, None)
+            ended = self.runtests.Ended(test, "passed", "", 0.0, 0.0, 0.0, uses, None)
             self.assertEqual(self.runtests.misplaced(ended).rpartition(": ")[2].rstrip("."), forbidden)
 
     def test_sample(self) -> None:
@@ -234,6 +236,8 @@ class RunnerTests(SynchronousTestCase):
 
 class ExampleTests(SynchronousTestCase):
     """The examples of the documentation, as they stand there."""
+
+    slowBecause = "each example is a process"
 
     def example(self, name: str) -> list[str]:
         path = CHECKOUT / "examples" / name
