@@ -24,3 +24,8 @@ class ContactTests(ShortCase):
         complete, first = (rows[f"{kind}-rocev2-v2-2"] for kind in ("links", "first"))
         self.assertEqual(complete["theirs"], [])
         self.assertGreater(complete["ours"][0], first["ours"][0])
+
+    def test_crowd(self) -> None:
+        """Many connections are served beside TCP."""
+        rows = self.measured("crowd")
+        self.assertGreater(min(*rows["crowd"]["ours"], *rows["crowd"]["theirs"]), 0)

@@ -163,6 +163,11 @@ class PackagingTests(SynchronousTestCase):
         """The wheel installs, serves, and goes without a trace."""
         self.prove(self.install(self.wheel), self.top / "venv")
 
+    def test_dependencies(self) -> None:
+        """The dependencies of the wheel suffice to import it."""
+        python = self.install(self.wheel)
+        self.assertIn("txrdma 0.", run(python.parent / "txrdma", "--version", cwd=self.top))
+
     def test_editable(self) -> None:
-        """So does an editable install."""
+        """An editable install serves, and goes without a trace, as one of the wheel does."""
         self.prove(self.install("--editable", self.top / "source"), self.top / "source")

@@ -154,6 +154,8 @@ class RailsTests(TwoNetworksCase):
 class FailingTests(TwoNetworksCase):
     """A network that fails does not end a connection that has another one."""
 
+    slowBecause = "a lost network is found after retransmission timeouts in real time"
+
     def exchange(self, seed: int, trouble: int) -> None:
         """Send messages both ways, while one network loses, and the other one is cut in the middle."""
         random = Random(seed)

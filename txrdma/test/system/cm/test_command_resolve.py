@@ -36,6 +36,8 @@ def options(*words: str) -> Any:
 class ResolveTests(TestCase):
     """What is told of hosts and ports."""
 
+    slowBecause = "each command is a process"
+
     def setUp(self) -> None:
         random = Random()
         self.here, self.there = (

@@ -113,6 +113,8 @@ react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys
 class DescriptorTests(TestCase):
     """Both ends are processes of their own; the server may have a hundred descriptors."""
 
+    slowBecause = "starts a server and a client that exhausts its descriptors"
+
     timeout = 60
 
     def talk(self, scheme: str, *moment: str) -> tuple[str, str]:

@@ -75,6 +75,8 @@ else:
 class ScarcePortsTests(SynchronousTestCase):
     """Two processes in a network namespace of their own, where clients have few ports."""
 
+    slowBecause = "two processes open hundreds of connections"
+
     PORTS, CONNECTIONS = 100, 350
 
     def namespace(self) -> list[str]:

@@ -158,6 +158,8 @@ class PreparedTests(TestCase):
 class PreparedClientTests(PreparedTests):
     """The same, with clients that have lost their modules, too."""
 
+    slowBecause = "starts two processes that lose their modules"
+
     client = ("loses",)
 
 

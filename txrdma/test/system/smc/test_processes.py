@@ -91,6 +91,8 @@ class Process(ProcessProtocol):
 class TwoProcessesTests(EndsTestCase):
     """A server in another process."""
 
+    slowBecause = "each test starts a server process"
+
     async def start(
         self, text: str = "smc:127.0.0.1:0", greeting: str = "", *more: str
     ) -> tuple[Process, int]:

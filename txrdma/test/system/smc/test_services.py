@@ -44,6 +44,8 @@ react(main, sys.argv[1:])
 class ProcessTests(TestCase):
     """A server in another process."""
 
+    slowBecause = "each test starts a server process"
+
     timeout = 60
 
     def setUp(self) -> None:

@@ -56,6 +56,8 @@ from txrdma.unix.sockets import Credentials
 class NeighbourTests(NeighbourCase):
     """Another process."""
 
+    slowBecause = "each test starts another process"
+
     def test_echo(self) -> None:
         """Messages cross between processes that sleep in between."""
         end = End(self.open())

@@ -33,6 +33,8 @@ def word(end: End, offset: int) -> int:
 class AtomicTests(NeighbourCase):
     """Atomics that another process does for us."""
 
+    slowBecause = "each test starts another process"
+
     def atomic(self, end: End, identifier: int, operation: Operation = ADD, **more: Any) -> None:
         """To the neighbour's memory, at 8192; C{result} finds in ours what was there before."""
         told = json.loads(self.told)
