@@ -19,7 +19,7 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     if name in ("connect", "listen"):
-        from txrdma.btl import connections  # not at the top: cores of this room need no Twisted
+        from txrdma.btl import connections  # not at the top: the cores of this package do not need Twisted
 
         return getattr(connections, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,10 @@
 """
-Messages that come in chunks, until they are whole: bounded in number, in bytes and in age.
+Reassembly of messages that arrive in chunks, bounded in number, in bytes and in age.
 
-A chunk that exceeds the available memory is not accepted, so that it is sent again; one that always will is
-refused. A retransmitted chunk could wait for memory that a later message of the same peer occupies, so each
-peer may have one message more: that of the first missing segment.
-Chunks that overlap harm only their own message: sequence numbers show which ones have come before.
+A chunk that exceeds the available memory is not accepted, and the peer retransmits it; a chunk that can never
+fit is refused. A retransmitted chunk could wait for memory that a later message of the same peer occupies, so
+each peer may have one additional message: that of the first missing segment. Overlapping chunks damage only
+their own message; duplicates are recognized by sequence number.
 """
 
 from __future__ import annotations
@@ -18,34 +18,39 @@ OVER_BUDGET: Final = 1
 WRONG: Final = 2
 
 MOST_MESSAGES: Final = 64
-"""Incomplete messages of one peer; a peer of ours sends the chunks of one after those of the other."""
+"""
+Largest number of incomplete messages of one peer; txrdma sends all chunks of one message before the next one.
+"""
 
 LONGEST: Final = 64 << 20
-"""Bytes of the longest message that is taken in chunks."""
+"""Bytes of the longest message that is accepted in chunks."""
 
 MOST_BYTES: Final = 256 << 20
-"""Bytes of incomplete messages of all peers of a module, but for the one that each may have beside."""
+"""Largest number of bytes of incomplete messages of all peers of a module, without the additional ones."""
 
 MOST_OF_PEER: Final = 2 * LONGEST
-"""Bytes of these messages of one peer, so that none takes the room of all; further chunks have to wait."""
+"""Largest number of bytes of these messages of one peer; further chunks are dropped until there is space."""
 
 RESERVE_BYTES: Final = 256 << 20
-"""Bytes of the messages that peers have beside, of all of them; others wait until there is room again."""
+"""Largest number of bytes of the additional messages of all peers; others wait until there is space."""
 
 OLDEST: Final = 60.0
-"""Seconds without a new chunk of a message after which its sender is given up."""
+"""Seconds without a new chunk of a message after which its sender is considered lost."""
 
 
 EXCUSED: Final = 5.0
-"""Seconds that incomplete messages have after this end has slept: five of the longest timeouts of a peer."""
+"""
+Seconds granted to incomplete messages after this process was suspended: five of the longest timeouts of a
+peer.
+"""
 
 
 class Budget:
     """
     Memory that all peers of a module share.
 
-    @ivar used: bytes of incomplete messages, of C{most}; a message may be C{longest} bytes.
-    @ivar beside: bytes of those messages that each peer may have beside, of L{RESERVE_BYTES}.
+    @ivar used: bytes of incomplete messages, at most C{most}; a message may have C{longest} bytes.
+    @ivar beside: bytes of the additional messages (one for each peer), at most L{RESERVE_BYTES}.
     """
 
     __slots__ = ("beside", "longest", "most", "used")
@@ -64,15 +69,15 @@ class _Incomplete:
 
 
 class Assembly:
-    """The messages of one peer that are incomplete."""
+    """The incomplete messages of one peer."""
 
     __slots__ = ("_budget", "_bytes", "_usesReserve", "_incomplete")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._bytes = 0  # of incomplete messages, but for the one beside
+        self._bytes = 0  # of incomplete messages, without the additional one
         self._usesReserve = False
-        self._incomplete: dict[int, _Incomplete] = {}  # the one that waits longest for a chunk first
+        self._incomplete: dict[int, _Incomplete] = {}  # the one that has waited longest for a chunk first
 
     def __len__(self) -> int:
         return len(self._incomplete)
@@ -81,7 +86,7 @@ class Assembly:
         """
         Decide whether a chunk can be accepted: TAKEN, OVER_BUDGET or WRONG.
 
-        @param isNext: whether this is the first segment of its peer that is missing.
+        @param isNext: whether this is the first missing segment of its peer.
         """
         length = len(chunk.payload)
         if not length or chunk.offset + length > chunk.total or chunk.total > self._budget.longest:
@@ -103,14 +108,14 @@ class Assembly:
         return not self._usesReserve and self._budget.beside + total <= RESERVE_BYTES
 
     def isNew(self, fragment: int) -> bool:
-        """True if no chunk of this message has arrived."""
+        """Return whether no chunk of this message has arrived yet."""
         return fragment not in self._incomplete
 
     def take(self, chunk: Segment, now: float) -> bytearray | None:
         """
-        Enter a chunk that was judged to be TAKEN.
+        Store a chunk that L{judge} has found to be TAKEN.
 
-        @return: the message when it is whole.
+        @return: the message when it is complete, else None.
         """
         found = self._incomplete.pop(chunk.fragment, None)
         if found is None:
@@ -140,18 +145,18 @@ class Assembly:
             self._budget.used -= len(found.data)
 
     def deadline(self) -> float | None:
-        """Time at which the peer has made a message wait for too long; None without an incomplete one."""
+        """Time at which the oldest incomplete message expires; None if no message is incomplete."""
         for found in self._incomplete.values():
             return found.at + OLDEST
         return None
 
     def excuse(self, now: float) -> None:
-        """Let incomplete messages wait a while longer: their sender is not to blame."""
+        """Extend the deadline of incomplete messages, because this process caused the delay."""
         for found in self._incomplete.values():
             found.at = max(found.at, now - OLDEST + EXCUSED)
 
     def drop(self) -> None:
-        """Forget all messages that are incomplete: their sender is gone."""
+        """Drop all incomplete messages, because the peer is lost."""
         for found in self._incomplete.values():
             self._release(found)
         self._incomplete.clear()

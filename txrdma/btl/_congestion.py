@@ -1,17 +1,17 @@
 """
 The number of segments that may be in flight to one peer.
 
-Additive increase, with a decrease that depends on why segments are lost. Where round trips have become longer
-a queue is full: the window shrinks to seven tenths, as CUBIC's does (RFC 9438, 4.6), so that many senders to
-one receiver share it evenly. Where they have not, the path loses by itself, as radio links and bad cables do:
-the window shrinks by half of the share that was lost, so that at 1 % the window is some 200 segments, where
-TCP's rule leaves 12 (RFC 5681). After a timeout almost nothing is known, and it begins anew (RFC 5681, 3.1);
-unless what seemed lost was only late, as behind a process that was not scheduled (RFC 4015).
+Additive increase, with a decrease that depends on the cause of the loss. If round trips have become longer, a
+queue is full: the window shrinks to seven tenths as in CUBIC (RFC 9438, 4.6), so that many senders to one
+receiver share it evenly. Otherwise the path itself loses packets, as radio links and bad cables do: the
+window shrinks by half of the lost share, so that at 1 % loss it has about 200 segments, where TCP's rule
+leaves 12 (RFC 5681). After a timeout the window restarts from its minimum (RFC 5681, 3.1), unless the
+segments were only late, for example because the peer's process was not scheduled (RFC 4015).
 
-A queue that loses nothing, as a ring of shared memory that is large enough, would let each window stay where
-it was when the queue began: whoever came first had the most. So while round trips are long each window is
-drawn to its share of a bandwidth-delay product and L{WAITING} segments that wait in the queue, as FAST TCP's
-is (Jin, Wei and Low, INFOCOM 2004): the waiting segments are those by which round trips are longer.
+A queue that loses nothing, such as a large ring in shared memory, would let the first sender keep the largest
+window. Therefore, while round trips are long, each window converges to its share of the bandwidth-delay
+product plus L{WAITING} queued segments, as in FAST TCP (Jin, Wei and Low, INFOCOM 2004). The number of queued
+segments is estimated from the increase of the round trip.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from __future__ import annotations
 from typing import Final
 
 FIRST_WINDOW: Final = 32
-"""Segments at the beginning, and after the peer was silent."""
+"""Initial window in segments."""
 
 NARROWEST: Final = 2
-"""Segments that may always be on their way: one of them brings an answer although the other is lost."""
+"""Smallest window in segments: with two, one is acknowledged although the other is lost."""
 
 WIDEST: Final = 4096
-"""Segments: the window of sequence numbers itself."""
+"""Largest window in segments: the window of sequence numbers."""
 
 WAITING: Final = 128
-"""Segments of one peer that may wait in a queue on their way; all that share the queue settle there."""
+"""Segments of one peer that may wait in a queue of the path; all senders of the queue converge to it."""
 
 _LONGER: Final = 2.0
 _TURN: Final = 0.0005
@@ -37,7 +37,8 @@ _SHRUNK: Final = 0.7
 
 class Congestion:
     """
-    The congestion window of one peer, judged once in each round: while a window of segments is acknowledged.
+    The congestion window of one peer, adjusted once per round, in which one window of segments is
+    acknowledged.
 
     @ivar size: segments.
     """
@@ -64,15 +65,15 @@ class Congestion:
         self._before: tuple[int, int] | None = None  # size and threshold before the silence
 
     def filled(self) -> None:
-        """Note that the window keeps segments from going: else there is no reason to widen it."""
+        """Note that the window limits sending; otherwise it must not grow."""
         self._wasFull = True
 
     def lost(self, segments: int) -> None:
-        """Count segments that others have overtaken for long, and that are sent again."""
+        """Count segments that are considered lost because later ones have arrived."""
         self._lost += segments
 
     def measured(self, seconds: float) -> None:
-        """Take a round trip of a segment."""
+        """Record the round trip of a segment, in seconds."""
         if not self._shortest or seconds < self._shortest:
             self._shortest = seconds
 
@@ -80,9 +81,9 @@ class Congestion:
         """
         Count segments that were acknowledged.
 
-        @param newest: the number of the newest transmission among them.
-        @param following: the number of the next transmission.
-        @param base: the shortest round trip that is known, in seconds.
+        @param newest: number of the newest transmission among them.
+        @param following: number of the next transmission.
+        @param base: shortest known round trip, in seconds.
         """
         self._arrived += segments
         self._isAnswered = True
@@ -94,9 +95,9 @@ class Congestion:
 
     def silent(self) -> None:
         """
-        Shrink to almost nothing: no acknowledgement came in time.
+        Shrink the window to its minimum after a retransmission timeout.
 
-        Before the first one this says nothing about the path: the peer may not have been ready.
+        A timeout before the first acknowledgement is ignored: the peer may not have been ready.
         """
         if self._before is None:
             self._before = self.size, self._threshold
@@ -106,7 +107,7 @@ class Congestion:
         self._arrived = self._lost = 0
 
     def spurious(self) -> None:
-        """Be as before the silence: what seemed lost then was only late (RFC 4015, 3.2)."""
+        """Restore the window from before the timeout, which was spurious (RFC 4015, 3.2)."""
         if self._before is not None:
             size, self._threshold = self._before
             self.size = max(size, self.size)
@@ -131,7 +132,9 @@ class Congestion:
         self._wasFull = False
 
     def _settle(self, base: float) -> None:
-        """Move half of the distance down to where L{WAITING} segments wait in the queue, or slowly up."""
+        """
+        Move half of the distance down to the window at which L{WAITING} segments are queued, or slowly up.
+        """
         waiting = int(self.size * (1 - base / self._shortest))
         if waiting > WAITING:
             self.size -= (waiting - WAITING + 1) // 2

@@ -1,5 +1,5 @@
 """
-Counters of a module, by the names that Open MPI's usnic component gives them.
+Counters of a module, named as in Open MPI's usnic component.
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ class Counters:
     """
     The counters of one module.
 
-    @ivar totalSends: packets of every kind, with those that are sent again.
-    @ivar resends: segments that were sent again.
-    @ivar timeoutRetrans: segments that a timer has found lost; C{fastRetrans}: that acknowledgements of later
-        ones have. What is acknowledged before its turn comes is not sent again.
-    @ivar fragSends: new segments but for chunks and packs; C{chunkSends}: chunks; C{ackSends}:
-        acknowledgements that are packets of their own.
-    @ivar unkRecvs: packets whose sender is unknown, or has another address.
-    @ivar dupRecvs: segments within the window that have come before.
+    @ivar totalSends: packets of every kind, including retransmissions.
+    @ivar resends: retransmitted segments.
+    @ivar timeoutRetrans: segments considered lost because of a timeout; C{fastRetrans}: because later ones
+        were acknowledged. Segments that are acknowledged before they are retransmitted count here, but not in
+        C{resends}.
+    @ivar fragSends: new segments other than chunks and packs; C{chunkSends}: chunks; C{ackSends}:
+        acknowledgements sent as separate packets.
+    @ivar unkRecvs: packets whose sender is unknown or has a different address.
+    @ivar dupRecvs: duplicate segments within the window.
     @ivar oowLowRecvs: segments below the window, C{oowHighRecvs} above it.
-    @ivar badfragRecvs: chunks and puts that fit nowhere, or contradict others; packs that contradict
-        themselves.
-    @ivar oldDupAcks: acknowledgements of less than is acknowledged already; C{dupAcks}: of the same.
-    @ivar maxSentWindowSize: most segments that were on their way to a peer; C{maxRcvdWindowSize}: most
-        segments from the first one missing to the last one received.
-    @ivar badHeaderRecvs: packets that are no segment of this version (our own counter, as those below).
-    @ivar packSends: new segments of several messages each; C{packRecvs}: those that have come.
+    @ivar badfragRecvs: invalid or contradictory chunks and puts, and invalid packs.
+    @ivar oldDupAcks: acknowledgements older than the last one; C{dupAcks}: equal to the last one.
+    @ivar maxSentWindowSize: largest number of segments in flight to a peer; C{maxRcvdWindowSize}: largest
+        distance from the first missing segment to the last received one.
+    @ivar badHeaderRecvs: packets that are not segments of this version (usnic does not have this counter, nor
+        those below).
+    @ivar packSends: new segments of several messages each; C{packRecvs}: received ones.
     @ivar badAckRecvs: acknowledgements of segments that were never sent.
-    @ivar spuriousResends: segments that were sent again although they had arrived, as their receiver reports.
-    @ivar noMemoryRecvs: chunks dropped, to be sent again, because too much is being reassembled.
-    @ivar refusedRecvs: segments that were refused; C{refusedSends}: segments that the peer has refused.
+    @ivar spuriousResends: segments that were retransmitted although they had arrived, as the receiver
+        reports.
+    @ivar noMemoryRecvs: chunks dropped because the memory for reassembly was exhausted; the peer retransmits
+        them.
+    @ivar refusedRecvs: segments that this end refused; C{refusedSends}: segments that the peer refused.
     @ivar rdmaSends: new segments whose bytes were written into a peer's receive buffer; C{rdmaBytes}: their
         bytes; C{rdmaRecvs}: such segments received; C{rdmaMisses}: pieces sent as packets because the receive
         buffer was not accessible.
@@ -71,7 +74,9 @@ class Counters:
         self.rdmaSends = self.rdmaBytes = self.rdmaRecvs = self.rdmaMisses = 0
 
     def named(self) -> dict[str, int]:
-        """All counters by their names there, such as C{num_oow_low_recvs}; maxima have no C{num_}."""
+        """
+        Return all counters by usnic's names, such as C{num_oow_low_recvs}; maxima have no prefix C{num_}.
+        """
         return {_nameOf(each): getattr(self, each) for each in self.__slots__}
 
 

@@ -1,5 +1,5 @@
 """
-Packets that a module sends, and events that it reports to its program.
+Packets that a module sends, and events that it reports to its user.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from txrdma.kit.wire import Buffer
 
 
 class Packet(NamedTuple):
-    """A packet to send: C{head} and C{payload}, one behind the other; copied before the next call."""
+    """
+    A packet to send: C{head} followed by C{payload}. It must be copied before the module is called again.
+    """
 
     peer: Peer
     channel: int
@@ -22,7 +24,7 @@ class Packet(NamedTuple):
 
 
 class MessageReceived(NamedTuple):
-    """A message of a peer; its bytes are valid until the packet's buffer is used again."""
+    """A received message. Its bytes are valid until the packet's buffer is reused."""
 
     peer: Peer
     tag: int
@@ -30,21 +32,24 @@ class MessageReceived(NamedTuple):
 
 
 class PackReceived(NamedTuple):
-    """Messages of a peer that came in one packet, each a tag and its bytes: see L{MessageReceived}."""
+    """Messages received in one packet, each a tag and its bytes: see L{MessageReceived}."""
 
     peer: Peer
     messages: list[tuple[int, memoryview]]
 
 
 class SendCompleted(NamedTuple):
-    """All of a message, or of a put, has arrived; where its tag wants order it may wait there for others."""
+    """
+    A message or put was acknowledged completely. If its tag is ordered, the receiver may still hold it until
+    earlier messages arrive.
+    """
 
     peer: Peer
     context: object
 
 
 class SendFailed(NamedTuple):
-    """A message will not be sent again; unless it was refused it may have arrived."""
+    """A message has failed and is not retransmitted. Unless the peer refused it, it may have arrived."""
 
     peer: Peer
     context: object
@@ -52,13 +57,13 @@ class SendFailed(NamedTuple):
 
 
 class PeerClosed(NamedTuple):
-    """A peer has ended, or all that was sent to it has arrived before this end was closed."""
+    """The peer has closed the connection, or this end has closed it and all its messages have arrived."""
 
     peer: Peer
 
 
 class ProbeReceived(NamedTuple):
-    """A probe of a peer, which waits for its nonce to be echoed by another route: see L{Module.probe}."""
+    """A probe was received. Its nonce must be echoed over the TCP connection: see L{Module.probe}."""
 
     peer: Peer
     nonce: bytes
@@ -66,9 +71,9 @@ class ProbeReceived(NamedTuple):
 
 class PeerLost(NamedTuple):
     """
-    A peer was given up: its messages have failed before this.
+    A peer was lost. The failures of its messages were reported before this event.
 
-    @ivar error: the exception of this module, or of the program's buffers, that is to blame, if there is one.
+    @ivar error: the local exception that caused it, from this module or from the user's buffers, if any.
     """
 
     peer: Peer
@@ -77,7 +82,7 @@ class PeerLost(NamedTuple):
 
 
 class ReceiveBufferWanted(NamedTuple):
-    """The first long message to a peer is queued; a receive buffer would deliver it sooner."""
+    """The first long message to a peer is queued; a receive buffer would deliver it faster."""
 
     peer: Peer
 

@@ -1,8 +1,8 @@
 """
-First packets of peers that are to come.
+Packets that arrive before the introduction of their sender.
 
 Two modules choose names for each other and exchange them over the lifeline. The first packets of a peer may
-arrive before its introduction: they are held until it is known, and need not be sent again.
+arrive before its introduction; they are queued, so that the peer need not retransmit them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Final
 from txrdma.kit.wire import Buffer
 
 MOST_NAMES: Final = 128
-"""Names that are expected at a time; the oldest one is forgotten for another one."""
+"""Largest number of expected names; the oldest one is dropped for a new one."""
 
 MOST_PACKETS: Final = 4
-"""Packets that are kept for a name: the two probes, and a few that come twice."""
+"""Packets that are queued for a name: the two probes, and some duplicates."""
 
 Early = tuple[int, Hashable, bytes]
 """A packet with its channel and the address that it came from."""
 
 
 class EarlyPackets:
-    """The names of peers that are to come, with the first packets of each."""
+    """The names of expected peers, with the queued packets of each."""
 
     __slots__ = ("_packets",)
 
@@ -31,13 +31,13 @@ class EarlyPackets:
         self._packets: dict[int, list[Early]] = {}
 
     def expect(self, name: int) -> None:
-        """Keep packets of this name from now on, until they are taken."""
+        """Queue packets of this name from now on, until L{take} is called."""
         self._packets[name] = []
         if len(self._packets) > MOST_NAMES:
             del self._packets[next(iter(self._packets))]
 
     def keep(self, name: int, channel: int, address: Hashable, packet: Buffer) -> bool:
-        """Hold a packet; True if its name is expected and there was space."""
+        """Queue a packet. Return whether its name is expected and the queue had space."""
         held = self._packets.get(name)
         if held is None or len(held) >= MOST_PACKETS:
             return False
@@ -45,5 +45,5 @@ class EarlyPackets:
         return True
 
     def take(self, name: int) -> list[Early]:
-        """Take the packets of a name, which is expected no more."""
+        """Remove and return the packets of a name, which is no longer expected."""
         return self._packets.pop(name, [])

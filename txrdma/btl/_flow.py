@@ -1,8 +1,8 @@
 """
 Flow control of messages without a tag, in bytes.
 
-Each end may send a window of bytes beyond those that the peer's application has handled, which the peer
-reports from time to time. Messages by tag have no window: their handlers are called at once.
+Each end may send a window of bytes beyond those that the peer's application has handled. The peer reports
+these from time to time. Tagged messages have no window, because their handlers are called immediately.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from typing import Final
 from txrdma.error import PeerViolation
 
 WINDOW: Final = 4 << 20
-"""Bytes that may wait for an application. Below half of them one more message of any length may be sent."""
+"""
+Bytes that may be unhandled by an application. Below half of them one more message of any length may be sent.
+"""
 
 MESSAGE: Final = 64
-"""Bytes that each message counts in addition to its own, so that empty ones are bounded, too."""
+"""Bytes added to the length of each message, so that the number of empty messages is bounded, too."""
 
 
 class Flow:
     """
-    Both directions of one connection, as totals of bytes that only grow.
+    Both directions of one connection, as byte totals that only grow.
 
-    @ivar sent: sent; C{acknowledged}: of these, reported as handled by the peer.
-    @ivar received: received; C{handled}: of these, handled by this end's application; C{reported}: of these,
-        reported to the peer.
+    @ivar sent: bytes sent; C{acknowledged}: of these, bytes that the peer has reported as handled.
+    @ivar received: bytes received; C{handled}: of these, handled by the local application; C{reported}: of
+        these, reported to the peer.
     """
 
     __slots__ = ("_window", "acknowledged", "handled", "received", "reported", "sent")
@@ -39,14 +41,14 @@ class Flow:
         return waiting < self._window // 2 or waiting + length + MESSAGE <= self._window
 
     def send(self, length: int) -> None:
-        """Count a message that is sent."""
+        """Count a sent message."""
         self.sent += length + MESSAGE
 
     def acknowledge(self, handled: int) -> None:
         """
-        Handle a report of the peer; an older one changes nothing.
+        Process a report of the peer. Older reports are ignored.
 
-        @raise PeerViolation: it is more than was sent.
+        @raise PeerViolation: the peer reports more than was sent.
         """
         if handled > self.sent:
             raise PeerViolation(f"the peer reports {handled} bytes as handled, and {self.sent} were sent")
@@ -56,7 +58,7 @@ class Flow:
         """
         Count a received message.
 
-        @raise PeerViolation: it exceeds the window.
+        @raise PeerViolation: the message exceeds the window.
         """
         waiting = self.received - self.reported
         if waiting >= self._window // 2 and waiting + length + MESSAGE > self._window:
@@ -64,7 +66,7 @@ class Flow:
         self.received += length + MESSAGE
 
     def handle(self, length: int) -> None:
-        """Count a message that the application has handled."""
+        """Count a message that the local application has handled."""
         self.handled += length + MESSAGE
 
     def takeReport(self) -> int | None:

@@ -1,9 +1,9 @@
 """
 Matching of the interfaces of two processes: which local interface talks to which one of the peer.
 
-A weighted assignment, as in Open MPI's usnic component: each interface is in one pair at most. There are as
-many pairs as there can be; of these assignments the one counts that carries most. Interfaces of one network
-come before all others: only where no two are in the same network pairs are made that routers have to join.
+A weighted assignment, as in Open MPI's usnic component: each interface is in at most one pair. Of the
+assignments with the largest number of pairs, the one with the highest total speed is chosen. Pairs within one
+network come first; pairs that need a router are made only if no two interfaces share a network.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from txrdma.iba.types import GID
 from txrdma.kit.values import frozen
 
 MOST_INTERFACES: Final = 8
-"""Interfaces that a process may offer for one connection: the best assignment is found by trying all."""
+"""Largest number of interfaces for one connection; the best assignment is found by trying all."""
 
 USUAL_SPEED: Final = 1_000_000_000
-"""Bits per second of an interface whose speed nobody knows."""
+"""Bits per second of an interface whose speed is unknown."""
 
 
 @frozen
 class Interface:
     """
-    An interface that one of two processes offers.
+    A network interface that one of the two processes offers.
 
-    @ivar prefixLength: bits of the address that name its network, of its own family.
+    @ivar prefixLength: length of the network prefix in bits, for the address family of the interface.
     @ivar speed: bits per second; 0 if unknown.
     """
 
@@ -45,15 +45,15 @@ class Interface:
 
 
 def speedOf(one: Interface, other: Interface) -> int:
-    """Bits per second of a pair: those of the slower one."""
+    """Return the speed of a pair in bits per second: that of the slower interface."""
     return min(one.speed or USUAL_SPEED, other.speed or USUAL_SPEED)
 
 
 def match(ours: Sequence[Interface], remote: Sequence[Interface]) -> list[tuple[int, int]]:
     """
-    Match interfaces. Both ends have the same result, if both name those of the client first.
+    Match interfaces. Both ends get the same result if both pass the client's interfaces first.
 
-    @return: pairs of places in the two sequences, in the order of the first.
+    @return: pairs of indices into the two sequences, in the order of the first.
     """
     same = [[a.network is not None and a.network == b.network for b in remote] for a in ours]
     isOneNetwork = any(map(any, same))
@@ -63,7 +63,7 @@ def match(ours: Sequence[Interface], remote: Sequence[Interface]) -> list[tuple[
             return same[place][other]
         return ours[place].gid.isMapped == remote[other].gid.isMapped
 
-    # By the set of theirs that are taken: how many pairs there are, what they carry, and the pairs.
+    # By the set of used interfaces of the second sequence: number of pairs, their total speed, and the pairs.
     best: dict[int, tuple[int, int, list[tuple[int, int]]]] = {0: (0, 0, [])}
     for place, one in enumerate(ours):
         for taken, (count, carried, pairs) in list(best.items()):

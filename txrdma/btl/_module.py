@@ -1,10 +1,10 @@
 """
-A module of the byte transfer layer: one port, two channels, and all peers that are reached by them.
+A module of the byte transfer layer: one port, two channels, and all peers that are reached through them.
 
-Nothing here reads a clock or a device. Packets go in one by one; what is to be sent comes out as a list, once
-in each turn, so that whoever drives the module has one system call for it. In a turn come first what is sent
-again, at most L{MOST_RESENDS}, then new segments, a few of each peer in turn, then acknowledgements that
-found no segment to go with.
+Nothing here reads a clock or a device. Received packets are passed in one by one. Packets to send are
+returned as a list, once per reactor iteration, so that the caller can send them with one system call. The
+list begins with retransmissions, at most L{MOST_RESENDS}; then come new segments, a few of each peer in turn,
+then acknowledgements that no segment carries.
 """
 
 from __future__ import annotations
@@ -55,35 +55,37 @@ from txrdma.error import InvalidRequest, WireError
 from txrdma.kit.wire import Buffer
 
 COMMAND_MTU: Final = 768
-"""Bytes of the longest packet on the command channel; the component's C{priority_limit}."""
+"""Bytes of the longest packet on the command channel; usnic's C{priority_limit}."""
 
 MOST_RESENDS: Final = 16
-"""Segments that are sent again in one turn."""
+"""Largest number of retransmissions in one reactor iteration."""
 
 MOST_PACKETS: Final = 256
-"""Packets of one turn; whoever drives the module sees to others in between."""
+"""Largest number of packets in one reactor iteration."""
 
 MANY_WAIT: Final = 8
-"""Packets of one peer that wait when it is better not to wait for the end of the turn with them."""
+"""Number of queued packets of one peer that are sent before the reactor iteration ends."""
 
 FAIR_SHARE: Final = 8
-"""New segments of one peer before the next peer has its turn."""
+"""New segments of one peer before those of the next peer."""
 
 KEEP_ALIVE: Final = 30.0
-"""Seconds of silence after which a peer is asked whether it is still there."""
+"""Seconds without a packet after which a peer is probed."""
 
 NONCE_LENGTH: Final = 8
 """Bytes of the nonce of a probe."""
 
 AMPLIFICATION: Final = 3
 """
-Bytes that are sent to an address that is not proven, for each byte that has come (RFC 9000, 8.1).
+Bytes that may be sent to an address that is not validated, for each received byte (RFC 9000, 8.1).
 
 What is more is dropped as if the network had lost it, and sent again after a timeout.
 """
 
 MOST_EARLY_BYTES: Final = 1 << 18
-"""Bytes of a peer's messages that are taken before its connection is established: see L{Module.establish}."""
+"""
+Bytes of a peer's messages that are accepted before its connection is established: see L{Module.establish}.
+"""
 
 OVERHEAD: Final = 52
 """Bytes around a packet on the wire: headers of IPv4, UDP, BTH and DETH, and the ICRC."""
@@ -94,10 +96,12 @@ _ASLEEP: Final = 1.0
 
 class Module(FastPath):
     """
-    A module: reliable messages to many peers over two channels of unreliable datagrams.
+    Reliable messages to many peers over two channels of unreliable datagrams.
 
-    @ivar regions: memory that peers may put into; C{expected}: names of peers that are to come.
-    @ivar isFull: L{MANY_WAIT} messages of a peer are queued: it is useless to wait for more before sending.
+    @ivar regions: memory into which peers may put; C{expected}: packets that arrive before their sender is
+        introduced.
+    @ivar isFull: L{MANY_WAIT} messages of a peer are queued, so that waiting for more before sending has no
+        benefit.
     """
 
     def __init__(
@@ -109,10 +113,10 @@ class Module(FastPath):
         keepAlive: float = KEEP_ALIVE,
     ) -> None:
         """
-        @param mtu: bytes of the longest packet on the data channel.
-        @param credits: send depths of the command and of the data channel.
+        @param mtu: longest packet on the data channel, in bytes.
+        @param credits: depths of the send queues of the command and the data channel.
         @param giveUp: seconds; see L{GIVE_UP}.
-        @param keepAlive: seconds; zero asks nobody. See L{KEEP_ALIVE}.
+        @param keepAlive: seconds; zero disables it. See L{KEEP_ALIVE}.
         """
         mtu = min(mtu, LONGEST_PAYLOAD)
         super().__init__((min(COMMAND_MTU, mtu), mtu), credits, keepAlive)
@@ -122,11 +126,11 @@ class Module(FastPath):
         self._ready, self._losing = deque[Peer](), deque[Peer]()
         self.isFull = False
 
-    # Peers, and what is sent to them.
+    # Peers and sending
 
     @property
     def peers(self) -> list[Peer]:
-        """All peers, those that linger among them."""
+        """All peers, including those that are closing."""
         return list(self._peers.values())
 
     def addPeer(
@@ -142,16 +146,15 @@ class Module(FastPath):
         allowance: int | None = None,
     ) -> Peer:
         """
-        Get to know a peer. Both ends have exchanged these values by other means.
+        Add a peer. Both ends have exchanged these values over another connection.
 
-        @param name: number that this end has drawn for the peer, by which its packets are known.
-        @param sender: number that the peer has drawn for this end.
-        @param addresses: of the peer's channels, command and data.
-        @param firstSent: sequence number that this end begins with; C{firstReceived}: that the peer begins
-            with.
-        @param mtu: bytes of the longest packet that the peer takes on its data channel.
-        @param allowance: bytes that may be sent before the addresses are proven to be the peer's (see
-            L{prove}), headers included; None where they need no proof, and the connection is established.
+        @param name: number that this end has chosen for the peer, which identifies the peer's packets.
+        @param sender: number that the peer has chosen for this end.
+        @param addresses: addresses of the peer's command and data channels.
+        @param firstSent: first sequence number of this end; C{firstReceived}: of the peer.
+        @param mtu: longest packet that the peer accepts on its data channel, in bytes.
+        @param allowance: bytes, including headers, that may be sent before the peer's addresses are validated
+            (see L{prove}); None if they need no validation and the connection is established.
         @raise InvalidRequest: the name is taken.
         """
         if name in self._peers:
@@ -169,13 +172,13 @@ class Module(FastPath):
         self, peer: Peer, tag: int, data: Buffer, context: object = None, isUrgent: bool = False
     ) -> None:
         """
-        Send a message to a peer, which receives it by its tag.
+        Send a tagged message to a peer.
 
-        @param data: any length; if it does not fit into a packet it must not change before the outcome is
-            told.
-        @param context: comes back with the outcome; None is not to hear of it, L{UNHEARD} of failure only.
-        @param isUrgent: before all messages to this peer that are not urgent.
-        @raise InvalidRequest: the peer is not open, or there is too much data.
+        @param data: any length; if it does not fit into a packet, it must not change before the result is
+            reported.
+        @param context: returned with the result; None: report no result; L{UNHEARD}: report failures only.
+        @param isUrgent: whether to send it before all messages to this peer that are not urgent.
+        @raise InvalidRequest: the peer is not open, or the data is too long.
         """
         length = len(data)
         if length > LONGEST_MESSAGE or not 0 <= tag <= 0xFFFF:
@@ -191,7 +194,8 @@ class Module(FastPath):
         """
         Write into memory that the peer has registered.
 
-        @param data: must not change before the outcome is reported; parts of it may arrive although it fails.
+        @param data: must not change before the result is reported. If the put fails, parts of it may have
+            arrived.
         @raise InvalidRequest: the peer is not open, or a number is too large.
         """
         if not (0 <= region <= 0xFFFFFFFF and 0 <= offset <= (1 << 64) - 1 - len(data)):
@@ -200,10 +204,11 @@ class Module(FastPath):
 
     def probe(self, peer: Peer, length: int, nonce: bytes) -> None:
         """
-        Send a packet of so many bytes, at least 26, that carries a nonce.
+        Send a packet of this length, at least 26 bytes, that carries a nonce.
 
         The peer's module reports L{ProbeReceived}. An end that echoes the nonce has received packets of this
-        length at the peer's addresses: acknowledgements do not show that, since their numbers can be guessed.
+        length at the peer's addresses. Acknowledgements do not prove that, because sequence numbers can be
+        guessed.
 
         @param nonce: L{NONCE_LENGTH} random bytes.
         @raise InvalidRequest: the peer is not open.
@@ -211,19 +216,20 @@ class Module(FastPath):
         self._queue(peer, Message(VOID, 0, nonce.ljust(length - HEADER_LENGTH, b"\0"), None))
 
     def prove(self, peer: Peer) -> None:
-        """Note that a nonce was echoed, so that packets to this peer's addresses are limited no more."""
+        """Note that the peer has echoed a nonce, which removes the limit of packets to its addresses."""
         if (probation := self._probation.get(peer)) is not None:
             probation.allowance = _PROVEN
 
     def establish(self, peer: Peer) -> None:
-        """Note that the program takes messages of this peer, so that these are limited no more."""
+        """Note that the user accepts messages of this peer, which removes their limit."""
         self._probation.pop(peer, None)
 
     def farewell(self, peer: Peer, packet: Buffer, now: float) -> None:
         """
-        Take the last acknowledgement of a peer, which has come by another route than its datagrams.
+        Process the last acknowledgement of a peer, which was received over the TCP connection.
 
-        It counts only for a connection that closes: else it could acknowledge what has arrived nowhere.
+        It is accepted only while the connection closes; otherwise it could acknowledge messages that were
+        never delivered.
         """
         if peer.state not in (CLOSING, LEFT):
             return
@@ -248,47 +254,49 @@ class Module(FastPath):
         if message.total >= LONG and peer.mayAsk:
             peer.mayAsk = False
             self._events.append(ReceiveBufferWanted(peer))
-        if not peer.isReady and (len(queue) == 1 or queue[0].isOver):  # else the window is closed
+        if not peer.isReady and (len(queue) == 1 or queue[0].isOver):  # otherwise the window is closed
             self._makeReady(peer)
 
     def close(self, peer: Peer) -> None:
         """
-        Send nothing new to a peer: L{PeerClosed} comes when all that was sent has arrived. Twice is fine.
+        Accept no new messages to a peer. L{PeerClosed} follows when all sent messages have arrived.
+        Idempotent.
         """
         if peer.state == OPEN:
-            peer.isAsking = False  # what has not begun when the other end closes, too, would fail
+            peer.isAsking = False  # a message that has not begun when the peer closes, too, would fail
             self._queue(peer, Message(BYE, 0, b"", None))
             peer.state = CLOSING
 
     def goOn(self, peer: Peer) -> None:
-        """Send what has waited until it is known whether the peer has a receive buffer."""
+        """Send messages that waited until it was known whether the peer has a receive buffer."""
         peer.isAsking = False
         if peer.state != GONE:
             self._makeReady(peer)
 
     def lose(self, peer: Peer, reason: str, error: Exception | None = None) -> None:
         """
-        Give up a peer: its messages fail, and nothing more is sent to it.
+        Give up a peer: its messages fail, and nothing is sent to it any more.
 
-        @param error: an exception that belongs to this peer alone; L{PeerLost} carries it.
+        @param error: an exception that affects only this peer; L{PeerLost} carries it.
         """
         if peer.state == GONE:
             return
-        self._catchUp()  # what has arrived does not fail
+        self._catchUp()  # acknowledged messages must not fail
         hasEnded = peer.state == ENDED
         self._failAll(peer, reason)
         self._forget(peer)
         if not hasEnded:
             self._events.append(PeerLost(peer, reason, error))
 
-    # Packets that come.
+    # Receiving
 
     def received(self, channel: int, address: Hashable, packet: Buffer, now: float) -> None:
         """
-        Process a packet of this channel and address. Invalid packets affect no other peer.
+        Process a packet from this channel and address. Invalid packets do not affect other peers.
 
-        The packet's bytes must stay until the events were taken. What it acknowledges beside a message is
-        left for later, if nothing else is: whoever answers that message does so first.
+        The packet's buffer must remain valid until L{events} was called. If the packet is a message with an
+        acknowledgement, the acknowledgement is processed later, so that the user can answer the message
+        first.
         """
         self.counters.totalRecvs += 1
         self._catchUp()
@@ -315,7 +323,7 @@ class Module(FastPath):
             counters.ackRecvs += 1
             self._haveArrived(peer, peer.sent.acknowledged(segment, now), now)
             return
-        upTo = segment.acknowledged  # mostly no more than is known
+        upTo = segment.acknowledged  # usually nothing new
         if upTo is not None and (upTo + 1) & 0xFFFF != peer.sent.base:
             if kind == FRAG and peer.sent.mayBe(upTo):
                 self._catchUp()
@@ -340,7 +348,7 @@ class Module(FastPath):
             self._left(peer, now)
 
     def _catchUp(self) -> None:
-        """Do what was left for later."""
+        """Process the deferred acknowledgement."""
         deferred, self._deferred = self._deferred, None
         if deferred is not None and deferred[0].state != GONE:
             peer, acknowledged, now = deferred
@@ -368,7 +376,7 @@ class Module(FastPath):
         peer.received.takeAgain(segment.sequence, segment.attempt, now)
 
     def _take(self, peer: Peer, segment: Segment, now: float) -> None:
-        """Take a segment that is new, refuse it, or leave it to be sent again."""
+        """Accept a new segment, refuse it, or drop it so that the peer retransmits it."""
         counters, received = self.counters, peer.received
         if segment.kind >= PLACED:
             placed = peer.placed(segment)
@@ -434,7 +442,10 @@ class Module(FastPath):
             self._events.append(MessageReceived(peer, *found))
 
     def _fitsEarly(self, peer: Peer, segment: Segment) -> bool:
-        """Count the bytes of a peer whose connection is not established; False where there are too many."""
+        """
+        Count received bytes of a peer whose connection is not established. Return False if they exceed the
+        limit.
+        """
         probation = self._probation.get(peer)
         if probation is None:
             return True
@@ -447,14 +458,14 @@ class Module(FastPath):
         return True
 
     def _deliver(self, peer: Peer, segment: Segment, data: memoryview) -> None:
-        """Deliver a message that is whole, or keep it until all before it are here."""
+        """Deliver a complete message, or queue it until all earlier ones have arrived."""
         if not peer.received.has(segment.sequence) and peer.order.wants(segment.tag):
             peer.order.hold(segment.sequence, segment.tag, bytes(data) if data is segment.payload else data)
         else:
             self._events.append(MessageReceived(peer, segment.tag, data))
 
     def _deliverPack(self, peer: Peer, sequence: int, messages: list[tuple[int, memoryview]]) -> None:
-        """Deliver messages of one packet, but for those that wait until all before them are here."""
+        """Deliver the messages of one packet, except ordered ones that have to wait for earlier ones."""
         if not peer.received.has(sequence):
             messages = peer.order.holdSome(sequence, messages)
         if messages:
@@ -466,7 +477,7 @@ class Module(FastPath):
         self._owed.refusals.append((peer, sequence))
 
     def _haveArrived(self, peer: Peer, arrived: list[Sent] | None, now: float) -> bool:
-        """Take an acknowledgement; False where it is a lie, and so perhaps is what came with it."""
+        """Process an acknowledgement. Return False if it is invalid, so that its packet is dropped."""
         if arrived is None:
             return False
         for sent in arrived:
@@ -494,7 +505,7 @@ class Module(FastPath):
             self._fail(peer, message, "the peer has refused it")
         self._makeReady(peer)
 
-    # Ends of messages and of peers.
+    # Ends of messages and peers
 
     def _over(self, peer: Peer, message: Message) -> None:
         message.isOver = True
@@ -509,7 +520,7 @@ class Module(FastPath):
             self._fail(peer, message, reason)
 
     def _left(self, peer: Peer, now: float) -> None:
-        """Handle a BYE: the peer accepts no messages any more, but those in flight may have arrived."""
+        """Process a BYE: the peer accepts no more messages, but those in flight may have arrived."""
         peer.state, peer.lingerUntil = LEFT, now + LINGER
         for message in peer.takeUnbegun():
             self._fail(peer, message, "the peer has closed")
@@ -530,21 +541,21 @@ class Module(FastPath):
         self._probation.pop(peer, None)
         self._owed.peers.pop(peer, None)
 
-    # Times.
+    # Timers
 
     def batchEnded(self) -> None:
-        """Note that no packet is at hand any more: acknowledgements wait no longer."""
+        """Note that all received packets are processed, so that acknowledgements are sent now."""
         self._owed.hasBatchEnded = True
 
     def deadline(self) -> float | None:
-        """Time at which to call L{expired}, or sooner: there may be nothing to do then."""
+        """Time at which to call L{expired}, or earlier; then there may be nothing to do."""
         self._catchUp()
         earliest = self._times.earliest()
         due = self._owed.deadline() if self.credits[COMMAND] > 0 else None
         return due if earliest is None or (due is not None and due < earliest) else earliest
 
     def expired(self, now: float) -> None:
-        """Do what is due by now."""
+        """Process all timers that are due."""
         self._catchUp()
         earliest = self._times.earliest()
         if earliest is not None and earliest + _ASLEEP < now:
@@ -564,7 +575,7 @@ class Module(FastPath):
         if peer.keepsWaiting(now):
             self.lose(peer, "the peer has stopped in the middle of a message")
         elif peer.sent.expired(now) and not peer.answersElsewhere(now):
-            if peer.state == CLOSING and not peer.unfinished():  # all has arrived but its own end
+            if peer.state == CLOSING and not peer.unfinished():  # only the peer's BYE is missing
                 self._forget(peer)
                 self._events.append(PeerClosed(peer))
             else:
@@ -574,22 +585,25 @@ class Module(FastPath):
         else:
             self._makeReady(peer)
 
-    # Packets and events that go.
+    # Outgoing packets and events
 
     @property
     def hasMoreLost(self) -> bool:
-        """Whether L{outgoing} has left segments that are to be sent again, and may be at once."""
+        """Whether L{outgoing} has left segments that may be retransmitted immediately."""
         return self.credits[DATA] > 1 and any(
             each.state != GONE and each.sent.hasLost() for each in self._losing
         )
 
     @property
     def hasEvents(self) -> bool:
-        """Whether L{events} has something to take."""
+        """Whether L{events} has something to return."""
         return bool(self._events)
 
     def events(self) -> list[Event]:
-        """Take what has happened, in order; what was left for later comes alone."""
+        """
+        Return and remove the pending events, in order; those of a deferred acknowledgement are returned
+        separately.
+        """
         if not self._events:
             self._catchUp()
         events, self._events = self._events, []
@@ -597,14 +611,15 @@ class Module(FastPath):
         return events
 
     def completed(self, channel: int, packets: int) -> None:
-        """Note that packets have left: their credits come back."""
+        """Return the credits of packets whose sends have completed."""
         self.credits[channel] += packets
 
     def outgoing(self, now: float, isEarly: bool = False) -> list[Packet]:
         """
-        Take the packets of one turn; there may be more when there are L{MOST_PACKETS}.
+        Return the packets to send in this reactor iteration; if there are L{MOST_PACKETS}, more may follow.
 
-        @param isEarly: the turn goes on, so that more may join the last message of a peer.
+        @param isEarly: whether the iteration continues, so that more messages may join the last packet of a
+            peer.
         """
         packets: list[Packet] = []
         self.isFull = False
@@ -625,7 +640,7 @@ class Module(FastPath):
         return packets
 
     def _isAllowed(self, packet: Packet) -> bool:
-        """Count a packet to an address that is not proven; False where it would be too much."""
+        """Count a packet to an address that is not validated. Return False if it exceeds the limit."""
         probation = self._probation.get(packet.peer)
         if probation is None:
             return True
@@ -671,10 +686,10 @@ class Module(FastPath):
                     return
                 try:
                     sent = peer.cut(queue)
-                except Exception as error:  # the loop takes a peer that is gone out of the ready list
+                except Exception as error:  # the loop removes a lost peer from the ready list
                     self.lose(peer, "a segment to the peer could not be made", error)
                     continue
-                if sent is None:  # C{goOn}, or an acknowledgement that makes room, makes the peer ready
+                if sent is None:  # C{goOn}, or an acknowledgement that frees space, makes the peer ready
                     ready.popleft()
                     peer.isReady = False
                     break
@@ -684,7 +699,7 @@ class Module(FastPath):
                 ready.rotate(-1)
 
     def _channelOf(self, message: Message) -> int:
-        """Choose the channel of a message's next segment: very short ones go by the command channel."""
+        """Choose the channel of a message's next segment: very short ones use the command channel."""
         length = message.packed - ENTRY_LENGTH if message.kind == PACK else message.total + HEADER_LENGTH
         isTiny = message.kind != PUT and length <= self._mtus[COMMAND]
         return COMMAND if isTiny and self.credits[COMMAND] > 1 else DATA

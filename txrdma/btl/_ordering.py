@@ -1,8 +1,8 @@
 """
-Messages in the order in which they were sent, for tags that want it.
+Delivery of messages in the order in which they were sent, for ordered tags.
 
-Nothing on the wire is needed for that: the segments of one message follow each other, so that a message whose
-last segment is followed by no gap has all its predecessors before it. Who wants order waits for lost segments
+The wire format needs nothing for that. The segments of a message have consecutive sequence numbers, so that a
+message can be delivered when no segment before its last one is missing. Ordered tags wait for lost segments
 of other tags, too, as with TCP.
 """
 
@@ -26,7 +26,8 @@ class Order:
     The tags of one peer whose messages are delivered in order.
 
     @ivar tags: their numbers.
-    @ivar isSettled: the program has named them. The peer may send before that, and until then all do.
+    @ivar isSettled: whether the user has named the ordered tags. The peer may send before that; until then
+        all tags are ordered.
     """
 
     __slots__ = ("isSettled", "tags")
@@ -36,12 +37,12 @@ class Order:
         self.isSettled = False
 
     def wants(self, tag: int) -> bool:
-        """True if messages of a tag are delivered in order."""
+        """Return whether messages of a tag are delivered in order."""
         return not self.isSettled or tag in self.tags
 
 
 class Ordering(Order):
-    """The messages of one peer that wait for their predecessors: as many as its window has segments."""
+    """The messages of one peer that wait for earlier ones, at most as many as the window has segments."""
 
     __slots__ = ("_bytes", "_held", "_last", "_waiting")
 
@@ -54,29 +55,30 @@ class Ordering(Order):
         return len(self._waiting)
 
     def isFull(self, length: int) -> bool:
-        """True if there is no space for so many bytes besides those that wait."""
+        """Return whether so many bytes exceed the remaining space."""
         return self._bytes + length > MOST_HELD
 
     def hold(self, sequence: int, tag: int, data: Buffer) -> None:
         """
-        Keep a message until all before it are here.
+        Queue a message until all earlier ones have arrived.
 
-        @param sequence: of its last segment, which messages of one packet share; these are kept in order.
+        @param sequence: sequence number of its last segment. Messages of one packet have the same number and
+            remain in order.
         """
-        self._last += difference(sequence, self._last & 0xFFFF)  # does not begin anew
+        self._last += difference(sequence, self._last & 0xFFFF)  # does not wrap
         self._held += 1
         self._bytes += len(data)
         heappush(self._waiting, (self._last, self._held, tag, data))
 
     def holdSome(self, sequence: int, messages: list[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
-        """Keep those messages of a segment that want order; the answer are the others."""
+        """Queue the ordered messages of a segment, and return the others."""
         for tag, data in messages:
             if self.wants(tag):
                 self.hold(sequence, tag, bytes(data))
         return [each for each in messages if not self.wants(each[0])]
 
     def next(self, received: ReceiveWindow) -> tuple[int, memoryview] | None:
-        """Take the first message if no segment before its end is missing: its tag and its data."""
+        """Remove and return tag and data of the first message, if no segment before its end is missing."""
         if not self._waiting or not received.has(self._waiting[0][0] & 0xFFFF):
             return None
         _last, _held, tag, data = heappop(self._waiting)
@@ -84,6 +86,6 @@ class Ordering(Order):
         return tag, memoryview(data)
 
     def drop(self) -> None:
-        """Forget all messages: their sender is gone."""
+        """Drop all messages, because the peer is lost."""
         self._waiting.clear()
         self._bytes = 0

@@ -1,5 +1,5 @@
 """
-Packets that a module owes its peers beside segments: acknowledgements that go with none, and refusals.
+Acknowledgements and refusals of a module that wait to be sent as separate packets.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from txrdma.btl._window import COMMAND
 from txrdma.btl.wire import encodeHead, REFUSED
 
 ACK_DELAY: Final = 50e-6
-"""Seconds that an acknowledgement waits for a segment to go with, unless a batch of packets ends before."""
+"""
+Seconds that an acknowledgement waits for a segment that can carry it, unless a batch of packets ends before.
+"""
 
 MOST_REFUSALS: Final = 256
-"""Refusals that wait to be sent; the oldest are forgotten for others."""
+"""Largest number of queued refusals; the oldest are dropped for new ones."""
 
 
 class PendingAcks:
     """
-    The acknowledgements and refusals of a module that wait; all of them go by the command channel.
+    The pending acknowledgements and refusals of a module. All use the command channel.
 
-    @ivar peers: those that wait for an acknowledgement, the longest waiting first.
-    @ivar refusals: peers, each with the sequence number of a segment that is not taken.
-    @ivar hasBatchEnded: no packet is at hand any more, so that acknowledgements wait no longer.
+    @ivar peers: peers that wait for an acknowledgement, the longest waiting first.
+    @ivar refusals: peers, each with the sequence number of a refused segment.
+    @ivar hasBatchEnded: whether all received packets are processed, so that acknowledgements need not wait.
     """
 
     __slots__ = ("_counters", "hasBatchEnded", "peers", "refusals")
@@ -38,7 +40,7 @@ class PendingAcks:
         self.hasBatchEnded = False
 
     def deadline(self) -> float | None:
-        """Time at which an acknowledgement is due; None without any."""
+        """Time at which an acknowledgement is due; None if there is none."""
         for peer in self.peers:
             return peer.received.owedSince + ACK_DELAY
         return None

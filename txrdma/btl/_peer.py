@@ -1,5 +1,5 @@
 """
-Peers of a module: their windows, their messages that wait, and where they are in their lives.
+Peers of a module: their windows, queued messages and states.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ from txrdma.btl.wire import (
 from txrdma.kit.wire import Buffer
 
 OPEN: Final = 0
-"""State of a peer in which messages go both ways."""
+"""State of a peer that sends and accepts messages."""
 
 CLOSING: Final = 1
-"""State of a peer to which nothing new is sent; the C{BYE} and what is before it are on their way."""
+"""State of a peer that this end closes: the C{BYE} and the messages before it are in flight."""
 
 LEFT: Final = 2
-"""State of a peer whose C{BYE} is here: it takes no messages, but may tell what it has taken."""
+"""State of a peer whose C{BYE} was received: it accepts no messages, but still acknowledges."""
 
 ENDED: Final = 3
-"""State of a peer whose end the program has heard; its last segments are acknowledged for a while."""
+"""
+State of a peer whose end was reported to the user; its last segments are acknowledged for L{LINGER} seconds.
+"""
 
 GONE: Final = 4
-"""State of a peer that the module knows no more."""
+"""State of a peer that was removed from the module."""
 
 LINGER: Final = 5.0
 """Seconds for which the last segments of a peer are acknowledged: five of the longest timeouts."""
@@ -58,18 +60,18 @@ class Peer:
     """
     A peer of a module.
 
-    @ivar sender: number that the peer has given to this end; C{name}: number that this end has given to the
-        peer.
-    @ivar addresses: the peer's, on the two channels.
-    @ivar mtu: bytes of the longest packet that both ends take.
-    @ivar context: whatever the module's program wants to know the peer by.
-    @ivar urgent: messages that wait, and C{usual}: those behind them; always the same two queues.
-    @ivar queuedBytes: of messages that have not arrived; for back pressure.
-    @ivar receiveBuffer: the peer's memory, if both ends share memory; C{localReceiveBuffer}: memory of this
-        end into which the peer writes.
+    @ivar sender: number that the peer has chosen for this end; C{name}: number that this end has chosen for
+        the peer.
+    @ivar addresses: the peer's addresses on the two channels.
+    @ivar mtu: longest packet that both ends accept, in bytes.
+    @ivar context: the module user's object for this peer.
+    @ivar urgent: queue of urgent messages; C{usual}: queue of the others. The two objects are never replaced.
+    @ivar queuedBytes: bytes of messages that have not arrived, for back pressure.
+    @ivar receiveBuffer: the peer's receive buffer, if both ends share memory; C{localReceiveBuffer}: the one
+        of this end, into which the peer writes.
     @ivar mayAsk: whether a long message may request receive buffers; C{isAsking}: whether a request is
         pending, for which long messages wait.
-    @ivar others: what other modules know of the same end, where a connection has several.
+    @ivar others: the L{Peer} objects of the same connection in other modules, if it has several rails.
     """
 
     __slots__ = (
@@ -134,7 +136,7 @@ class Peer:
         self.bye: int | None = None  # sequence number of the peer's last segment
         self.lingerUntil = 0.0
         self.receivedAt = now
-        self.wakeAt: float | None = None  # entry in the module's heap that counts
+        self.wakeAt: float | None = None  # the valid entry in the module's heap
         self.isReady = self.isLosing = self.isTouched = False
         self.receiveBuffer: ReceiveBuffer | None = None
         self.localReceiveBuffer: memoryview | None = None
@@ -143,7 +145,7 @@ class Peer:
         self._fragment = 0
 
     def hasQueued(self) -> bool:
-        """True if a queued message is not completely sent; drop those that are."""
+        """Return whether a queued message is not completely sent, and remove those that are."""
         urgent, usual = self.urgent, self.usual
         while urgent and urgent[0].isOver:
             urgent.popleft()
@@ -153,9 +155,9 @@ class Peer:
 
     def join(self, queue: deque[Message], tag: int, data: Buffer, context: object) -> bool:
         """
-        Have a small message share the packet of the last one that waits; every one of a burst passes here.
+        Let a small message share the packet of the last queued one. Called for every message of a burst.
 
-        @param queue: one of the peer's, which is not empty.
+        @param queue: one of the peer's queues, which is not empty.
         @return: False if it does not fit, and the message has to be queued separately.
         """
         last = queue[-1]
@@ -175,7 +177,10 @@ class Peer:
         return True
 
     def takeUnbegun(self) -> list[Message]:
-        """Take the messages from the queues of which nothing was sent; C{BYE} goes, too, and is none."""
+        """
+        Remove and return queued messages of which nothing was sent. A queued C{BYE} is removed, too, but not
+        returned.
+        """
         queued = (*self.urgent, *self.usual)
         for queue in (self.urgent, self.usual):
             remaining = [each for each in queue if each.waiting or each.begun]
@@ -186,19 +191,19 @@ class Peer:
         ]
 
     def isIdle(self) -> bool:
-        """True if everything that was queued has arrived."""
+        """Return whether everything that was queued has arrived."""
         return not self.sent.outstanding and not self.hasQueued()
 
     def isSilent(self, keepAlive: float, now: float) -> bool:
-        """True if nothing was received or expected for so many seconds; zero means never."""
+        """Return whether nothing was received or expected for so many seconds; zero means never."""
         return bool(keepAlive) and self.isIdle() and self.receivedAt + keepAlive <= now
 
     def turn(self) -> deque[Message]:
         """
-        Choose the queue whose first message goes on; L{hasQueued} has found one.
+        Choose the queue whose first message is sent next. Call L{hasQueued} first.
 
-        An urgent message that needs chunks waits for the end of another one in chunks: so a peer that has no
-        room for a second one has the first one first, and finds room.
+        An urgent message that needs chunks waits until the current chunked message is sent: a peer without
+        memory for a second one can then complete the first one and free its memory.
         """
         if not self.urgent or not self.usual:
             return self.urgent or self.usual
@@ -208,7 +213,9 @@ class Peer:
         return self.urgent
 
     def cut(self, queue: deque[Message]) -> Sent | None:
-        """Make the next segment of the first queued message; None if that waits for a receive buffer."""
+        """
+        Make the next segment of the first queued message; None if the message waits for a receive buffer.
+        """
         message = queue[0]
         kind = message.kind
         if kind == PUT or (kind == FRAG and message.total > self.mtu - HEADER_LENGTH):
@@ -268,7 +275,7 @@ class Peer:
             counters.chunkSends += 1
 
     def placed(self, segment: Segment) -> Segment | None:
-        """Return a segment with its bytes from the receive buffer; None if they cannot be there."""
+        """Return a segment with its bytes from the receive buffer; None if their position is invalid."""
         return None if self.localReceiveBuffer is None else decodePlaced(segment, self.localReceiveBuffer)
 
     def release(self, sent: Sent) -> None:
@@ -278,7 +285,7 @@ class Peer:
         sent.placed = -1
 
     def head(self, sent: Sent) -> bytes:
-        """Make header and part of a segment, with an acknowledgement of all that has come up to a gap."""
+        """Make the header and part of a segment, with a cumulative acknowledgement."""
         ends = (self.sender, sent.sequence, self.received.acknowledged, sent.tag, len(sent.payload))
         if sent.kind == FRAG:
             return encodeFragment(*ends, sent.tries)
@@ -286,7 +293,7 @@ class Peer:
         return encodeHead(sent.kind, *ends, *parts, attempt=sent.tries)
 
     def acknowledgement(self) -> tuple[bytes, bytes]:
-        """Make an acknowledgement that is a packet of its own: its head, and the bitmap behind that."""
+        """Make the head and the bitmap of an acknowledgement that is sent as a separate packet."""
         received = self.received
         bitmap = received.bitmap()
         head = encodeHead(
@@ -298,16 +305,18 @@ class Peer:
         return head, bitmap
 
     def unfinished(self) -> list[Message]:
-        """All messages that are not over, in the queues and in the window, in no order; C{BYE} is none."""
+        """
+        Return all unfinished messages of the queues and the window, without a C{BYE}, in no particular order.
+        """
         found = {id(each): each for each in (*self.sent.unfinished(), *self.urgent, *self.usual)}
         return [each for each in found.values() if not each.isOver and each.kind != BYE]
 
     def answersElsewhere(self, now: float) -> bool:
-        """True if the same end still answers another module, so that only this path may be down."""
+        """Return whether the same end still answers another module, so that only this path may be down."""
         return any(other.state != GONE and not other.sent.isSilent(now) for other in self.others)
 
     def keepsWaiting(self, now: float) -> bool:
-        """True if the peer has stopped in the middle of a message although its path works."""
+        """Return whether the peer has stopped in the middle of a message although its path works."""
         oldest = self.assembly.deadline()
         if oldest is None or oldest > now:
             return False
@@ -317,7 +326,7 @@ class Peer:
         return True
 
     def deadline(self, keepAlive: float) -> float | None:
-        """Time at which something is due for this peer, acknowledgements apart."""
+        """Time of the next timer of this peer, except acknowledgements."""
         if self.state == GONE:
             return None
         times = [self.sent.deadline(), self.assembly.deadline()]
@@ -329,5 +338,5 @@ class Peer:
 
 
 def _part(message: Message, begin: int, end: int) -> Buffer:
-    """A part of a message's bytes: all of them as they are, or a view."""
+    """Return a part of a message's bytes: the object itself if that is all, else a view."""
     return message.data if end - begin == message.total else memoryview(message.data)[begin:end]

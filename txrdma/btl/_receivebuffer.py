@@ -33,8 +33,8 @@ class ReceiveBuffer:
     """
     The receive buffer of a peer, with the pieces that are stored there.
 
-    Memory is allocated from the start, in powers of two, and freed memory is used first, so that few pages
-    are touched and stay in the caches. When the buffer is empty, allocation starts over.
+    Memory is allocated from the start, in powers of two, and freed memory is reused first, so that few pages
+    are touched and remain in the caches. When the buffer is empty, allocation starts over.
 
     @ivar size: bytes.
     """

@@ -1,8 +1,8 @@
 """
-The receive window of one peer: segments that have come, and what is to be acknowledged of them.
+The receive window of one peer: received segments, and their acknowledgement.
 
-Segments are delivered as they arrive; the window only decides whether one is new. An acknowledgement is
-cumulative, and a bitmap says what has arrived behind the first gap.
+Segments are delivered as they arrive; the window only detects duplicates. Acknowledgements are cumulative,
+with a bitmap of the segments that have arrived behind the first gap.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 WINDOW: Final = 4096
-"""Segments from the first that is missing on which are taken."""
+"""Segments that are accepted, counted from the first missing one."""
 
 NEW: Final = 0
 DUPLICATE: Final = 1
@@ -19,7 +19,7 @@ ABOVE: Final = 3
 
 
 def difference(left: int, right: int) -> int:
-    """Distance of sequence number C{left} behind C{right}: a signed number of 16 bits."""
+    """Return C{left - right} of two sequence numbers, as a signed number of 16 bits."""
     return ((left - right + 0x8000) & 0xFFFF) - 0x8000
 
 
@@ -27,12 +27,12 @@ class ReceiveWindow:
     """
     The receive window of one peer.
 
-    @ivar following: the first sequence number that is missing.
-    @ivar duplicates: segments that have come again, since the beginning.
-    @ivar latest: sequence number of the segment that came last, and C{latestAttempt}: its transmission.
-    @ivar isOwed: whether the peer waits for an acknowledgement; C{owedSince} is the time of the first
+    @ivar following: the first missing sequence number.
+    @ivar duplicates: number of duplicates since the connection began.
+    @ivar latest: sequence number of the last received segment; C{latestAttempt}: number of its transmission.
+    @ivar isOwed: whether an acknowledgement is pending; C{owedSince}: time of the first unacknowledged
         segment.
-    @ivar isUrgent: True if the acknowledgement reports a gap or a duplicate, so that it must not wait.
+    @ivar isUrgent: whether the acknowledgement reports a gap or a duplicate and must not be delayed.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class ReceiveWindow:
 
     def __init__(self, first: int) -> None:
         """
-        @param first: the sequence number that the peer begins with.
+        @param first: the first sequence number of the peer.
         """
         self.following = first & 0xFFFF
         self.duplicates = 0
@@ -59,12 +59,12 @@ class ReceiveWindow:
 
     @property
     def spread(self) -> int:
-        """Number of segments from the first that is missing to the last that has come."""
+        """Number of segments from the first missing one to the last received one."""
         return self._beyond.bit_length() + 1 if self._beyond else 0
 
     @property
     def acknowledged(self) -> int:
-        """The sequence number up to which all segments have come."""
+        """The sequence number up to which all segments have arrived."""
         return (self.following - 1) & 0xFFFF
 
     def place(self, sequence: int) -> int:
@@ -79,7 +79,7 @@ class ReceiveWindow:
         return DUPLICATE if self._beyond >> (distance - 1) & 1 else NEW
 
     def takeNext(self, sequence: int, attempt: int, now: float) -> bool:
-        """Take a segment if nothing is missing before or behind it; False where that is not so."""
+        """Enter a segment if it is the next one and there is no gap. Return False otherwise."""
         if sequence != self.following or self._beyond:
             return False
         self.latest, self.latestAttempt = sequence, attempt
@@ -89,7 +89,7 @@ class ReceiveWindow:
         return True
 
     def take(self, sequence: int, attempt: int, now: float) -> None:
-        """Enter a segment whose place is NEW, and owe an acknowledgement."""
+        """Enter a segment that L{place} has found NEW, and schedule an acknowledgement."""
         self.latest, self.latestAttempt = sequence, attempt
         distance = difference(sequence, self.following)
         if distance:
@@ -97,7 +97,7 @@ class ReceiveWindow:
             self.isUrgent = True
         elif self._beyond:
             beyond = self._beyond
-            run = (~beyond & (beyond + 1)).bit_length() - 1  # ones at its lower end
+            run = (~beyond & (beyond + 1)).bit_length() - 1  # number of ones at its lower end
             self.following = (self.following + 1 + run) & 0xFFFF
             self._beyond = beyond >> (run + 1)
             self.isUrgent = True
@@ -106,33 +106,33 @@ class ReceiveWindow:
         self._owe(now)
 
     def takeAgain(self, sequence: int, attempt: int, now: float) -> None:
-        """Count a segment that has come before: the peer may not know that it arrived."""
+        """Count a duplicate, and schedule an acknowledgement, because the last one may be lost."""
         self.latest, self.latestAttempt = sequence, attempt
         self.duplicates = (self.duplicates + 1) & 0xFFFF
         self.isUrgent = True
         self._owe(now)
 
     def remind(self, now: float) -> None:
-        """Owe an acknowledgement without a new segment: one came that is not taken."""
+        """Schedule an acknowledgement although the received segment was not accepted."""
         self.isUrgent = True
         self._owe(now)
 
     def has(self, sequence: int) -> bool:
-        """True if this segment and all before it have arrived."""
+        """Return whether this segment and all before it have arrived."""
         return difference(sequence, self.following) < 0
 
     def bitmap(self) -> bytes:
-        """Make the bitmap of an acknowledgement: what has come behind the gap."""
+        """Make the bitmap of an acknowledgement: the segments that have arrived behind the gap."""
         beyond = self._beyond
         return beyond.to_bytes((beyond.bit_length() + 7) // 8, "little")
 
     def told(self) -> None:
-        """Owe nothing any more: an acknowledgement with the bitmap goes out."""
+        """Note that an acknowledgement with the bitmap is sent."""
         self.isOwed = self.isUrgent = False
 
     def ackPiggybacked(self) -> None:
         """
-        Owe nothing but the bitmap: an acknowledgement is sent with a segment, which has no space for one.
+        Note that a segment carries the cumulative acknowledgement; a bitmap remains pending.
         """
         if not self.isUrgent:
             self.isOwed = False

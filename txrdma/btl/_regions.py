@@ -1,5 +1,5 @@
 """
-Memory that peers may write to, identified by numbers: addresses of a peer are never used.
+Memory that peers may write to, identified by region numbers. Addresses received from a peer are never used.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Regions:
         Let peers write into memory.
 
         @param memory: writable bytes.
-        @param peer: the only one that may; None is all.
-        @return: number of the region, which is not given again before 2 to the 32nd others.
+        @param peer: the only peer that may write; None for all peers.
+        @return: number of the region, which is not reused before 2 to the 32nd others.
         @raise InvalidRequest: the memory is read-only.
         """
         if memory.readonly:
@@ -41,14 +41,14 @@ class Regions:
         self._regions.pop(region, None)
 
     def find(self, region: int, peer: Hashable) -> memoryview | None:
-        """The memory of a region, if there is one, and this peer may reach it."""
+        """Return the memory of a region; None if it does not exist or this peer has no access."""
         found = self._regions.get(region)
         if found is None or (found[1] is not None and found[1] is not peer):
             return None
         return found[0]
 
     def write(self, segment: Segment, peer: Hashable) -> bool:
-        """Carry out a put; False where it leads nowhere."""
+        """Execute a put. Return False if the region is invalid, or the peer has no access."""
         memory = self.find(segment.region, peer)
         end = segment.offset + len(segment.payload)
         if memory is None or end > len(memory):

@@ -1,5 +1,5 @@
 """
-The measured round trip to one peer by one channel, and how long to wait for an acknowledgement (RFC 6298).
+The round trip to one peer over one channel, and the retransmission timeout (RFC 6298).
 """
 
 from __future__ import annotations
@@ -7,16 +7,16 @@ from __future__ import annotations
 from typing import Final
 
 SHORTEST_TIMEOUT: Final = 0.005
-"""Seconds; the component's C{retrans_timeout}. A reactor answers in turns, which are not much shorter."""
+"""Shortest timeout in seconds; usnic's C{retrans_timeout}. Reactor iterations are not much shorter."""
 
 FIRST_TIMEOUT: Final = 0.1
-"""Seconds, before anything was measured; the timeout of the component's first design."""
+"""Timeout in seconds before the first sample; the timeout of usnic's first design."""
 
 LONGEST_TIMEOUT: Final = 1.0
-"""Seconds between two tries with a peer that is silent for long: so soon it is heard when it is back."""
+"""Longest timeout in seconds, so that a peer is noticed within this time when it returns."""
 
 MOST_PATIENT: Final = 16
-"""Quarters of a round trip that a segment is waited for which others have overtaken, at most."""
+"""Longest wait for a segment after later ones have arrived, in quarters of a round trip."""
 
 _FORGIVEN: Final = 16
 _BASE_LASTS: Final = 10.0
@@ -24,11 +24,11 @@ _BASE_LASTS: Final = 10.0
 
 class RoundTrip:
     """
-    The estimate of the round trip to one peer by one channel.
+    The estimated round trip to one peer over one channel.
 
-    @ivar smoothed: seconds, or zero before anything was measured; C{base} is the shortest of the last
-        seconds.
-    @ivar timeout: seconds without an acknowledgement after which a segment is sent again.
+    @ivar smoothed: smoothed round trip in seconds, zero before the first sample; C{base}: the shortest of the
+        last seconds.
+    @ivar timeout: retransmission timeout in seconds.
     """
 
     __slots__ = (
@@ -48,15 +48,16 @@ class RoundTrip:
         self.smoothed = self._variation = self._latest = self.base = 0.0
         self.timeout = self._usual = FIRST_TIMEOUT
         self._baseAt = 0.0
-        self.reorderQuarters = 1  # quarters of a round trip, as RFC 8985 has it in 7.1
+        self.reorderQuarters = 1  # quarters of a round trip (RFC 8985, 7.1)
         self._calm = 0
         self._hasOwn = False
 
     def measured(self, seconds: float, now: float, isOwn: bool = True) -> None:
         """
-        Take a sample, of a transmission that is known to be the one that arrived (RFC 6298, 2.2 and 2.3).
+        Process a sample of a transmission that is known to have arrived (RFC 6298, 2.2 and 2.3).
 
-        @param isOwn: whether it went by this channel; a sample of another one is better than none.
+        @param isOwn: whether it used this channel; a sample of the other channel is used only until there is
+            one.
         """
         if isOwn and not self._hasOwn:
             self.smoothed = self.base = 0.0
@@ -73,36 +74,41 @@ class RoundTrip:
         if seconds <= self.base or not self.base or now - self._baseAt > _BASE_LASTS:
             self.base, self._baseAt = seconds, now
         usual = self.smoothed + max(SHORTEST_TIMEOUT, 4 * self._variation)
-        usual = max(usual, self.overtaken() + SHORTEST_TIMEOUT)  # the timer is for what nothing overtakes
+        # The timer is for segments without later acknowledgements.
+        usual = max(usual, self.overtaken() + SHORTEST_TIMEOUT)
         self.timeout = self._usual = min(usual, LONGEST_TIMEOUT)
 
     def expired(self) -> None:
-        """Double the timeout, because the peer was silent for that long."""
+        """Double the timeout after it has expired."""
         self.timeout = min(2 * self.timeout, LONGEST_TIMEOUT)
 
     def answered(self) -> None:
-        """The silence is over: the usual timeout again, unless L{spurious} finds it too short."""
+        """Restore the usual timeout after an answer, unless L{spurious} finds it too short."""
         self.timeout = self._usual
 
     def overtaken(self) -> float:
         """
-        Return after how many seconds a segment is lost that others on its channel have overtaken.
+        Return after how many seconds a segment is considered lost when later ones of its channel have
+        arrived.
 
-        RFC 8985, 6.2, waits for a part of a round trip. Where round trips differ they are waited for, too.
+        RFC 8985, 6.2, waits for a part of a round trip. The variation of round trips is added.
         """
         return max(self.smoothed, self._latest) + max(
             self.base * self.reorderQuarters / 4, 2 * self._variation
         )
 
     def spurious(self) -> None:
-        """Wait longer: something was sent again that had arrived. The timer does so until a sample comes."""
+        """Increase both waiting times after a spurious retransmission; the timer's until the next sample."""
         self.reorderQuarters = min(self.reorderQuarters + 1, MOST_PATIENT)
         self._calm = 0
         self._usual = min(2 * self._usual, LONGEST_TIMEOUT)
         self.timeout = max(self.timeout, self._usual)
 
     def recovered(self) -> None:
-        """Note the end of a loss without spurious resends: some of these, and waiting becomes short again."""
+        """
+        Note a recovery without spurious retransmissions; after several of them the waiting time is reduced
+        again.
+        """
         self._calm += 1
         if self._calm >= _FORGIVEN:
             self.reorderQuarters, self._calm = 1, 0

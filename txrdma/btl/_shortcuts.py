@@ -1,12 +1,12 @@
 """
-Fast paths of a module for single messages, which are sent and delivered without delay.
+Fast paths of a module for single messages, which are sent and delivered immediately.
 
-Most messages of a program that asks and waits for the answer are alone: nothing else waits for their peer,
-and nothing else is in flight to it. As in the original design, senders have an inline path and receivers a
-fast one, with deferred bookkeeping. All other cases use the general path, which gives the same results.
+In a request-response protocol most messages are single: nothing else is queued for their peer or in flight to
+it. As in Open MPI's usnic component, there is an inline path for sending and a fast path for receiving, with
+deferred bookkeeping. All other cases use the general path, which gives the same results.
 
-Windows, sequence numbers and acknowledgements are those of all messages. What a message acknowledges beside
-is processed when its receiver has answered; a timer that expires early enough is not moved.
+Windows, sequence numbers and acknowledgements are the same as on the general path. The acknowledgement that a
+message carries is processed after the user has answered; a timer that expires early enough is not moved.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Probation:
     """
     The limits of a peer whose connection is not established.
 
-    @ivar allowance: bytes that may be sent to its address; without limit when that is proven.
-    @ivar room: bytes of its messages that are still accepted; others have to be sent again later.
+    @ivar allowance: bytes that may be sent to the peer's address; unlimited when the address is validated.
+    @ivar room: bytes of its messages that are still accepted; the peer must retransmit others later.
     """
 
     __slots__ = ("allowance", "room")
@@ -57,18 +57,18 @@ class FastPath:
         self._owed = PendingAcks(self.counters)
         self._times = Timetable(keepAlive)
         self._events: list[Event] = []
-        self._deferred: tuple[Peer, int, float] | None = None  # an acknowledgement that came beside
+        self._deferred: tuple[Peer, int, float] | None = None  # an acknowledgement that a message carried
 
     def sendFast(self, peer: Peer, tag: int, data: Buffer) -> tuple[int, bytes, bytes] | None:
         """
-        Make the packet of a message that is alone: nothing waits, and all that was sent has arrived.
+        Make the packet of a single message: nothing is queued, and everything sent has been acknowledged.
 
-        @return: channel, head and bytes of the packet, which is to be posted, and told of to L{sentFast}
-            before anything else is asked of the module; None where the message has to go the usual way.
+        @return: channel, head and bytes of the packet, which the caller must post and report to L{sentFast}
+            before any other call of the module; None if the message needs the general path.
         """
         sent = peer.sent
         following = sent.following
-        if following != sent.base:  # what this very turn has brought may acknowledge the last one
+        if following != sent.base:  # a packet of this reactor iteration may have acknowledged the last one
             deferred = self._deferred
             if deferred is None or deferred[0] is not peer or deferred[1] + 1 & 0xFFFF != following:
                 return None
@@ -109,7 +109,7 @@ class FastPath:
         counters.totalSends += 1
 
     def _touch(self, peer: Peer, now: float) -> None:
-        """Note that something has happened to a peer for which no timeout is sooner than the shortest one."""
+        """Note activity of a peer whose earliest timeout is at least the shortest possible one."""
         wakeAt = peer.wakeAt
         if wakeAt is None or wakeAt > now + SHORTEST_TIMEOUT:
             self._times.touch(peer)
@@ -118,10 +118,10 @@ class FastPath:
         self, channel: int, address: Hashable, packet: memoryview, now: float
     ) -> MessageReceived | None:
         """
-        Take a packet, if it is a message that follows all that came, and there is nothing else to tell.
+        Process a packet if it is the next message in sequence and nothing else has to be reported.
 
-        @return: the event, which is none of those that L{Module.events<txrdma.btl._module.Module.events>}
-            answers; None where nothing was done, and the packet has to go the usual way.
+        @return: the event, which L{Module.events<txrdma.btl._module.Module.events>} does not return again;
+            None if the packet was not processed and needs the general path.
         """
         if self._deferred is not None or self._events:
             return None

@@ -1,14 +1,14 @@
 """
-Stripes: the messages of one connection over several modules, each whole and once, whichever module fails.
+Striping: the messages of one connection over several modules, each delivered once although modules may fail.
 
-Each message has a number, in the order in which they go. Those that are longer than L{EAGER} are cut into
-pieces, which go by the modules as these have room, so that a faster one carries more. To a module a piece is
-a message like any other; its L{PieceHead} says where it belongs. A module that has brought nothing for a
-while, though pieces are on their way by it, is suspect: these go again by the others. Pieces that come twice
-are dropped by number and offset, so nothing is delivered twice. A message by a tag that wants order waits
-until all numbers before are complete.
+Messages are numbered in order. Messages longer than L{EAGER} are cut into pieces, which the modules send as
+they have space, so that a faster module carries more. To a module a piece is an ordinary message; its
+L{PieceHead} gives its position. A module that has acknowledged nothing for L{SILENCE_SECONDS} although it has
+pieces in flight is suspect: the other modules send these pieces again. The receiver drops duplicates by
+number and offset. A message with an ordered tag waits until all earlier numbers are complete.
 
-An end is a message, too, the last one: when it is complete all others are. Nothing here reads a clock.
+The end of the connection is the last message: when it is complete, all others are. Nothing here reads a
+clock.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.kit.wire import bits, Buffer, Code, Layout, reserved, wire
 
 EAGER: Final = 25 << 10
-"""Bytes of the longest message that goes whole by one module; the component's eager limit with several."""
+"""Bytes of the longest message that is not cut into pieces; usnic's eager limit with several modules."""
 
 ROOM: Final = 1 << 22
-"""Bytes that may be on their way by one module, and one piece more."""
+"""Bytes that may be in flight in one module before another piece is sent."""
 
 MOST_MESSAGES: Final = 4096
-"""Messages from the oldest on that has not arrived that may have begun."""
+"""Largest number of messages from the oldest unacknowledged one to the newest one that is being sent."""
 
 MOST_BYTES: Final = 2 * LONGEST
-"""Bytes of these messages, unless there is only one."""
+"""Largest number of bytes of these messages, unless there is only one."""
 
 MOST_OF_MODULE: Final = 4 * MOST_BYTES
 """
-Bytes of incomplete messages, and of those that wait for their predecessors, of all peers of a module.
+Largest number of bytes of incomplete messages and of messages that wait for earlier ones, of all peers of a
+module.
 
 A piece cannot wait for room, since the module has acknowledged it: the connection that needs more is closed.
 """
 
 SILENCE_SECONDS: Final = 1.0
-"""Seconds without an arrival by a module after which what is on its way there goes by others, too."""
+"""Seconds without an acknowledgement in a module after which other modules send its pieces in flight, too."""
 
 
 class Kind(Code):
@@ -58,13 +59,13 @@ class Kind(Code):
     """Bytes for the handler of a tag."""
 
     PUT = 2
-    """Bytes for memory that the receiver has registered; answered by L{PROGRESS}."""
+    """Bytes for memory that the receiver has registered. The answer is L{PROGRESS}."""
 
     PROGRESS = 3
-    """The outcome of a L{PUT}, whose number is in C{at}: C{region} is 0 when all is in its place."""
+    """The result of the L{PUT} whose number is in C{at}: C{region} is 0 if all bytes were written."""
 
     END = 4
-    """The last message: its sender takes no others any more."""
+    """The last message: its sender accepts no more messages."""
 
 
 _OF_PROGRAMS: Final = (Kind.MESSAGE, Kind.PUT)
@@ -75,10 +76,10 @@ class PieceHead(Layout):
     """
     The head of each piece.
 
-    @ivar tag: of a L{Kind.MESSAGE}.
-    @ivar region: of a L{Kind.PUT}, and C{at} the place of the message's first byte in it.
-    @ivar number: of the message.
-    @ivar total: bytes of the message, and C{offset} the place of the piece's first byte in it.
+    @ivar tag: tag of a L{Kind.MESSAGE}.
+    @ivar region: region of a L{Kind.PUT}; C{at}: offset of the message's first byte in the region.
+    @ivar number: number of the message.
+    @ivar total: length of the message in bytes; C{offset}: position of the piece's first byte in it.
     """
 
     kind: Kind = bits(8)
@@ -92,31 +93,31 @@ class PieceHead(Layout):
 
 
 HEAD_LENGTH: Final = 32
-"""Bytes of the head of a piece."""
+"""Length of the head of a piece in bytes."""
 
 
 class Came(NamedTuple):
-    """A message has come; its bytes are valid until the packet's buffer is used again."""
+    """A message was received. Its bytes are valid until the packet's buffer is reused."""
 
     tag: int
     data: memoryview
 
 
 class Arrived(NamedTuple):
-    """All of a message has arrived, or of a put."""
+    """A message or put was acknowledged completely."""
 
     context: object
 
 
 class Failed(NamedTuple):
-    """A message will not be sent again, for this reason."""
+    """A message has failed for this reason, and is not retransmitted."""
 
     context: object
     reason: str
 
 
 class Ended(NamedTuple):
-    """Either end has closed, and all that was sent before has arrived."""
+    """The connection was closed by either end, and everything sent before has arrived."""
 
 
 Event = Union[Came, Arrived, Failed, Ended]
@@ -124,10 +125,10 @@ Event = Union[Came, Arrived, Failed, Ended]
 
 class Outgoing:
     """
-    A message that is sent.
+    A message that is being sent.
 
-    @ivar number: given with the first piece; C{begun}: bytes that were made pieces.
-    @ivar waiting: pieces that have not arrived.
+    @ivar number: assigned with the first piece; C{begun}: bytes that were cut into pieces.
+    @ivar waiting: number of unacknowledged pieces.
     """
 
     __slots__ = (
@@ -162,7 +163,7 @@ class Outgoing:
 
 
 class Piece:
-    """A piece of a message, until it has arrived by any module."""
+    """A piece of a message, until any module has acknowledged it."""
 
     __slots__ = ("isArrived", "length", "message", "offset")
 
@@ -171,7 +172,7 @@ class Piece:
         self.isArrived = False
 
     def encode(self) -> bytes:
-        """Bytes of the piece behind its head."""
+        """Return the head and the bytes of the piece."""
         message, offset = self.message, self.offset
         head = PieceHead(
             kind=Kind(message.kind),
@@ -187,11 +188,11 @@ class Piece:
 
 class Lane:
     """
-    A module of the connection, by the pieces that go there.
+    A module of the connection, with its pieces in flight.
 
     @ivar speed: bits per second.
-    @ivar inFlight: pieces in flight, the oldest first, of C{bytes} bytes.
-    @ivar since: seconds; when the latest piece arrived, or the first was sent after a rest.
+    @ivar inFlight: pieces in flight, the oldest first; C{bytes}: their length.
+    @ivar since: time when the latest piece was acknowledged, or the first one was sent after an idle time.
     """
 
     __slots__ = ("bytes", "isLost", "isSuspect", "inFlight", "since", "speed")
@@ -215,12 +216,12 @@ class _Incoming:
 
 class Stripes:
     """
-    The peer of a connection that goes by several modules.
+    The peer of a connection over several modules.
 
-    @ivar state: as a peer of one module has it: OPEN, CLOSING, LEFT or ENDED.
-    @ivar queuedBytes: of messages that have not arrived; for back pressure.
-    @ivar order: what comes in order.
-    @ivar again: pieces that went by another module, too, since they came to be suspect or lost.
+    @ivar state: OPEN, CLOSING, LEFT or ENDED, as for a peer of one module.
+    @ivar queuedBytes: bytes of messages that have not arrived, for back pressure.
+    @ivar order: the ordered tags of the peer.
+    @ivar again: number of pieces that were sent again by another module, because theirs was suspect or lost.
     """
 
     __slots__ = (
@@ -244,8 +245,8 @@ class Stripes:
         self, speeds: Sequence[int], write: Callable[[int, int, Buffer], bool], budget: Budget
     ) -> None:
         """
-        @param speeds: bits per second of each module.
-        @param write: executes a put with region, offset and bytes; returns whether there is such memory.
+        @param speeds: speeds of the modules in bits per second.
+        @param write: executes a put with region, offset and bytes; returns False if there is no such memory.
         @param budget: the memory for received messages that all peers of a module share.
         """
         self._budget = budget
@@ -262,14 +263,14 @@ class Stripes:
         self._unfinished: dict[int, Outgoing] = {}  # by number, the oldest first
         self._span: deque[tuple[int, int]] = deque()  # number and bytes, from the oldest unfinished on
         self._spanBytes = 0
-        self._following = 0  # the first number that has not come whole
+        self._following = 0  # number of the first incomplete message
         self._incoming: dict[int, _Incoming] = {}
-        self._done: dict[int, int] = {}  # bytes of those behind it that have
+        self._done: dict[int, int] = {}  # bytes of later, complete messages, by number
         self._bytesInFlight = 0  # bytes of both
         self._held: list[tuple[int, int, Buffer]] = []  # a heap: number, tag, bytes
         self._events: list[Event] = []
 
-    # What the program wants
+    # Requests of the user
 
     def send(self, tag: int, data: Buffer, context: object = None, isUrgent: bool = False) -> None:
         """
@@ -300,13 +301,13 @@ class Stripes:
         self.queuedBytes += message.total
 
     def close(self) -> None:
-        """Send nothing new: L{Ended} comes when the peer has taken all. Twice is fine."""
+        """Accept no new messages. L{Ended} follows when the peer has received all. Idempotent."""
         if self.state == OPEN:
             self._queue(Outgoing(Kind.END, 0, b"", None))
             self.state = CLOSING
 
     def fail(self, reason: str) -> None:
-        """Give up: all messages that have not arrived fail."""
+        """Fail all messages that have not arrived."""
         self.state = ENDED
         waiting = [each for each in (*self._urgent, *self._usual) if each.number < 0]
         for message in (*self._unfinished.values(), *waiting):
@@ -321,10 +322,10 @@ class Stripes:
         if message.context is not None:
             self._events.append(Failed(message.context, reason))
 
-    # What becomes of pieces
+    # Results of pieces
 
     def arrived(self, lane: int, piece: Piece, now: float) -> None:
-        """Note that a piece has arrived by a module, which is suspect no more."""
+        """Process the acknowledgement of a piece; its module is no longer suspect."""
         there = self._lanes[lane]
         if piece in there.inFlight:
             del there.inFlight[piece]
@@ -339,7 +340,7 @@ class Stripes:
             self._finish(message)
 
     def _finish(self, message: Outgoing) -> None:
-        """All of a message is there."""
+        """Report a message that was acknowledged completely."""
         del self._unfinished[message.number]
         self.queuedBytes -= message.total
         while self._span and self._span[0][0] not in self._unfinished:
@@ -348,14 +349,14 @@ class Stripes:
             self._events.append(Arrived(message.context))
 
     def isIdle(self) -> bool:
-        """True if everything that was queued has arrived."""
+        """Return whether everything that was queued has arrived."""
         return not (self._unfinished or self._urgent or self._usual)
 
     def lost(self, lane: int) -> bool:
         """
-        Record that a module has lost the peer: what was in flight there is sent by others.
+        Record that a module has lost the peer. Other modules send its pieces again.
 
-        @return: whether there is another one.
+        @return: whether another module remains.
         """
         there = self._lanes[lane]
         if not there.isLost:
@@ -366,16 +367,16 @@ class Stripes:
         return not all(each.isLost for each in self._lanes)
 
     def isLost(self, lane: int) -> bool:
-        """True if a module has lost the peer."""
+        """Return whether a module has lost the peer."""
         return self._lanes[lane].isLost
 
     def _sendAgain(self, there: Lane) -> None:
         self._again.extend(piece for piece in there.inFlight if not piece.isArrived)
 
     def told(self, following: int) -> None:
-        """Note that the peer has ended, and has taken all messages before this number, but no other one."""
+        """Note that the peer has ended, and has received exactly the messages before this number."""
         for number, message in list(self._unfinished.items()):
-            if number < following and message.kind != Kind.PUT:  # of a put its outcome would have come
+            if number < following and message.kind != Kind.PUT:  # a put is complete only with its result
                 self._finish(message)
         if self.state != ENDED:
             left = (*self._unfinished.values(), *self._urgent, *self._usual)
@@ -386,13 +387,13 @@ class Stripes:
 
     @property
     def following(self) -> int:
-        """The first number of the peer's that has not come whole."""
+        """Number of the peer's first incomplete message."""
         return self._following
 
-    # What goes
+    # Sending
 
     def outgoing(self, now: float) -> list[tuple[int, Piece]]:
-        """Return the pieces that can be sent, each with the index of its module."""
+        """Return the pieces that can be sent now, each with the index of its module."""
         found = []
         while (lane := self._free()) is not None:
             piece = self._piece(lane)
@@ -407,7 +408,7 @@ class Stripes:
         return found
 
     def _free(self) -> int | None:
-        """The module that would be the first to send a piece; None while none can."""
+        """Return the module that would send a piece first; None if none can send now."""
         alive = [each for each in enumerate(self._lanes) if not each[1].isLost]
         usable = [each for each in alive if not each[1].isSuspect] or alive
         free = [each for each in usable if each[1].bytes < ROOM]
@@ -423,7 +424,7 @@ class Stripes:
         for queue in (
             self._urgent,
             self._usual,
-        ):  # an urgent one that waits keeps no other one from its end
+        ):  # an urgent message does not delay the end of another one
             if queue and (queue[0].number >= 0 or self._begin(queue[0])):
                 return self._cut(queue)
         return None
@@ -451,14 +452,14 @@ class Stripes:
         self._spanBytes += message.total
         return True
 
-    # What comes
+    # Receiving
 
     def received(self, packet: Buffer) -> None:
         """
-        Take a piece of the peer's.
+        Process a received piece.
 
         @raise PeerViolation: the peer breaks the rules.
-        @raise txrdma.error.WireError: it is too short.
+        @raise txrdma.error.WireError: the piece is too short.
         """
         head = PieceHead.decode(packet)
         data = memoryview(packet)[HEAD_LENGTH:]
@@ -476,7 +477,7 @@ class Stripes:
             return
         if head.offset % EAGER or len(data) != min(
             EAGER, head.total - head.offset
-        ):  # else there could be many
+        ):  # otherwise their number would be unlimited
             raise PeerViolation(f"{len(data)} bytes at {head.offset} of {head.total}")
         found.offsets.add(head.offset)
         found.missing -= len(data)
@@ -559,7 +560,7 @@ class Stripes:
         self._finish(message)
 
     def _left(self) -> None:
-        """The peer has closed: it accepts what is in flight, and no more."""
+        """Handle the close of the peer, which accepts only what is in flight."""
         if self.state >= LEFT:
             return
         self.state = LEFT
@@ -572,23 +573,25 @@ class Stripes:
 
     def settle(self) -> None:
         """
-        End, where either end has closed and all has arrived. To be called when all that came was taken.
+        End if either end has closed and everything has arrived. Call it after all received pieces were
+        processed.
 
-        What came in the same turn as the last acknowledgement was acknowledged itself, so it counts.
+        Pieces received in the same reactor iteration as the last acknowledgement were acknowledged, too, so
+        they count.
         """
         if self.state in (CLOSING, LEFT) and self.isIdle():
             self.state = ENDED
             self._events.append(Ended())
 
     def events(self) -> list[Event]:
-        """Take what has happened, in order."""
+        """Return and remove the pending events, in order."""
         events, self._events = self._events, []
         return events
 
-    # Times
+    # Timers
 
     def deadline(self) -> float | None:
-        """Time at which a module is suspect if nothing arrives; None while nothing is in flight."""
+        """Time at which a module becomes suspect if nothing arrives; None while nothing is in flight."""
         times = [
             each.since + SILENCE_SECONDS
             for each in self._lanes
@@ -598,9 +601,10 @@ class Stripes:
 
     def expired(self, now: float) -> list[int]:
         """
-        Suspect modules by which nothing has arrived for too long: all that is in flight there is sent again.
+        Mark modules suspect that have acknowledged nothing for too long, and send their pieces in flight
+        again.
 
-        @return: places of modules that are suspect from now on.
+        @return: indices of the newly suspect modules.
         """
         found = []
         for number, lane in enumerate(self._lanes):

@@ -1,8 +1,8 @@
 """
-The deadlines of a module's peers, and which is the next.
+The deadlines of a module's peers.
 
-A peer to which something happens is noted only, and asked for its deadline once, when somebody wants to know:
-most deadlines are put off long before their time. Nothing here reads a clock.
+An active peer is only marked, and its deadline is computed when the next deadline is needed, because most
+deadlines are postponed long before they expire. Nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from txrdma.btl._peer import GONE, Peer
 
 
 class Timetable:
-    """Peers, by the times at which they are to be looked after."""
+    """Peers, sorted by their deadlines."""
 
     __slots__ = ("_heap", "_keepAlive", "_pushed", "_touched")
 
     def __init__(self, keepAlive: float) -> None:
         """
-        @param keepAlive: seconds of silence after which a peer is asked whether it is there; zero for never.
+        @param keepAlive: seconds without a packet after which a peer is probed; zero for never.
         """
         self._keepAlive = keepAlive
         self._touched: list[Peer] = []
@@ -27,13 +27,13 @@ class Timetable:
         self._pushed = 0
 
     def touch(self, peer: Peer) -> None:
-        """Note that something has happened to a peer, so that its deadline may be another one."""
+        """Note that the deadline of a peer may have changed."""
         if not peer.isTouched:
             peer.isTouched = True
             self._touched.append(peer)
 
     def earliest(self) -> float | None:
-        """Time at which L{take} may find somebody."""
+        """Return the time at which L{take} may return a peer."""
         for peer in self._touched:
             peer.isTouched = False
             at = peer.deadline(self._keepAlive)
@@ -45,7 +45,7 @@ class Timetable:
         return self._heap[0][0] if self._heap else None
 
     def take(self, now: float) -> Peer | None:
-        """Take a peer whose time has come, as far as was known; it is to be asked again after this."""
+        """Return a peer whose deadline may have passed. Its deadline is computed again after this."""
         while self._heap and self._heap[0][0] <= now:
             at, _order, peer = heappop(self._heap)
             if peer.wakeAt == at and peer.state != GONE:

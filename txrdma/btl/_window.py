@@ -1,11 +1,11 @@
 """
-The send window of one peer: segments in flight, which of them have arrived, and which are sent again.
+The send window of one peer: segments in flight, their acknowledgement and retransmission.
 
-Every segment has a sequence number, and every transmission of it a number of its own, in order of time. A
-segment is lost when a later transmission I{on the same channel} has arrived, and a round trip and some more
-has passed since its own (RFC 8985): the two channels may overtake each other as they like. What nothing
-overtakes waits for a timer. Transmissions stand in one queue for each channel, the oldest first, so that only
-the first of these can be the next that is lost: both questions need one deadline.
+Every segment has a sequence number, and every transmission a number in order of time. A segment is considered
+lost when a later transmission I{on the same channel} has arrived and somewhat more than a round trip has
+passed since its own transmission (RFC 8985); the two channels may overtake each other. Segments without later
+acknowledgements wait for the retransmission timer. Each channel has one queue of transmissions, the oldest
+first. Only the first one can be lost next, so that one deadline serves both cases.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ COMMAND: Final = 0
 """The channel of acknowledgements and of very small messages."""
 
 DATA: Final = 1
-"""The channel of everything else, and of all that is sent again."""
+"""The channel of everything else, and of all retransmissions."""
 
 GIVE_UP: Final = 180.0
 """
-Seconds without an acknowledgement of anything new after which a peer is lost: it may be busy for minutes.
+Seconds without a new acknowledgement after which a peer is lost: it may be busy for minutes.
 """
 
 FEWEST_TRIES: Final = 5
-"""Timeouts before a peer is lost, at least: a process that has slept for long gives its peers these."""
+"""Smallest number of timeouts before a peer is lost, also after this process was suspended for long."""
 
 UNHEARD: Final = object()
-"""The context of a message that is told of if it fails, and not when it has arrived."""
+"""The context of a message of which only a failure is reported."""
 
 _ALONE: Final = 1 << 62
 _SLOTS: Final = WINDOW - 1
@@ -45,14 +45,15 @@ _LONGEST_MAP: Final = WINDOW // 8
 
 class Message:
     """
-    A message or a put, or several small messages, from the call on until all of it has arrived.
+    A message, a put or several small messages in one packet, until everything has arrived.
 
-    @ivar kind: of its segments, if it fits into one.
-    @ivar total: bytes, of which C{begun} were made segments; C{waiting} segments of it have not arrived.
-    @ivar packed: bytes of the packet that it makes with one more message, but for those of that message;
-        more than any packet has where no other one may join it.
-    @ivar tags: of the messages in a packet of several, until that is sealed, and C{bodies}: their bytes.
-    @ivar contexts: of its senders, returned with the outcome.
+    @ivar kind: kind of its segment, if it fits into one.
+    @ivar total: length in bytes, of which C{begun} were cut into segments; C{waiting}: number of
+        unacknowledged segments.
+    @ivar packed: bytes of the packet with an entry for one more message, without that message's bytes; larger
+        than any packet if no other message may join.
+    @ivar tags: tags of the messages in a packet of several, until it is sealed; C{bodies}: their bytes.
+    @ivar contexts: the contexts of its senders, returned with the result.
     """
 
     __slots__ = (
@@ -77,25 +78,25 @@ class Message:
         self.isOver = False
 
     def open(self) -> None:
-        """Become a packet of several messages, the first of them: others are appended to its lists."""
+        """Become the first message of a packet of several; others are appended to its lists."""
         self.kind = PACK
         self.tags: list[int] = [self.tag]
         self.bodies: list[Buffer] = [self.data]
 
     def seal(self) -> None:
-        """Make the bytes of the packet of several messages: no other one joins them any more."""
+        """Encode the packet of several messages, after which none can join."""
         self.tag, self.data = len(self.bodies), encodePack(self.tags, self.bodies)
         self.tags, self.bodies = [], []
 
 
 class Sent:
     """
-    A segment from its first transmission on, until it has arrived.
+    A segment from its first transmission until it has arrived.
 
-    @ivar ordinal: number of the segment, which unlike C{sequence} begins with zero and never begins anew.
-    @ivar number: of its latest transmission, at C{sentAt} seconds, on C{channel}.
-    @ivar isLost: whether it waits to be sent again; C{isLate}: because of the timer alone.
-    @ivar placed: place of its bytes in the peer's receive buffer; -1 where they travel with it.
+    @ivar ordinal: number of the segment, which unlike C{sequence} begins with zero and does not wrap.
+    @ivar number: number of its latest transmission, at C{sentAt} seconds on C{channel}.
+    @ivar isLost: whether it waits for its retransmission; C{isLate}: only because of the timer.
+    @ivar placed: position of its bytes in the peer's receive buffer; -1 if the packet contains them.
     """
 
     __slots__ = (
@@ -138,9 +139,8 @@ class SendWindow:
     """
     The send window of one peer.
 
-    @ivar base: the sequence number of the oldest segment that has not arrived; C{following}: of the next new
-        one.
-    @ivar inFlight: segments that have neither arrived nor are lost.
+    @ivar base: sequence number of the oldest unacknowledged segment; C{following}: of the next new one.
+    @ivar inFlight: number of segments that are neither acknowledged nor lost.
     """
 
     __slots__ = (
@@ -163,7 +163,7 @@ class SendWindow:
 
     def __init__(self, first: int, counters: Counters, giveUp: float = GIVE_UP) -> None:
         """
-        @param first: the first sequence number, as announced to the peer.
+        @param first: first sequence number, as announced to the peer.
         @param giveUp: seconds; see L{GIVE_UP}.
         """
         self.base = self.following = first & 0xFFFF
@@ -176,28 +176,28 @@ class SendWindow:
         self._trails: tuple[deque[tuple[int, Sent]], ...] = (deque(), deque())
         self._newest = [0, 0]  # the newest transmission on each channel that has arrived
         self._progress = [0.0, 0.0]  # when the last one arrived; timers begin again then (RFC 6298, 5.3)
-        self._lost: list[tuple[int, int, Sent]] = []  # a heap: the oldest segment goes first
+        self._lost: list[tuple[int, int, Sent]] = []  # a heap: the oldest segment is sent first
         self._added = 0
         self._arrived = 0  # bit n is for base + n
         self._number = 0
         self._duplicates = self._resends = self._spurious = 0
-        self._since = 0.0  # when the oldest segment became that
+        self._since = 0.0  # when the oldest segment became the oldest
         self._timeouts = 0  # since then
 
     @property
     def outstanding(self) -> int:
-        """Number of sequence numbers from the oldest segment that has not arrived on."""
+        """Number of sequence numbers from the oldest unacknowledged segment to the newest one."""
         return (self.following - self.base) & 0xFFFF
 
     def isOpen(self) -> bool:
-        """True if a new segment may be sent; if congestion prevents it, record that there was one."""
+        """Return whether a new segment may be sent. If the congestion window prevents it, record that."""
         if self.inFlight >= self.congestion.size:
             self.congestion.filled()
             return False
         return (self.following - self.base) & 0xFFFF < WINDOW
 
     def add(self, sent: Sent, channel: int, now: float) -> None:
-        """Give a new segment its sequence number; it goes out on this channel."""
+        """Enter a new segment, sent on this channel, with the next sequence number."""
         if self.following == self.base:
             self._since, self._timeouts = now, 0
         sent.sequence, sent.ordinal = self.following, self._added
@@ -210,14 +210,14 @@ class SendWindow:
         self._transmit(sent, channel, now)
 
     def hasLost(self) -> bool:
-        """True if a segment has to be sent again and congestion allows it."""
+        """Return whether a segment has to be retransmitted and the congestion window allows it."""
         lost = self._lost
         while lost and (lost[0][2].isArrived or not lost[0][2].isLost):
             heappop(lost)
         return bool(lost) and self.inFlight < self.congestion.size
 
     def again(self, now: float) -> Sent:
-        """Take the first segment that is to be sent again, which L{hasLost} has found; it goes by L{DATA}."""
+        """Return the first segment to retransmit, on L{DATA}. Call L{hasLost} first."""
         sent = heappop(self._lost)[2]
         self._resends += 1
         self._counters.resends += 1
@@ -233,14 +233,15 @@ class SendWindow:
         self._trails[channel].append((self._number, sent))
 
     def mayBe(self, acknowledged: int) -> bool:
-        """True if everything up to this number was sent."""
+        """Return whether everything up to this sequence number was sent."""
         return difference(acknowledged, self.base) < (self.following - self.base) & 0xFFFF
 
     def acknowledged(self, ack: Segment, now: float) -> list[Sent] | None:
         """
-        Take an acknowledgement that is a packet of its own.
+        Process an acknowledgement that was sent as a separate packet.
 
-        @return: segments that have arrived now; None when that acknowledges what was never sent.
+        @return: segments that it acknowledges for the first time; None if it acknowledges segments that were
+            never sent.
         """
         assert ack.acknowledged is not None
         count = difference(ack.acknowledged, self.base)
@@ -259,7 +260,7 @@ class SendWindow:
 
     def acknowledgedBeside(self, acknowledged: int, now: float) -> list[Sent] | None:
         """
-        Take an acknowledgement that came beside another segment.
+        Process an acknowledgement that another segment carried.
 
         @return: see L{acknowledged}.
         """
@@ -271,12 +272,12 @@ class SendWindow:
 
     def arrivedNext(self, acknowledged: int, now: float) -> Sent | None:
         """
-        Take an acknowledgement beside another segment, if it tells of one segment, of which all is as usual.
+        Process an acknowledgement that another segment carried, in the usual case of a single segment.
 
-        The usual is that this is the oldest one, sent once and not overtaken, and nothing is lost: no
-        deadline is sooner then.
+        In the usual case this is the oldest segment, sent once and not overtaken, and nothing is lost. Then
+        no deadline becomes earlier.
 
-        @return: the segment; None where nothing was done, and L{acknowledgedBeside} has to do it.
+        @return: the segment; None if the case is not usual and L{acknowledgedBeside} has to be called.
         """
         base = self.base
         if acknowledged != base or self._arrived or self._lost or self.following == base:
@@ -288,7 +289,7 @@ class SendWindow:
         beside = self._trails[1 - channel]
         if beside and beside[0][0] <= self._newest[1 - channel]:
             return None
-        if number < self._newest[channel]:  # a resend behind it has arrived: others may be overtaken, too
+        if number < self._newest[channel]:  # a later retransmission has arrived: others may be overtaken, too
             return None
         self._slots[base & _SLOTS] = None
         sent.isArrived = True
@@ -305,7 +306,7 @@ class SendWindow:
         return sent
 
     def _arrive(self, count: int, beyond: int, latest: int, attempt: int, now: float) -> list[Sent]:
-        """Record what has arrived: all up to C{base + count}, and behind a gap what a bitmap says."""
+        """Record arrived segments: all up to C{base + count}, and those of the bitmap behind a gap."""
         if count < -1:
             self._counters.oldDupAcks += 1
             return []
@@ -343,14 +344,17 @@ class SendWindow:
         return found
 
     def _await(self) -> None:
-        """Wait on for what the timer has found lost: one of these has arrived, and was not sent again."""
+        """
+        Do not retransmit the other segments of a spurious timeout: one of them has arrived before its
+        retransmission.
+        """
         self.congestion.spurious()
         late = [entry[2] for entry in self._lost if entry[2].isLost and entry[2].isLate]
         for sent in sorted(late, key=lambda each: each.number, reverse=True):
-            if sent.isLost and not sent.isArrived:  # it may stand there twice
+            if sent.isLost and not sent.isArrived:  # it may be queued twice
                 sent.isLost = sent.isLate = False
                 self.inFlight += 1
-                self._trails[sent.channel].appendleft((sent.number, sent))  # before all that are there
+                self._trails[sent.channel].appendleft((sent.number, sent))  # before all queued ones
 
     def _learn(self, found: list[Sent], latest: int, attempt: int, now: float) -> None:
         newest = 0
@@ -360,7 +364,7 @@ class SendWindow:
             if sent.sequence == latest and sent.tries & 0x7F == attempt:
                 self._measured(channel, now - sent.sentAt, now)
             elif sent.tries > 1 and now - sent.sentAt < self.roundTrips[channel].base:
-                continue  # that was an earlier transmission
+                continue  # an earlier transmission
             self._progress[channel] = now
             if number > newest:
                 newest = number
@@ -370,7 +374,9 @@ class SendWindow:
         self.congestion.arrived(len(found), newest, self._number + 1, self.roundTrips[DATA].base)
 
     def _measured(self, channel: int, seconds: float, now: float) -> None:
-        """Take the round trip of a segment whose transmission is known (which is better than Karn's rule)."""
+        """
+        Measure the round trip of a segment whose transmission is known (which is better than Karn's rule).
+        """
         self.roundTrips[channel].measured(seconds, now)
         self.roundTrips[1 - channel].measured(seconds, now, False)
         if channel == DATA:
@@ -381,7 +387,7 @@ class SendWindow:
         if more <= 0:
             return
         self._duplicates = duplicates
-        spurious = min(more, self._resends - self._spurious)  # others the network has doubled
+        spurious = min(more, self._resends - self._spurious)  # the network has duplicated the others
         if spurious > 0:
             self._spurious += spurious
             self._counters.spuriousResends += spurious
@@ -389,7 +395,7 @@ class SendWindow:
                 roundTrip.spurious()
 
     def _overtaken(self, now: float) -> None:
-        """Send again what others on its channel have overtaken for long enough."""
+        """Mark segments lost when later ones of their channel arrived long enough ago."""
         lost = 0
         for channel in (COMMAND, DATA):
             trail, newest = self._trails[channel], self._newest[channel]
@@ -415,9 +421,9 @@ class SendWindow:
 
     def refused(self, sequence: int) -> Message | None:
         """
-        Put a L{VOID} in the place of a segment that the peer does not take, and send that.
+        Replace a segment that the peer has refused by a L{VOID}, and send that.
 
-        @return: the message whose segment it was; None if no such segment is in flight.
+        @return: the message of the segment; None if no such segment is in flight.
         """
         if difference(sequence, self.base) < 0 or difference(sequence, self.following) >= 0:
             return None
@@ -432,13 +438,13 @@ class SendWindow:
         return message
 
     def void(self, message: Message) -> None:
-        """Send nothing of a message any more: its segments that have not arrived become L{VOID}."""
+        """Stop sending a message: its unacknowledged segments become L{VOID}."""
         for sent in self._slots:
             if sent is not None and sent.message is message:
                 sent.kind, sent.payload, sent.message = VOID, b"", None
 
     def deadline(self) -> float | None:
-        """Time at which something may be lost if nothing arrives; None if nothing is in flight."""
+        """Time at which a segment may be considered lost if nothing arrives; None if nothing is in flight."""
         earliest: float | None = None
         for channel in (COMMAND, DATA):
             trail = self._trails[channel]
@@ -456,9 +462,9 @@ class SendWindow:
 
     def expired(self, now: float) -> bool:
         """
-        Find segments that are lost by now.
+        Mark segments lost whose deadline has passed.
 
-        @return: whether the peer is lost: it was silent for too long.
+        @return: whether the peer is lost, because it has not answered for too long.
         """
         self._overtaken(now)
         timedOut = 0
@@ -483,11 +489,11 @@ class SendWindow:
         return self.isSilent(now)
 
     def isSilent(self, now: float) -> bool:
-        """True if the peer has been silent for so long that it may be given up."""
+        """Return whether the peer has not answered for so long that it may be considered lost."""
         return self._timeouts >= FEWEST_TRIES and now >= self._since + self._giveUp
 
     def unfinished(self) -> list[Message]:
-        """Messages with segments that have not arrived, each once, in no order."""
+        """Return the messages with unacknowledged segments, each once, in no particular order."""
         found: dict[int, Message] = {}
         for sent in self._slots:
             if sent is not None and sent.message is not None:

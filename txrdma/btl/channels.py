@@ -1,12 +1,12 @@
 """
 Channels of a module: each an unreliable datagram queue pair with a completion queue, and registered memory.
 
-A queue pair that fails, as one does whose port goes down under it, is taken through RESET and begins anew
-with its number: datagrams may be lost, and what was on its way is sent again.
+A queue pair that fails, for example because its port goes down, is reset and keeps its number. Datagrams that
+are lost meanwhile are retransmitted.
 
-Buffers are registered once. Those of receives are posted again batch by batch; those of sends are a ring,
-since a send queue completes in order: of many requests only the last one makes a completion. Packets that the
-device takes inline, on the software device all of them, go without one.
+Buffers are registered once. Receive buffers are posted again in batches. Send buffers form a ring, because a
+send queue completes in order; only the last of many requests is signaled. Packets that the device accepts
+inline (all of them on the software device) need no buffer.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from txrdma.verbs.completions import CompletionReader, ReaderReactor
 _rateLimited = RateLimitedLogger(Logger())
 
 MEND_SECONDS: Final = 0.25
-"""Seconds after which a queue pair that has failed begins anew: its port may be down for longer."""
+"""Seconds after which a failed queue pair is reset; its port may be down for longer."""
 
 MOST_UNREPORTED: Final = 32
-"""Packets, or a quarter of a send queue if that is less, behind which a batch makes a completion."""
+"""Packets after which a batch is signaled, or a quarter of the send queue if that is less."""
 
 QKEY: Final = 0x62746C31
-"""The Q_Key of all channels; who reaches a module must know numbers that only its peers were told, too."""
+"""The Q_Key of all channels. A sender must also know numbers that only peers of the module receive."""
 
 GRH: Final = 40
 """Bytes before each datagram in a receive's buffer (IBA 11.4.2.1)."""
@@ -64,24 +64,24 @@ _SUCCESS: Final = Status.SUCCESS
 
 
 def sourceOf(gid: GID, qpn: QPN) -> Source:
-    """The sender that packets of this queue pair will seem to have."""
+    """Return the source that the receiver sees in packets of this queue pair."""
     return (gid.raw[12:] if gid.isMapped else gid.raw), qpn
 
 
 def bufferBytes(depths: tuple[int, int], mtu: int) -> int:
-    """Bytes of the buffers of a channel whose send and receive queue have these depths."""
+    """Return the size of the buffers of a channel with these send and receive depths, in bytes."""
     sends, receives = depths
     return sends * mtu + receives * (mtu + GRH)
 
 
 class Channel:
     """
-    A channel of a module: it posts packets in batches, and hands over those that have come.
+    A channel of a module. It posts packets in batches, and passes received packets on.
 
     @ivar number: 0 is the command channel, 1 the data channel.
-    @ivar sends: packets that may be posted and not completed, the module's credits.
-    @ivar reposts: receives that were posted again.
-    @ivar posted: packets that were posted so far, of which C{left} are known to have left.
+    @ivar sends: packets that may be posted without a completion: the module's credits.
+    @ivar reposts: number of receives that were posted again.
+    @ivar posted: number of packets posted so far; C{left}: of these, packets known to be completed.
     @ivar isClosed: whether the queue pair is closed.
     """
 
@@ -98,18 +98,18 @@ class Channel:
         broken: Callable[[Failure], None],
     ) -> None:
         """
-        @param place: a port, and the index of the GID in its table.
+        @param place: port number and GID index.
         @param mtu: bytes of the longest packet.
-        @param depths: of the send and of the receive queue, of which the device may have less.
-        @param taken: called with the packets of a batch, which stay until it returns, and with the number of
-            packets that have left.
+        @param depths: depths of the send and the receive queue; the device may reduce them.
+        @param taken: called with the packets of a batch, which are valid until it returns, and with the
+            number of completed sends.
         @raise RDMAError: the device cannot create another queue pair.
         """
         self.number = number
         most = device.limits.maxQueuePairRequests
         self.sends, receives = (min(depth, most) for depth in depths)
         self.reposts = self.posted = self.left = 0
-        self._untold = 0  # packets since the last request that makes a completion
+        self._untold = 0  # packets since the last signaled request
         self._mostUnreported = min(MOST_UNREPORTED, self.sends // 4)
         self._taken, self._broken = taken, broken
         self.isClosed = False
@@ -154,7 +154,7 @@ class Channel:
         return self._pair.number
 
     def _begin(self) -> None:
-        """Make the queue pair ready, from RESET on."""
+        """Bring the queue pair from RESET to RTS, and post receives."""
         self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self._port, qkey=QKEY))
         self._pair.postReceive(self._receives)
         self._refused: list[ReceiveRequest] = []
@@ -171,10 +171,11 @@ class Channel:
         self, packets: Sequence[Packet], destinationOf: Callable[[object], tuple[IAddressHandle, QPN]]
     ) -> int:
         """
-        Post packets, in one call of the device; there are credits for all of them.
+        Post packets with one call of the device. The caller has credits for all of them.
 
         @param destinationOf: the peer's address and queue pair, by the context of the peer.
-        @return: packets that were dropped, since the queue pair has failed or refuses them: none, or all.
+        @return: number of packets that were dropped, because the queue pair has failed or refuses them: none,
+            or all.
         """
         if self._mending is not None:
             return len(packets)
@@ -182,7 +183,7 @@ class Channel:
         batch = []
         latest: Peer | None = None
         for peer, _channel, head, payload in packets:
-            if peer is not latest:  # some of each peer follow each other
+            if peer is not latest:  # consecutive packets often have the same peer
                 latest = peer
                 address, qpn = destinationOf(peer.context)
             batch.append(prepared(address, qpn, head, payload))
@@ -192,7 +193,7 @@ class Channel:
         """
         Send one packet, without a work request if the device supports that.
 
-        @return: credits that are free again: none, or one.
+        @return: number of credits that are free again: 0 or 1.
         """
         if self._mending is not None:
             return 1
@@ -202,11 +203,11 @@ class Channel:
         return 0 if self._post((self._prepared(address, qpn, head, payload),)) else 1
 
     def _prepared(self, address: IAddressHandle, qpn: QPN, head: bytes, payload: Buffer) -> SendRequest:
-        """The next request of the ring, for this packet."""
+        """Fill the next request of the ring with this packet."""
         next = self._next
         request = self._requests[next]
         length = len(head) + len(payload)
-        if length <= self._mostInline:  # as on the software device, which has no need of a copy here
+        if length <= self._mostInline:  # as on the software device, which needs no copy here
             request.inline, request.segments = (head, payload), ()
         else:
             begin = next * self._mtu
@@ -220,7 +221,9 @@ class Channel:
         return request
 
     def _post(self, batch: Sequence[SendRequest]) -> bool:
-        """Post requests; False if the device refuses them, so that their packets are lost as on a wire."""
+        """
+        Post requests. Return False if the device refuses them; then their packets are lost, as in a network.
+        """
         unreported = self._untold + len(batch)
         isReported = unreported >= self._mostUnreported
         if isReported:
@@ -236,7 +239,7 @@ class Channel:
         return True
 
     def _repost(self, receives: list[ReceiveRequest]) -> None:
-        """Post receives again; those that the device refuses are posted with the next ones."""
+        """Post receives again. Receives that the device refuses are posted with the next ones."""
         if self._refused:
             receives = self._refused + receives
         try:
@@ -257,12 +260,12 @@ class Channel:
         )
 
     def look(self) -> None:
-        """Take all that has completed so far."""
+        """Process all completions."""
         while not self.isClosed and self._reader.poll():
             pass
 
     def close(self) -> None:
-        """Leave the reactor, and close the queue pair. Twice is fine."""
+        """Remove the reader from the reactor, and close the queue pair. Idempotent."""
         self.isClosed = True
         mending, self._mending = self._mending, None
         if mending is not None and mending.active():
@@ -270,7 +273,7 @@ class Channel:
         self._closing.close()
 
     def _packetsReceived(self, packets: Sequence[tuple[Source, memoryview]]) -> None:
-        """Take packets that came without receives."""
+        """Process packets that the device delivered without receives."""
         self._taken(self, packets, 0)
 
     def _completed(self, batch: Sequence[Completion]) -> None:
@@ -289,7 +292,7 @@ class Channel:
                 continue
             begin = completion.identifier
             receives.append(self._receives[(begin - first) // stride])
-            if completion.hasGRH:  # on RoCE there always is one; of IPv4 it is the header, in the latter half
+            if completion.hasGRH:  # always set on RoCE; with IPv4 the second half contains the IPv4 header
                 at = begin + 8 if view[begin] >> 4 == 6 else begin + 32
                 source = bytes(view[at : at + 16] if at == begin + 8 else view[at : at + 4])
                 packets.append(
@@ -299,12 +302,12 @@ class Channel:
         self._taken(self, packets, left)
         if receives and not self.isClosed:
             for request in receives:
-                view[request.identifier] = 0  # no GRH of before: of IPv4 only the latter half is written
+                view[request.identifier] = 0  # clear an earlier GRH: with IPv4 only the second half is written
             if self._mending is None:
                 self._repost(receives)
 
     def _failed(self, status: Status) -> None:
-        """Reset the queue pair after a delay; its pending requests are lost."""
+        """Reset the queue pair after L{MEND_SECONDS}; its pending requests are lost."""
         _rateLimited.warn(
             str(self.qpn),
             "channel {number} is restarted because its queue pair failed: {status}",

@@ -63,7 +63,7 @@ registers memory, which takes seconds on a slow machine.
 """
 
 _READ_SECONDS: Final = 0.1
-"""Seconds for a reactor that was busy to read what has arrived, after the time of a client is over."""
+"""Seconds for a busy reactor to read what has arrived, after the time limit of a client."""
 
 _EARLY: Final = 4096
 """Largest number of bytes that a client may send before its exchange begins."""

@@ -1,5 +1,5 @@
 """
-Errors of the byte transfer layer that no other part of txrdma has.
+Errors that only the byte transfer layer raises.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from txrdma.error import RDMAError
 
 
 class Unreachable(RDMAError):
-    """Datagrams of some size do not pass between two modules: check the interface and the MTU it names."""
+    """Datagrams of some size do not pass between two modules. Check the interface and the MTU in the message."""
 
 
 class MessageFailed(RDMAError):
-    """A message will not be sent again; unless its peer has refused it, it may have arrived."""
+    """A message has failed. Unless the peer has refused it, it may have arrived."""
 
 
 class PeerLost(RDMAError):
-    """The peer has ended without a word, or answers no more."""
+    """The peer has ended without closing the connection, or no longer answers."""

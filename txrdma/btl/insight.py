@@ -21,15 +21,15 @@ class Counted(Protocol):
 
     @property
     def counters(self) -> Counter[str]:
-        """The module's counters, by the component's names."""
+        """Return the module's counters by usnic's names."""
 
 
 def report() -> dict[str, Any]:
     """
     Return the status of this process.
 
-    @return: C{counters} of all its modules, by the component's names; C{gauges}: the present numbers of
-        modules and peers, and of bytes that were not acknowledged.
+    @return: C{counters} of all its modules, by usnic's names; C{gauges}: current numbers of modules, peers
+        and unacknowledged bytes.
     """
     peers = [peer for module in modules.parts for peer in module.core.peers]
     return {

@@ -20,13 +20,13 @@ from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.kit.wire import bits, Code, data, Layout, reserved, wire
 
 MAGIC: Final = 0x62746C
-"""The first bytes of an introduction: C{btl}."""
+"""The magic number at the start of an introduction: C{btl}."""
 
 VERSION: Final = 3
-"""The version of the exchange, which counts for the packets, too."""
+"""The version of the exchange, which includes the format of packets."""
 
 SMALLEST_MTU: Final = 256
-"""Bytes that every module takes in a packet (IBA 9.4.1)."""
+"""Bytes that every module accepts in a packet (IBA 9.4.1)."""
 
 _NO_MAC: Final = MACAddress(bytes(6))
 
@@ -34,13 +34,14 @@ _NO_MAC: Final = MACAddress(bytes(6))
 @wire(46)
 class Introduction(Layout):
     """
-    The beginning of an exchange: where a module is, and what it calls its peer.
+    The first data of an exchange: the address of a module, and the name that it has chosen for the peer.
 
-    @ivar commandQPN: number of the queue pair of the command channel, and C{dataQPN} of the data channel.
-    @ivar mtu: bytes of the longest packet that the data channel takes.
-    @ivar interfaces: number of those that this end has for the connection; 0 from a peer that knows one only.
-    @ivar gid: of the module's port; C{mac} is zero where it is not known.
-    @ivar name: number by which the module knows the peer's packets.
+    @ivar commandQPN: queue pair number of the command channel; C{dataQPN}: of the data channel.
+    @ivar mtu: longest packet that the data channel accepts, in bytes.
+    @ivar interfaces: number of interfaces that this end has for the connection; 0 if the peer supports only
+        one.
+    @ivar gid: GID of the module's port; C{mac}: zero if it is unknown.
+    @ivar name: number that identifies the peer's packets to the module.
     @ivar sequence: the first sequence number that this end sends.
     """
 
@@ -74,7 +75,7 @@ class Introduction(Layout):
 
     @property
     def place(self) -> Place:
-        """The place where the module is reached."""
+        """The address of the module."""
         qpns = (QPN(self.commandQPN), QPN(self.dataQPN))
         return Place(self.gid, None if self.mac == _NO_MAC else self.mac, qpns, self.mtu)
 
@@ -82,7 +83,7 @@ class Introduction(Layout):
         """
         Check the version and the magic number.
 
-        @raise WireError: it is not, or of another version.
+        @raise WireError: it is not an introduction, or has another version.
         """
         if self.magic != MAGIC:
             raise WireError("Introduction", 0, "the peer does not speak btl")
@@ -100,10 +101,10 @@ class FrameKind(Code):
     """The kind of a frame behind the introductions."""
 
     READY = 1
-    """The sender, which has listened, is connected: its probes have arrived."""
+    """The server is connected: its probes have arrived."""
 
     FAILED = 2
-    """The sender gives up, for the reason in the frame: UTF-8."""
+    """The sender gives up; the frame contains the reason in UTF-8."""
 
     FAREWELL = 3
     """
@@ -112,24 +113,32 @@ class FrameKind(Code):
     """
 
     INTERFACES = 4
-    """The sender's interfaces: of each the frame has an L{Introduction} and an L{InterfacePart}."""
+    """The sender's interfaces: an L{Introduction} and an L{InterfacePart} for each."""
 
     ECHO = 7
-    """The nonce of a probe that has come: the sender receives packets where it has said."""
+    """
+    The nonce of a received probe, which proves that the sender receives packets at its announced address.
+    """
 
     QUEUE_PAIR = 5
-    """The sender has a reliable queue pair for long messages, and wants one of the peer: L{QueuePairPart}."""
+    """
+    The sender has created a reliable queue pair for long messages, and requests one from the peer:
+    L{QueuePairPart}.
+    """
 
     RECEIVE_BUFFER = 6
-    """The sender has made memory for long messages of the peer, or will not do so: L{ReceiveBufferFrame}."""
+    """
+    The sender has allocated a receive buffer for long messages of the peer, or refuses to:
+    L{ReceiveBufferFrame}.
+    """
 
 
 @wire(12)
 class InterfacePart(Layout):
     """
-    The part of an interface behind its L{Introduction}: its network, and its speed.
+    The network and the speed of an interface, which follow its L{Introduction}.
 
-    @ivar prefixLength: bits of the address that name the network.
+    @ivar prefixLength: length of the network prefix in bits.
     @ivar speed: bits per second; 0 if unknown.
     """
 
@@ -140,7 +149,10 @@ class InterfacePart(Layout):
 
 @wire(4)
 class QueuePairPart(Layout):
-    """The content of a C{QUEUE_PAIR} frame: its number. It sends, and expects, the packet number 0 first."""
+    """
+    The content of a C{QUEUE_PAIR} frame: the queue pair number. Its first packet sequence number is 0 in both
+    directions.
+    """
 
     reserved: int = reserved(8)
     qpn: int = bits(24)
@@ -149,9 +161,9 @@ class QueuePairPart(Layout):
 @wire(16)
 class ReceiveBufferFrame(Layout):
     """
-    The content of a C{RECEIVE_BUFFER} frame: memory where the peer may write.
+    The content of a C{RECEIVE_BUFFER} frame: memory into which the peer may write.
 
-    @ivar length: bytes; 0 where there is none, nor will be for this connection.
+    @ivar length: length in bytes; 0 if this connection gets no receive buffer.
     """
 
     rkey: int = bits(32)
@@ -172,7 +184,7 @@ HEAD_LENGTH: Final = 4
 """Bytes of a frame's head."""
 
 LONGEST_FRAME: Final = 2048
-"""Bytes of a frame, its head excluded: the bitmap of a window has 512."""
+"""Largest number of bytes of a frame without its head: the bitmap of a window has 512."""
 
 
 def encodeInterfaces(interfaces: Sequence[tuple[Introduction, Interface]]) -> bytes:
@@ -188,7 +200,7 @@ def decodeInterfaces(content: bytes) -> list[tuple[Introduction, Interface]]:
     """
     Read the content of an C{INTERFACES} frame.
 
-    @raise WireError: there is none in it, or too many, or one of them is none of ours.
+    @raise WireError: the frame has none or too many interfaces, or one of them is invalid.
     """
     length = INTRODUCTION_LENGTH + len(InterfacePart().encode())
     count, left = divmod(len(content), length)
@@ -204,6 +216,6 @@ def decodeInterfaces(content: bytes) -> list[tuple[Introduction, Interface]]:
 
 
 def frame(kind: FrameKind, content: bytes = b"") -> bytes:
-    """Make a frame; what is too long is cut off."""
+    """Encode a frame; content that is too long is truncated."""
     content = content[:LONGEST_FRAME]
     return FrameHead(kind=kind, length=len(content)).encode() + content

@@ -1,17 +1,17 @@
 """
-The lifeline of a peer: a TCP connection by which two modules find each other, and hear of each other's end.
+The lifeline: a TCP connection over which two modules introduce themselves and detect each other's end.
 
-Before the first message each end sends two probes, a small packet and one as long as the MTU allows; so a
-path that swallows long packets is an error that says so, and not a connection that hangs. Each carries a
-nonce, which the receiver echoes by the lifeline (as in RFC 9000, 8.2): the small one's proves that the peer
-receives what is sent to the address it has named, and only then the long one, and messages, go there. Behind
-the last message the lifeline carries the last acknowledgement, so that nobody has to linger.
+Before the first message each end sends two probes, a small packet and one as long as the MTU allows, so that
+a path that drops long packets is reported as an error instead of stalling the connection. Each probe carries
+a nonce, which the receiver echoes over the lifeline (as in RFC 9000, 8.2). The echo of the small one proves
+that the peer receives packets at the address that it announced; only then the long probe and messages are
+sent. After the last message the lifeline carries the last acknowledgement, so that neither end has to linger.
 
-Where the two have several interfaces in common each pair of these is a rail, with a module and probes of its
-own, and messages go by all of them: see L{txrdma.btl.rails}.
+If the ends have several matching interfaces, each pair is a rail with its own module and probes, and messages
+use all of them: see L{txrdma.btl.rails}.
 
-As with TCP the listening end is connected first, when its own probes have arrived. It says so, and the other
-end is connected when it has heard that, and its own probes have arrived, too.
+As with TCP, the server is connected first: it sends READY when its probes have arrived. The client is
+connected when it has received READY and its own probes have arrived.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from txrdma.verbs.devices import DevicePlace
 _log = Logger()
 
 PROBE_SECONDS: Final = 10.0
-"""Seconds in which the probes must arrive: those of the component's forty tries."""
+"""Seconds in which the probes must arrive: the time of usnic's forty attempts."""
 
 EXCHANGE_SECONDS: Final = 30.0
 """Seconds in which both ends must be ready."""
@@ -82,15 +82,15 @@ answer before the peer is lost: 3.5 minutes, later than L{txrdma.btl._window.GIV
 
 MOST_EARLY: Final = 1024
 """
-Messages that are kept until this end is connected, which the other one may be a moment before; with more it
-fails. Of bytes the module takes L{txrdma.btl._module.MOST_EARLY_BYTES} until then.
+Largest number of messages that are queued until this end is connected, because the peer may be connected
+slightly earlier; with more the connection fails. L{txrdma.btl._module.MOST_EARLY_BYTES} limits their bytes.
 """
 
 MOST_ECHOES: Final = 2
-"""Probes that an end sends on each rail, and that the other one echoes; more are not echoed."""
+"""Probes on each rail that are echoed; further ones are not."""
 
 TCP_OVERHEAD: Final = 120
-"""Bytes of headers that a client has sent at least when its introduction is here: three of IPv4 and TCP."""
+"""Bytes of headers that a client has sent at least when its introduction arrives: three of IPv4 and TCP."""
 
 _GRACE_TURNS: Final = 3
 
@@ -111,44 +111,44 @@ class Send(Protocol):
 
 
 class SendFast(Protocol):
-    """A function that sends a message to the peer at once; it returns False where C{Send} has to do that."""
+    """A function that sends a message to the peer immediately; it returns False if C{Send} is needed."""
 
     def __call__(self, tag: int, data: Buffer, context: object = None) -> bool: ...
 
 
 class Join(Protocol):
-    """A function that sends a message with the last one that waits: see L{Peer.join}."""
+    """A function that lets a message share the packet of the last queued one: see L{Peer.join}."""
 
     def __call__(self, queue: deque[Message], tag: int, data: Buffer, context: object) -> bool: ...
 
 
 def _never(*_words: object, **_named: object) -> bool:
-    """Send nothing, where several modules share the messages: see L{SendFast} and L{Join}."""
+    """Send nothing, because several modules share the messages: see L{SendFast} and L{Join}."""
     return False
 
 
 class User(Protocol):
-    """The owner of a lifeline, once it is established."""
+    """The user of an established lifeline."""
 
     def deliverMessages(self, messages: Sequence[tuple[int, memoryview]]) -> None:
-        """Take messages, each a tag and its bytes, which are valid until this returns."""
+        """Receive messages, each a tag and its bytes, which are valid until this returns."""
 
     def turnEnded(self) -> None:
-        """Called after all events of a reactor turn have been reported."""
+        """Called after all events of a reactor iteration were reported."""
 
     def ended(self, reason: Failure) -> None:
-        """Called at the end: C{ConnectionDone} if either end closed and everything has arrived."""
+        """Called at the end, with C{ConnectionDone} if either end has closed and everything has arrived."""
 
 
 def _addressOf(source: Hashable) -> str:
-    """The IP address of a peer's channel, for people."""
+    """Return the IP address of a peer's channel, for messages."""
     assert isinstance(source, tuple)
     raw: bytes = source[0]
     return str(ipaddress.ip_address(raw))
 
 
 def _keepAlive(transport: Any) -> None:
-    """Have the system probe a silent TCP connection, so that no middlebox on its path forgets it."""
+    """Enable keepalive of a TCP connection, so that no middlebox on its path drops its state."""
     transport.setTcpKeepAlive(True)
     handle = transport.getHandle()
     if handle is not None and hasattr(handle, "setsockopt"):
@@ -157,16 +157,17 @@ def _keepAlive(transport: Any) -> None:
 
 
 def _isOneHost(*ends: IAddress | None) -> bool:
-    """True if the two ends of a TCP connection are on one host, judging by their addresses."""
+    """Return whether the ends of a TCP connection have the same address, or loopback addresses."""
     here, there = (ipaddress.ip_address(str(getattr(each, "host", "")).partition("%")[0]) for each in ends)
     return here == there or (here.is_loopback and there.is_loopback)
 
 
 def deviceAt(host: str) -> str:
     """
-    The string of the software device at an IP address.
+    Return the device string of the software device at an IP address.
 
-    On loopback it leaves UDP port 4791 to programs that others look for there: introductions name the port.
+    On loopback it does not use UDP port 4791, which other programs may need. The introduction contains the
+    port.
     """
     isLoopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
     return softDeviceAt(host) + (":port=0" if isLoopback else "")
@@ -174,16 +175,15 @@ def deviceAt(host: str) -> str:
 
 class PeerConnection(StreamProtocol):
     """
-    A peer, from the exchange by TCP until its end.
+    The connection to a peer, from the exchange over TCP to its end.
 
-    @ivar user: hears of messages, once C{established} was called.
-    @ivar host: address of this end of the TCP connection, and C{peerHost} of the other one.
-    @ivar module: the module that reaches the peer, the first of several, and C{peer} what is known of the
-        peer, once introduced.
-    @ivar send: sends a message, as L{Module.send<txrdma.btl._module.Module.send>} does; whoever has called it
-        calls C{soon}, so that it goes.
-    @ivar sendFast: sends a message at once, if it can; only where none is C{waiting}.
-    @ivar join: sends a message with the last one that is C{waiting}, if it can.
+    @ivar user: receives messages, after C{established} was called.
+    @ivar host: local address of the TCP connection; C{peerHost}: the peer's.
+    @ivar module: the (first) module of the connection; C{peer}: its peer, after the introduction.
+    @ivar send: sends a message, as L{Module.send<txrdma.btl._module.Module.send>} does; call C{soon} after
+        it.
+    @ivar sendFast: sends a message immediately, if possible; only while none is C{waiting}.
+    @ivar join: lets a message share the packet of the last one that is C{waiting}, if possible.
     """
 
     send: Send
@@ -206,9 +206,10 @@ class PeerConnection(StreamProtocol):
     ) -> None:
         """
         @param device: see L{DevicePlaces}.
-        @param established: called when messages can be sent; returns the receiver of events, None to close.
-        @param failed: called instead of that with the reason.
-        @param isClient: whether this is the end that has connected.
+        @param established: called when messages can be sent; returns the receiver of events, or None to
+            close.
+        @param failed: called instead with the reason.
+        @param isClient: whether this end has opened the TCP connection.
         """
         self._reactor, self._device = reactor, device
         self._established, self._failed = established, failed
@@ -230,10 +231,10 @@ class PeerConnection(StreamProtocol):
     def __repr__(self) -> str:
         return f"<PeerConnection to {self.peerHost}>"
 
-    # The exchange
+    # Exchange
 
     def connectionMade(self) -> None:
-        """Introduce this end to the peer."""
+        """Send the introduction."""
         transport: Any = self.transport
         self.host, self.peerHost = transport.getHost(), transport.getPeer()
         if ITCPTransport.providedBy(transport):
@@ -242,14 +243,14 @@ class PeerConnection(StreamProtocol):
         self._timer = self._reactor.callLater(EXCHANGE_SECONDS, self._late)
         try:
             self._openRails(transport.getHost().host)
-        except Exception:  # whatever the system does not give: the peer waits for a word
+        except Exception:  # any failure to open a module: the peer waits for an answer
             self._giveUp(Failure())
             return
         self.module = self._rails[0].module
         transport.write(self._rails[0].introduction.encode())
 
     def _openRails(self, host: str) -> None:
-        """Hold the modules of all devices."""
+        """Open the modules of all devices."""
         device = self._device
         several: list[Any] = list(device) if isinstance(device, (list, tuple)) else [device]
         if not 1 <= len(several) <= MOST_INTERFACES:
@@ -260,7 +261,7 @@ class PeerConnection(StreamProtocol):
         self._rails = [Rail(module, len(modules)) for module in modules]
 
     def dataReceived(self, data: bytes) -> None:
-        """Take the peer's introduction, and frames behind it, or the reason why it has no module."""
+        """Process the peer's introduction and the following frames, or the reason why it has no module."""
         if self._isOver:
             return
         self._received += data
@@ -295,7 +296,7 @@ class PeerConnection(StreamProtocol):
             self._sendFrame(FrameKind.INTERFACES, encodeInterfaces(offers))
 
     def _match(self, remote: Sequence[tuple[Introduction, Interface]]) -> None:
-        """Choose the rails: the peer finds the same ones."""
+        """Choose the rails; the peer chooses the same ones."""
         ours, its = [rail.interface for rail in self._rails], [interface for _each, interface in remote]
         if self._isClient:
             pairs = match(ours, its)
@@ -307,7 +308,7 @@ class PeerConnection(StreamProtocol):
         self._meet([(self._rails[here], *remote[there]) for here, there in pairs])
 
     def _meet(self, chosen: Sequence[tuple[Rail, Introduction, Interface]]) -> None:
-        """Get to know the peer by these rails, and see whether packets pass."""
+        """Add the peer to the modules of these rails, and send probes."""
         rails = [rail for rail, _its, _interface in chosen]
         unused = [rail for rail in self._rails if rail not in rails]
         self._rails, self.module = rails, rails[0].module
@@ -348,14 +349,14 @@ class PeerConnection(StreamProtocol):
         self._restartTimer(PROBE_SECONDS)
 
     def _echo(self, nonce: bytes) -> None:
-        """Confirm the peer's probe."""
+        """Echo the nonce of the peer's probe."""
         if self._echoes < MOST_ECHOES * len(self._rails):
             self._echoes += 1
             self._sendFrame(FrameKind.ECHO, nonce)
             self._probesPassed()
 
     def _echoed(self, nonce: bytes) -> None:
-        """Take a nonce that the peer has echoed."""
+        """Process a nonce that the peer has echoed."""
         if any(rail.echoed(nonce) for rail in self._rails) and not self._isMissing():
             self._restartTimer(EXCHANGE_SECONDS)
             self._probesPassed()
@@ -364,8 +365,8 @@ class PeerConnection(StreamProtocol):
         """
         Establish the connection if the probes of this end have passed, and for a server those of the client.
 
-        The application of the server may block its reactor as soon as it is connected: before that, the
-        client has all that it needs.
+        The server's application may block its reactor as soon as it is connected, so the client must have
+        everything that it needs before that.
         """
         if self._isMissing():
             return
@@ -373,10 +374,10 @@ class PeerConnection(StreamProtocol):
             self._maybeEstablished()
         elif self._echoes == MOST_ECHOES * len(self._rails):
             self._sendFrame(FrameKind.READY)
-            self._reactor.callLater(0, self._reactor.callLater, 0, self._maybeEstablished)  # it is sent then
+            self._reactor.callLater(0, self._reactor.callLater, 0, self._maybeEstablished)  # then READY is sent
 
     def _isMissing(self) -> bool:
-        """Whether any probe has not arrived."""
+        """Return whether a probe was not echoed yet."""
         return any(rail.missing for rail in self._rails)
 
     def _frame(self, kind: FrameKind, content: bytes) -> None:
@@ -418,7 +419,7 @@ class PeerConnection(StreamProtocol):
         self._giveUp(Failure(self._missed()))
 
     def _missed(self) -> Unreachable:
-        """The error of an exchange that takes too long."""
+        """Return the error of an exchange that takes too long."""
         if not self._isIntroduced:
             return Unreachable("the peer does not introduce itself")
         rail = next((each for each in self._rails if each.missing), None)
@@ -443,7 +444,7 @@ class PeerConnection(StreamProtocol):
         self._giveUp(Failure(ConnectionAborted()))
 
     def _giveUp(self, failure: Failure) -> None:
-        """End for a reason that is no end in order."""
+        """End with an error."""
         if self._isOver:
             return
         self._failure = self._failure or failure
@@ -455,7 +456,7 @@ class PeerConnection(StreamProtocol):
         else:
             transport.loseConnection()
 
-    # What its user wants; messages it sends by C{send} itself
+    # Requests of the user; it sends messages with C{send} itself
 
     def put(self, region: int, offset: int, data: Buffer, done: Done | None) -> None:
         """Write into memory of the peer: see L{Module.put<txrdma.btl._module.Module.put>}."""
@@ -467,7 +468,7 @@ class PeerConnection(StreamProtocol):
         self.soon()
 
     def close(self) -> None:
-        """End in order, when all has arrived that was sent."""
+        """Close the connection when everything that was sent has arrived."""
         if self._isOver or self._isAborted:
             return
         peer = self.peer
@@ -483,9 +484,9 @@ class PeerConnection(StreamProtocol):
             self._isAborted = True
             self._failure = self._failure or Failure(ConnectionAborted())
             transport: Any = self.transport
-            transport.loseConnection()  # without a word of its end, but with the one of its beginning
+            transport.loseConnection()  # sends pending frames, such as READY, but no FAREWELL
 
-    # What happens to stripes
+    # Events of stripes
 
     def _turnStripes(self) -> None:
         assert self._bundle is not None
@@ -510,7 +511,7 @@ class PeerConnection(StreamProtocol):
         self._giveUp(Failure(ConnectionLost(str(error))))
 
     def _endStripes(self, bundle: MultiRailPeer) -> None:
-        """Report what fails with the end."""
+        """Report messages of several rails that fail at the end."""
         stripes = bundle.peer
         self._isClean = self._isClean or (stripes.state >= LEFT and stripes.isIdle() and not self._hasFailed)
         bundle.close()
@@ -519,7 +520,7 @@ class PeerConnection(StreamProtocol):
             if not isinstance(event, Ended):
                 self._stripesEvent(event)
 
-    # What happens: see L{txrdma.btl.module.Program}
+    # Events of the module: see L{txrdma.btl.module.Program}
 
     def happened(self, event: Event) -> None:
         """Handle an event of the module."""
@@ -530,7 +531,7 @@ class PeerConnection(StreamProtocol):
         elif isinstance(event, SendCompleted):
             self._call(event.context, None)
         elif isinstance(event, SendFailed):
-            # What the peer has refused before is no matter of the end.
+            # Messages that the peer has refused earlier do not matter for the end.
             self._hasFailed = self._hasFailed or event.peer.state >= LEFT
             self._call(event.context, MessageFailed(event.reason))
         elif isinstance(event, ReceiveBufferWanted):
@@ -548,19 +549,19 @@ class PeerConnection(StreamProtocol):
             self._giveUp(Failure(ConnectionLost(event.reason)))
 
     def _messagesReceived(self, messages: Sequence[tuple[int, memoryview]]) -> None:
-        """Take messages, or keep them until this end is connected."""
+        """Deliver messages, or queue them until this end is connected."""
         user = self.user
         if user is not None:
             user.deliverMessages(messages)
         elif not self._isOver:
             self._early += [(tag, memoryview(bytes(data))) for tag, data in messages]
-            self._isPeerReady = True  # its word comes by another way
+            self._isPeerReady = True  # READY, which uses the TCP connection, may arrive later
             self._maybeEstablished()
             if len(self._early) > MOST_EARLY:
                 self._giveUp(Failure(Unreachable("the peer sends much before its packets are known to pass")))
 
     def _sendClose(self, acknowledgement: bytes) -> None:
-        """End in order."""
+        """Send the FAREWELL frame, and close the TCP connection."""
         self._isPeerReady = True
         self._maybeEstablished()
         self._isClean = not self._hasFailed
@@ -577,7 +578,7 @@ class PeerConnection(StreamProtocol):
             _log.failure("{lifeline}: its program failed", lifeline=self)
 
     def turnEnded(self) -> None:
-        """Called after all events of a reactor turn have been reported."""
+        """Called after all events of a reactor iteration were reported."""
         try:
             if self.user is not None:
                 self.user.turnEnded()
@@ -585,10 +586,10 @@ class PeerConnection(StreamProtocol):
             _log.failure("{lifeline}: its program failed", lifeline=self)
             self.abort()
 
-    # The end
+    # End of the connection
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Handle the end of the peer's process, or of this end's own close."""
+        """Handle the end of the TCP connection: the peer's process has ended, or this end has closed."""
         if self._isOver:
             return
         self._stopTimer()
@@ -597,7 +598,7 @@ class PeerConnection(StreamProtocol):
         if self._isClean or self._failure is not None:
             self._finish()
         else:
-            self._grace(_GRACE_TURNS)  # the peer's last packets may be here, and not be read yet
+            self._grace(_GRACE_TURNS)  # the peer's last packets may have arrived without being read yet
 
     def _grace(self, turns: int) -> None:
         self._ending = None
@@ -611,7 +612,7 @@ class PeerConnection(StreamProtocol):
             self._finish()
 
     def _finish(self) -> None:
-        """Drop the peer and report the end."""
+        """Remove the peer and report the end."""
         if self._isOver:
             return
         self._stopTimer()
@@ -638,14 +639,14 @@ class PeerConnection(StreamProtocol):
             self._failed(failure or Failure(PeerLost("the peer has ended the exchange")))
 
     def _endPeer(self, peer: Peer) -> None:
-        """See whether all has arrived that was sent by the only rail."""
+        """End the peer of the only rail, and return whether everything sent has arrived."""
         if peer.state == GONE:
             return
         hasLeft = peer.state >= LEFT
         self._isClean = self._isClean or (hasLeft and not peer.unfinished() and not self._hasFailed)
 
     def _sendFrame(self, kind: FrameKind, content: bytes = b"") -> None:
-        """Send the peer a frame."""
+        """Send a frame to the peer."""
         if self.transport is not None:
             self.transport.write(frame(kind, content))
 

@@ -1,7 +1,7 @@
 """
-Modules on a reactor: a port of a verbs device, by whose two channels all peers of this process are reached.
+Modules on a reactor: a port of a verbs device, whose two channels serve all peers of this process.
 
-A module is shared by all who ask for the same device on the same reactor, and closed with the last of them.
+A module is shared by all users of the same device on the same reactor, and closed with the last of them.
 """
 
 from __future__ import annotations
@@ -35,24 +35,26 @@ from txrdma.verbs.pinning import shareOf
 _log = Logger()
 
 COMMAND_DEPTHS: Final = (256, 4096)
-"""Packets that the command channel holds: on their way out, and those that have come, a window of them."""
+"""Depths of the send and the receive queue of the command channel; received packets: one window."""
 
 DATA_DEPTHS: Final = (1024, 4096)
-"""Packets that the data channel holds: a window of each of many peers may come between two turns."""
+"""
+Depths of the queues of the data channel: many peers may each send a window between two reactor iterations.
+"""
 
 SMALLEST_DEPTH: Final = 16
-"""The smallest depth of a queue. A module for which the device has less memory than that is not opened."""
+"""Smallest depth of a queue. If the device has not enough memory for it, the module is not opened."""
 
 PINNED_SHARE: Final = 4
 """
-The buffers of one module have at most this fraction of C{ulimit -l}, on a device that pins memory.
+Largest fraction of C{ulimit -l} for the buffers of one module, on a device that pins memory.
 
 Both channels get queues of half the length until that is so; packets for which there is no receive are
 dropped, and sent again.
 """
 
 MANY: Final = 8
-"""Packets of a batch that is acknowledged before it is told of, so that its sender goes on meanwhile."""
+"""Packets of a batch that is acknowledged before it is reported, so that its sender continues meanwhile."""
 
 _HOPS: Final = 64
 
@@ -60,11 +62,11 @@ _HOPS: Final = 64
 @frozen
 class Place:
     """
-    The place where a module is reached.
+    The address of a module.
 
-    @ivar gid: of its port, and C{mac} the address of its link, where it has one.
-    @ivar qpns: the numbers of its queue pairs, command and data.
-    @ivar mtu: bytes of the longest packet on the data channel.
+    @ivar gid: GID of its port; C{mac}: its link address, if it has one.
+    @ivar qpns: queue pair numbers of the command and the data channel.
+    @ivar mtu: longest packet on the data channel, in bytes.
     """
 
     gid: GID
@@ -74,13 +76,13 @@ class Place:
 
 
 class Program(Protocol):
-    """The part of a connection that its module knows: it receives the events of a peer."""
+    """The user of a module: receives the events of one peer."""
 
     def happened(self, event: Event) -> None:
-        """Handle an event; the bytes of a message are valid until this returns."""
+        """Handle an event. The bytes of a message are valid until this returns."""
 
     def turnEnded(self) -> None:
-        """Called after all events of a reactor turn have been reported."""
+        """Called after all events of a reactor iteration were reported."""
 
 
 class _Route:
@@ -110,17 +112,17 @@ Depths = tuple[int, int]
 
 
 def halved(depths: Depths) -> Depths:
-    """Queues of half the length, or of the smallest that a channel can have."""
+    """Return half of each depth, but at least L{SMALLEST_DEPTH}."""
     sends, receives = (max(depth // 2, SMALLEST_DEPTH) for depth in depths)
     return sends, receives
 
 
 def depthsWithin(most: int | None, mtu: int) -> tuple[Depths, Depths]:
     """
-    The depths of the command and of the data channel, halved until their buffers fit.
+    Return the depths of the command and the data channel, halved until their buffers fit.
 
-    @param most: bytes of the buffers of both channels; None is without a limit.
-    @param mtu: bytes of the longest packet on the data channel.
+    @param most: largest number of bytes of the buffers of both channels; None for no limit.
+    @param mtu: longest packet on the data channel, in bytes.
     """
     command, data = COMMAND_DEPTHS, DATA_DEPTHS
     while most is not None and max(*command, *data) > SMALLEST_DEPTH:
@@ -132,20 +134,20 @@ def depthsWithin(most: int | None, mtu: int) -> tuple[Depths, Depths]:
 
 class ModulePort:
     """
-    A port with a L{Module} on a reactor: two channels, one timer, and peers that receive events.
+    A port with a L{Module} on a reactor: two channels, one timer, and the receivers of events.
 
-    @ivar device: belongs to whoever opened it.
-    @ivar core: the module itself; whoever has called it calls L{soon}.
-    @ivar place: how peers reach it.
-    @ivar domain: the protection domain of all that it has made.
-    @ivar interface: the network interface of its port, for people.
-    @ivar receiveBufferBytes: memory for the long messages of peers.
-    @ivar isBroken: a channel has failed, so that new peers need another module.
+    @ivar device: the device, which the port does not close.
+    @ivar core: the module itself; call L{soon} after its methods.
+    @ivar place: its address.
+    @ivar domain: the protection domain of its objects.
+    @ivar interface: name of the network interface of its port, for messages.
+    @ivar receiveBufferBytes: bytes allocated for receive buffers of peers.
+    @ivar isBroken: whether a channel has failed, so that new peers need another module.
     """
 
     def __init__(self, reactor: Any, device: IVerbsDevice, closed: Callable[[], None] = lambda: None) -> None:
         """
-        @param closed: called when the last holder has gone, and all is closed.
+        @param closed: called when the last user has released it and everything is closed.
         @raise txrdma.error.RDMAError: the device cannot create two queue pairs.
         """
         self._reactor, self.device = reactor, device
@@ -184,9 +186,9 @@ class ModulePort:
 
     def _openChannel(self, number: int, mtu: int, depths: Depths) -> Channel:
         """
-        Open a channel; while the device has no memory for it, with queues of half the length.
+        Open a channel. While the device has not enough memory for it, halve its depths.
 
-        @raise txrdma.error.RDMAError: the device cannot create even the shortest queues.
+        @raise txrdma.error.RDMAError: the device cannot create even the smallest queues.
         """
         while True:
             try:
@@ -210,7 +212,7 @@ class ModulePort:
         return f"<ModulePort {self.device.name} {self._holders} holders>"
 
     def hold(self) -> Callable[[], None]:
-        """Keep the module open; call the answer to let go of it. Twice is fine."""
+        """Keep the module open, and return a function that releases it. That function is idempotent."""
         self._holders += 1
         isHeld = True
 
@@ -226,12 +228,12 @@ class ModulePort:
 
     @property
     def isAbandoned(self) -> bool:
-        """True if all readers were removed from the reactor, as trial does after a failed test."""
+        """Return whether all readers were removed from the reactor, as trial does after a failed test."""
         present = self._reactor.getReaders()
         return any(each.reader not in present for each in self._channels)
 
     def abandon(self) -> None:
-        """End all connections without a word to their peers, and close all that the holders would close."""
+        """End all connections without notifying their peers, and close the module for all users."""
         self._broken(Failure(DeviceUnavailable("all readers were removed from the reactor")))
         self._close()
 
@@ -241,7 +243,7 @@ class ModulePort:
 
     @property
     def counters(self) -> Counter[str]:
-        """The module's counters, by the component's names."""
+        """Return the module's counters by usnic's names."""
         found = Counter(self.core.counters.named())
         found["num_recv_reposts"] = sum(each.reposts for each in self._channels)
         return found
@@ -258,10 +260,10 @@ class ModulePort:
         allowance: int | None = None,
     ) -> Peer:
         """
-        Add a peer, whose numbers have been exchanged.
+        Add a peer after the exchange of introductions.
 
-        @param name: drawn by L{newName}, and C{sender} that of the peer.
-        @param sequences: the first ones of this end, and of the peer.
+        @param name: the result of L{newName}; C{sender}: the name that the peer has chosen for this end.
+        @param sequences: first sequence numbers of this end and of the peer.
         @param allowance: see L{Module.addPeer}.
         @raise InvalidRequest: the port has no route to the peer.
         """
@@ -280,11 +282,11 @@ class ModulePort:
         )
 
     def destinationOf(self, place: Place) -> AddressVector:
-        """The address of a peer's port, for address handles."""
+        """Return the attributes of the address handle for a peer's port."""
         return AddressVector(place.gid, self._index, 1, _HOPS, dmac=place.mac)
 
     def newName(self) -> int:
-        """Draw a number for a peer that is to come, and may send before this end knows it."""
+        """Choose a random name for a future peer, which may send packets before its introduction arrives."""
         known = {peer.name for peer in self.core.peers}
         while (name := randbits(64)) in known:
             pass
@@ -292,7 +294,7 @@ class ModulePort:
         return name
 
     def forget(self, peer: Peer) -> None:
-        """Drop a peer without notifying it."""
+        """Remove a peer without notifying it."""
         route = peer.context
         assert isinstance(route, _Route)
         self.core.lose(peer, "the connection has ended")
@@ -300,7 +302,10 @@ class ModulePort:
         self._closeHandles()
 
     def _closeHandles(self) -> None:
-        """Close the handles of peers that have gone when their last packets have left: these look there."""
+        """
+        Close the address handles of removed peers whose last packets are completed, because these still use
+        the handles.
+        """
         unneeded = self._unneeded
         while unneeded and all(
             each.isClosed or each.left >= posted
@@ -312,11 +317,11 @@ class ModulePort:
         """The time by the reactor's clock."""
         return float(self._reactor.seconds())
 
-    # Turns
+    # Reactor iterations
 
     def sendFast(self, peer: Peer, tag: int, data: Buffer, context: object = None) -> bool:
         """
-        Send a message at once, if it is alone: see L{FastPath<txrdma.btl._shortcuts.FastPath.sendFast>}.
+        Send a single message immediately: see L{FastPath<txrdma.btl._shortcuts.FastPath.sendFast>}.
 
         @return: False if it has to be sent by the general path.
         """
@@ -334,18 +339,21 @@ class ModulePort:
         if credits:
             core.completed(channel, credits)
         if not self._isBusy:
-            self.soon()  # for the timer; a turn that is under way sees to it
+            self.soon()  # for the timer; a call of C{turn} in progress handles it
         return True
 
     def soon(self) -> None:
-        """Have a turn when the reactor is done with what it does: the packets of many calls go at once."""
+        """
+        Call L{turn} at the end of this reactor iteration, so that the packets of many calls are sent
+        together.
+        """
         if self.core.isFull and not self._isClosed:
             self._send(self._reactor.seconds(), True)
         if not self._isBusy and self._later is None and not self._isClosed:
             self._later = self._reactor.callLater(0, self._laterTurn)
 
     def look(self) -> None:
-        """Take all packets that are here."""
+        """Process all received packets."""
         for channel in self._channels:
             channel.look()
 
@@ -360,7 +368,7 @@ class ModulePort:
             packets, isReported = 0, True
             while (isReported or core.hasEvents) and not self._isClosed:
                 isReported = self._reportEvents()
-                packets += self._send(now)  # what is answered takes the acknowledgement with it
+                packets += self._send(now)  # answers carry the acknowledgement
         finally:
             self._isBusy = False
         if self._isClosed:
@@ -386,7 +394,7 @@ class ModulePort:
         self.turn()
 
     def _receiveFast(self, channel: int, source: Source, packet: memoryview, now: float) -> bool:
-        """Deliver a single message at once: see L{FastPath.receiveFast}."""
+        """Deliver a single message immediately: see L{FastPath.receiveFast}."""
         event = None if self._isClosed else self.core.receiveFast(channel, source, packet, now)
         if event is None:
             return False
@@ -404,12 +412,12 @@ class ModulePort:
         return True
 
     def _failed(self, peer: Peer) -> None:
-        """Log the exception that is being handled, and give up the peer whose program has raised it."""
+        """Log the current exception, and close the peer whose user has raised it."""
         _log.failure("{module}: an event could not be processed; its connection ends", module=self)
         self.core.lose(peer, "an event could not be processed")
 
     def _reportEvents(self) -> bool:
-        """Report events to their programs; True if there were any."""
+        """Report events to the users of their peers. Return whether there were any."""
         self._reportsPlaced = self.core.hasPlaced
         events = self.core.events()
         if not events:
@@ -418,7 +426,7 @@ class ModulePort:
         latest: Peer | None = None
         for event in events:
             peer = event.peer
-            if peer is not latest:  # many of one peer follow each other
+            if peer is not latest:  # consecutive packets often have the same peer
                 latest, route = peer, peer.context
                 assert isinstance(route, _Route)
                 happened = route.program.happened
@@ -438,7 +446,7 @@ class ModulePort:
 
     def _send(self, now: float, isEarly: bool = False) -> int:
         if self.core.hasPlaced or self._reportsPlaced:
-            return 0  # an acknowledgement would let the peer write where bytes are still to be read
+            return 0  # an acknowledgement would let the peer overwrite unread bytes
         packets = self.core.outgoing(now, isEarly)
         if not packets:
             return 0
@@ -455,11 +463,11 @@ class ModulePort:
         self.turn()
 
     def _schedule(self, deadline: float | None, now: float) -> None:
-        """Set the timer to the deadline, or earlier: then it finds nothing due."""
+        """Set the timer to the deadline, unless it already expires earlier."""
         timer = self._timer
         if deadline is None:
             return
-        if timer is None or not timer.active():  # somebody may have cancelled all calls, and told nobody
+        if timer is None or not timer.active():  # trial may have cancelled all calls
             self._timer = self._reactor.callLater(max(0.0, deadline - now), self._expired)
         elif self._timerAt > deadline:  # the call itself is some microseconds later
             timer.reset(max(0.0, deadline - now))
@@ -468,7 +476,7 @@ class ModulePort:
         self._timerAt = deadline
 
     def _expired(self) -> None:
-        """After a busy time late calls run before reads: process what has arrived meanwhile first."""
+        """Process received packets first: after a busy time, the reactor runs late calls before it reads."""
         self._timer = self._reactor.callLater(0, self._overdue)
         self._timerAt = 0.0
 
@@ -486,7 +494,7 @@ class ModulePort:
         self._later = self._timer = None
 
     def _broken(self, failure: Failure) -> None:
-        """Lose all peers: completions are read no more."""
+        """Lose all peers, because completions can no longer be read."""
         self.isBroken = True
         for peer in self.core.peers:
             self.core.lose(peer, failure.getErrorMessage())
@@ -498,10 +506,11 @@ _modules: dict[tuple[object, DevicePlace], ModulePort] = {}
 
 def moduleOf(reactor: Any, device: DevicePlace) -> ModulePort:
     """
-    The one module of a device on a reactor; to be held. One that is broken or abandoned has a successor.
+    Return the module of a device on a reactor; call its L{ModulePort.hold}. A broken or abandoned one is
+    replaced.
 
-    @param device: the string of a device, which is opened and closed, or an open device, which isn't closed.
-    @raise ValueError: the string has no meaning.
+    @param device: a device string, whose device is opened and closed, or an open device, which is not closed.
+    @raise ValueError: the device string is invalid.
     @raise txrdma.error.RDMAError: there is no such device, or it cannot create two queue pairs.
     """
     known = _modules.get((reactor, device))

@@ -1,5 +1,5 @@
 """
-Rails of a connection: its modules, of which each knows the same peer, and the stripes that go by several.
+The rails of a connection: the modules that reach the same peer, and striping over several of them.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from txrdma.ports.network import HostNetwork
 _log = Logger()
 
 SMALL: Final = "small"
-"""The first probe of a rail; its echo proves that the peer is where it says."""
+"""The first probe of a rail; its echo proves the peer's address."""
 
 SMALL_LENGTH: Final = 64
 """Bytes of the small probe."""
 
 FULL_SIZE: Final = "full-size"
-"""The second probe of a rail, as long as the MTU allows: such are not sent to an address without proof."""
+"""The second probe of a rail, as long as the MTU allows. It is sent only to a validated address."""
 
 STRIPE: Final = 0xFFFF
-"""The tag of all pieces; between two modules nothing else is sent where there are several."""
+"""The tag of all pieces: the only tag of a connection with several rails."""
 
 _USUAL_PREFIXES: Final = (64, 24)
 
@@ -49,17 +49,17 @@ class Rail:
     """
     A module of a connection.
 
-    @ivar introduction: what this end announces to the peer about the module.
-    @ivar peer: what the module knows of the peer, once both are introduced.
-    @ivar release: lets go of the module.
-    @ivar missing: probes that were not echoed, with the nonce of each.
+    @ivar introduction: the introduction of the module, as sent to the peer.
+    @ivar peer: the module's peer, after both introductions.
+    @ivar release: releases the module.
+    @ivar missing: probes that are not echoed yet, with their nonces.
     """
 
     peer: Peer
 
     def __init__(self, module: ModulePort, interfaces: int) -> None:
         """
-        @param interfaces: how many rails there may be.
+        @param interfaces: number of interfaces to announce.
         """
         self.module = module
         self.release = module.hold()
@@ -68,16 +68,16 @@ class Rail:
 
     @cached_property
     def interface(self) -> Interface:
-        """The interface of the module, as announced to the peer."""
+        """Return the interface of the module, as announced to the peer."""
         gid = self.module.place.gid
         return Interface(gid, _prefixLength(gid), self.module.device.portAttributes(1).rate)
 
     def meet(self, its: Introduction, program: Program, allowance: int) -> None:
         """
-        Get to know the peer.
+        Add the peer to the module.
 
-        @param allowance: bytes that may be sent before its address is proven.
-        @raise txrdma.error.InvalidRequest: there is no route to it.
+        @param allowance: bytes that may be sent before its address is validated.
+        @raise txrdma.error.InvalidRequest: there is no route to the peer.
         """
         mine = self.introduction
         self.peer = self.module.addPeer(
@@ -85,18 +85,18 @@ class Rail:
         )
 
     def probe(self, which: str) -> None:
-        """Send L{SMALL} or L{FULL_SIZE}."""
+        """Send a probe: L{SMALL} or L{FULL_SIZE}."""
         size = SMALL_LENGTH if which == SMALL else self.peer.mtu
         self.module.core.probe(self.peer, size, self.missing[which])
         self.module.soon()
 
     def echoed(self, nonce: bytes) -> bool:
         """
-        Take a nonce that the peer has echoed.
+        Process a nonce that the peer has echoed.
 
-        That of the small probe proves the peer's address, so that the full-size probe is sent.
+        The nonce of the small probe validates the peer's address; then the full-size probe is sent.
 
-        @return: False where it is none that this rail waits for.
+        @return: False if this rail does not wait for this nonce.
         """
         which = next(iter(self.missing), None)
         if which is None or self.missing[which] != nonce:
@@ -108,20 +108,20 @@ class Rail:
         return True
 
     def lose(self) -> None:
-        """Give up the peer, if it is known."""
+        """Lose the peer, if it was added."""
         if hasattr(self, "peer"):
             self.module.core.lose(self.peer, "the connection has ended")
 
     def forget(self) -> None:
-        """Let go of the peer, if it is known, and of the module."""
+        """Remove the peer, if it was added, and release the module."""
         if hasattr(self, "peer"):
             self.module.forget(self.peer)
-            self.module.turn()  # what has failed is told before the end
+            self.module.turn()  # report failures before the end
         self.release()
 
 
 def _prefixLength(gid: GID) -> int:
-    """Bits of the network's part of an address of this host; those of most networks where nobody knows."""
+    """Return the prefix length of an address of this host, in bits; a usual one if it is unknown."""
     usual = _USUAL_PREFIXES[gid.isMapped]
     if gid.ip is None:
         return usual
@@ -142,7 +142,7 @@ def _prefixLength(gid: GID) -> int:
 
 
 class _Lane:
-    """The program of one of the modules."""
+    """The user of one of the modules."""
 
     __slots__ = ("_bundle", "_number")
 
@@ -160,9 +160,9 @@ class _Lane:
 
 class MultiRailPeer:
     """
-    Several rails to one peer, and its messages on them.
+    One peer that is reached over several rails.
 
-    @ivar peer: the peer, as a program sees it.
+    @ivar peer: the peer as its user sees it.
     """
 
     def __init__(
@@ -176,10 +176,11 @@ class MultiRailPeer:
         echo: Callable[[bytes], None],
     ) -> None:
         """
-        @param remote: the interface of the peer that belongs to each rail.
-        @param notify: called with each event of the stripes, C{turned} when all of a turn were told.
+        @param remote: the peer's interface for each rail.
+        @param notify: called with each event of the stripes; C{turned}: called after all events of a reactor
+            iteration.
         @param failed: called when all rails are lost, or the peer breaks the rules.
-        @param echo: called with the nonce of each probe that has come.
+        @param echo: called with the nonce of each received probe.
         """
         self._reactor, self._rails = reactor, rails
         self._notify, self._turned, self._failed = notify, turned, failed
@@ -191,14 +192,14 @@ class MultiRailPeer:
         self._isClosed = self._isBusy = False
 
     def met(self) -> None:
-        """Record that all modules know the peer: none gives it up while another one receives from it."""
+        """Connect the modules' peers: no module loses the peer while another one receives from it."""
         peers = [rail.peer for rail in self._rails]
         for peer in peers:
             peer.others = tuple(other for other in peers if other is not peer)
-            peer.order.isSettled = True  # it is the stripes that order messages
+            peer.order.isSettled = True  # the stripes order messages
 
     def program(self, number: int) -> Program:
-        """The part that a rail's module knows."""
+        """Return the user of a rail's module."""
         return _Lane(self, number)
 
     def _write(self, region: int, at: int, data: Buffer) -> bool:
@@ -209,7 +210,7 @@ class MultiRailPeer:
         return True
 
     def soon(self) -> None:
-        """Have a turn when the reactor is done with what it does."""
+        """Call L{turn} at the end of this reactor iteration."""
         if self._later is None and not (self._isClosed or self._isBusy):
             self._later = self._reactor.callLater(0, self._laterTurn)
 
@@ -229,11 +230,11 @@ class MultiRailPeer:
                 self.peer.arrived(number, event.context, self._reactor.seconds())
         elif isinstance(event, ProbeReceived):
             self._echo(event.nonce)
-        else:  # nobody closes or refuses here: whatever it is, this rail carries nothing any more
+        else:  # rails are not closed or refused separately, so any such event means that this rail is lost
             self._lost(number)
 
     def _received(self, data: memoryview) -> None:
-        if self._isClosed:  # by an earlier message of the same packet
+        if self._isClosed:  # closed by an earlier message of the same packet
             return
         try:
             self.peer.received(data)
@@ -257,7 +258,7 @@ class MultiRailPeer:
                 self._notify(event)
 
     def turn(self) -> None:
-        """Report events, hand pieces to modules that can send, and schedule the next deadline."""
+        """Report events, pass pieces to modules that can send, and schedule the next deadline."""
         if self._isBusy or self._isClosed:
             return
         self._isBusy = True
@@ -281,7 +282,7 @@ class MultiRailPeer:
                     rail.module.core.send(rail.peer, STRIPE, piece.encode(), piece)
                     rail.module.soon()
                 else:
-                    self._lost(number)  # its pieces go by others, in the next round of this loop
+                    self._lost(number)  # other rails send its pieces, in the next round of this loop
 
     def _laterTurn(self) -> None:
         self._later = None
@@ -298,7 +299,7 @@ class MultiRailPeer:
             timer.reset(wait)
 
     def _expired(self) -> None:
-        """After a busy time late calls run before reads: process what has arrived meanwhile first."""
+        """Process received packets first: after a busy time, the reactor runs late calls before it reads."""
         self._timer = None
         self.look()
         if self._isClosed:
@@ -312,12 +313,12 @@ class MultiRailPeer:
         self._schedule()
 
     def look(self) -> None:
-        """Take all packets that are here, on all rails."""
+        """Process all received packets, on all rails."""
         for rail in self._rails:
             rail.module.look()
 
     def close(self) -> None:
-        """Stop sending and receiving: packets of the peer are not acknowledged any more."""
+        """Stop sending and receiving; packets of the peer are no longer acknowledged."""
         if self._isClosed:
             return
         self._isClosed = True

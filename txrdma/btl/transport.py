@@ -1,12 +1,12 @@
 """
 The transport of a connection by the byte transfer layer.
 
-In addition to the messages of every L{IMessageTransport} it sends messages by tag, delivered in order or as
+In addition to the messages of every L{IMessageTransport} it sends tagged messages, delivered in order or as
 they arrive, and writes into and reads from memory that the peer has registered.
 
-Messages without a tag have tags of the transport's own, and a window in bytes (see L{txrdma.btl._flow}): they
-wait in C{_unsent} until the peer's application has handled enough, and in C{_untaken} while this end's
-protocol is paused. Messages by tag have no window; their handlers are called at once.
+Messages without a tag use reserved tags and a window in bytes (see L{txrdma.btl._flow}): they wait in
+C{_unsent} until the peer's application has handled enough, and in C{_untaken} while the local protocol is
+paused. Tagged messages have no window; their handlers are called immediately.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Handler = Callable[[memoryview], None]
 @implementer(IMessageTransport)
 class BTLMessageTransport(MessageTransport):
     """
-    A connection with a peer.
+    The transport of a connection with a peer.
 
     @ivar disconnecting: whether the connection is being closed, and no message can be sent.
     @ivar progressed: called after each batch of received messages and acknowledgements.
@@ -103,11 +103,11 @@ class BTLMessageTransport(MessageTransport):
         self._begin(reactor)
         self._peer.order.isSettled = True  # the protocol has chosen its tags
 
-    # Messages by tag
+    # Tagged messages
 
     def send(self, tag: int, data: Buffer) -> Deferred[None]:
         """
-        Send a message to the peer's handler of a tag.
+        Send a tagged message to the peer's handler of that tag.
 
         @param tag: from 0 to L{LARGEST_TAG}.
         @param data: at most 64 MiB, contiguous. Data that is longer than a packet must not change before the
@@ -324,7 +324,7 @@ class BTLMessageTransport(MessageTransport):
         self._deliver()
 
     def loseConnection(self) -> None:
-        """Close the connection when everything that was sent has arrived, and the producer is done."""
+        """Close the connection when everything that was sent has arrived and the producer is unregistered."""
         self.disconnecting = True
         self._proceed()
 
@@ -372,7 +372,7 @@ class BTLMessageTransport(MessageTransport):
                 self._logFailure()
 
     def turnEnded(self) -> None:
-        """Send what was queued, resume the producer, and close if that is due."""
+        """Send queued messages, resume the producer, and close the connection if requested."""
         if self._unsent:
             self._sendQueued()
         if self._isProducerPaused and self._waitingBytes() <= FULL // 2:
@@ -391,10 +391,10 @@ class BTLMessageTransport(MessageTransport):
         for number in list(self._gets):
             self._failGet(number, "the connection has ended")
         self._isPaused = False
-        self._deliver()  # what arrived before the end is delivered before it, even to a paused protocol
+        self._deliver()  # deliver received messages before the end, even to a paused protocol
         self._end(reason)
 
-    # Messages of the transport
+    # Internal messages
 
     @property
     def _hasEnded(self) -> bool:

@@ -1,3 +1,3 @@
 """
-Streams over connections of the byte transfer layer, for protocols of bytes.
+Byte streams over connections of the byte transfer layer.
 """

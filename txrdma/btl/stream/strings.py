@@ -1,8 +1,8 @@
 r"""
 Parser of the endpoint strings C{btl:...}.
 
-Twisted loads this module whenever it looks for endpoint plugins, so it imports next to nothing; what it
-names is imported when a string is parsed.
+Twisted loads this module whenever it searches for endpoint plugins, so it imports little; other modules are
+imported when a string is parsed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def _server(reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]) -> tupl
 
 
 def _prepare(device: Any) -> None:
-    """Import what connections need: later the process may have another root directory, or another user."""
+    """
+    Import modules that connections need, because the process may later have another root directory or user.
+    """
     from txrdma.verbs.devices import prepareDevice
 
     for each in device if isinstance(device, list) else [device or "soft"]:
@@ -85,7 +87,8 @@ def _prepare(device: Any) -> None:
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
 class BTLClientParser:
     """
-    C{btl:HOST:PORT}, with C{device}, C{bindAddress} and C{timeout}, in seconds, of the exchange by TCP.
+    C{btl:HOST:PORT}, with the keys C{device}, C{bindAddress} and C{timeout} (of the exchange over TCP, in
+    seconds).
 
     Without a device the software device is used, at the address from which this host connects. With
     C{interfaces}, IP addresses of this host with commas between them, it is used at all of these.
@@ -109,7 +112,7 @@ class BTLServerParser:
     C{btl:PORT}, C{btl:ADDRESS:PORT} or C{btl:PORT:interface=ADDRESS}, with C{device} and C{backlog}.
 
     Without a device the software device is used, at the address to which a client connects; with
-    C{interfaces} at all of these, as L{BTLClientParser} has it.
+    C{interfaces} at all of these: see L{BTLClientParser}.
     """
 
     prefix = "btl"
