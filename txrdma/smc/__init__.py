@@ -8,5 +8,5 @@ Subpackages, lowest first; each imports only those to its left (C{txrdma.test.un
                                         stream < status < kernel
     wire < dissect
 
-C{userspace} and C{kernel.transports} are the two backends; C{endpoints} and C{strings} are what users see.
+C{userspace} and C{kernel.transports} are the two backends; C{endpoints} and C{strings} are the public API.
 """

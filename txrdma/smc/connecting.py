@@ -1,9 +1,9 @@
 """
-A client's connection by our own stack, from its beginning until the user's protocol is connected.
+A client's connection with the userspace stack, from C{connect} until the user's protocol is connected.
 
-Addresses in numbers are connected to by this module itself: an endpoint of Twisted's for TCP would put a
-factory, a protocol and Deferreds of its own between the TCP client and the handshake. Names are left to
-C{HostnameEndpoint}, which may begin several TCP connections.
+This module connects to IP addresses itself, since Twisted's TCP endpoints would add a factory, a protocol and
+Deferreds between the TCP client and the handshake. For host names it uses C{HostnameEndpoint}, which may open
+several TCP connections.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Connecting(HandshakeFactory):
         self._reactor = reactor
         self._options = options
         self._outcomes = Outcomes(where)
-        # Not only from the TCP connection on: the last other one may end meanwhile, and link groups with it.
+        # Held before the TCP connection exists: the last other use may end meanwhile, which may close link
+        # groups.
         self._use: Use | None = reactorUse(reactor).hold()
         self._connector: IConnector | None = None
         self._negotiation: ClientNegotiation | None = None
@@ -53,7 +54,7 @@ class Connecting(HandshakeFactory):
         return connected
 
     def toName(self, name: str, port: int) -> Deferred[IProtocol]:
-        """Connect to the first address of a host name that answers."""
+        """Resolve a host name, and connect to the first of its addresses that answers."""
         dialing = partial(dial, self._reactor, carrierFor(self._reactor, self._options))
         endpoint = endpointTo(self._reactor, name, port, self._options, dialing)
         found = cast("Deferred[ClientNegotiation]", endpoint.connect(self))
@@ -62,7 +63,7 @@ class Connecting(HandshakeFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> ClientNegotiation:
         """Build the protocol that negotiates SMC on a new TCP connection."""
-        use, self._use = self._use, None  # where there are several addresses there may be another negotiation
+        use, self._use = self._use, None  # with several addresses, another negotiation holds its own use
         options, build = self._options, self.builder(addr)
         negotiation = ClientNegotiation(self._reactor, options, self._outcomes, build, use, self._connected)
         self._negotiation = negotiation
@@ -89,7 +90,7 @@ class Connecting(HandshakeFactory):
             use.release()
         return result
 
-    # As TCP clients want it of a factory
+    # Methods of a client factory
 
     def startedConnecting(self, connector: IConnector) -> None:
         self._connector = connector

@@ -1,7 +1,7 @@
 """
-Twisted's TCP client endpoints, with a different kind of TCP client.
+Twisted's TCP client endpoints, with TCP clients that are created by a given function.
 
-L{Dialer} is the part of a reactor that these endpoints use; they resolve names and try several addresses.
+L{Dialer} has the reactor's methods that these endpoints use to resolve names and to try several addresses.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ConnectTCP = Callable[[str, int, "ClientFactory[Any]", float, Any], IConnector]
 
 @implementer(IHostnameResolver)
 class _LoopbackResolver:
-    """Finds a name's addresses, C{127.0.0.1} before C{::1}, since most servers listen by IPv4 only."""
+    """Resolves host names, and returns C{::1} last, since most servers listen on IPv4 only."""
 
     def __init__(self, resolver: IHostnameResolver) -> None:
         self._resolver = resolver
@@ -54,7 +54,7 @@ class _LoopbackResolver:
 
 @implementer(IResolutionReceiver)
 class _LoopbackReceiver:
-    """Hands the addresses on when all are there."""
+    """Collects the addresses of a resolution, and passes them on when it is complete."""
 
     def __init__(self, receiver: IResolutionReceiver) -> None:
         self._receiver = receiver
@@ -78,7 +78,7 @@ def _isLoopbackIPv6(address: IAddress) -> bool:
 
 @implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver)
 class Dialer:
-    """A reactor that makes TCP clients by another function."""
+    """A reactor whose TCP clients are created by a given function."""
 
     def __init__(self, reactor: Any, connect: ConnectTCP) -> None:
         self._reactor = reactor
@@ -114,24 +114,24 @@ class Dialer:
 
 
 def timeoutOf(options: Options) -> float:
-    """Seconds for a TCP connection."""
+    """Return the timeout of a TCP connection attempt, in seconds."""
     return 30 if options.timeout is None else options.timeout
 
 
 def bindingOf(options: Options) -> Any:
-    """The address that a TCP client binds to, as Twisted wants it."""
+    """Return the local address of a TCP client in Twisted's form, or None."""
     return None if options.bindAddress is None else (options.bindAddress, 0)
 
 
 def isNumeric(host: str) -> bool:
-    """Whether a host is named by its IP address, which is not looked up."""
+    """Return whether a host is given as an IP address, which needs no name resolution."""
     return isIPAddress(host) or isIPv6Address(host)
 
 
 def endpointTo(
     reactor: Any, host: str, port: int, options: Options, connect: ConnectTCP
 ) -> IStreamClientEndpoint:
-    """Twisted's client endpoint for a host, whose TCP clients are made by C{connect}."""
+    """Return Twisted's client endpoint for a host; C{connect} creates its TCP clients."""
     kind: type[TCP4ClientEndpoint | TCP6ClientEndpoint | HostnameEndpoint] = HostnameEndpoint
     if isIPAddress(host):
         kind = TCP4ClientEndpoint
@@ -144,7 +144,7 @@ def endpointTo(
 
 
 def cancellable(connecting: Deferred[IProtocol], host: str, port: int) -> Deferred[IProtocol]:
-    """Fail a cancelled connection with ConnectingCancelledError, as TCP does, at every stage."""
+    """Return a Deferred that fails like TCP's, with ConnectingCancelledError, if cancelled at any stage."""
     isCancelled = False
 
     def cancel(_: Deferred[IProtocol]) -> None:

@@ -1,5 +1,5 @@
 """
-Endpoints that speak SMC-R where the other end does, and TCP where it does not.
+Endpoints that use SMC-R if the peer supports it, and TCP otherwise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from txrdma.smc.userspace import UserspaceBackend
 
 
 def backendNamed(name: str) -> ISMCBackend:
-    """The backend for a value of the endpoint key C{backend=}."""
+    """Return the backend for a value of the endpoint key C{backend=}."""
     if name == "kernel":
         from txrdma.smc.kernel.transports import KernelBackend  # rarely used
 

@@ -1,5 +1,5 @@
 """
-The seam between C{smc:} endpoints and the stacks that speak SMC for them.
+The interface between C{smc:} endpoints and the stacks that implement SMC.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txrdma.smc.terms.options import Options
 
 class ISMCBackend(Interface):
     """
-    A stack that speaks SMC: it makes stream connections, and falls back to TCP where the peer does not.
+    An SMC stack, which makes stream connections, and falls back to TCP if the peer does not support SMC.
 
     Transports of its connections provide L{txrdma.interfaces.ISMCTransport} and C{ITCPTransport}.
     """
@@ -27,15 +27,15 @@ class ISMCBackend(Interface):
         """
         Connect to a host and a port.
 
-        @return: Fires with the connected protocol. Fails as TCP does, also when it is cancelled, at every
-            stage, and with L{txrdma.smc.handshake.outcomes.NotSMC} where plain TCP would not do.
+        @return: a Deferred of the connected protocol. It fails like TCP, also if cancelled at any stage, and
+            with L{txrdma.smc.handshake.outcomes.NotSMC} if plain TCP is not allowed.
         """
 
     def listen(
         reactor: Any, port: int, interface: str, backlog: int, factory: IProtocolFactory, options: Options
     ) -> IListeningPort:
         """
-        Listen on a port, of every interface when that is empty.
+        Listen on a port of an interface; an empty C{interface} means all of them.
 
         @raise CannotListenError: as for TCP.
         """

@@ -1,8 +1,8 @@
 """
-Imports what connections need before there is one.
+Imports the modules that connections need, before the first connection.
 
-When the first connection is made, the process may have another root directory (C{twistd --chroot}), belong to
-a user who may not read the modules (C{twistd --uid}), or have no descriptor left.
+When the first connection is made, the process may have another root directory (C{twistd --chroot}), run as a
+user who may not read the modules (C{twistd --uid}), or have no descriptors left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ELSEWHERE: Final = ("txrdma.smc.signalling.tcpoption", "txrdma.smc.signalling.o
 
 
 def prepare(options: Options) -> None:
-    """Import what connections need, except modules for real devices with C{device=auto}."""
+    """Import the modules that connections need, except those for real devices with C{device=auto}."""
     if options.backend == "kernel":
         import_module("txrdma.smc.kernel.transports")
         return
@@ -38,6 +38,6 @@ def prepare(options: Options) -> None:
 
 
 def prepareClient(options: Options) -> None:
-    """Call L{prepare} as root, since the process may lose access to modules before its first connection."""
+    """Call L{prepare} if root, since the process may lose access to modules before its first connection."""
     if not os.geteuid():
         prepare(options)

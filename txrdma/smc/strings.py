@@ -1,8 +1,8 @@
 """
 Parser of the endpoint strings C{smc:...}.
 
-Twisted loads this module whenever it looks for endpoint plugins, so it imports next to nothing; what it
-names is imported when a string is parsed.
+Twisted loads this module whenever it searches for endpoint plugins, so most imports are deferred until a
+string is parsed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 _VERSIONS = {"auto": (1, 2), "1": (1,), "2": (2,)}
-"""The versions of SMC-R that may be used, by the value of C{version}."""
+"""Allowed versions of SMC-R, by the value of C{version}."""
 
 
 def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
-    """The UEIDs of an end, which stand one behind the other."""
+    """Parse a comma-separated list of UEIDs; raises ValueError."""
     from txrdma.smc.terms.offer import MOST_UEIDS
     from txrdma.smc.wire.clc import enterpriseID
 
@@ -52,7 +52,7 @@ def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
 
 
 def _options(keys: Arguments, bindAddress: str | None = None) -> Options:
-    """The options that the keys of either side specify."""
+    """Return the options that the keys of a client's or server's string specify."""
     from txrdma.smc.terms.offer import FEWEST_LINKS, MOST_LINKS
     from txrdma.smc.terms.options import GROUPS, HANDSHAKES, LARGEST_RING, MEMORY, Options
 
@@ -90,11 +90,11 @@ def _options(keys: Arguments, bindAddress: str | None = None) -> Options:
 
 
 _OWN = ("autocork", "sndbuf", "rcvbuf", "keepalive", "handshakes", "maxgroups", "maxmemory")
-"""The keys about what Linux's own stack has sysctls and socket options for."""
+"""Keys for which Linux's SMC stack has sysctls and socket options instead."""
 
 
 def _unlessKernels(given: dict[str, str], **defaults: str | None) -> None:
-    """Reject keys, except with their default values, whose subject the kernel decides."""
+    """Reject keys whose settings the kernel decides, unless they have their default values."""
     for key, default in defaults.items():
         if given.get(key, default) != default:
             raise ValueError(
@@ -105,13 +105,13 @@ def _unlessKernels(given: dict[str, str], **defaults: str | None) -> None:
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
 class SMCClientParser:
     """
-    C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version}, C{ueid},
-    C{links}, C{option}, C{runtime}, C{bindAddress}, and the keys of L{_OWN} but C{handshakes}.
+    Parses C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version},
+    C{ueid}, C{links}, C{option}, C{runtime}, C{bindAddress}, and the keys of L{_OWN} except C{handshakes}.
     """
 
     prefix = "smc"
 
-    def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
+    def parseStreamClient(  # type: ignore[override]  # the arguments come from a string
         self, reactor: object, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint:
         from txrdma.smc.endpoints import SMCClientEndpoint
@@ -131,14 +131,14 @@ class SMCClientParser:
 @implementer(IPlugin, IStreamServerEndpointStringParser)
 class SMCServerParser:
     """
-    C{smc:port}, C{smc:address:port} or C{smc:port:interface=address}, with C{device}, C{backend}, C{peer},
-    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid}, C{links}, C{option},
+    Parses C{smc:port}, C{smc:address:port} or C{smc:port:interface=address}, with C{device}, C{backend},
+    C{peer}, C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid}, C{links}, C{option},
     C{runtime}, and the keys of L{_OWN}.
     """
 
     prefix = "smc"
 
-    def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
+    def parseStreamServer(  # type: ignore[override]  # the arguments come from a string
         self, reactor: object, *args: str, **kwargs: str
     ) -> IStreamServerEndpoint:
         from txrdma.smc.endpoints import SMCServerEndpoint

@@ -1,5 +1,5 @@
 """
-Our own stack as a backend: the CLC handshake on TCP connections, and a verbs device for the bytes.
+The userspace backend: CLC handshakes on TCP connections, and a verbs device for the data.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from txrdma.smc.wrapping import AcceptingFactory, Build
 
 
 class _ServerFactory(AcceptingFactory):
-    """Finds out for each accepted TCP connection whether the client speaks SMC."""
+    """Determines for each accepted TCP connection whether the client supports SMC."""
 
     def __init__(
         self, wrapped: IProtocolFactory, reactor: Any, options: Options, reception: IListenerSignal
@@ -56,11 +56,11 @@ class _ServerFactory(AcceptingFactory):
         self._reactor = reactor
         self._options = options
         self._reception = reception
-        self.outcomes = Outcomes("connection to us")  # until it is known where we listen
+        self.outcomes = Outcomes("connection to us")  # until the listening address is known
         self._count = HandshakeCount()
 
     def connectionAccepted(self, transport: Connection, build: Build) -> None:
-        """Begin a handshake on the connection, or run the user's protocol at once."""
+        """Begin a handshake on the connection, or connect the user's protocol immediately."""
         options = self._options
         arrival, reason = self._reception.arrived(transport), Diagnosis.PEERNOSMC
         if arrival is not None and self._count.present >= options.handshakes and arrival.refuse():
@@ -113,7 +113,7 @@ def _listenTCP(
 
 
 def _usualDevice(options: Options) -> str:
-    """The device string that most clients need; C{""} where that depends on the client."""
+    """Return the device string that most clients need; C{""} if it depends on the client."""
     if options.device != "auto":
         return options.device
     return "" if options.meetingDirectory or realPorts.isAny() else LOCAL_DEVICE
@@ -122,12 +122,12 @@ def _usualDevice(options: Options) -> str:
 @implementer(IListeningPort, IPushProducer)
 class SMCPort:
     """
-    A listening TCP port, with the listener's part of its carrier.
+    A listening TCP port, with the signalling of its carrier.
 
-    Besides its interfaces it has what programs use of Twisted's TCP port: C{fileno}, for processes that adopt
-    the socket and serve plain TCP, and C{pauseProducing}, which stops accepting connections.
+    Programs also use these methods of Twisted's TCP port: C{fileno}, for processes that adopt the socket and
+    serve plain TCP, and C{pauseProducing}, which stops accepting connections.
 
-    @ivar factory: the user's.
+    @ivar factory: the user's factory.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class SMCPort:
         return self._tcp.socket
 
     def fileno(self) -> int:
-        """The descriptor of the TCP socket, which C{adoptStreamPort} takes; -1 when closed."""
+        """Return the descriptor of the TCP socket, for C{adoptStreamPort}; -1 when closed."""
         return int(self._tcp.fileno())
 
     # IPushProducer
@@ -223,7 +223,7 @@ class SMCPort:
 
 @implementer(ISMCBackend)
 class UserspaceBackend:
-    """Connects and listens by the stack of this package."""
+    """Connects and listens with the stack of this package."""
 
     def connect(
         self, reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
@@ -242,7 +242,7 @@ class UserspaceBackend:
     ) -> IListeningPort:
         reception = carrierFor(reactor, options).reception(backlog)
         stepping = _ServerFactory(factory, reactor, options, reception)
-        use = reactorUse(reactor).hold()  # a carrier may open a device before we listen
+        use = reactorUse(reactor).hold()  # a carrier may open a device before the port listens
         try:
             tcp = _listenTCP(reactor, reception, port, stepping, backlog, interface)
             stepping.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")

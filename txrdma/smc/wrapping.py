@@ -1,4 +1,4 @@
-"""Factories that wrap a user's factory until the kind of a connection is known."""
+"""Factories that wrap a user's factory until it is known whether a connection uses SMC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Build = Callable[[], "IProtocol | None"]
 
 
 class HandshakeFactory(Factory):
-    """Wraps a user's factory, to see connections before their protocols are built."""
+    """Wraps a user's factory, to handle connections before the user's protocols are built."""
 
     noisy = False
 
@@ -35,7 +35,7 @@ class HandshakeFactory(Factory):
         return type(self.wrapped).__name__
 
     def builder(self, address: IAddress | None) -> Build:
-        """A function that builds the user's protocol for a connection to that address."""
+        """Return a function that builds the user's protocol for a connection to this address."""
         return lambda: self.wrapped.buildProtocol(cast(IAddress, address))
 
 
@@ -48,13 +48,13 @@ class AcceptingFactory(HandshakeFactory):
         return HandshakeProtocol(self, self.builder(addr))
 
     def connectionAccepted(self, transport: Connection, build: Build) -> None:
-        """Give an accepted connection a protocol, or end it; C{build} builds the user's protocol."""
+        """Connect a protocol to an accepted connection, or close it; C{build} builds the user's protocol."""
         raise NotImplementedError
 
 
 @implementer(ILoggingContext)
 class HandshakeProtocol(Protocol):
-    """Hands an accepted connection to its factory, which decides on it immediately."""
+    """Passes an accepted connection to its factory, which handles it immediately."""
 
     def __init__(self, accepting: AcceptingFactory, build: Build) -> None:
         self._accepting = accepting

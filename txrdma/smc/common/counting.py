@@ -1,7 +1,7 @@
 """
 Counters of this process's connections.
 
-Counts of live connections are read from these; only sizes are counted while bytes pass.
+Counters of live connections are stored in the connections; only sizes are counted here during transfer.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from collections import Counter
 from typing import Final
 
 _CLASSES: Final = 33
-"""Sizes up to 4 GiB, which no ring has: the class of a size is the number of bits of the size less one."""
+"""Number of size classes, up to 4 GiB, more than any ring: the class is the bit length of (size - 1)."""
 
 SMALL: Final = 8192
-"""The most bytes of small writes and reads, which are counted all together: that costs less."""
+"""Largest small write or read, in bytes; small ones are not counted by class, to save time."""
 
 written: Final = [0] * _CLASSES
-"""The number of times that many bytes were written into peers' rings at once, by class of size."""
+"""Number of large writes to peers' rings, by size class."""
 
 read: Final = [0] * _CLASSES
-"""The number of times that many bytes were handed to an application at once, by class of size."""
+"""Number of large deliveries to applications, by size class."""
 
 connections: Final[Counter[tuple[str, str]]] = Counter()
-"""The connections that were made, by mode (C{"SMC-R 1"}, C{"SMC-R 2"}, C{"TCP"}, C{"kernel"}) and role."""
+"""Number of connections made, by mode (C{"SMC-R 1"}, C{"SMC-R 2"}, C{"TCP"}, C{"kernel"}) and role."""
 
 fallbacks: Final[Counter[tuple[str, str]]] = Counter()
-"""The connections that fell back to TCP, by role and name of the reason."""
+"""Number of connections that fell back to TCP, by role and name of the reason."""
 
 refused: Final[Counter[str]] = Counter()
-"""The connections that ended because they would have fallen back, and may not, by name of the reason."""
+"""Number of connections closed because a fallback to TCP was not allowed, by name of the reason."""
 
 ended: Final[Counter[str]] = Counter()
-"""The sums over connections that have ended, by the names of L{txrdma.interfaces.ISMCStatus}."""
+"""Sums of the counters of ended connections, by the names of L{txrdma.interfaces.ISMCStatus}."""
 
 blockedSeconds: Final = [0.0]
-"""The seconds for which connections that have ended waited for room in their peers' rings, as one number."""
+"""Seconds for which ended connections waited for space in their peers' rings, in a list of one number."""

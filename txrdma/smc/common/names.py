@@ -11,20 +11,20 @@ from twisted.internet.tcp import Connection
 
 
 def describe(address: IAddress) -> str:
-    """An IP address and its port as text: C{127.0.0.1:80} or C{[::1]:80}."""
+    """Return an IP address and its port as text: C{127.0.0.1:80} or C{[::1]:80}."""
     host, port = getattr(address, "host", "?"), getattr(address, "port", "?")
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
 def diagnosisName(diagnosis: Enum | int | None) -> str | None:
-    """A diagnosis by its name, or by its number in hexadecimal when it has none."""
+    """Return the name of a diagnosis, or its number in hexadecimal if it has no name."""
     if diagnosis is None:
         return None
     return diagnosis.name if isinstance(diagnosis, Enum) else f"{diagnosis:08x}"
 
 
 def prefixFor(transport: Connection, protocol: IProtocol) -> str:
-    """The log prefix of a protocol on a TCP transport that was made for another one."""
+    """Return the log prefix of a protocol on a TCP transport that was created for another protocol."""
     _name, comma, rest = transport.logstr.partition(",")
     name = protocol.logPrefix() if ILoggingContext.providedBy(protocol) else type(protocol).__name__
     return name + comma + rest

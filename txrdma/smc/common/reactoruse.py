@@ -27,17 +27,17 @@ from txrdma.kit.logs import RateLimitedLogger
 _rateLimited = RateLimitedLogger(Logger())
 
 _FEW: Final = 8
-"""Number of uses up to which each new one checks the readers: a test suite has few, and removes readers."""
+"""Up to this number of uses, each new one checks the readers: test suites with few uses remove them."""
 
 _CHECK_SECONDS: Final = 1e-3
-"""Seconds between checks for each use, if there are more: a service has many, and removes no readers."""
+"""With more uses, seconds between checks per use: services with many uses do not remove readers."""
 
 
 class Suspendable(Protocol):
     """
     A part of SMC that is on the reactor only while SMC is in use there: link groups, the TCP option.
 
-    @ivar isBusy: it is processing, and calls L{ReactorUse.settle} at the end.
+    @ivar isBusy: the part is processing, and calls L{ReactorUse.settle} at the end.
     """
 
     @property
@@ -91,13 +91,13 @@ class Sentinel:
         return "smc"
 
     def doRead(self) -> None:
-        """Do nothing."""
+        """Do nothing: the descriptor never becomes readable."""
 
     def connectionLost(self, reason: Failure) -> None:
         self.close()
 
     def isOnDuty(self) -> bool:
-        """Whether the reactor still has the sentinel."""
+        """Return whether the reactor still has the sentinel."""
         return self in self._reactor.getReaders()
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class ReactorUse:
         return use
 
     def _seconds(self) -> float:
-        """The reactor's time, so that simulations are repeatable."""
+        """Return the reactor's time, so that simulations are repeatable."""
         reactor = self._reactor()
         return cast(IReactorTime, reactor).seconds() if reactor is not None and self._hasTime else monotonic()
 

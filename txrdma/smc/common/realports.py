@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 _rateLimited = RateLimitedLogger(Logger())
 
 LIFE: Final = 10.0
-"""Seconds for which ports, interfaces and tables are taken to be as they were seen."""
+"""Seconds for which ports, interfaces and tables are cached, and failed devices are not used."""
 
 
 @lru_cache(1)
 def hasPyverbs() -> bool:
-    """Whether real devices could be opened: pyverbs is installed. It is not imported for that."""
+    """Return whether pyverbs is installed, without importing it."""
     try:
         return find_spec("pyverbs") is not None
     except (ImportError, ValueError):
@@ -38,7 +38,7 @@ def hasPyverbs() -> bool:
 
 
 class RealPorts:
-    """Cached information about RDMA ports; C{failed}: until when devices that failed are not used."""
+    """Cached information about RDMA ports; C{failed}: times until which failed devices are not used."""
 
     def __init__(self) -> None:
         self._until = 0.0
@@ -48,7 +48,7 @@ class RealPorts:
         self.failed: dict[str, float] = {}
 
     def isAny(self) -> bool:
-        """Whether there is a device that could be opened."""
+        """Return whether there is a device that could be opened."""
         now = monotonic()
         if now >= self._until:
             self._until = now + LIFE
@@ -58,7 +58,7 @@ class RealPorts:
         return self._isAny
 
     def portFor(self, own: str, peer: str) -> tuple[str, int] | None:
-        """The device string and port number for a connection between these IP addresses; None without one."""
+        """Return the device string and port number for a connection between these IP addresses, or None."""
         if not self.isAny():
             return None
         key = (own, peer)
@@ -70,7 +70,7 @@ class RealPorts:
         return None if choice is None or monotonic() < self.failed.get(choice[0], 0.0) else choice
 
     def _find(self, own: str, peer: str) -> tuple[str, int] | None:
-        # Not at the top: most hosts have no RDMA device, and would import it with every first connection.
+        # Not at the top: most hosts have no RDMA device, and do not need it.
         from txrdma.ports.pnet import Networks
 
         try:
@@ -95,4 +95,4 @@ def _isAnyDevice() -> bool:
 
 
 realPorts: Final = RealPorts()
-"""The real ports as this process knows them, for all its reactors."""
+"""The real ports of this host, for all reactors of the process."""

@@ -4,14 +4,14 @@ State machine for closing a connection, by either end, in order or not (RFC 7609
 Theory of operation. Each end sends three state flags in its messages, which stay set: DONE_WRITING (half
 close), CLOSED, and ABNORMAL_CLOSE (abort). A connection is released when both ends have closed, one has
 aborted and the other answered, or there is no link any more. States have the names and numbers of Linux. Some
-of these do not tell whether an end has closed or has only stopped writing, on which the next step depends:
-the state's name then has a suffix in parentheses, such as C{PEERCLOSEWAIT1 (application closed)}.
+of these do not show whether an end has closed or only stopped writing, which determines the next state: the
+state's name then has a suffix in parentheses, such as C{PEERCLOSEWAIT1 (application closed)}.
 
 There are four groups of states. INIT and ACTIVE: open. PEERCLOSEWAIT and PEERFINCLOSEWAIT: the local end has
 sent its flag, and waits for the peer's. APPCLOSEWAIT and APPFINCLOSEWAIT: the peer has sent its flag, and the
 application may still write or close. PEERABORTWAIT: aborted locally. PROCESSABORT: aborted by the peer, or
-without a link. An input without a row in the current state changes nothing. Those in C{_OURS} raise
-C{NoTransition}, since only a bug of the caller leads there.
+without a link. An input without a row in the current state changes nothing. Inputs in C{_OURS} raise
+C{NoTransition}, since only a bug of the caller can cause them.
 
 The machine does no I/O. The caller feeds it with inputs and acts on its events::
 
@@ -27,9 +27,9 @@ C{IHalfCloseableProtocol} is called; other protocols are closed instead of C{rea
     - C{readConnectionLost}: action of that name, when all received bytes are read (L{Closing.drained}).
     - C{connectionLost} with C{ConnectionDone}: C{connectionDone}. The application has closed, and the peer
       has received its bytes (L{Closing.delivered}) or closed, too.
-    - ... with C{ConnectionAborted}: C{connectionAborted}, at once.
-    - ... with C{ConnectionLost}: C{connectionBroken} and C{connectionLost}, at once; C{resetAfterRead} and
-      C{lostAfterRead}, when all bytes received before are read (C{connectionEndedAfterRead}).
+    - ... with C{ConnectionAborted}: C{connectionAborted}, immediately.
+    - ... with C{ConnectionLost}: C{connectionBroken} and C{connectionLost}, immediately; C{resetAfterRead}
+      and C{lostAfterRead}, when all bytes received before are read (C{connectionEndedAfterRead}).
 
 L{txrdma.smc.stream.stream.Stream} makes these calls, C{connectionLost} and C{readConnectionLost} in the next
 reactor iteration, as TCP does.
@@ -76,7 +76,7 @@ class Ending(Enum):
     LOST = "the link is gone"
 
 
-# As numbers: flags that know their names are slow to combine.
+# Plain integers, because enum flags are slow to combine.
 _DONE_FLAG: Final = int(StateFlags.DONE_WRITING)
 _CLOSED_FLAG: Final = int(StateFlags.CLOSED)
 _ABORT_FLAG: Final = int(StateFlags.ABNORMAL_CLOSE)
@@ -133,7 +133,7 @@ class Inputs(Protocol):
         """The peer has received everything, including the final flags."""
 
     def readUp(self) -> None:
-        """All bytes before the end are read."""
+        """The application has read all bytes before the end."""
 
     def abort(self) -> None:
         """The application aborts."""
@@ -254,7 +254,7 @@ class Closing:
             else:
                 self._inputs.readUp()
 
-    # What transitions do
+    # Actions of transitions
 
     def _send(self, flag: int) -> None:
         self.flags |= flag
@@ -314,18 +314,18 @@ class Closing:
 
 _INIT = "INIT"
 _ACTIVE = "ACTIVE"
-_PEER1 = "PEERCLOSEWAIT1"  # we are done writing
+_PEER1 = "PEERCLOSEWAIT1"  # local writing is done
 _PEER1_CLOSED = "PEERCLOSEWAIT1 (application closed)"
-_PEER2 = "PEERCLOSEWAIT2"  # we are done writing, then the peer was
+_PEER2 = "PEERCLOSEWAIT2"  # local writing is done, then the peer's
 _PEER2_CLOSED = "PEERCLOSEWAIT2 (application closed)"
-_APP1 = "APPCLOSEWAIT1"  # the peer is done writing
+_APP1 = "APPCLOSEWAIT1"  # the peer's writing is done
 _APP1_CLOSED = "APPCLOSEWAIT1 (peer closed)"
-_APP2 = "APPCLOSEWAIT2"  # the peer is done writing, then we were
+_APP2 = "APPCLOSEWAIT2"  # the peer's writing is done, then the local
 _APP2_CLOSED = "APPCLOSEWAIT2 (peer closed)"
-_APPFIN = "APPFINCLOSEWAIT"  # we are done writing, then the peer closed
-_PEERFIN = "PEERFINCLOSEWAIT"  # the peer is done writing, then the application closed
+_APPFIN = "APPFINCLOSEWAIT"  # local writing is done, then the peer closed
+_PEERFIN = "PEERFINCLOSEWAIT"  # the peer's writing is done, then the application closed
 _PEERABORT = "PEERABORTWAIT"
-_PROCESSABORT = "PROCESSABORT"  # aborted by the peer, or without a link: what came before is read
+_PROCESSABORT = "PROCESSABORT"  # aborted by the peer, or without a link: bytes received before are still read
 _PROCESSABORT_DONE = "PROCESSABORT (peer done writing)"
 _CLOSED = "CLOSED"
 
@@ -424,10 +424,10 @@ _TABLE = Table(Inputs, Closing, _ROWS, _OURS)
 
 @lru_cache(1)
 def _spent() -> Inputs:
-    """Inputs shared by all ended connections: they do nothing, and break the reference cycle of each."""
+    """Return inputs that do nothing. Ended connections share them, which breaks reference cycles."""
     return _TABLE.begin(Closing(), _CLOSED)
 
 
 def diagram() -> str:
-    """The state machine as a graph in the DOT language, for the documentation."""
+    """Return the state machine as a graph in the DOT language, for the documentation."""
     return _TABLE.diagram("closing", frozenset({"groupDied"}))

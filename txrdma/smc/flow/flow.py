@@ -7,10 +7,10 @@ sender of the message has read its own ring). L{Ring <txrdma.smc.flow.ring.Ring>
 totals.
 
 Sending: C{write} only appends to C{pending} and marks the flow dirty. The send scheduler of the link
-(L{txrdma.smc.group.sendscheduler}) later asks each dirty flow for what to send. It calls C{send} first, which
-handles the common case (a few bytes, contiguous free space, shared memory), and C{fill} for all other cases.
-Both take free space from the ring, write the bytes there, and send one message. Bytes that do not fit stay in
-C{pending} until a message from the peer frees space.
+(L{txrdma.smc.group.sendscheduler}) later calls C{send} of each dirty flow, which handles the common case (a
+few bytes, contiguous free space, shared memory), and C{fill} in all other cases. Both take free space from
+the ring, write the bytes there, and send one message. Bytes that do not fit stay in C{pending} until a
+message from the peer frees space.
 
 Receiving: the link passes each CDC message to C{received}. The common case (a few contiguous bytes, nothing
 else to do) is handled in place; C{_receivedOther} handles all messages. Bytes are copied out of the ring
@@ -20,7 +20,7 @@ Ending: the flow knows only flags. The stream decides how a connection ends, as 
 L{FlowOwner <txrdma.smc.flow.owner.FlowOwner>}.
 
 Failover (RFC 7609, 4.6): while a group has more than one link, the queue retains what is unacknowledged, and
-C{move} rebinds the flow to another link. The first message there asks the peer to validate the last sequence
+C{move} rebinds the flow to another link. The first message there requests validation of the last sequence
 number that is known to have arrived; then all unacknowledged bytes are written again to the same offsets.
 
 With a direct lane (shared memory), bytes are stored in the peer's ring and messages in memory that both ends
@@ -42,13 +42,13 @@ from txrdma.smc.flow.sendqueue import cut, LinkSendQueue, RemoteBuffer, SIGNAL_E
 from txrdma.smc.wire.cdc import ProducerFlags, StateFlags
 
 DELIVERY: Final = 256 * 1024
-"""The most bytes for one C{dataReceived}."""
+"""Largest number of bytes passed to one C{dataReceived}."""
 
 ENDS: Final = int(StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
-"""The state flags of a peer after which it reads no more."""
+"""State flags after which the peer reads no more."""
 
 _EARLY: Final = 64
-"""Messages that are queued at most until the local handshake completes."""
+"""Largest number of messages that are queued until the local handshake completes."""
 
 _NEWS: Final = SPACE | UPDATE
 _FAILOVER: Final = int(ProducerFlags.FAILOVER_VALIDATION) << 8
@@ -72,7 +72,7 @@ class Flow:
     @ivar pending: bytes written and not yet posted, oldest first; C{backlog} is their number.
     @ivar flags: local state flags, sent in every message.
     @ivar peerState: state flags of the peer.
-    @ivar early: messages received before C{begin}; None if they are not wanted.
+    @ivar early: messages received before C{begin}; None if they are not queued.
     @ivar isOpen: the application may write.
     @ivar isPaused: the application has paused reading.
     @ivar discardsInput: the application will not read any more: received bytes are dropped.
@@ -83,9 +83,9 @@ class Flow:
     @ivar isBlocked: the backlog exceeds the free space of the peer's ring.
     @ivar written: number of the last message that announced new bytes; C{last}: of the last message; 0: none.
     @ivar writes: number of writes to the peer's ring; C{wraps}: those that wrapped, and took two RDMA writes.
-    @ivar bearing: the peer's ring, and the link that leads there; None before C{attach}.
-    @ivar confirmed: sequence number and produced total of the last acknowledged message, where a link retains
-        what is unacknowledged.
+    @ivar bearing: the peer's ring on the current link; None before C{attach}.
+    @ivar confirmed: sequence number and produced total of the last acknowledged message, while the link
+        retains unacknowledged messages.
     """
 
     __slots__ = (
@@ -184,7 +184,7 @@ class Flow:
         """
         Retain posted bytes until they are acknowledged, from now on.
 
-        Bytes posted earlier have arrived before another link becomes usable: ADD LINK is posted behind them,
+        Bytes posted earlier have arrived before another link becomes usable: ADD LINK is posted after them,
         and the new link is confirmed only after the peer has answered it.
         """
         if not self._isMoved:  # else the peer may not have received all messages up to this number
@@ -474,8 +474,8 @@ class Flow:
             if self.peerState & ENDS or queue.isOver:
                 self.owner.peerHasClosed()  # drops the backlog or aborts; both end in another flush
                 return
-            # How many bytes may go out now: limited by the staging memory of adapters here, by the free space
-            # of the peer's ring in take().
+            # The number of bytes that may be sent now is limited by the staging memory of adapters here, and
+            # by the free space of the peer's ring in take().
             most = backlog
             if queue.isStaged:
                 most = queue.most(backlog)
@@ -497,9 +497,9 @@ class Flow:
                 self.writes += 1
                 if first > SMALL:
                     self._noteLarge(first + second)
-                # Three ways to write, cheapest first: copy into shared memory; one request that names the
-                # chunks of pending as they are (the caller clears pending after posting); or pieces, for
-                # bytes that wrap, a partial write, staging memory, or bytes retained for failover.
+                # Three ways to write, cheapest first: copy into shared memory; one request that refers to the
+                # chunks of pending (the caller clears pending after posting); or pieces, for bytes that wrap,
+                # a partial write, staging memory, or bytes retained for failover.
                 if lane is not None and self._writeDirect(lane, offset, first, second):
                     pass
                 elif first == backlog and not queue.isStaged and queue.unacknowledged is None:
@@ -510,7 +510,7 @@ class Flow:
                 else:
                     self._fillPieces(requests, offset, first, second)
         # The owner may end the write side only now, since it must know whether anything is left to send. New
-        # state flags go out in the same message.
+        # state flags are sent in the same message.
         isLast = False
         if self.isEnding:
             isLast = self.owner.finish()

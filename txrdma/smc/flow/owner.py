@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class DataReceiver(Protocol):
-    """The protocol of an application, as far as received bytes are concerned."""
+    """The part of an application's protocol that receives bytes."""
 
     def dataReceived(self, data: bytes) -> None:
         """Process received bytes."""

@@ -7,13 +7,13 @@ total.
 
 Theory of operation. A CDC cursor is a pair (wrap modulo 65536, count), where count is an offset in the ring.
 A received cursor is converted to a total relative to the previous one, and it is valid only if it advances by
-no more than was allowed: a producer cursor by the free space that the peer has been told of (C{mayArrive}), a
+no more than was allowed: a producer cursor by the free space that was reported to the peer (C{mayArrive}), a
 consumer cursor by the bytes in flight (C{produced - peerConsumed}). Any other cursor is a protocol violation
 (C{WireError}), except after a failover, when older cursors are repeated. Most cursors stay in the same round,
 so the total at which the round began is cached with its wrap count.
 
-Consumption is reported with the next message that has data, or by a message of its own: if the peer asks for
-it, or if it is blocked (or half the ring is used) and at least a tenth of the ring has been read.
+Consumption is reported with the next message that has data, or in a separate message: if the peer requests
+it, or if the peer is blocked (or half the ring is used) and at least a tenth of the ring has been read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from txrdma.error import WireError
 from txrdma.smc.wire.cdc import CDC_HEAD, pack, ProducerFlags
 
 DATA: Final = 1
-"""A flag that L{Ring.received} returns: there are new bytes to read."""
+"""Flag returned by L{Ring.received}: there are new bytes to read."""
 
 SPACE: Final = 2
-"""A flag that L{Ring.received} returns: there is new room to write."""
+"""Flag returned by L{Ring.received}: there is new free space in the peer's ring."""
 
 UPDATE: Final = 4
-"""A flag that L{Ring.received} returns: report the consumer cursor now, even without data to send."""
+"""Flag returned by L{Ring.received}: report the consumer cursor now, even without data to send."""
 
 _SMALLEST_LIMIT: Final = 2304
 """Fewer consumed bytes never justify a separate message (Linux: half of the smallest send buffer)."""
@@ -45,12 +45,12 @@ _pack: Final = pack
 
 
 def cursor(total: int, size: int) -> tuple[int, int]:
-    """Wrap and count of a cursor, as CDC carries them: a full ring is wrap + 1, count 0."""
+    """Return wrap and count of a cursor, as in a CDC message: a full ring is wrap + 1, count 0."""
     return (total // size) & 0xFFFF, total % size
 
 
 def spans(total: int, length: int, size: int) -> tuple[int, int, int]:
-    """Position of C{length} bytes from C{total} on: offset in the ring, bytes there, bytes at offset 0."""
+    """Locate C{length} bytes from C{total} on: offset in the ring, bytes there, bytes at offset 0."""
     offset = total & (size - 1)
     first = size - offset
     return (offset, length, 0) if length <= first else (offset, first, length - first)
@@ -72,7 +72,7 @@ class Ring:
     @ivar peerFlags: producer flags of the last message; C{receivedSequence}: its sequence number.
     @ivar base: the total at which the round of the peer's producer cursor began; C{wrap}: its wrap count.
     @ivar ackBase: the total at which the round of its consumer cursor began; C{ackWrap}: its wrap count.
-    @ivar urgentAt: the total just behind the last urgent byte that has not been read and reported, else None.
+    @ivar urgentAt: the total just after the last urgent byte that has not been read and reported, else None.
     """
 
     __slots__ = (
@@ -124,7 +124,7 @@ class Ring:
         self._mask = (size << 16) - 1  # cursors are modulo 65536 rounds
         self._peerMask = (peerSize << 16) - 1
         # The total at which the current round of each cursor began, with its wrap count.
-        self.at = self._round = 0  # our producer cursor
+        self.at = self._round = 0  # the local producer cursor
         self.base = self.wrap = 0  # the peer's producer cursor
         self.ackBase = self.ackWrap = 0  # the peer's consumer cursor
         self._limit = max(size // 10, _SMALLEST_LIMIT)
@@ -147,7 +147,7 @@ class Ring:
         Take free space in the peer's ring; the caller writes the bytes, then sends a message.
 
         @param backlog: number of queued bytes.
-        @param most: number of these to write now at most.
+        @param most: largest number of these to write now.
         @return: offset in the peer's ring, number of bytes to write there, number to write at offset 0.
         """
         size = self.peerSize
@@ -275,7 +275,7 @@ class Ring:
         return 0
 
     def _arrival(self, wrap: int, count: int) -> int:
-        """Total of a producer cursor that is in another round, or invalid."""
+        """Return the total of a producer cursor that is in another round, or invalid."""
         arrived, size = self.arrived, self.size
         new = (wrap << self._shift) + count - arrived & self._mask
         if count >= size or new > self.mayArrive - arrived:
@@ -284,7 +284,7 @@ class Ring:
         return arrived + new
 
     def _reading(self, wrap: int, count: int) -> int:
-        """Total of a consumer cursor that is in another round, or invalid."""
+        """Return the total of a consumer cursor that is in another round, or invalid."""
         peerConsumed, size = self.peerConsumed, self.peerSize
         read = (wrap << self._peerShift) + count - peerConsumed & self._peerMask
         if count >= size or read > self.produced - peerConsumed:

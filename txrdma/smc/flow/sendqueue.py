@@ -52,7 +52,7 @@ class LinkSendQueue:
     """
 
     def __init__(self, domain: IProtectionDomain, capacity: Capacity, schedule: Callable[[], None]) -> None:
-        self.dirty: list[Any] = []  # Flow, which stands above
+        self.dirty: list[Any] = []  # of Flow, which imports this module
         self.flushed: list[Any] = []
         self.schedule = schedule
         self.isBusy = self.isOver = self.isShort = False
@@ -144,7 +144,7 @@ class LinkSendQueue:
         self._marks.append((self.sent, self._staged))
 
     def most(self, backlog: int) -> int:
-        """Number of bytes of a backlog that fit into the staging ring now."""
+        """Return the number of bytes of a backlog that fit into the staging ring now."""
         return min(backlog, STAGE - self._staged + self._freed)
 
     def completed(self, identifier: int) -> None:

@@ -25,10 +25,10 @@ from txrdma.smc.wire.llc import (
 )
 
 KEYS_AT_ONCE = 8
-"""The most remote keys in one DELETE RKEY (RFC 7609, A.3.8)."""
+"""Largest number of remote keys in one DELETE RKEY (RFC 7609, A.3.8)."""
 
 MOST_OVERDUE = 32
-"""The most DELETE RKEYs whose answer is late: where more are, the oldest's buffers go without it."""
+"""Largest number of overdue DELETE RKEYs; above it, the oldest ends, and its buffers are freed."""
 
 
 @record
@@ -36,9 +36,9 @@ class _Flow:
     """
     A local CONFIRM RKEY or DELETE RKEY.
 
-    @ivar rkeys: names of buffers.
+    @ivar rkeys: names of the buffers.
     @ivar carrier: the link on which the request was sent; C{asked}: the keys on that link; C{told}: the links
-        whose keys it named.
+        whose keys it announced.
     @ivar isOverdue: the response is late, so the next request is sent. The peer's writes to a buffer arrive
         before its response to DELETE RKEY, so the buffer is retained until then.
     """
@@ -96,7 +96,7 @@ class KeyFlows:
                 return
 
     def deleted(self, body: DeleteRKey, link: LinkLife, now: float) -> None:
-        """Handle a response to DELETE RKEY: to the oldest request, if it names no keys (Linux, version 2)."""
+        """Handle a response to DELETE RKEY; without keys (Linux, version 2) it is for the oldest request."""
         flows = [flow for flow in self._flows if flow.isDeletion and flow.carrier is link]
         answered = [at for at, flow in enumerate(flows) if flow.asked == body.rkeys[: len(flow.asked)]]
         for flow in flows[: answered[0] + 1 if answered else 1]:
@@ -161,7 +161,7 @@ class KeyFlows:
             and not flow.isDeletion
             and any(name in link.own and link not in flow.told for link in self._core.links)
         ):
-            self._waiting.appendleft(flow)  # a link was added meanwhile, on which it is not known
+            self._waiting.appendleft(flow)  # a link was added meanwhile, whose key the peer does not know
         else:
             self._report(flow, well)
         self.next(now)

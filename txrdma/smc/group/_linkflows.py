@@ -44,27 +44,27 @@ _PAIRS = 2
 """Buffers in one ADD LINK CONTINUATION (RFC 7609, A.3.3)."""
 
 MOST_LINKS = 8
-"""Links of a group, at most (RFC 7609, 2.2)."""
+"""Largest number of links in a group (RFC 7609, 2.2)."""
 
 MOST_TRIES = 10
 """
-The most attempts to replace a failed link, from a second to a quarter of an hour apart.
+Largest number of attempts to replace a failed link, after delays from 1 s to 512 s.
 
-After that, a port that becomes active again is used.
+After that, only a change of the ports starts new attempts.
 """
 
 
 @record(eq=False)
 class _Adding:
     """
-    ADD LINK under way.
+    An ADD LINK exchange in progress.
 
-    @ivar stage: C{"wanted"}: the owner is asked; C{"offered"}: the server has asked, C{"keys"}: buffers are
-        told, C{"making"}: the owner connects; C{"confirming"}.
-    @ivar carrier: the old link that all is said by, except CONFIRM LINK.
-    @ivar request: the server's, for a client.
+    @ivar stage: C{"wanted"}: the owner chooses a port; C{"offered"}: the server has sent ADD LINK; C{"keys"}:
+        exchange of keys; C{"making"}: the owner connects; C{"confirming"}: waiting for CONFIRM LINK.
+    @ivar carrier: the old link, on which all messages except CONFIRM LINK are sent.
+    @ivar request: on a client, the server's ADD LINK.
     @ivar left: local buffers that are not announced yet.
-    @ivar remaining: the peer's buffers that were still to come by its last ADD LINK CONTINUATION.
+    @ivar remaining: the number of remaining buffers in the peer's last ADD LINK CONTINUATION.
     """
 
     carrier: LinkLife
@@ -79,7 +79,7 @@ class _Adding:
 
 @record(eq=False)
 class _Deleting:
-    """The server's DELETE LINK under way."""
+    """A DELETE LINK exchange of the server, in progress or queued."""
 
     number: int
     reason: DeleteReason
@@ -98,8 +98,8 @@ class LinkFlows:
         self._numbers = core.links[0].number
         self._tries = 0
         self._next: float | None = None
-        self._wanted: LinkEnd | None = None  # the port of a client that is to have a link
-        self._unanswered: int | None = None  # the number of the link that a client was offered in vain
+        self._wanted: LinkEnd | None = None  # on a client: the local port that needs a link
+        self._unanswered: int | None = None  # a link offered to the client without a timely answer
 
     @property
     def isAdding(self) -> bool:
@@ -107,7 +107,7 @@ class LinkFlows:
         return isinstance(self.current, _Adding)
 
     def isDeleting(self, number: int) -> bool:
-        """Whether a local DELETE LINK for this link is pending."""
+        """Return whether a local DELETE LINK for this link is pending."""
         return isinstance(self.current, _Deleting) and self.current.number == number
 
     @property
@@ -118,7 +118,7 @@ class LinkFlows:
     # Adding
 
     def mayAdd(self) -> bool:
-        """Whether another link may be added; a better one may replace an asymmetric link."""
+        """Return whether another link may be added; a better one may replace an asymmetric link."""
         core = self._core
         most = min(core.maxLinks, core.peerLinks, MOST_LINKS)
         active = core.active
@@ -135,7 +135,7 @@ class LinkFlows:
         self._tries = 0
         self.want()
         if self.current is not None:
-            self._next = 0.0  # as soon as that is over
+            self._next = 0.0  # as soon as the current exchange ends
 
     def want(self) -> None:
         """Add a link, as a server, if the owner has another path."""
@@ -154,7 +154,7 @@ class LinkFlows:
         """
         Request a link to a local port, as a client; repeat that as long as another link may be added.
 
-        A link that the server is adding may fail, because this port was not active when it began.
+        A link that the server is adding may fail, because this port was not active when the exchange began.
 
         @param port: None when no local port is free.
         """
@@ -189,7 +189,7 @@ class LinkFlows:
 
         @param tokens: all local buffers on that link, by their names.
         @param isDirect: no router is known on the route.
-        @return: the link; None if it is not wanted any more.
+        @return: the link; None if it is no longer wanted.
         """
         core, adding = self._core, self.current
         if not isinstance(adding, _Adding) or adding.stage != "wanted" or core.place != "active":
@@ -219,7 +219,7 @@ class LinkFlows:
         return link
 
     def decline(self, now: float) -> None:
-        """Answer L{LinkWanted}: there is no other path."""
+        """Answer L{LinkWanted} negatively, because there is no other path."""
         adding = self.current
         if isinstance(adding, _Adding) and adding.stage == "wanted":
             if adding.request is not None:
@@ -232,7 +232,7 @@ class LinkFlows:
 
     def _freeNumber(self) -> int:
         taken = {link.number for link in self._core.links} | {each.number for each in self._deletions}
-        while True:  # others than those before, of which there may still be something under way
+        while True:  # not a recent number: messages about it may still be in flight
             self._numbers = self._numbers % 255 + 1
             if self._numbers not in taken:
                 return self._numbers
@@ -259,7 +259,7 @@ class LinkFlows:
             adding.link.remoteKeys[pair.new] = buffer
 
     def _sendKeys(self, adding: _Adding, flags: int) -> None:
-        """Send the next buffers. Linux includes those of the message itself in the remaining count."""
+        """Send the next buffers' keys. Linux includes the buffers of the message in the remaining count."""
         assert adding.link is not None
         count = len(adding.left)
         pairs, adding.left = adding.left[:_PAIRS], adding.left[_PAIRS:]
@@ -303,7 +303,7 @@ class LinkFlows:
         elif wasKnown:
             core.ask(DeleteLink(link=link.number, reason=reason), LLCFlags.ORDERLY)
         if isinstance(current, _Deleting):
-            self._ask(current, now)  # perhaps it was said by that link
+            self._ask(current, now)  # the request may have been sent on that link
         elif self.current is None:
             self._end(now)
 
@@ -345,7 +345,7 @@ class LinkFlows:
         else:
             self._end(now)
 
-    # What the peer sends
+    # Messages of the peer
 
     def received(self, one: LLC, link: LinkLife, now: float) -> None:
         """Process a message about links from an active link, or CONFIRM LINK from a new one."""
@@ -381,13 +381,13 @@ class LinkFlows:
             self._reject(one, link)
 
     def _isTaken(self, number: int) -> bool:
-        """Whether the server assigns the number of an existing link to a new one."""
+        """Return whether the server assigns the number of an existing link to a new one."""
         making = self.current.link if isinstance(self.current, _Adding) else None
         taken = any(link.number == number and link is not making for link in self._core.links)
         return taken and not self._core.isServer
 
     def _isSuperseded(self, body: object) -> bool:
-        """Whether the server restarts an exchange that the client still has pending."""
+        """Return whether the server restarts an exchange that the client still has pending."""
         return isinstance(self.current, _Adding) and isinstance(body, AddLink) and not self._core.isServer
 
     def _giveUp(self, one: LLC, link: LinkLife, now: float) -> None:
@@ -476,7 +476,7 @@ class LinkFlows:
                 self.want()
 
     def _surplus(self) -> LinkLife | None:
-        """An asymmetric link that is redundant, because two other links share no port."""
+        """Return a redundant asymmetric link if two other links share no port, else None."""
         active = self._core.active
         for one, other in combinations(active, 2):
             if one.isSymmetricTo(other):

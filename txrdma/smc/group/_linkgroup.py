@@ -1,11 +1,11 @@
 """
-A link group: links between two ends, the keys of each other's buffers, the connections on it.
+A link group: the links between two ends, the keys of both ends' buffers, and the connections.
 
-Follows RFC 7609, 3.2 (link groups) and 4.5 (LLC). Nothing here reads a clock or a queue pair. Flows about
-links are L{txrdma.smc.group._linkflows}'s.
+Follows RFC 7609, 3.2 (link groups) and 4.5 (LLC). This module does no I/O and reads no clock.
+L{txrdma.smc.group._linkflows} and L{txrdma.smc.group._keyflows} have the exchanges about links and buffers.
 
-Owners post what C{outgoing()} gives before they act on C{events()}: a group's last message says why it
-ended.
+Owners post the messages of C{outgoing()} before they act on C{events()}, since the last message of a group
+reports why it ended.
 """
 
 from __future__ import annotations
@@ -84,30 +84,30 @@ __all__ = [
 ]
 
 MAX_CONNECTIONS = 255
-"""Connections in a group, at most (Linux)."""
+"""Largest number of connections in a group (Linux)."""
 
 MAX_RKEYS = 255
-"""Buffers of one end in a group, at most (RFC 7609, 3.3)."""
+"""Largest number of buffers of one end in a group (RFC 7609, 3.3)."""
 
 _TIMING = Timing()
 
 
 class LinkGroup:
     """
-    The LLC flows of a group, and its tables.
+    The LLC exchanges of a group, and its tables.
 
-    Cores' five: C{received(message, now, link)}, C{expired(now)}, C{deadline()}, C{outgoing()} (LLC messages
-    to SEND, each by its link), C{events()}.
+    Like every core, it has C{received(message, now, link)}, C{expired(now)}, C{deadline()}, C{outgoing()}
+    (LLC messages to SEND, each with its link) and C{events()}.
 
-    @ivar first: the link of the first contact, which has our end from the beginning.
-    @ivar isWatched: the end of the peer's process is reported otherwise: no TEST LINK is sent.
-    @ivar connections: by alert token.
-    @ivar promised: connections that have a place, and are not put on the group yet.
-    @param offersLink: as a server, offer a second link, to be rejected: Linux's version 1 clients wait
-        3 seconds for that.
-    @param maxConnections: of the group, as version 2.1 has settled it.
-    @param maxLinks: the most links that we want, of up to 8; with more than one L{LinkWanted} may happen.
-    @param window: CONFIRM RKEYs and DELETE RKEYs under way at once; Linux drops a second one.
+    @ivar first: the link of the first contact, whose local end is known from the beginning.
+    @ivar isWatched: the end of the peer's process is detected by other means: no TEST LINK is sent.
+    @ivar connections: connections by alert token.
+    @ivar promised: number of reserved connections that are not added yet.
+    @param offersLink: as a server, offer a second link, which the client will reject: Linux's version 1
+        clients wait 3 seconds for an offer.
+    @param maxConnections: limit of connections, as negotiated by version 2.1.
+    @param maxLinks: local limit of links, up to 8; if it is more than one, L{LinkWanted} may occur.
+    @param window: limit of pending CONFIRM RKEYs and DELETE RKEYs; Linux drops a second one.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class LinkGroup:
 
     @property
     def isOpen(self) -> bool:
-        """Whether the group is active and stays so, full or not."""
+        """Whether the group is active and not retired; it may be full."""
         return self._core.place == "active" and not self._retired
 
     @property
@@ -187,7 +187,7 @@ class LinkGroup:
     # The link
 
     def confirm(self, now: float, remote: LinkEnd) -> None:
-        """First contact. Server: send CONFIRM LINK (in RTS). Client: wait for it (in RTR)."""
+        """Begin the first contact: a server sends CONFIRM LINK (in RTS), a client waits for it (in RTR)."""
         self.first.remote = remote
         self.first.lastReceivedAt = now
         if not self.connections:
@@ -205,7 +205,7 @@ class LinkGroup:
     def retire(self, now: float) -> None:
         """Accept no more connections, because the peer does not know the group; end it with the last one."""
         self._retired = True
-        if not (self.connections or self.links[1:]):  # by one of several it would overtake what others bring
+        if not (self.connections or self.links[1:]):  # it could overtake messages on other links
             self.shutdown(now)
 
     def linkDown(self, now: float, text: str, link: LinkLife | None = None) -> None:
@@ -223,9 +223,7 @@ class LinkGroup:
     # Further links
 
     def grow(self, port: LinkEnd | None, now: float) -> None:
-        """
-        Get an additional link; C{port} is a usable local port without a link. A client repeats its request.
-        """
+        """Add or, as a client, repeatedly request a link; C{port} is a usable local port without a link."""
         if self.role is Role.CLIENT:
             self._linkFlows.request(port, now)
         elif port is not None:
@@ -254,7 +252,7 @@ class LinkGroup:
         self._linkFlows.made(link, now)
 
     def elsewhere(self, link: LinkLife, other: LinkLife, rkey: RKey) -> tuple[Token, Token] | None:
-        """Key and address of a buffer of the peer on a link and on another one, by its key on the first."""
+        """Return the tokens of the peer's buffer on both links, by its key on C{link}; None if unknown."""
         buffer = link.remoteKeys.get(rkey, {})
         return (buffer[link], buffer[other]) if link in buffer and other in buffer else None
 
@@ -289,16 +287,16 @@ class LinkGroup:
     # Keys of buffers
 
     def knows(self, rkey: RKey) -> bool:
-        """Whether the peer knows this local buffer."""
+        """Return whether the peer knows this local buffer."""
         return rkey in self._known
 
     def agreed(self, rkey: RKey, address: int = 0) -> None:
-        """Record a local buffer that the first contact's answer named: it needs no CONFIRM RKEY."""
+        """Record a local buffer that the answer of the first contact contains: it needs no CONFIRM RKEY."""
         self.first.own[rkey] = Token(rkey, address)
         self._known.add(rkey)
 
     def registered(self, name: RKey, tokens: Mapping[LinkLife, Token]) -> None:
-        """Record keys and addresses of a local buffer on links; C{name} is that of C{confirmRKey}."""
+        """Record keys and addresses of a local buffer on links; C{name} is passed to C{confirmRKey}."""
         for link, token in tokens.items():
             link.own[name] = token
 
@@ -316,7 +314,7 @@ class LinkGroup:
         self._keyFlows.delete(rkeys, now)
 
     def learn(self, rkey: RKey, address: int) -> None:
-        """Record the peer's buffer that the first contact's answer named; raises L{Refused}."""
+        """Record the peer's buffer that the answer of the first contact contains; raises L{Refused}."""
         self._learn({self.first: Token(rkey, address)})
 
     def _learn(self, tokens: dict[LinkLife, Token]) -> None:
@@ -337,11 +335,11 @@ class LinkGroup:
 
     def target(self, rkey: RKey, address: int, size: int, index: int, link: LinkLife | None = None) -> int:
         """
-        Address of the peer's element, in the peer's address space.
+        Return the address of the peer's element, in the peer's address space.
 
-        @param address: of the RMB, as Accept or Confirm names it.
-        @param size: of an element, in bytes.
-        @param index: from 1.
+        @param address: address of the RMB in Accept or Confirm.
+        @param size: size of an element, in bytes.
+        @param index: number of the element, from 1.
         @param link: link on which the buffer has that key; None: the first one.
         @raise Refused: the peer has not announced that buffer; C{status} is L{Diagnosis.ERR_RTOK}.
         """
@@ -354,7 +352,7 @@ class LinkGroup:
     # Time
 
     def deadline(self) -> float | None:
-        """The time at which to call C{expired}, unless something happens before; None without one."""
+        """Return the time at which to call C{expired}, unless something happens before; None without one."""
         core = self._core
         if core.place == "ended":
             return None
@@ -422,7 +420,7 @@ class LinkGroup:
         server = self.role is Role.SERVER
         return self._idleSince + (self._timing.serverIdle if server else self._timing.clientIdle)
 
-    # What the peer sends
+    # Messages of the peer
 
     def received(self, raw: Buffer, now: float, link: LinkLife | None = None) -> None:
         """Process an LLC message of a link; None: the first one."""
@@ -565,6 +563,6 @@ class LinkGroup:
         elif one.header.flags & LLCFlags.ALL_LINKS or isLast:
             self._inputs.deleteLink(one, now)
             if self.role is Role.CLIENT:
-                self._inputs.linkDeleted()  # we have said yes, and that is all
+                self._inputs.linkDeleted()  # the client has responded, and expects nothing more
         else:
             self._onLinks(one, link, now)

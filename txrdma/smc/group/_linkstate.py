@@ -1,7 +1,7 @@
 """
 The state machine of a link: CONFIRM LINK, DELETE LINK, and their timeouts.
 
-Follows RFC 7609, 4.5.1 to 4.5.4; timeouts are Linux's. L{txrdma.smc.group._linkgroup} feeds it.
+Follows RFC 7609, 4.5.1 to 4.5.4; timeouts are Linux's. L{txrdma.smc.group._linkgroup} provides the inputs.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from txrdma.smc.wire.llc import (
 @frozen
 class Timing:
     """
-    The times of a link group, in seconds.
+    The timeouts of a link group, in seconds.
 
-    @ivar response: for the answer to a request.
-    @ivar confirmRKey: for the answer to CONFIRM RKEY, from a peer that has answered the last one. A CLC
-        handshake waits for it: six seconds in all, of which one is left for Accept or Confirm. Linux waits
-        2 s, as long as one turn may take on a machine that has much to do.
+    @ivar response: for the response to a request.
+    @ivar confirmRKey: for the response to CONFIRM RKEY, from a peer that has answered the last one. A CLC
+        handshake waits for it: of its six seconds, one is left for Accept or Confirm. Linux waits 2 s, but
+        one reactor iteration may take that long on a busy machine.
     @ivar confirmLink: as a client, for the server's CONFIRM LINK.
-    @ivar newLink: for CONFIRM LINK, or its answer, on a further link.
+    @ivar newLink: for CONFIRM LINK, or its response, on an additional link.
     @ivar testIdle: seconds of silence after which TEST LINK is sent; 0: never.
-    @ivar testInterval: how often to ask one that does not answer.
-    @ivar testSeveral: the same where the group has other links: if one of them brings something while this
-        link does not answer, it is dead, and the peer is not.
-    @ivar silence: a peer that has not answered for so long is dead. A program may be busy for long; this is
-        when TCP's keepalive gives up by Linux's defaults (7200 s, then 9 probes at 75 s).
-    @ivar serverIdle: a group without connections lasts that long; clients give it a little more, so that the
-        server ends it.
+    @ivar testInterval: interval of TEST LINK while the peer does not answer.
+    @ivar testSeveral: upper limit of C{testIdle} and C{testInterval} if the group has other links: if data
+        arrives on one of them while this link does not answer, the link has failed, but the peer is alive.
+    @ivar silence: a peer that has not answered for so long is considered lost. Programs may be busy for a
+        long time, so this is when TCP keepalive gives up by Linux's defaults (7200 s, then 9 probes at 75 s).
+    @ivar serverIdle: lifetime of a group without connections; C{clientIdle} is longer, so that the server
+        ends it.
     """
 
     response: float = 2.0
@@ -66,14 +66,14 @@ class Timing:
 
 class GroupKey(NamedTuple):
     """
-    The properties of a connection by which it shares a link group with others.
+    The properties that connections of one link group have in common.
 
-    The rest is what the peer says of itself, so it may be another's: only the same witness makes it the same.
+    The peer's properties are its own claims, so they identify it only together with the witness.
 
-    @ivar witness: what this host's kernel says of the peer: its process, its user, or its TCP address.
-    @ivar own: the GID of our end.
-    @ivar eid: the enterprise ID by which a server has let the client in; clients take the server's word.
-    @ivar qpn: counts for clients only.
+    @ivar witness: identity of the peer as reported by the kernel: its process, user, or TCP address.
+    @ivar own: the local GID.
+    @ivar eid: on a server, the enterprise ID that it has chosen; empty on clients, which rely on the server.
+    @ivar qpn: on a client, number of the peer's queue pair.
     """
 
     role: Role
@@ -93,20 +93,20 @@ class GroupKey(NamedTuple):
 
     @classmethod
     def ofProposal(cls, proposal: Proposal, choice: Choice, witness: Hashable) -> GroupKey:
-        """The server's key of the group that the client of this Proposal belongs to."""
+        """Create the server's key of the group for the client of this Proposal."""
         agreement, own = choice.agreement, choice.candidate.gid
         version, eid = agreement.version, agreement.eid
         return cls(Role.SERVER, witness, proposal.peerID, choice.gid, proposal.mac, own, version, eid)
 
     @classmethod
     def ofAccept(cls, accept: Accept, own: GID, witness: Hashable) -> GroupKey:
-        """The client's key of the group that the server of this Accept belongs to."""
+        """Create the client's key of the group for the server of this Accept."""
         version, qpn = accept.version, accept.qpn
         return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, own, version, qpn=qpn)
 
 
 class LinkEnd(NamedTuple):
-    """The address of one end of a link, as CLC and CONFIRM LINK name it."""
+    """The address of one end of a link, as contained in CLC messages and CONFIRM LINK."""
 
     mac: MACAddress
     gid: GID
@@ -114,7 +114,7 @@ class LinkEnd(NamedTuple):
 
 
 class Token(NamedTuple):
-    """The key and the address of a buffer, as they are on one link."""
+    """The key and the address of a buffer on one link."""
 
     rkey: RKey
     address: int
@@ -123,13 +123,13 @@ class Token(NamedTuple):
 @record(eq=False)
 class LinkLife:
     """
-    A link of a group, as LLC knows it.
+    The LLC state of a link of a group.
 
-    @ivar number: given by the server.
-    @ivar place: C{"fresh"}, C{"confirming"}, C{"active"}, C{"gone"}.
+    @ivar number: number of the link, assigned by the server.
+    @ivar place: state of the link: C{"fresh"}, C{"confirming"}, C{"active"}, C{"gone"}.
     @ivar own: local buffers on this link, by a name common to all links: the key on the first link where it
         was registered.
-    @ivar remoteKeys: the peer's buffers, by their keys on this link; the same buffer is the same dictionary.
+    @ivar remoteKeys: the peer's buffers, by their keys on this link; links share each buffer's dictionary.
     @ivar lastReceivedAt: time of the last data from the peer on this link; its owner sets it, once per batch,
         for data that it does not pass to C{received}.
     @ivar testedAt: time of an unanswered TEST LINK, or None; C{isCompared}: other links are still to be
@@ -148,14 +148,14 @@ class LinkLife:
     isCompared: bool = False
 
     def isSymmetricTo(self, other: LinkLife) -> bool:
-        """Whether the two share no port, at either end (RFC 7609, 2.2)."""
+        """Return whether two links share no port, at either end (RFC 7609, 2.2)."""
         assert self.remote is not None and other.remote is not None, "a link without its other end"
         return self.local[:2] != other.local[:2] and self.remote[:2] != other.remote[:2]
 
 
 @frozen
 class LinkWanted:
-    """A link is to be added (answer: C{offer} or C{decline}); C{far} is the server's end, for a client."""
+    """A link should be added: call C{offer} or C{decline}. C{far}: on a client, the server's end."""
 
     far: AddLink | None
 
@@ -170,14 +170,14 @@ class LinkMade:
 
 @frozen
 class LinkAdded:
-    """A further link is confirmed: connections may use it."""
+    """An additional link is confirmed: connections may use it."""
 
     link: LinkLife
 
 
 @frozen
 class LinkLost:
-    """A link is gone, others are active: its connections go on there, and its queue pair is closed."""
+    """A link has ended while others are active: its connections move there, and its queue pair is closed."""
 
     link: LinkLife
     text: str
@@ -185,33 +185,33 @@ class LinkLost:
 
 @frozen
 class LinkConfirmed:
-    """CONFIRM LINK is done: connections may use the link."""
+    """CONFIRM LINK has succeeded: connections may use the link."""
 
 
 @frozen
 class LinkRefused:
-    """CONFIRM LINK failed, and the group with it: decline with this."""
+    """CONFIRM LINK has failed, and the group has ended: decline with this diagnosis."""
 
     diagnosis: Diagnosis
 
 
 @frozen
 class RKeyConfirmed:
-    """The peer knows our buffer: it may be named in Accept or Confirm."""
+    """The peer knows the local buffer, which may now be named in Accept or Confirm."""
 
     rkey: RKey
 
 
 @frozen
 class RKeyRefused:
-    """The peer did not take our buffer's key, or did not answer."""
+    """The peer refused the key of the local buffer, or did not answer."""
 
     rkey: RKey
 
 
 @frozen
 class RKeysDeleted:
-    """The peer forgot these buffers of ours (or did not answer): they may be freed."""
+    """The peer has deleted the keys of these local buffers, or did not answer: they may be freed."""
 
     rkeys: tuple[RKey, ...]
 
@@ -226,7 +226,7 @@ class RemoteRKeysDeleted:
 
 @frozen
 class RuleBroken:
-    """The peer did what it must not; the end of the group follows."""
+    """The peer violated the protocol; the end of the group follows."""
 
     text: str
 
@@ -265,10 +265,10 @@ class Inputs(Protocol):
         """The queue pair is ready."""
 
     def confirmed(self, now: float) -> None:
-        """A valid CONFIRM LINK of the peer: a request for a client, a response for a server."""
+        """The peer sent a valid CONFIRM LINK: a request to a client, a response to a server."""
 
     def refused(self, diagnosis: Diagnosis) -> None:
-        """An invalid CONFIRM LINK of the peer."""
+        """The peer sent an invalid CONFIRM LINK."""
 
     def shutdown(self, now: float, reason: DeleteReason) -> None:
         """The local end ends the group."""
@@ -306,7 +306,7 @@ class Core:
         self.timing = timing
         self.version = version
         self.bigEndian = False
-        self.links = [LinkLife(local, 1 if isServer else 0)]  # the server numbers them
+        self.links = [LinkLife(local, 1 if isServer else 0)]  # the server assigns the numbers
         self.arriving = self.links[0]
         self.known: set[RKey] = set()
         self.maxLinks = self.peerLinks = 1
@@ -336,7 +336,7 @@ class Core:
         link: LinkLife | None = None,
         extension: AddLinkExtension | None = None,
     ) -> None:
-        """Send a request on a link; None: any."""
+        """Send a request on a link; None: on C{carrier}."""
         header = Header(LLCFlags(flags), self.version, RejectReason.NONE, self.bigEndian)
         raw = LLC(body.TYPE, header, body, extension).encode()
         self.output.append((self.carrier if link is None else link, raw))
@@ -348,7 +348,7 @@ class Core:
         body = body if body is not None else request.body
         assert body is not None, "a type that we don't know has no response"
         asked = request.header
-        reason = reject if asked.version == 1 else RejectReason.NONE  # version 2 has no room for it
+        reason = reject if asked.version == 1 else RejectReason.NONE  # version 2 has no field for it
         header = Header(asked.flags | flags | LLCFlags.RESPONSE, asked.version, reason, asked.bigEndian)
         self.output.append((self.arriving, message(body, header).encode()))
 
@@ -426,14 +426,14 @@ def _machine() -> Callable[[Core], Inputs]:
         core.place = "ending"
         core.until = now + core.timing.response
         core.ending = GroupEnded(_reason(request), "ended by the peer", True)
-        if core.isServer:  # a client only asks: it is the server that deletes
+        if core.isServer:  # a client only requests the deletion, which the server performs
             core.deleteGroup(request.header.flags & LLCFlags.ORDERLY, _reason(request))
         else:
             core.reply(request)
 
     @ending.upon(Inputs.deleteLink).loop()
     def crossed(inputs: Inputs, core: Core, request: LLC, now: float) -> None:
-        if not core.isServer:  # the server's word counts
+        if not core.isServer:  # the server's request takes precedence
             core.reply(request)
 
     @ending.upon(Inputs.linkDeleted).to(ended)
@@ -497,5 +497,5 @@ def _reason(request: LLC) -> DeleteReason:
 
 
 def makeLink(core: Core) -> Inputs:
-    """Make the state machine of a new link, in its first state."""
+    """Create the state machine of a new link, in its initial state."""
     return _machine()(core)

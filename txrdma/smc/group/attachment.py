@@ -35,23 +35,23 @@ from txrdma.verbs.completions import CompletionReader
 _log = Logger()
 
 WINDOW: Final = 40
-"""Messages that the peer may not have received yet: it has 48 receives."""
+"""Largest number of unacknowledged messages: the peer has at least 48 receives posted."""
 
 _ROUTED_HOPS: Final = 64
-"""The hop limit where routers are between the two ends (Linux)."""
+"""The hop limit if there are routers between the two ends (Linux)."""
 
 _RECEIVES: Final = 64
 _RECEIVE_SIZE: Final = 48
 _RECEIVE_SIZE_V2: Final = 8192
-"""Bytes of the longest LLC message of version 2, in which keys of all buffers may stand."""
+"""Bytes of the longest LLC message of version 2, which may contain the keys of all buffers."""
 
 _TIMEOUT: Final = 15
-"""Linux's for SMC-R, 134 ms (4.096 us * 2**15): adapters answer for themselves."""
+"""Acknowledgement timeout of Linux's SMC-R for adapters: 134 ms (4.096 us * 2**15)."""
 
 _PATIENT_TIMEOUT: Final = 25
 """
-137 s, for peers whose program has to answer. With seven retries that is 18 minutes, as long as Linux gives
-TCP (tcp(7), tcp_retries2).
+Acknowledgement timeout of 137 s, for peers whose program acknowledges. With seven retries that is 18 minutes,
+as long as Linux retries in TCP (tcp(7), tcp_retries2).
 """
 
 _Handler = Callable[[Sequence[Completion]], None]
@@ -95,14 +95,14 @@ class FarEnd(Protocol):
 
 class _Closable(Protocol):
     def close(self) -> None:
-        """Destroy it."""
+        """Destroy the object."""
 
 
 _ClosableT = TypeVar("_ClosableT", bound=_Closable)
 
 
 def _kept(undo: ExitStack, each: _ClosableT) -> _ClosableT:
-    """Register a verbs object to be closed; an error of closing it is logged."""
+    """Register a verbs object for closing; an error while closing is logged."""
 
     def close() -> None:
         with _log.failuresHandled("{each!r} of an SMC-R link could not be closed", each=each):

@@ -1,8 +1,8 @@
 """
-Remote memory buffers: the memory of a link group's connections, in elements.
+Remote memory buffers (RMBs), whose elements are the rings of a link group's connections.
 
-Follows RFC 7609, 3.3 and 4.4.2. An RMB is one memory region with one key, which the peer learns once; its
-elements, all of one size, are the rings of connections.
+Follows RFC 7609, 3.3 and 4.4.2. An RMB is one memory region with one key, which is announced to the peer
+once. Its elements have one size, and each is the ring of one connection.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from txrdma.smc.group._linkstate import Token
 from txrdma.smc.wire.clc import Diagnosis
 
 MAX_BUFFERS = 255
-"""RMBs of a link group (RFC 7609, 3.3)."""
+"""Largest number of RMBs in a link group (RFC 7609, 3.3)."""
 
 MOST_ELEMENTS = 16
 LARGEST_BUFFER = 16 << 20
-"""Elements share a buffer up to that size; memory is not there before it is written to."""
+"""Bytes up to which elements share a buffer; the kernel allocates memory only when it is written."""
 
 PINNED_RING = 256 << 10
-"""The largest ring that is chosen where memory is pinned: a process may pin 8 MiB by default."""
+"""Bytes of the largest automatic ring if memory is pinned: by default, a process may pin 8 MiB."""
 
 SMALLEST_RING = 16 << 10
-"""The smallest ring that SMC-R knows (RFC 7609, A.2.2)."""
+"""Bytes of the smallest ring of SMC-R (RFC 7609, A.2.2)."""
 
 
 @frozen
@@ -52,8 +52,8 @@ class RemoteMemoryBuffer:
     A remote memory buffer (RMB): one memory region, divided into elements.
 
     @ivar region: the memory, in the protection domain where it was allocated.
-    @ivar size: of an element.
-    @ivar count: elements of the buffer.
+    @ivar size: size of an element, in bytes.
+    @ivar count: number of elements.
     @ivar isAgreed: the peer knows the key.
     """
 
@@ -69,22 +69,22 @@ class RemoteMemoryBuffer:
 
     @property
     def rkey(self) -> RKey:
-        """The remote key of the region, by which the group knows the buffer: on other links it has others."""
+        """The remote key of C{region}, which names the buffer in the group; it differs in other domains."""
         return self.region.rkey
 
     @property
     def used(self) -> int:
-        """Elements that connections have, or that peers may still write to."""
+        """Number of elements that connections use, or that the peer may still write to."""
         return self.count - len(self._free)
 
     @property
     def hasFree(self) -> bool:
-        """Can an element be had?"""
+        """Whether a free element is available."""
         return bool(self._free) and not self.isLeaving
 
     @property
     def isIdle(self) -> bool:
-        """No connection uses it; elements that the peer may still write to don't count."""
+        """Whether no connection uses the buffer; the peer may still write to some elements."""
         return len(self._free) + self._lost == self.count
 
     @property
@@ -93,7 +93,7 @@ class RemoteMemoryBuffer:
         return len(self._free) == self.count
 
     def on(self, domain: IProtectionDomain) -> IMemoryRegion:
-        """The memory as a protection domain knows it, with a key and an address of its own in each."""
+        """Return the memory's region in a protection domain, with a key and an address of its own."""
         region = self._regions.get(domain)
         if region is None:
             region = domain.registerMemory(self.region.view, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
@@ -112,7 +112,7 @@ class RemoteMemoryBuffer:
         return Element(self, self._free.pop())
 
     def give(self, element: Element, quiet: bool) -> None:
-        """Put an element back; C{quiet}: the peer will not write into it any more."""
+        """Release an element; it is reused only if C{quiet}: the peer will not write into it any more."""
         if quiet:
             self._free.append(element.index)
         else:
@@ -141,7 +141,7 @@ class BufferPool:
         return len(self._buffers)
 
     def withFreeElement(self, size: int) -> RemoteMemoryBuffer | None:
-        """A buffer with a free element of that size; one whose key the peer knows, if there is one."""
+        """Return a buffer with a free element of this size, preferably known to the peer, or None."""
         best = None
         for buffer in self._buffers.values():
             if buffer.size == size and buffer.hasFree:
@@ -158,7 +158,7 @@ class BufferPool:
 
         @param most: limit of the bytes of all buffers of this process; None without one.
         @param isPinned: whether the device pins memory.
-        @raise Refused: there is not enough memory.
+        @raise ResourceExhausted: the limit is reached; L{RDMAError} or OSError: there is not enough memory.
         """
         count = max(min(MOST_ELEMENTS, LARGEST_BUFFER // size), 1)
         if isPinned:
@@ -197,7 +197,7 @@ class BufferPool:
         self.asked[buffer.rkey] = []
 
     def agreement(self, buffer: RemoteMemoryBuffer) -> Deferred[None]:
-        """A Deferred that fires when the peer knows the buffer's key; fails with L{Refused}."""
+        """Return a Deferred that fires when the peer knows the buffer's key, or fails with L{Refused}."""
         waiting = self.asked.get(buffer.rkey)
         if waiting is None:
             raise Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
@@ -229,9 +229,9 @@ class BufferPool:
         self._mayTrim |= element.buffer.isIdle
 
     def surplus(self) -> RemoteMemoryBuffer | None:
-        """An unused buffer that is not the only one of its size."""
+        """Return an unused buffer with lost elements, or one of several unused ones of a size; else None."""
         idle = [buffer for buffer in self._buffers.values() if buffer.isIdle and not buffer.isLeaving]
-        for buffer in sorted(idle, key=lambda each: each.isWhole):  # the whole ones are worth more
+        for buffer in sorted(idle, key=lambda each: each.isWhole):  # those with lost elements first
             if not buffer.isWhole or any(each is not buffer and each.size == buffer.size for each in idle):
                 return buffer
         return None
@@ -248,7 +248,7 @@ class BufferPool:
         return rkeys
 
     def drop(self, rkey: RKey) -> None:
-        """Drop a buffer that the peer has forgotten. Unknown ones are ignored."""
+        """Close a buffer that the peer does not use any more. Unknown keys are ignored."""
         buffer = self._buffers.pop(rkey, None)
         if buffer is not None:
             BufferPool.total -= buffer.region.length

@@ -28,7 +28,7 @@ class NotifierReactor(IReactorFDSet, IReactorTime):
 
 @implementer(IReadDescriptor)
 class CloseNotifier:
-    """Calls C{connectionLost} when the reactor polls next; C{isPrompt}: it stops, so call immediately."""
+    """Calls C{connectionLost} when the reactor polls next; C{isPrompt}: immediately, as the reactor stops."""
 
     def __init__(self, reactor: NotifierReactor) -> None:
         self.isPrompt = False
@@ -38,7 +38,7 @@ class CloseNotifier:
         self._call: IDelayedCall | None = None
 
     def add(self, notify: Callable[[], None]) -> None:
-        """Call a function when the reactor polls its descriptors next; exceptions of it are logged."""
+        """Call a function when the reactor polls its descriptors next; its exceptions are logged."""
         self._waiting.append(notify)
         if self.isPrompt or not self._isOpen():
             self.notify()

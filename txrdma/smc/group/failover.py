@@ -67,12 +67,12 @@ class LinkFailover:
         group.core.grow(end, group.seconds())
 
     def _free(self, gid: GID | None) -> Iterator[Port]:
-        """Active ports without a link; those that reach the peer's GID without a router come first."""
+        """Return active ports without a link; those that reach the peer's GID without a router come first."""
         used = {link.port.place for link in self._group.links}
         return (port for port in self._able(gid) if port.place not in used)
 
     def _able(self, gid: GID | None) -> list[Port]:
-        """Active ports with a route to the peer's GID (None: any), direct ones first."""
+        """Return active ports with a route to the peer's GID (None: any), direct ones first."""
         version = self._group.agreement.version
         ports = [
             port
@@ -82,7 +82,7 @@ class LinkFailover:
         return sorted(ports, key=lambda port: not self._isDirect(port, gid))
 
     def _isDirect(self, port: Port, gid: GID | None) -> bool | None:
-        """Whether the route to the peer's GID has no router; None if there is no route."""
+        """Return whether the route to the peer's GID has no router; None if there is no route."""
         if gid is None:
             return True
         return port.candidate.isDirectTo(gid, self._group.agreement.version)

@@ -71,7 +71,7 @@ class Group:
     @ivar flows: flows of all connections of the group, by alert token.
     @ivar isOver: the group has ended; connections with unread bytes remain.
     @ivar hasPeerParted: the peer has ended the group in order, so all that it sent has arrived.
-    @ivar isPeerLost: the TCP connection of its last connection was lost, as when the peer's process has died.
+    @ivar isPeerLost: the TCP connection of its last connection was lost: the peer may have died.
     """
 
     def __init__(self, groups: Membership, key: GroupKey, port: Port, agreement: Agreement) -> None:
@@ -113,7 +113,7 @@ class Group:
         return self._reactor.seconds()
 
     def domainOf(self, port: Port) -> IProtectionDomain:
-        """The group's protection domain on a port's device."""
+        """Return the group's protection domain on a port's device."""
         domain = self._domains.get(port.device)
         if domain is None:
             domain = self._domains[port.device] = port.device.createProtectionDomain()
@@ -127,7 +127,7 @@ class Group:
     # Setup
 
     def serves(self, key: GroupKey) -> bool:
-        """Whether a key names the peer of this group, by the first contact or by one of its links."""
+        """Return whether a key identifies this group's peer, by the first contact or by one of the links."""
         mine = self.key
         if key.qpn is not None and key.qpn not in (mine.qpn, *[link.farQPN for link in self.links]):
             return False  # fast exit: a peer may have many groups
@@ -151,11 +151,11 @@ class Group:
 
     @property
     def hasPlace(self) -> bool:
-        """Whether a new group can take another connection beside the first and those already waiting."""
+        """Whether a new group can accept another connection besides the first and the waiting ones."""
         return len(self._waiting) < self.agreement.maxConnections - 1
 
     def confirmed(self) -> Deferred[None]:
-        """A Deferred that fires when the group is usable; fails with L{Refused} if the group ends before."""
+        """Return a Deferred that fires when the group is usable; fails with L{Refused} if it ends before."""
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
         if self.isOver:
@@ -174,12 +174,12 @@ class Group:
 
     async def reserve(self, wanted: int | None = None, most: int | None = None) -> Element:
         """
-        Reserve a ring for a connection; it fires when the peer knows the ring's buffer.
+        Reserve a ring for a connection, and wait until the peer knows the ring's buffer.
 
         @param wanted: size in bytes; None: chosen by the number of connections.
         @param most: limit of all rings of the process, in bytes.
-        @raise Refused: no memory; with C{NOACTLINK}: the group has ended, and another may have
-            room.
+        @raise Refused: there is no memory; with C{NOACTLINK}: the group has ended, and another may accept the
+            connection.
         """
         isPinned = self.links[0].scheduler.queue.isStaged
         size = self.groups.ringSize()
@@ -200,7 +200,7 @@ class Group:
                 self._turnCore()
         element = buffer.take()
         if not buffer.isAgreed:
-            self.core.promised += 1  # reserve the place in the group
+            self.core.promised += 1  # count the connection as reserved
             try:
                 await self.pool.agreement(buffer)
                 if not self.core.isOpen:
@@ -226,21 +226,21 @@ class Group:
                 size //= 2
 
     def pick(self) -> Link:
-        """The server's link for the next connection, the one with the fewest; raises L{Refused}."""
+        """Return the server's link for the next connection, the one with the fewest; raises L{Refused}."""
         links = [link for link in self.links if link.isActive or self.isNew]
         if links:
             return min(links, key=lambda link: len(link.members))
         raise Refused("the group has ended", Diagnosis.NOACTLINK)
 
     def leadingTo(self, accept: Accept) -> Link:
-        """The client's link that a server's Accept names; raises L{Refused} without it."""
+        """Return the client's link that a server's Accept names; raises L{Refused} without it."""
         for link in self.links:
             if accept.firstContact or link.leadsTo(accept.gid, accept.mac, accept.qpn):
                 return link
         raise Refused("the Accept names an unknown link", Diagnosis.NOSRVLINK)
 
     def target(self, link: Link, named: Link, answer: Accept | Confirm) -> tuple[int, RKey]:
-        """Address and remote key of the peer's ring on a link; C{named} is the link in the answer."""
+        """Return address and remote key of the peer's ring on a link; C{named} is the link in the answer."""
         core, rkey = self.core, answer.rkey
         address = core.target(rkey, answer.address, answer.size, answer.index, named.life)
         if link is named:
@@ -261,7 +261,7 @@ class Group:
         return token
 
     def streams(self) -> list[Member]:
-        """The connections of the group, including those that have ended for the application only."""
+        """Return the connections of the group, including those that have ended for the application only."""
         return [cast("Member", stream) for stream in self.core.connections.values()]
 
     def linger(self, stream: Member) -> None:
@@ -411,7 +411,7 @@ class Group:
     # Time
 
     def deadline(self) -> float | None:
-        """Time of the next timeout, in seconds of the reactor's clock; None if there is none."""
+        """Return the time of the next timeout, in seconds of the reactor's clock; None if there is none."""
         due = self.core.deadline()
         for until in self._lingering.values():  # ordered: the first is the earliest
             return until if due is None else min(due, until)
@@ -567,7 +567,7 @@ class Group:
                     self.groups.orphaned(stream)
 
     def _peer(self) -> str:
-        """The peer's TCP address for the log, or the GID of its port."""
+        """Return the peer's TCP address for the log, or the GID of its port."""
         streams = self.streams()
         return describe(streams[0].peer) if streams else str(self.key.gid)
 

@@ -2,9 +2,9 @@
 The link groups of a device: which one a connection joins, and how long they live (RFC 7609, 3.2).
 
 Groups without connections are cached, since creating a group costs more than creating a connection. When SMC
-is not in use on a reactor (L{txrdma.smc.common.reactoruse}), nothing of a group stays there: groups over
-shared memory are suspended; groups over adapters, too, and a thread polls for messages of their peers; all
-others are closed.
+is not in use on a reactor (L{txrdma.smc.common.reactoruse}), no group stays there: groups over shared memory
+are suspended; groups over adapters, too, and a thread polls for messages of their peers; all others are
+closed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ as 1 MiB: 4 GB/s.
 """
 
 SMALL_RING: Final = 32 << 10
-"""Ring size of further connections, in bytes."""
+"""Ring size for even more connections than in L{RINGS}, in bytes."""
 
 STOPPING_SECONDS: Final = 5.0
 """Seconds for which a stopping reactor waits until peers have received everything."""
@@ -60,7 +60,7 @@ PARTING_SECONDS: Final = 2.0
 """Seconds for which closing groups waits for peers: see L{LinkGroups.close}."""
 
 _QUIET_SECONDS: Final = 0.3
-"""Seconds of silence after which a peer's kernel has aborted the open connections of an ended group."""
+"""Seconds of silence after which a peer's kernel is assumed to have aborted an ended group's connections."""
 
 _POLL_SECONDS: Final = 1e-3
 
@@ -77,7 +77,7 @@ _open: dict[tuple[object, str], LinkGroups] = {}
 @lru_cache(2)
 def timingOn(acknowledgesByProgram: bool) -> Timing:
     """
-    Timeouts of links: an unresponsive peer is given up when TCP keepalive would do so on this host (tcp(7)).
+    Return the timeouts of links: a silent peer is considered lost when TCP keepalive would give up (tcp(7)).
 
     @param acknowledgesByProgram: peers acknowledge by software, which a busy program delays: TEST LINK is
         sent when TCP would send a probe. Adapters are probed earlier.
@@ -95,7 +95,7 @@ def timingOn(acknowledgesByProgram: bool) -> Timing:
 
 
 def linkGroups(reactor: Any, description: str) -> LinkGroups:
-    """The link groups of this process over a device, which is opened on first use; raises L{RDMAError}."""
+    """Return this process's link groups over a device, which is opened on first use; raises L{RDMAError}."""
     key = (reactor, description)
     groups = _open.get(key)
     if groups is None:
@@ -121,7 +121,7 @@ def closeLinkGroups(reactor: object) -> None:
 
 
 def everyGroup() -> list[Group]:
-    """All link groups of this process, over all devices and on all reactors."""
+    """Return all link groups of this process, over all devices and on all reactors."""
     return [group for groups in _open.values() for group in groups.groups()]
 
 
@@ -232,7 +232,7 @@ class LinkGroups:
         self, proposal: Proposal, choice: Choice, witness: Hashable, terms: GroupTerms = ANY_TERMS
     ) -> tuple[Group, bool]:
         """
-        The server's group for a client, and whether it is new; waits while one is being created.
+        Return the server's group for a client, and whether it is new; wait while one is being created.
 
         @param witness: verified identity of the client.
         @raise Refused: there would be too many groups.
@@ -267,7 +267,7 @@ class LinkGroups:
         terms: GroupTerms = ANY_TERMS,
     ) -> Group:
         """
-        The client's group that a server's Accept names, or a new one for a first contact.
+        Return the client's group that a server's Accept names, or a new one for a first contact.
 
         @param witness: verified identity of the server.
         @raise Refused: there is no such group, or there would be too many.
@@ -281,7 +281,7 @@ class LinkGroups:
         raise Refused("the server names an unknown link group", Diagnosis.SYNCERR)
 
     def ringSize(self) -> int:
-        """Size of the next connection's ring, in bytes."""
+        """Return the size of the next connection's ring, in bytes."""
         count = 0
         for groups in self._groups.values():
             for group in groups:
@@ -292,7 +292,7 @@ class LinkGroups:
         return SMALL_RING
 
     def _serving(self, key: GroupKey) -> list[Group]:
-        """Groups with the peer that a key names, by any of their links."""
+        """Return the groups with the peer that a key identifies, by any of their links."""
         return [group for group in self._groups.get(key.peer, ()) if group.serves(key)]
 
     def _make(self, key: GroupKey, candidate: Candidate, agreement: Agreement, terms: GroupTerms) -> Group:
@@ -513,16 +513,16 @@ class LinkGroups:
                 group.closeConnections()
 
     def _awaitsPeers(self) -> bool:
-        """Whether a living peer may not have received the end of a connection yet."""
+        """Return whether a living peer may not have received the end of a connection yet."""
         hasPeers = any(not group.isPeerLost for group in self.groups())
         return hasPeers and (self._isWaiting() or self._isOwed)
 
     def _isWaiting(self) -> bool:
-        """Whether a link has messages that exceed the peer's window."""
+        """Return whether a link has messages that exceed the peer's window."""
         return any(link.isActive and link.scheduler.queue.dirty for link in self.links())
 
     def _pollAll(self) -> bool:
-        """Poll all link groups of the reactor, perhaps each other's peers; return whether any received."""
+        """Poll all link groups of the reactor, which may be peers; return whether any received something."""
         before = [link.life.lastReceivedAt for link in self.links()]
         self._isOwed = True in [device.drive() for device in self._driven]
         for (owner, _), those in list(_open.items()):

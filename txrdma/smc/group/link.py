@@ -1,9 +1,9 @@
 """
 A link of a group: its queue pair, received messages, and the connections bound to it.
 
-Follows RFC 7609, 3.2 and 4.5, with the queue pair attributes that Linux uses. Each received CDC message goes
-to the flow that its token names, each LLC message to the group (L{txrdma.smc.group.group}). When the bytes of
-connections are sent is decided by L{txrdma.smc.group.sendscheduler}.
+Follows RFC 7609, 3.2 and 4.5, with the queue pair attributes that Linux uses. Each received CDC message is
+passed to the flow that its token names, each LLC message to the group (L{txrdma.smc.group.group}).
+L{txrdma.smc.group.sendscheduler} decides when the bytes of connections are sent.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _REPOST: Final = 16
 """Receives are reposted in batches of 16, so that at least 48 are posted, as on Linux."""
 
 _POLL_BATCHES: Final = 64
-"""Batches of completions processed by one poll, at most."""
+"""Largest number of batches of completions processed by one poll."""
 
 _START: Final = CDC_START
 
 PREPARING_SECONDS: Final = 2.0
-"""Seconds to resolve the address of a peer's buffer; after that the first write waits for it."""
+"""Seconds to resolve the address of a peer's buffer; after that the first write waits for the address."""
 
 
 def receive(flow: Flow, message: tuple[int, ...]) -> None:
@@ -64,11 +64,11 @@ class Link:
 
     @ivar group: the link group; C{agreement}: its terms.
     @ivar life: the link's state in the LLC core of the group.
-    @ivar turn: what connections have to post, and when.
+    @ivar scheduler: sends the queued bytes of connections.
     @ivar route: route of the queue pair, such as C{'rocev2'}; C{''} before the first contact.
     @ivar isActive: connections may use the link.
     @ivar isBreaking: the link is about to end; further failures are ignored.
-    @ivar hasReceived: the link has brought something since the group looked here.
+    @ivar hasReceived: something was received since the group last checked.
     @ivar members: connections bound to the link, including those that have ended for the application only.
     @ivar contexts: stack of logging contexts of the reactor's thread.
     """
@@ -112,7 +112,7 @@ class Link:
     def __repr__(self) -> str:
         return f"<Link {self.qpn:06x} of {self.group!r}>"
 
-    # Making it
+    # Setup
 
     def accept(self, element: Element, token: int, isFirst: bool, hostName: bytes) -> Accept:
         """Create the server's answer to a Proposal (RFC 7609, A.2.2)."""
@@ -196,7 +196,7 @@ class Link:
                 pass  # the peer is busy; the first write waits for it
 
     def leadsTo(self, gid: GID, mac: MACAddress, qpn: QPN | None) -> bool:
-        """Whether the peer's port has these addresses, and its queue pair this number (None: any)."""
+        """Return whether the peer's port has these addresses, and its queue pair this number (None: any)."""
         far = self._far
         if far is None:
             return False
@@ -208,7 +208,7 @@ class Link:
         return None if self._far is None else self._far.qpn
 
     def bearing(self, answer: Accept | Confirm, named: Link) -> RemoteBuffer:
-        """The peer's ring as this link reaches it; C{named} is the link in the answer. Raises L{Refused}."""
+        """Return the peer's ring on this link; C{named} is the link in the answer. Raises L{Refused}."""
         address, rkey = self.group.target(self, named, answer)
         return RemoteBuffer(self._queue, address, rkey)
 
@@ -227,7 +227,7 @@ class Link:
 
     @property
     def isOver(self) -> bool:
-        """The link has ended; connections with unread bytes remain."""
+        """Whether the link has ended; connections with unread bytes remain."""
         return self._queue.isOver
 
     def forget(self, stream: Member, element: Element, quiet: bool) -> None:
@@ -362,7 +362,7 @@ class Link:
             return f"the device refused a message: {error}"
         return None
 
-    # How it breaks
+    # Failures
 
     def broken(self, text: str) -> None:
         """End the link because its queue pair has failed, after processing what was received."""

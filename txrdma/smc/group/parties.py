@@ -77,7 +77,7 @@ class LinkOwner(Protocol):
 
     @ivar flows: flows of all connections, by alert token.
     @ivar hasPeerParted: the peer has ended the group in order, so all that it sent has arrived.
-    @ivar isPeerLost: the TCP connection of its last connection was lost, as when the peer's process has died.
+    @ivar isPeerLost: the TCP connection of its last connection was lost: the peer may have died.
     """
 
     groups: Membership

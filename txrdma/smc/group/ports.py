@@ -1,8 +1,8 @@
 """
-The ports of an endpoint's devices, as the places where links begin.
+The ports of an endpoint's devices, which are the local ends of links.
 
-A device string may name several devices, with C{+} between them: C{pyverbs:rxe0+pyverbs:rxe1}. A port knows
-the subnets of its network interface from the system.
+A device string may name several devices, with C{+} between them: C{pyverbs:rxe0+pyverbs:rxe1}. The subnets of
+a port's network interface are read from the system.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _log = Logger()
 
 @lru_cache(1)
 def _instance(pid: int) -> bytes:
-    """Two random bytes that distinguish this process from others with the same MAC address."""
+    """Return two random bytes that distinguish this process from others with the same MAC address."""
     return secrets.token_bytes(2)
 
 
 def peerID(mac: MACAddress | None = None) -> bytes:
-    """The peer ID of this process: instance number and MAC address (RFC 7609, 3.1)."""
+    """Return the peer ID of this process: instance number and MAC address (RFC 7609, 3.1)."""
     return _instance(os.getpid()) + (bytes(6) if mac is None else mac.toBytes())
 
 
@@ -45,7 +45,7 @@ def openDevices(reactor: object, description: str) -> list[IVerbsDevice]:
     Open the devices of an endpoint; the caller closes them.
 
     @param description: device strings joined by C{+}.
-    @raise ValueError: it is malformed.
+    @raise ValueError: the description is malformed.
     @raise DeviceUnavailable: none of them can be opened.
     """
     devices: list[IVerbsDevice] = []
@@ -67,7 +67,7 @@ def openDevices(reactor: object, description: str) -> list[IVerbsDevice]:
 
 def findPorts(devices: Sequence[IVerbsDevice], owner: bytes = b"") -> tuple[Port, ...]:
     """
-    The ports of devices, with the GID of each that most peers can reach; active ports first.
+    Return the ports of devices, with the GID of each that most peers can reach; active ports first.
 
     Version 2 and subnets are not offered for devices that use shared memory only.
 
@@ -83,7 +83,7 @@ def findPorts(devices: Sequence[IVerbsDevice], owner: bytes = b"") -> tuple[Port
             port = device.portAttributes(number)
             if port.mac is None:
                 continue
-            owner = owner or peerID(port.mac)  # one for all ports: it is one process
+            owner = owner or peerID(port.mac)  # the process has one peer ID for all ports
             table = device.gidTable(number)
             index = usualGID(table)
             if not table or table[index].gid.ip is None:
@@ -106,13 +106,13 @@ class _Interfaces:
         self._gateways: frozenset[str] = frozenset()
 
     def around(self, name: str, gid: GID) -> tuple[Subnets | None, bool]:
-        """The subnets of an interface (None if unknown), and whether it has a gateway."""
+        """Return the subnets of an interface (None if unknown), and whether it has a gateway."""
         if not name:
             return None, True
         if self._known is None:
             self._known = self._ask()
         interface = self._known.get(name)
-        if interface is None or interface.isLoopback:  # where everything is this host
+        if interface is None or interface.isLoopback:  # it reaches only this host
             return None, True
         return subnetsOf(interface, gid), name in self._gateways
 
@@ -133,7 +133,7 @@ class _Interfaces:
 
 
 def subnetsOf(interface: NetworkInterface, gid: GID) -> Subnets | None:
-    """The subnets of an interface; None without any address. The IPv4 subnet is preferably that of C{gid}."""
+    """Return an interface's subnets, None without an address. The IPv4 subnet is C{gid}'s if possible."""
     ipv4: tuple[int, int] | None = None
     ipv6: list[tuple[bytes, int]] = []
     for address in interface.addresses:

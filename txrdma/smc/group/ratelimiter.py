@@ -1,8 +1,8 @@
 """
 Rate limit of new link groups.
 
-Creating a group takes milliseconds, so peers that connect under ever new identities must not starve existing
-connections.
+Creating a group takes milliseconds, so peers that connect under constantly new identities must not starve
+existing connections.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class GroupRateLimiter:
         self._timer: IDelayedCall | None = None
 
     def wait(self) -> Deferred[None] | None:
-        """Ask for admission; None if admitted at once, otherwise a Deferred that fires in order."""
+        """Request admission; return None if admitted at once, otherwise a Deferred that fires in order."""
         now = self._reactor.seconds()
         if not self._waiting and now >= self._began + SPAN:
             self._began, self._count = now, 0

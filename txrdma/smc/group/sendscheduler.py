@@ -4,7 +4,7 @@ The send scheduler of a link: when the bytes of its connections are sent.
 Theory of operation. C{Flow.write} only queues bytes and marks its flow dirty. Dirty flows are flushed
 together:
 
-  - after each batch of received messages (C{settle}), so that answers leave at once;
+  - after each batch of received messages (C{settle}), so that answers are sent at once;
   - otherwise in the next reactor iteration (C{schedule}, C{finish}, C{run}).
 
 Flushing many flows at once means one C{postSend}, and so one doorbell. If processing takes longer than
@@ -113,7 +113,7 @@ class SendScheduler:
         """Whether the link is processing, at the end of which dirty flows are flushed."""
         return self.queue.isBusy
 
-    # When
+    # Scheduling
 
     def callSoon(self, stream: FlowOwner, call: Callable[[], None]) -> None:
         """Call a function before the next flush; if it raises, its connection is aborted."""
@@ -246,7 +246,7 @@ class SendScheduler:
 
     @property
     def isPeerGone(self) -> bool:
-        """Whether the peer is known to be gone, and all that it sent has arrived."""
+        """Whether the peer is known to have ended, and all that it sent has arrived."""
         lane = self.lane
         return lane is not None and lane.isPeerGone()
 
@@ -270,7 +270,7 @@ class SendScheduler:
         self.queue.close()
         self.scheduleIfPending()
 
-    # What is posted
+    # Posting
 
     def _flush(self) -> None:
         """
@@ -297,15 +297,15 @@ class SendScheduler:
                 if not flow.backlog:
                     flow.pending.clear()
         else:
-            # After the link has ended, every flow is asked, so that all notice it. Otherwise read completions
-            # only if the window seems full: that costs a poll.
+            # After the link has ended, every flow is processed, so that all detect it. Otherwise read
+            # completions only if the window seems full: that costs a poll.
             if isOver:
                 room = len(dirty)
             elif len(dirty) > room:
                 room = max(self._makeSpace(room), 0)
                 if not room:
-                    # A peer that has closed may not free its window for a long time, and is owed nothing: let
-                    # its connections end without a message.
+                    # A peer that has closed may not free its window for a long time, and needs no more
+                    # messages: end its connections without one.
                     for flow in dirty:
                         flow.resign()
             # Set first: a flow that has more to send than fits appends itself again in fill().
@@ -461,7 +461,7 @@ class SendScheduler:
             self._sendReader.start()
 
     def hasArrived(self, number: int) -> bool:
-        """Whether the peer has received the message of this number, and all before it."""
+        """Return whether the peer has received the message of this number, and all before it."""
         if self.lane is not None and self.lane.isPlaced():
             return True
         if number > self._acknowledged and not self.queue.isOver:
@@ -506,7 +506,7 @@ class SendScheduler:
             self._last[partial(self._deliverLater, stream)] = None
 
     def arrived(self) -> int:
-        """Number of the last message that the peer has received, after the queue pair has failed."""
+        """Return the number of the last message that the peer received before the queue pair failed."""
         arrived = self.queue.sent
         try:
             batch = self._sendQueue.poll(arrived + 1)

@@ -1,17 +1,17 @@
 """
 The CLC handshake of both ends, on a TCP connection that will carry the application's data if it fails.
 
-Follows RFC 7609, 3.5 and 4.2 to 4.4; times are Linux's. Nothing here reads a clock or a socket.
+Follows RFC 7609, 3.5 and 4.2 to 4.4; timeouts are Linux's. This module does no I/O and reads no clock.
 
 Both cores have C{received(data, now)}, C{expired(now)}, C{deadline()}, C{outgoing()}, C{events()} and
-C{done}: once it is true, what TCP brings is none of their business (but see C{mayCross}). Server::
+C{done}: once it is true, bytes on TCP are not CLC (but see C{mayCross}). Server::
 
     bytes -> Proposed -> accept(message, now) -> Confirmed -> established()     it is SMC-R
                       -> decline(diagnosis, now) -> FellBack                    anywhere before established()
 
-The client's Proposal goes out at once -> Accepted -> confirm(message, now) -> established(). Either side gets
-FellBack when the peer declines or does not answer, and Failed when the connection is of no use. What there is
-to be agreed on is a matter of L{txrdma.smc.terms.offer}.
+The client's Proposal is sent at once -> Accepted -> confirm(message, now) -> established(). Either side gets
+FellBack if the peer declines or does not answer, and Failed if the connection is not usable even for TCP.
+L{txrdma.smc.terms.offer} decides on the terms.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ CLC_TIMEOUT = 6.0
 """Seconds to wait for a CLC message."""
 
 LATE_DECLINE_TIMEOUT = 1.0
-"""Seconds in which we wait for CLC of the peer's that crosses our Decline."""
+"""Seconds to wait for CLC messages of the peer that cross the local Decline."""
 
 
 @frozen
 class Proposed:
-    """The client proposes SMC: answer by C{accept} or C{decline}."""
+    """The client has proposed SMC: answer by C{accept} or C{decline}."""
 
     proposal: Proposal
 
 
 @frozen
 class Accepted:
-    """The server accepts, by an Accept that keeps to our offer: answer by C{confirm} or C{decline}."""
+    """The server has sent an Accept that is consistent with the offer: answer by C{confirm} or C{decline}."""
 
     accept: Accept
     agreement: Agreement
@@ -60,7 +60,7 @@ class Accepted:
 
 @frozen
 class Confirmed:
-    """The client confirms: bring up the link (first contact), then C{established} or C{decline}."""
+    """The client has confirmed: set up the link (first contact), then call C{established} or C{decline}."""
 
     confirm: Confirm
 
@@ -68,12 +68,12 @@ class Confirmed:
 @frozen
 class FellBack:
     """
-    The handshake has failed: the connection goes on as plain TCP.
+    The handshake has failed: the connection continues as plain TCP.
 
-    @ivar reason: ours; C{PEERDECL} when the peer declined.
-    @ivar peerDiagnosis: the peer's, when it declined.
+    @ivar reason: the local reason; C{PEERDECL} if the peer declined.
+    @ivar peerDiagnosis: the peer's reason, if it declined.
     @ivar data: the first bytes for the application.
-    @ivar outOfSync: the peer does not know the group that we meant: it is dead.
+    @ivar outOfSync: the peer does not know the local link group, which must not be used any more.
     """
 
     reason: Diagnosis
@@ -84,14 +84,14 @@ class FellBack:
 
 @frozen
 class ApplicationData:
-    """Bytes for the application that came after L{FellBack}."""
+    """Bytes for the application that arrived after L{FellBack}."""
 
     data: bytes
 
 
 @frozen
 class Failed:
-    """Neither SMC-R nor TCP can be had from this connection: reset it."""
+    """The connection can use neither SMC-R nor TCP: reset it."""
 
     error: RDMAError
 
@@ -138,9 +138,9 @@ class _Core:
     The data that transitions of a handshake act on.
 
     @ivar buffer: received bytes, from the current message on; C{whole}: length of that message.
-    @ivar listening: bytes are read as CLC; otherwise they wait for a decision.
+    @ivar listening: received bytes are parsed as CLC; otherwise they are stored until a decision.
     @ivar announced: the peer is known to support SMC.
-    @ivar sniffing: nothing was received from the peer yet.
+    @ivar sniffing: the peer has not sent a whole message yet, and may not support SMC.
     @ivar mayCross: unexpected CLC of the peer may be in flight.
     @ivar version: version of SMC-R that both ends use, as far as it is known.
     """
@@ -166,7 +166,7 @@ class _Core:
         self.deadline = until
 
     def pause(self) -> None:
-        """Leave received bytes in TCP, without a deadline, until C{accept}, C{confirm} or C{decline}."""
+        """Stop parsing received bytes, without a deadline, until C{accept}, C{confirm} or C{decline}."""
         self.listening = False
         self.deadline = None
 
@@ -225,8 +225,8 @@ _Machine = Callable[[_Core], _Inputs]
 @lru_cache(2)
 def _machine(server: bool) -> _Machine:
     """
-    The states of a server (sniffing, deciding, waiting for Confirm, linking) or a client (waiting for Accept,
-    deciding, linking).
+    Build the state machine of a server (sniffing, deciding, waiting for Confirm, linking) or a client
+    (waiting for Accept, deciding, linking).
     """
     builder = machineBuilder(_Inputs, _Core)
     first, second = ("sniffing", "waiting") if server else ("waiting", "sniffing")
@@ -247,7 +247,7 @@ def _machine(server: bool) -> _Machine:
 
     @sniffing.upon(_Inputs.stray).to(over)
     def notCLC(inputs: _Inputs, core: _Core, error: WireError) -> None:
-        if core.announced and error.offset:  # it has the eyecatcher: not the application's
+        if core.announced and error.offset:  # it has the eyecatcher, so it is not application data
             core.fail(error)
         else:
             core.fallBack(Diagnosis.PEERNOSMC)
@@ -265,7 +265,7 @@ def _machine(server: bool) -> _Machine:
 
     @states[first].upon(_Inputs.ended).to(over)
     def endedEarly(inputs: _Inputs, core: _Core) -> None:
-        if not core.announced or not (server or core.buffer):  # a server may be unable to have anybody
+        if not core.announced or not (server or core.buffer):  # a server may be out of resources
             core.fallBack(Diagnosis.PEERNOSMC)
 
     @waiting.upon(_Inputs.expired).to(crossing)
@@ -394,7 +394,7 @@ class _Handshake:
         return not core.listening and not core.done and len(core.buffer) >= MAX_LENGTH
 
     def deadline(self) -> float | None:
-        """The time of the next call of C{expired}, if nothing happens before."""
+        """Return the time of the next call of C{expired}, if nothing happens before; None without one."""
         return self._core.deadline
 
     def outgoing(self) -> bytes:
@@ -412,26 +412,26 @@ class _Handshake:
         return events
 
     def established(self) -> None:
-        """The link carries it now."""
+        """Complete the handshake, because the link carries the connection now."""
         self._inputs.established()
 
     def decline(self, diagnosis: Diagnosis, now: float) -> None:
-        """Decline SMC before C{established}; C{SYNCERR} asks the peer to forget the link group."""
+        """Decline SMC before C{established}; C{SYNCERR} requests that the peer forgets the link group."""
         self._inputs.decline(diagnosis, now)
         self._read(now)
         self.expired(now)
 
     def expired(self, now: float) -> None:
-        """The time is past C{deadline()}, perhaps."""
+        """Handle the deadline, if it has passed."""
         if self._core.deadline is not None and self._core.deadline <= now:
             self._inputs.expired(now)
 
     def ended(self) -> None:
-        """TCP brings nothing more: what is there, and need not be CLC, is the application's."""
+        """Handle the end of the peer's TCP data; stored bytes that need not be CLC are the application's."""
         self._inputs.ended()
 
     def received(self, data: bytes, now: float) -> None:
-        """Take bytes that TCP has brought: CLC, or after falling back the application's."""
+        """Process bytes received by TCP: CLC, or after a fallback the application's."""
         core = self._core
         if core.done:
             if core.fellBack:
@@ -443,13 +443,13 @@ class _Handshake:
             self._heedDecline()
 
     def _heedDecline(self) -> None:
-        """Read a Decline while the local end decides: sending a Confirm after it would contradict it."""
+        """Process a Decline while the local end decides: a Confirm sent after it would contradict it."""
         core = self._core
         with suppress(WireError):
             size, message = decodeFirst(core.buffer)
             if isinstance(message, Decline):
                 core.whole = size
-                core.pending.clear()  # what it has proposed, or accepted, needs no answer
+                core.pending.clear()  # the peer's Proposal or Accept needs no answer any more
                 self._inputs.declined(message)
 
     def _read(self, now: float) -> None:
@@ -462,7 +462,7 @@ class _Handshake:
                 return
             if message is None:
                 if core.deadline is None and core.sniffing:
-                    core.deadline = now + CLC_TIMEOUT  # it looks like CLC: but does it go on?
+                    core.deadline = now + CLC_TIMEOUT  # it begins like CLC: limit the wait for the rest
                 return
             core.whole = size
             self._process(message, now)
@@ -493,10 +493,10 @@ class ServerHandshake(_Handshake):
     """
     The server's end of a CLC handshake.
 
-    @param peerID: ours, for Decline.
-    @param announced: a carrier said that the client speaks SMC: wait for its Proposal, C{CLC_TIMEOUT} long.
-        Otherwise anything that is not a whole valid Proposal is the application's.
-    @param version: the highest version of SMC that we speak.
+    @param peerID: the local peer ID, for Decline.
+    @param announced: a carrier has announced that the client supports SMC: wait C{CLC_TIMEOUT} for its
+        Proposal. Otherwise anything but a whole valid Proposal is application data.
+    @param version: the highest supported version of SMC.
     """
 
     _reply = Confirm
@@ -511,7 +511,7 @@ class ServerHandshake(_Handshake):
             self._core.deadline = now + CLC_TIMEOUT
 
     def withdrawn(self) -> None:
-        """The client that was announced goes on without SMC, after all, unless it has proposed before."""
+        """Handle that the announced client continues without SMC; ignored if it has already proposed."""
         self._inputs.withdrawn()
 
     def accept(self, message: Accept, now: float) -> None:
@@ -563,7 +563,7 @@ class ClientHandshake(_Handshake):
         self._core.deadline = self._until = now + CLC_TIMEOUT
 
     def confirm(self, message: Confirm, now: float) -> None:
-        """Answer the server's Accept with this Confirm; decline, where the server may have given up since."""
+        """Answer the server's Accept with this Confirm; decline if the server may have given up meanwhile."""
         if now < self._until or message.firstContact:
             self._inputs.answer(message, now)
             self._read(now)

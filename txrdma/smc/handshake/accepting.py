@@ -26,7 +26,7 @@ from txrdma.smc.wire.clc import Confirm, Diagnosis, Proposal
 
 
 def _meansMemory(proposal: Proposal) -> bool:
-    """Whether a client has chosen shared memory: its addresses are not those of a real port."""
+    """Return whether a client has chosen shared memory: its addresses are not those of a real port."""
     return proposal.gid.isLoopback and proposal.mac.isLocal
 
 
@@ -71,14 +71,14 @@ class ServerNegotiation(Negotiation):
         self._begin(core)
 
     def readConnectionLost(self) -> None:
-        """Handle a FIN; a client that has sent its Confirm may have finished by SMC-R already."""
+        """Handle a FIN; a client that has sent its Confirm may have finished over SMC-R already."""
         if self._isConfirmed and self._work is not None:
             self._hasEnded = True
         else:
             super().readConnectionLost()
 
     def _enter(self) -> bool:
-        """Count the handshake, once the client has announced it or proposed; False if there are too many."""
+        """Count the handshake when the client announces it or proposes; False if there are too many."""
         if not self._isInside and self._count.present < self._options.handshakes:
             self._isInside = True
             self._count.present += 1
@@ -149,7 +149,7 @@ class ServerNegotiation(Negotiation):
         if link.isOver and not stream.wasLost:
             raise Refused("the link has ended", Diagnosis.NOACTLINK)
         if link.isOver:
-            pass  # the client has already finished, and gone
+            pass  # the client has already finished over SMC-R, and closed
         elif group.isNew:
             group.connect(confirm)
             await group.confirmed()

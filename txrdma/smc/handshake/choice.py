@@ -1,5 +1,5 @@
 """
-The carrier of an endpoint's connections, as its options choose it.
+Choice of the carrier for an endpoint's connections, by its options.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _rateLimited = RateLimitedLogger(Logger())
 
 
 def reachesOthers(options: Options) -> bool:
-    """Whether an endpoint with these options may have a device that reaches other hosts."""
+    """Return whether an endpoint with these options may have a device that reaches other hosts."""
     return options.device != "auto" or realPorts.isAny()
 
 
 def carrierFor(reactor: Any, options: Options) -> Carrier:
-    """The carrier for an endpoint with these options; rarely used modules are imported on demand."""
+    """Return the carrier for an endpoint with these options; rarely used modules are imported on demand."""
     takesTCP = options.fallback
-    anybody = options.device != "auto"  # other users may connect where the device was chosen by hand
+    anybody = options.device != "auto"  # other users may connect if the device was configured
     approach: Callable[[], IClientSignal] = partial(LocalApproach, reactor, takesTCP)
     reception: Callable[[int], IListenerSignal] = partial(Announcements, reactor, anybody)
     if options.meetingDirectory:
@@ -64,7 +64,7 @@ def carrierFor(reactor: Any, options: Options) -> Carrier:
 
 
 def _opens(reactor: Any, device: str) -> bool:
-    """Open a device, and find out whether it leads to other hosts: the option promises that."""
+    """Open a device, and return whether it reaches other hosts, which the TCP option implies."""
     try:
         groups = linkGroups(reactor, device)
     except (RDMAError, OSError) as error:

@@ -265,7 +265,7 @@ class Negotiation(Protocol):
             self._core.decline(diagnosis, self._reactor.seconds())
             self._turn()
 
-    # How it ends
+    # End
 
     def _abandon(self) -> None:
         """Release the stream that was being set up."""
@@ -370,7 +370,7 @@ class Negotiation(Protocol):
     def _failed(self, reason: Failure) -> None:
         """Handle failure: the user's protocol will not be connected."""
 
-    # What both need
+    # Common to both roles
 
     @property
     def _addresses(self) -> tuple[Address, Address]:
@@ -383,7 +383,7 @@ class Negotiation(Protocol):
         return GroupTerms(self._options.maxgroups, self._options.keepalive)
 
     def _localDevice(self) -> str:
-        """The device string for shared memory with the peer; raises L{Refused} for another user."""
+        """Return the device string for shared memory with the peer; raises L{Refused} for another user."""
         if self._peer.directory:
             return f"{LOCAL_DEVICE}:runtime={quoteStringArgument(self._peer.directory)}"
         if self._peer.user != os.geteuid():
@@ -402,7 +402,7 @@ class Negotiation(Protocol):
         return groups, groups.candidates
 
     def _hardwareGroups(self) -> tuple[LinkGroups, tuple[Candidate, ...]] | None:
-        """Link groups and candidates of the RDMA port at the connection's interface, or None."""
+        """Return link groups and candidates of the RDMA port at the connection's interface, or None."""
         if not realPorts.isAny():
             return None
         own, place = self._peer.own, self._peer.place
@@ -421,7 +421,7 @@ class Negotiation(Protocol):
         return (groups, candidates) if candidates else None
 
     def _groupsOf(self, device: str) -> LinkGroups:
-        """The link groups of a device, opened if necessary; raises L{Refused}."""
+        """Return the link groups of a device, opened if necessary; raises L{Refused}."""
         try:
             return linkGroups(self._reactor, device)
         except (RDMAError, OSError) as error:

@@ -41,7 +41,7 @@ class Outcomes:
         self._where = where
 
     def fellBack(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None, allowed: bool) -> None:
-        """Record that a connection uses TCP, or has been dropped because it must not."""
+        """Record that a connection uses TCP, or was dropped because a fallback is not allowed."""
         if not allowed:
             counting.refused[diagnosisName(reason) or ""] += 1
         _rateLimited.info(

@@ -40,7 +40,7 @@ class _Leftover:
     """
     Bytes read before the protocol was connected, which the first C{doRead} delivers.
 
-    It is called from here, since the socket may never become readable again.
+    C{doRead} is called here, since the socket may never become readable again.
     """
 
     def __init__(self, transport: Connection, data: bytes) -> None:
@@ -98,7 +98,7 @@ class _CLCStripper:
             del transport._dataReceived
             # Close by a reset, since the peer would take a FIN for an orderly end.
             close = transport._closeSocket
-            transport._closeSocket = lambda orderly: close(False)  # type: ignore[method-assign,no-untyped-call]  # as above, of Twisted's
+            transport._closeSocket = lambda orderly: close(False)  # type: ignore[method-assign,no-untyped-call]
             return ConnectionLost()
         transport, rest = self._transport, self._held[count:]
         self._held = rest
@@ -131,7 +131,7 @@ def runOnTCP(
     if foreign is not None:
         _CLCStripper(transport, foreign)
     waiting = _Leftover(transport, leftover) if leftover else None
-    # ITransport is what it is, IProtocol has no types for it.
+    # The transport provides ITransport, but IProtocol has no types for that.
     callWithContext({"system": transport.logstr}, protocol.makeConnection, cast(Any, transport))
     if waiting is not None:
         waiting.deliver()

@@ -199,7 +199,7 @@ def decodeReply(datagram: bytes) -> tuple[list[KernelSocket], bool]:
 
 
 def kernelSockets() -> Iterator[KernelSocket]:
-    """All SMC sockets of this network namespace; raises OSError or L{WireError}."""
+    """Return all SMC sockets of this network namespace; raises OSError or L{WireError}."""
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
     with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as netlink:
         netlink.setblocking(False)  # the kernel queues each part of the reply before recv

@@ -1,7 +1,7 @@
 """
-The client's side of the C{local} carrier for one connection, which is announced before it is made.
+The client's side of the C{local} carrier for one connection, announced before it connects.
 
-L{txrdma.smc.signalling.local} describes the protocol. Where announcing fails, the connection is made without.
+L{txrdma.smc.signalling.local} describes the protocol. If announcing fails, the client connects without it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from txrdma.unix.sockets import Credentials, Reactor
 
 _ATTEMPTS: Final = 16
 """
-Most announcements of a connection whose port is in use by another; with a thousand connections one port in
-thirty is.
+Largest number of announcements of a connection whose port is in use; with a thousand connections this is one
+port in thirty.
 """
 
 _TAKEN: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
@@ -41,7 +41,7 @@ class LocalApproach:
     user: int | None = None
 
     def __init__(self, reactor: Reactor, takesTCP: bool) -> None:
-        """@param takesTCP: plain TCP is allowed; otherwise even a listener that was silent is asked."""
+        """@param takesTCP: plain TCP is allowed; otherwise even silent listeners get announcements."""
         self._reactor = reactor
         self._takesTCP = takesTCP
         self._attempts = 0
@@ -49,12 +49,12 @@ class LocalApproach:
         self.announcement: Announcement | None = None
 
     def prepare(self, client: IDialing, proceed: Callable[[], None]) -> None:
-        """Announce the connection if there is a listener to inform."""
+        """Announce the connection if there is an SMC listener."""
         if self._attempts == _ATTEMPTS or not self._announce(client, proceed):
             proceed()
 
     def _announce(self, client: IDialing, proceed: Callable[[], None]) -> bool:
-        """Begin to announce the connection; False without a listener to inform."""
+        """Begin to announce the connection; return False without an SMC listener."""
         self._attempts += 1
         target = client.target
         silent, now = silentPeers(self._reactor), self._reactor.seconds()
@@ -66,11 +66,11 @@ class LocalApproach:
         return self._announceBy(channel, client, proceed)
 
     def _seek(self, client: IDialing, proceed: Callable[[], None]) -> bool:
-        """Search for a listener elsewhere; False without one."""
+        """Search for a listener in other network namespaces; return False without one."""
         return False
 
     def _announceBy(self, channel: Channel, client: IDialing, proceed: Callable[[], None]) -> bool:
-        """Announce the connection on a channel; False when that is impossible."""
+        """Announce the connection on a channel; return False if that is impossible."""
         target = client.target
         silentPeers(self._reactor).ask(target, self._reactor.seconds())
         try:
@@ -96,7 +96,7 @@ class LocalApproach:
 
     def _answered(self, announcement: Announcement, client: IDialing, proceed: Callable[[], None]) -> None:
         if announcement.wasCut:
-            self.prepare(client, proceed)  # another one may listen there by now
+            self.prepare(client, proceed)  # another listener may have replaced it
         elif announcement.wasRefused and self._isBound:
             self._isBound = False
             client.renew()  # another process announced the same port
@@ -104,7 +104,7 @@ class LocalApproach:
             proceed()
 
     def failed(self, error: object) -> bool:
-        """End the announcement; another port is tried if this one was in use."""
+        """End the announcement; return True if the local port was in use, to try another one."""
         announcement, self.announcement = self.announcement, None
         if announcement is not None:
             announcement.forget()
@@ -127,7 +127,7 @@ class LocalApproach:
         announcement.then(answered)
 
     def decideNow(self) -> None:
-        """End the announcement: another process than the listener sent bytes."""
+        """End the announcement, because a process other than the listener has sent bytes."""
         if self.announcement is not None:
             self.announcement.close()
 

@@ -1,10 +1,10 @@
 """
-Ports for clients that bind before they connect.
+Local ports of clients that bind before they connect.
 
-Who announces a connection has to know its port before it connects, so it binds its socket. To a port that the
-kernel finds for that, no other connection may have gone in the last minute, which costs programs that connect
-often all their ports; so ports are drawn here, and the addresses of old connections are used again
-(SO_REUSEADDR), as connecting without binding does.
+A client that announces a connection must know its local port before it connects, so it binds its socket. The
+kernel would choose only ports that no connection has used in the last minute, and programs that connect often
+would run out of ports. So ports are drawn at random here, and addresses of old connections are reused
+(SO_REUSEADDR), as when connecting without binding.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from functools import lru_cache
 from typing import Any, Final
 
 _PORTS_DRAWN: Final = 64
-"""Ports to try before the kernel is asked for one, and said to be rather full."""
+"""Number of random ports to try before the kernel chooses one."""
 
 
 @lru_cache(1)
 def _clientPorts() -> tuple[range, frozenset[int]]:
-    """The ports that are meant for clients, and those among them that are not; see ip(7)."""
+    """Return the range of ports for clients, and the reserved ports; see ip(7)."""
     reserved: set[int] = set()
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
@@ -32,7 +32,7 @@ def _clientPorts() -> tuple[range, frozenset[int]]:
                 if first:
                     reserved.update(range(int(first), int(last or first) + 1))
     except (OSError, ValueError):
-        low, high = 32768, 60999  # Linux's own
+        low, high = 32768, 60999  # Linux's defaults
     return range(low, high + 1), frozenset(reserved)
 
 
@@ -40,10 +40,10 @@ def bindSomewhere(sock: socket.socket, host: str, avoid: int) -> None:
     """
     Bind to a local port, perhaps one with connections to other addresses; raises OSError.
 
-    @param avoid: a port that would connect the client with itself.
+    @param avoid: a port that would connect the client to itself.
     """
     address: tuple[Any, ...] = (host, 0)
-    if sock.family != socket.AF_INET:  # the interface of a link-local address
+    if sock.family != socket.AF_INET:  # resolves the interface of a link-local address
         address = socket.getaddrinfo(host, 0, sock.family, socket.SOCK_STREAM)[0][4]
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     ports, reserved = _clientPorts()

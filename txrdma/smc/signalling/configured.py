@@ -1,5 +1,5 @@
 """
-The C{agreed} carrier: both ends were configured to speak SMC (C{peer=smc}).
+The C{agreed} carrier: both ends were configured to use SMC (C{peer=smc}).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txrdma.unix.sockets import Credentials, Reactor
 
 @implementer(IClientSignal)
 class AgreedApproach:
-    """A connection to a listener that was configured to speak SMC; SMC is not proposed to a silent one."""
+    """A connection to a listener that is known to support SMC; SMC is not proposed to a silent one."""
 
     isSMC = False
     isAwaited = True
@@ -77,7 +77,7 @@ class UnannouncedArrival:
 
 @implementer(IListenerSignal)
 class AgreedReception:
-    """A listener any of whose clients may speak SMC, whether announced or not."""
+    """A listener whose clients may all use SMC, whether announced or not."""
 
     def __init__(self, announced: IListenerSignal) -> None:
         self._announced = announced

@@ -1,5 +1,5 @@
 """
-The process, user or host at the other end of a TCP connection, found out without that end's own word.
+Identity of the peer of a TCP connection: its process, user or host, without relying on the peer's claims.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from txrdma.unix.sockets import Credentials
 
 class PeerIdentity:
     """
-    The other end of a TCP connection.
+    The identity of the peer of a TCP connection.
 
-    @ivar process: the process there, when it has announced the connection, or listens on this host.
-    @ivar directory: where the two ends have met, if they are in different network namespaces of this host.
+    @ivar process: the peer's process, if it has announced the connection, or listens on this host.
+    @ivar directory: directory that connects the two ends, if they are in different network namespaces.
     """
 
     def __init__(self, transport: Connection, weListen: bool) -> None:
@@ -66,7 +66,7 @@ class PeerIdentity:
         return self._user
 
     def introduce(self, carried: IClientSignal | IServerSignal) -> None:
-        """Take the peer's identity from a carrier's signal, as far as it is known."""
+        """Set the peer's identity from a carrier's signal, as far as it is known."""
         self.process = carried.process
         if carried.user is not None:
             self._isKnown = True

@@ -1,5 +1,5 @@
 """
-TCP clients whose carriers see their sockets before they connect.
+TCP clients whose carriers prepare their sockets before they connect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txrdma.smc.signalling.owners import Place
 
 
 def hasSockets(reactor: object) -> bool:
-    """Whether TCP clients and ports of this reactor have sockets that carriers can work with."""
+    """Return whether TCP clients and ports of this reactor have sockets that carriers can work with."""
     return all(interface.providedBy(reactor) for interface in (IReactorFDSet, IReactorTime))
 
 
@@ -37,7 +37,7 @@ class DialedClient(Client):
 
     @property
     def target(self) -> Place:
-        """The address that is connected to, with the scope, which C{addr} lacks."""
+        """The address to connect to, with the scope, which C{addr} lacks."""
         return Place.of(self.connector.host, self.connector.port)
 
     def resolveAddress(self) -> None:
@@ -49,17 +49,17 @@ class DialedClient(Client):
         self.approach.prepare(self, super().resolveAddress if self._requiresResolution else self._resolved)
 
     def _resolved(self) -> None:
-        """Connect to an address in numbers, without the Deferred that Twisted's clients make for it."""
+        """Connect to an IP address, without the Deferred that Twisted's clients create for it."""
         try:
             self._setRealAddress(self.addr)  # type: ignore[no-untyped-call]
         except Exception:
             self.failIfNotConnected(Failure())
 
     def doConnect(self) -> None:
-        """Connect. On this host that succeeds at once; the second call detects it without an iteration."""
+        """Connect. On this host that succeeds at once, which the second call detects immediately."""
         if not self._isBegun and hasattr(self, "connector"):
             self._isBegun = True
-            with suppress(OSError):  # whatever it is, it is met again
+            with suppress(OSError):  # the second call reports the same error
                 self.socket.connect_ex(self.realAddress)
         super().doConnect()  # type: ignore[no-untyped-call]
 
@@ -70,7 +70,7 @@ class DialedClient(Client):
         if self.approach is not None and self.approach.failed(err):
             self.renew()
         else:
-            super().failIfNotConnected(err)  # type: ignore[no-untyped-call]  # nothing of this is annotated
+            super().failIfNotConnected(err)  # type: ignore[no-untyped-call]  # not annotated
 
     def renew(self) -> None:
         """Replace the socket by a new one, prepared in the next reactor iteration."""
@@ -93,7 +93,7 @@ class DialedClient(Client):
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
         connector = getattr(self, "connector", None)
         if connector is not None and connector.transport is self:
-            connector.transport = None  # a circle, otherwise, that waits to be collected
+            connector.transport = None  # breaks a reference cycle
 
 
 class _Connector(Connector):
@@ -116,7 +116,7 @@ def dial(
     timeout: float,
     bindAddress: Any,
 ) -> IConnector:
-    """Connect as C{connectTCP} of the reactor does, by a socket that the carrier has prepared."""
+    """Connect like C{connectTCP} of the reactor, with a socket that the carrier prepares."""
     if not hasSockets(reactor):
         return cast(IConnector, reactor.connectTCP(host, port, factory, timeout, bindAddress))
     connector = _Connector(host, port, factory, timeout, bindAddress, reactor)
@@ -126,7 +126,7 @@ def dial(
 
 
 def approachOf(transport: Connection, carrier: Callable[[], Carrier]) -> IClientSignal:
-    """Take the approach of a client's connection, or make a new one; the caller closes it."""
+    """Take the approach of a client's connection, or create one; the caller closes it."""
     if isinstance(transport, DialedClient) and transport.approach is not None:
         approach, transport.approach = transport.approach, None
         return approach

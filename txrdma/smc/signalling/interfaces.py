@@ -1,5 +1,5 @@
 """
-The interface between connections and carriers, by which two ends learn that both speak SMC (RFC 7609, 3.1).
+The interface between connections and carriers, which detect that both ends support SMC (RFC 7609, 3.1).
 
 A carrier handles the socket of a client before it connects, the socket of a listener before it listens, and
 both ends of an established connection. L{txrdma.smc.handshake.choice} chooses the carrier; other modules do
@@ -28,7 +28,7 @@ class IDialing(Interface):
     target: Place = Attribute("The address that the client is going to connect to.")
 
     def getHost() -> IAddress:
-        """The present local address of the socket."""
+        """Return the current local address of the socket."""
 
     def renew() -> None:
         """Replace the socket by a new one, which is prepared in the next reactor iteration."""
@@ -52,7 +52,7 @@ class IClientSignal(Interface):
         """Prepare the client's socket, or renew it; call C{proceed} when it may connect: now, or later."""
 
     def failed(error: object) -> bool:
-        """Forget the socket, which could not connect; return whether the client should be renewed."""
+        """Release a socket that could not connect; return whether the client should be renewed."""
 
     def ask(transport: Connection, told: Callable[[], None]) -> None:
         """Call C{told} when C{isSMC} is known for this connection: now, or later."""
@@ -65,7 +65,7 @@ class IClientSignal(Interface):
 
 
 class IServerSignal(Interface):
-    """The carrier's part of an accepted connection whose client speaks SMC, or may do so."""
+    """The carrier's part of an accepted connection whose client supports SMC, or may support it."""
 
     isSure: bool = Attribute("Whether the client is going to send a Proposal, before anything else.")
     process: Credentials | None = Attribute("The client's process, None if unknown.")
@@ -78,7 +78,7 @@ class IServerSignal(Interface):
         """
 
     def refuse() -> bool:
-        """Have the client continue without SMC; False if it can't be informed: decline its Proposal."""
+        """Request that the client continues without SMC; return False if only a Decline can do that."""
 
     def settle() -> None:
         """Stop waiting: the client has proposed, or the connection has ended. Idempotent."""
@@ -94,14 +94,14 @@ class IListenerSignal(Interface):
         """Begin to answer clients: the socket listens at this address."""
 
     def arrived(transport: Connection) -> IServerSignal | None:
-        """The signal of an accepted connection; None when the client does not speak SMC."""
+        """Return the signal of an accepted connection; None if the client does not support SMC."""
 
     def stop() -> None:
         """Answer no more clients. Idempotent."""
 
 
 class Carrier(NamedTuple):
-    """Finds out whether both ends speak SMC: makes the signals of connections and, by backlog, listeners."""
+    """Detects whether both ends support SMC: creates signals of connections and, by backlog, listeners."""
 
     approach: Callable[[], IClientSignal]
     reception: Callable[[int], IListenerSignal]

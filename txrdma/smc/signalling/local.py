@@ -1,26 +1,26 @@
 """
-The C{local} carrier, by which two ends on one host learn that both speak SMC.
+The C{local} carrier, by which two ends on one host detect that both support SMC.
 
-A plain socket can't put the TCP option of RFC 7609 (section 3.1) into a SYN. Between processes of one host
-a UNIX socket does its work: the listener answers on an abstract name made from its TCP address. The client
-says there from which address it is going to connect, I{before} it connects, so the listener knows what the
-connection is the moment it accepts it; nobody who waits for the server to speak first is held up. And the
-client sends a proposal only after the listener has said that it accepted this very connection: whoever else
-may be behind the TCP address never sees a stray byte::
+A plain socket can't put the TCP option of RFC 7609 (section 3.1) into a SYN. Between processes of one host a
+UNIX socket replaces it: the listener has one at an abstract name made from its TCP address. The client
+announces the address from which it is going to connect, I{before} it connects. So the listener recognizes the
+connection when it accepts it, and clients that wait for the server to send first are not delayed. The client
+sends a Proposal only after the listener has reported that it accepted this very connection, so any other
+process behind the TCP address never receives CLC::
 
     client    connecting 7 127.0.0.1 40000    the client's number for this connection
-    listener  expected 7 1000                 its user; or "refused 7": not from you, not twice
+    listener  expected 7 1000                 the listener's user; or "refused 7", e.g. for a duplicate
     client                                    connects by TCP
     listener  accepted 7                      and then waits for a CLC Proposal
-    client                                    the Proposal comes; or it says "plain 7": after all, it does not
+    client                                    sends the Proposal, or "plain 7" to continue without SMC
 
-A client that has waited for too long says C{plain}, and the listener hears that for sure, be it ever so busy.
-All connections of a process to a listener are announced by one UNIX socket, which stays while SMC is in use
-(L{txrdma.smc.common.reactoruse}). The listener expects no more of them at once than its TCP socket has room
-for: the others wait here, where TCP would drop their SYN and ask again a second later.
+A client that has waited for too long sends C{plain}, which the listener receives even if it was busy. One
+UNIX socket announces all connections of a process to a listener, and stays open while SMC is in use
+(L{txrdma.smc.common.reactoruse}). The listener expects only as many of them at once as its TCP backlog has
+space for. The others wait for C{expected}, since TCP would drop their SYN and retransmit it a second later.
 
-Names in that space can be taken by anybody, so the client believes an answer only from the user who owns
-the listening TCP socket, by the word of the kernel on both.
+Any process can bind such a name, so the client accepts an answer only from the user who owns the listening
+TCP socket, as the kernel reports for both sockets.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
 _ANNOUNCED: Final = 60.0
-"""Seconds that a connection may take to come after it was announced."""
+"""Seconds after which an announced connection that has not arrived is dropped."""
 
 _BACKLOG_SECONDS: Final = 1.0
-"""Seconds for which a place in the queue of the TCP socket is kept for a connection that is expected."""
+"""Seconds for which an expected connection reserves space in the backlog of the TCP socket."""
 
 _BACKLOG: Final = 4096
-"""Processes that begin to announce themselves at the same moment; the kernel refuses more."""
+"""Backlog of the UNIX socket: processes that may connect at the same time; the kernel refuses more."""
 
 _MOST_EXPECTED: Final = 1 << 16
-"""Connections that one process may have announced and not made: more than it has ports."""
+"""Largest number of announced connections that one process has not made yet: more than it has ports."""
 
 _MOST_OTHER_USERS: Final = 64
-"""Processes of other users that may have their socket here at the same time."""
+"""Largest number of connected processes of other users."""
 
 _MOST_OF_OTHER_USER: Final = 64
-"""Connections that one process of another user may have announced and not made; others are refused."""
+"""Largest number of announced connections that a process of another user has not made yet."""
 
 
 def listenerName(place: Place) -> str:
-    """The abstract name of the listener at a place."""
+    """Return the abstract name of the listener at an address."""
     if place.host == "0.0.0.0":
         return f"\0txrdma/smc/*:{place.port}"
     return f"\0txrdma/smc/{place}"
 
 
 def candidateNames(target: Place) -> tuple[str, ...]:
-    """Names under which the listener at an address may be found, likeliest first."""
+    """Return the names that the listener at an address may have, likeliest first."""
     names = [listenerName(target), listenerName(Place("::", target.port))]
     if not target.isIPv6:
         names.insert(1, listenerName(Place("0.0.0.0", target.port)))
@@ -86,7 +86,7 @@ class Announced:
 
     @ivar client: the announcing process, by the kernel's credentials.
     @ivar number: the client's number for this connection.
-    @ivar onWithdrawal: called when the client continues without SMC after all.
+    @ivar onWithdrawal: called if the client continues without SMC after all.
     """
 
     __slots__ = ("_printer", "client", "directory", "number", "onWithdrawal", "place", "since")
@@ -103,7 +103,7 @@ class Announced:
         self.onWithdrawal: Callable[[], None] | None = None
 
     def isFrom(self, client: Place | None, own: Place | None) -> bool:
-        """Whether the user that announced the connection owns the client's end of it."""
+        """Return whether the user that announced the connection owns the client's socket."""
         user = self.client.user
         if user == 0 or (client and own and user == socketUser(client, own)):
             return True
@@ -128,7 +128,7 @@ class Announced:
         return self.client.user
 
     def expect(self, withdrawn: Callable[[], None]) -> None:
-        """Inform the client of its acceptance; C{withdrawn} is called when it continues without SMC."""
+        """Report the acceptance to the client; C{withdrawn} is called if it continues without SMC."""
         self.onWithdrawal = withdrawn
         self.say(b"accepted")
 
@@ -172,7 +172,7 @@ class Teller:
             word, told, *rest = line.decode("ascii").split(" ")
             number = int(told)
             if word == "plain" and not rest:
-                announced = self.open.get(number)  # it may have proposed before
+                announced = self.open.get(number)  # the client may have proposed already
                 if announced is not None:
                     self._announcements.forget(announced)
                     announced.withdraw()
@@ -230,14 +230,14 @@ class Announcements:
         self._listener: LocalListener | None = None
 
     def welcome(self, user: int) -> bool:
-        """Whether to accept a process of this user: one of our user, or any if the device was configured."""
+        """Return whether to accept a process of this user: root, the local user, or any if so configured."""
         if _isTrusted(user):
             return True
         strangers = sum(not _isTrusted(each.client.user) for each in self.tellers)
         return self._acceptsOtherUsers and strangers < _MOST_OTHER_USERS
 
     def prepare(self, listening: socket.socket) -> None:
-        """Do nothing: the socket may listen as it is."""
+        """Do nothing: the socket needs no preparation."""
 
     def begin(self, place: Place) -> None:
         purpose = f"to announce a connection to {place}"
@@ -263,7 +263,7 @@ class Announcements:
         self.tellers.add(Teller(self, connection))
 
     def expect(self, client: Place, announced: Announced) -> bool:
-        """Expect a connection from that address; False if a process of equal trust announced it before."""
+        """Expect a connection from this address; False if an equally trusted process announced it before."""
         before = self.expected.get(client)
         if before is not None and (_isTrusted(before.client.user) or not _isTrusted(announced.client.user)):
             return False
@@ -276,7 +276,7 @@ class Announcements:
         return True
 
     def _admit(self) -> None:
-        """Tell clients to connect, as many as the backlog has space for."""
+        """Request clients to connect, as many as the backlog has space for."""
         queue, coming = self._queue, self._coming
         while queue and len(coming) < self._room:
             announced = next((each for each in queue if _isTrusted(each.user)), None) or next(iter(queue))
@@ -309,10 +309,10 @@ class Announcements:
             timer.cancel()
 
     def arrived(self, transport: Connection) -> Announced | None:
-        """The announcement of an accepted connection, None where there is none from its owner."""
+        """Return the announcement of an accepted connection, None if its owner has not announced it."""
         client = placeOf(transport.getPeer())
         if client is None or client not in self.expected or not isEstablished(transport.socket):
-            return None  # what has been broken off is not what was announced since from the same port
+            return None  # a reset connection is not the one announced later from the same port
         announced = self.claim(client)
         if announced is None or announced.isFrom(client, placeOf(transport.getHost())):
             return announced

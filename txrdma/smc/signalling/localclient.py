@@ -26,13 +26,13 @@ _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
 ANSWER_SECONDS: Final = 2.0
-"""Seconds for which a client waits for an answer of a listener that answers no other client either."""
+"""Seconds to wait for an answer if the listener sends nothing at all on the channel."""
 
 LONGEST_WAIT: Final = 10.0
-"""Seconds that a client waits for one word when the listener answers others: there may be thousands."""
+"""Seconds to wait for an answer if the listener answers others, of which there may be thousands."""
 
 _MOST_CHANNELS: Final = 256
-"""Listeners to which a process keeps its socket while it announces nothing there."""
+"""Number of channels on a reactor at which a new one closes those that are idle."""
 
 
 class Announcement:
@@ -49,7 +49,7 @@ class Announcement:
 
     @property
     def directory(self) -> str:
-        """The directory in which a listener of another network namespace was found; empty for one of ours."""
+        """The directory in which a listener of another network namespace was found; else empty."""
         return self._channel.directory
 
     def __init__(self, channel: Channel, client: Place) -> None:
@@ -76,7 +76,7 @@ class Announcement:
             self.since = self._channel.begin()
 
     def expected(self, user: int) -> None:
-        """Note that the listener expects the connection."""
+        """Record that the listener expects the connection."""
         self.user = self.listener.user if self._channel.directory else user
         self._announce()
 
@@ -93,7 +93,7 @@ class Announcement:
             self._announce()
 
     def forget(self) -> None:
-        """End the announcement, without a call to the waiting function."""
+        """End the announcement without calling the waiting function."""
         self._call = None
         self.close()
 
@@ -107,12 +107,12 @@ class Channel:
     """
     The socket by which this process announces its connections to one listener.
 
-    It stays open, also while nothing is announced, until SMC is not in use any more.
+    It stays open until SMC is no longer in use, even while nothing is announced.
 
-    @ivar listener: the process that listens, by the kernel's word.
-    @ivar source: from which address a connection to the listener comes.
-    @ivar directory: where the listener was found, if it is in another network namespace, and has proven that
-        the address is its own; empty when it is in ours.
+    @ivar listener: the listening process, by the kernel's credentials.
+    @ivar source: the local address of connections to the listener.
+    @ivar directory: directory in which the listener was found, if it is in another network namespace and has
+        proven that the address is its own; empty in the local namespace.
     """
 
     isBusy: Final = False
@@ -144,7 +144,7 @@ class Channel:
         return not self._open
 
     def isUsable(self) -> bool:
-        """Whether the listener is still connected; an idle channel is read first."""
+        """Return whether the listener is still connected; an idle channel is read first."""
         if not self._open and self._lines.isOpen:
             self._lines.doRead()
         return self._lines.isOpen
@@ -184,7 +184,7 @@ class Channel:
             return
         announcement = self._open.get(int(rest[0]))
         if announcement is None:
-            return  # it has given up
+            return  # the announcement has ended
         if word == b"expected" and len(rest) == 2:
             announcement.expected(int(rest[1]))
         elif word == b"accepted":
@@ -194,24 +194,24 @@ class Channel:
             announcement.close()
 
     def isStillOwned(self, listener: Credentials) -> bool:
-        """Whether only the listener's user can have accepted the connection."""
+        """Return whether only the listener's user can have accepted the connection."""
         if self.directory:
-            return True  # its sockets are not in our tables: it has proven where it is
+            return True  # its sockets are in another namespace, but it has proven its address
         if self._isOwned is None:
             user = listener.user
             self._isOwned = user == 0 or acceptingUsers(self._target) <= {user}
         return self._isOwned
 
-    # Patience
+    # Timeouts
 
     def begin(self) -> float:
-        """Start the timer of the listener's answer, and return the present time."""
+        """Start the timer for the listener's answer, and return the current time."""
         if self._timer is None or not self._timer.active():
             self._timer = self._reactor.callLater(ANSWER_SECONDS, self._late)
         return self._reactor.seconds()
 
     def _late(self) -> None:
-        """Close overdue announcements, after reading lines that came while this process was busy."""
+        """Close overdue announcements, after reading lines that arrived while this process was busy."""
         self._timer = None
         self._lines.doRead()
         now = self._reactor.seconds()
@@ -232,7 +232,7 @@ class Channel:
         if timer is not None and timer.active():
             timer.cancel()
 
-    # Life
+    # Suspension
 
     def rest(self) -> None:
         """Close as soon as nothing is announced, because SMC is not in use any more."""
@@ -268,7 +268,7 @@ def _channelsOn(reactor: object) -> dict[_Key, Channel]:
 
 
 def channelTo(reactor: Reactor, target: Place) -> Channel | None:
-    """The channel to the SMC listener at an address of this host; None without a trusted one."""
+    """Return the channel to the SMC listener at an address of this host; None without a trusted one."""
     channel = knownChannel(reactor, target)
     if channel is not None:
         return channel
@@ -280,7 +280,7 @@ def channelTo(reactor: Reactor, target: Place) -> Channel | None:
 
 
 def knownChannel(reactor: Reactor, target: Place, directory: str = "") -> Channel | None:
-    """The open channel to the SMC listener at an address; None without one."""
+    """Return the open channel to the SMC listener at an address; None without one."""
     channel = _channelsOn(reactor).get((directory, target))
     return channel if channel is not None and channel.isUsable() else None
 
@@ -303,7 +303,7 @@ def findListener(target: Place) -> socket.socket | None:
         try:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         except OSError:
-            return None  # there are no descriptors left; the connection itself may have one
+            return None  # no descriptor is left; the TCP connection may have one
         try:
             connection.connect(name)
             user = peerOf(connection).user

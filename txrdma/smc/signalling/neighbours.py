@@ -1,23 +1,23 @@
 """
-The C{local} carrier across network namespaces: containers of one host that see one directory.
+The C{local} carrier across network namespaces: containers of one host that share a directory.
 
-Abstract sockets and the tables of TCP sockets end at a network namespace; a directory does not. A listener is
-found there by its TCP port, and a connection is announced as L{txrdma.smc.signalling.local} has it. But there
-may be several listeners at one port, and the addresses of one container may be those of another one in
-another network. So before it announces anything a client has the listener prove that the client's address
-of it leads there::
+Abstract sockets and the tables of TCP sockets are limited to a network namespace; a directory is not.
+Listeners are found there by their TCP port, and connections are announced as in
+L{txrdma.smc.signalling.local}. But there may be several listeners at one port, and containers in different
+networks may have the same addresses. So before a client announces anything, the listener must prove that the
+client's target address leads to it::
 
     client    seeking 10.0.0.2             the address that it is going to connect to
-    listener  prove 45678 1f0c...          if it has it: a UDP port there, and a word for it
-    client                                 sends the word to 10.0.0.2, port 45678
-    listener                               answers with another word from there
-    listener  proven 10.0.0.1 a97e...      the address that the datagram came from, and that other word
+    listener  prove 45678 1f0c...          if the address is local: a UDP port there, and a nonce
+    client                                 sends the nonce to 10.0.0.2, port 45678
+    listener                               answers with a second nonce from there
+    listener  proven 10.0.0.1 a97e...      the source address of the datagram, and the second nonce
 
-Both words have arrived where they should, and no address was translated on the way: then, and only then,
-"from 10.0.0.1 port 40000" means the same connection at both ends, and the listener can tell which one it has
-accepted. Whoever translates addresses, or lets no datagrams through, has plain TCP.
+Only if both nonces have arrived and no address was translated on the way does "from 10.0.0.1 port 40000" mean
+the same connection at both ends, so that the listener can recognize it. If addresses are translated, or
+datagrams are dropped, connections use plain TCP.
 
-Here is the listener's side; L{txrdma.smc.signalling.netns} is the client's.
+This is the listener's side; L{txrdma.smc.signalling.netns} is the client's.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from txrdma.unix.sockets import Reactor
 _rateLimited = RateLimitedLogger(Logger())
 
 _MOST_PROVING: Final = 256
-"""Processes that may be at their proof at the same time, each with a UDP socket."""
+"""Largest number of processes that are in their proof at the same time, each with a UDP socket."""
 
 _BACKLOG: Final = 4096
 
 
 def listenersAt(port: int) -> str:
-    """Common prefix of the names of listeners at a TCP port."""
+    """Return the common prefix of the names of listeners at a TCP port."""
     return f"smc-{port}-"
 
 
 def newWord() -> bytes:
-    """A random word that can't be guessed."""
+    """Create a nonce that can't be guessed."""
     return secrets.token_hex(16).encode("ascii")
 
 
@@ -93,14 +93,14 @@ class ProvingSocket:
         self._received(data, sender)
 
     def send(self, word: bytes, target: tuple[object, ...] | None = None) -> None:
-        """Send a word, once; it may be lost."""
+        """Send a nonce once; it may be lost."""
         try:
             if target is None:
                 self._socket.send(word)
             else:
                 self._socket.sendto(word, target)
         except OSError:
-            pass  # as if it were lost on the way
+            pass  # like a lost datagram
 
     def connectionLost(self, reason: Failure) -> None:
         self.close()
@@ -121,12 +121,12 @@ class AnnouncedNeighbour(Announced):
         self.directory = directory
 
     def isFrom(self, client: Place | None, own: Place | None) -> bool:
-        """Whether the connection came from the announced address, to the proven one."""
+        """Return whether the connection came from the announced address, to the proven one."""
         return client == self.place and own is not None and own.host == self._target
 
 
 class Neighbour(Teller):
-    """A process connected by the directory, which may announce connections after the proof."""
+    """A process connected through the directory, which may announce connections after the proof."""
 
     def __init__(self, announcements: Announcements, connection: socket.socket, directory: str) -> None:
         super().__init__(announcements, connection)
@@ -155,7 +155,7 @@ class Neighbour(Teller):
         self._prove()
 
     def _prove(self) -> None:
-        """Open a UDP port at the requested address; without that address, this is the wrong listener."""
+        """Open a UDP port at the requested address; disconnect if the address is not local."""
         family = socket.AF_INET6 if ":" in self._target else socket.AF_INET
         datagrams = None
         try:
@@ -170,17 +170,17 @@ class Neighbour(Teller):
         self.lines.say(b"prove %d %s" % (self._proof.own.port, self._words[0]))
 
     def _challengeReceived(self, data: bytes, sender: tuple[object, ...]) -> None:
-        """Answer the expected word, each time that it is received, at its source address."""
+        """Answer the expected nonce each time it is received, to its source address."""
         if self._proof is None or not compare_digest(data, self._words[0]) or len(sender) < 2:
             return
         self._proof.send(self._words[1], sender)
         source = Place.of(str(sender[0]), 0).host
         self.lines.say(b"proven %s %s" % (source.encode("ascii"), self._words[1]))
         self._source = source
-        # The answer may be lost: the client asks again until it announces something, or leaves.
+        # The answer may be lost: the client repeats its nonce until it announces something, or disconnects.
 
     def announced(self, place: Place, number: int) -> Announced:
-        """Create the announcement of a connection; raises ValueError if its address is another process's."""
+        """Create the announcement of a connection; raises ValueError if it is not from the proven address."""
         self._endProof()
         if place.host != self._source:
             raise ValueError("another address")
@@ -209,7 +209,7 @@ class NeighbourAnnouncements(Announcements):
         self.beginNeighbours(place)
 
     def beginNeighbours(self, place: Place) -> None:
-        """Listen in the directory."""
+        """Listen for processes of other network namespaces in the directory."""
         name = listenersAt(place.port) + secrets.token_hex(8)
         purpose = f"to announce a connection to {place} from another network namespace"
         try:

@@ -24,19 +24,19 @@ from txrdma.unix.places import SocketDirectory
 from txrdma.unix.sockets import Reactor
 
 _AGAIN: Final = 0.1
-"""Seconds after which a datagram that may be lost is sent again."""
+"""Seconds after which a datagram that may be lost is retransmitted."""
 
 _MOST_ASKED: Final = 64
-"""Listeners at one port that are asked at the same time."""
+"""Largest number of listeners at one port that are queried at the same time."""
 
 _STRANGE: Final = 10.0
-"""Seconds for which an address has no listener, while the listeners at its port stay the same."""
+"""Seconds for which an address has no listener, while the listeners at its port are unchanged."""
 
 Found = Callable[["Channel | None"], None]
 
 
 class _Candidate:
-    """A listener at the right port, which may be the one of the address."""
+    """A listener at the target's port, which may be the one at the target's address."""
 
     def __init__(self, search: _Search, connection: socket.socket) -> None:
         self._search = search
@@ -47,7 +47,7 @@ class _Candidate:
         self.lines.say(b"seeking " + search.target.host.encode("ascii"))
 
     def _heard(self, lines: list[bytes]) -> None:
-        """Process C{prove <port> <word>} and C{proven <host> <word>}."""
+        """Process C{prove <port> <nonce>} and C{proven <host> <nonce>}."""
         for line in lines:
             try:
                 kind, first, word = line.split(b" ")
@@ -64,7 +64,7 @@ class _Candidate:
         self._check()
 
     def _prove(self, port: int, word: bytes) -> None:
-        """Send the word to the target address; raises OSError if it is unreachable."""
+        """Send the nonce to the target address; raises OSError if it is unreachable."""
         target = self._search.target
         family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
         kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
@@ -79,7 +79,7 @@ class _Candidate:
         self.again()
 
     def again(self) -> None:
-        """Send the word again, since it or the answer may have been lost."""
+        """Send the nonce again, since it or the answer may have been lost."""
         if self._proof is not None and self.lines.isOpen:
             self._proof.send(self._word)
 
@@ -127,7 +127,7 @@ class _Search:
         self.isOver = False
 
     def begin(self) -> bool:
-        """Query the listeners; False when there are none."""
+        """Query the listeners; return whether there are any."""
         for name in sorted(self._names)[:_MOST_ASKED]:
             connection = self._place.connect(socket.SOCK_STREAM, name)
             if connection is not None:
@@ -197,7 +197,7 @@ class _Memory:
         self.strange: dict[_Key, tuple[frozenset[str], float]] = {}
 
     def isStrange(self, key: _Key, names: frozenset[str], now: float) -> bool:
-        """Whether these listeners have recently denied the address."""
+        """Return whether these listeners have recently denied the address."""
         if len(self.strange) > 1024:
             self.strange.clear()
         before, since = self.strange.get(key, (frozenset(), now))
@@ -213,7 +213,7 @@ def _memoryOn(reactor: object) -> _Memory:
 
 def seek(reactor: Reactor, place: SocketDirectory, target: Place, found: Found) -> _Search | None:
     """
-    Search for the listener behind an address of another network namespace; None without candidates.
+    Search for the listener at an address of another network namespace; return None without candidates.
 
     @param found: called later, with the channel or None.
     """
@@ -234,7 +234,7 @@ def seek(reactor: Reactor, place: SocketDirectory, target: Place, found: Found) 
 
 
 class NeighbourApproach(LocalApproach):
-    """A connection that is announced to a listener on this host, in whatever network namespace it is."""
+    """A connection that is announced to a listener on this host, in any network namespace."""
 
     def __init__(self, reactor: Reactor, takesTCP: bool, place: SocketDirectory) -> None:
         super().__init__(reactor, takesTCP)

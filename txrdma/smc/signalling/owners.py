@@ -1,8 +1,8 @@
 """
 Local TCP connections and the owners of their sockets, as reported by the kernel.
 
-Linux is asked by sock_diag(7). Where that is not to be had, C{/proc/net/tcp} says nearly the same, only
-slower the more sockets there are.
+The kernel is queried by sock_diag(7). If that is not available, C{/proc/net/tcp} is read, which has nearly
+the same information, but takes longer the more sockets there are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 """The files in which the kernel lists TCP sockets and their owners."""
 
 _LOOPBACKS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where a connection to no address in particular leads."""
+"""Destinations of connections to the unspecified addresses."""
 
 _NETLINK_SOCK_DIAG: Final = 4
 _SOCK_DIAG_BY_FAMILY: Final = 20
@@ -54,7 +54,7 @@ _ONLY_IPV6: Final = 11  # INET_DIAG_SKV6ONLY
 
 @lru_cache(1024)
 def _hostOf(host: str) -> str:
-    """Canonical form of an IP address."""
+    """Return the canonical form of an IP address."""
     bare, _, scope = host.partition("%")
     address = ipaddress.ip_address(bare)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
@@ -71,22 +71,22 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, host: str, port: int) -> Place:
-        """A place in its one form."""
+        """Create a place with the canonical form of an IP address."""
         return cls(_hostOf(host), port)
 
     @property
     def isIPv6(self) -> bool:
-        """Whether it is an IPv6 address, and not an IPv4-mapped one."""
+        """Whether the address is IPv6, and not IPv4-mapped."""
         return ":" in self.host
 
     @property
     def zone(self) -> str:
-        """The interface by which a link-local address is meant, or nothing."""
+        """The interface of a link-local address, or C{""}."""
         return self.host.partition("%")[2]
 
     @property
     def packed(self) -> bytes:
-        """The address in 16 bytes, an IPv4 one at their front."""
+        """The address in 16 bytes; an IPv4 address is followed by zeros."""
         return ipaddress.ip_address(self.host.partition("%")[0]).packed.ljust(16, b"\0")
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class Place(NamedTuple):
 
 
 def isEstablished(connection: socket.socket) -> bool:
-    """Whether neither end of an accepted connection has closed yet."""
+    """Return whether neither end of an accepted connection has closed yet."""
     try:
         state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     except OSError:
@@ -103,21 +103,21 @@ def isEstablished(connection: socket.socket) -> bool:
 
 
 def placeOf(address: IAddress) -> Place | None:
-    """The address of a transport as L{Place}; None if it is not a TCP address."""
+    """Return the address of a transport as L{Place}; None if it is not a TCP address."""
     if isinstance(address, (IPv4Address, IPv6Address)):
         return Place.of(address.host, address.port)
     return None
 
 
-# What sock_diag tells
+# Queries by sock_diag
 
 
 def _ask(family: int, states: int, identity: bytes, flags: int = 0) -> Iterator[Message]:
-    """Query sockets; raises OSError without any, or L{WireError}."""
+    """Query sockets; raises OSError if there are none, or L{WireError}."""
     asked = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, states) + identity + _NO_COOKIE
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
     with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as asking:
-        asking.setblocking(False)  # each part of the answer is there when it is looked for
+        asking.setblocking(False)  # the kernel queues each part of the answer before recv
         asking.send(request(_SOCK_DIAG_BY_FAMILY, asked, flags=flags))
         while True:
             for message in messages(asking.recv(65536)):
@@ -154,7 +154,7 @@ def _diagnosedUser(local: Place, remote: Place) -> int:
     return user
 
 
-# What the tables tell
+# Tables in /proc/net
 
 
 @frozen
@@ -168,7 +168,7 @@ class _Entry:
 
 
 def _parsePlace(text: str) -> Place:
-    """An address as those tables write it: 32-bit words in the byte order of the host."""
+    """Parse an address of those tables: 32-bit words in the byte order of the host."""
     host, _, port = text.partition(":")
     words = [int(host[at : at + 8], 16) for at in range(0, len(host), 8)]
     packed = struct.pack(f"={len(words)}I", *words)
@@ -176,7 +176,7 @@ def _parsePlace(text: str) -> Place:
 
 
 def _entries(table: str) -> Iterator[_Entry]:
-    """The sockets in one of the tables; those that listen come first."""
+    """Yield the sockets in one of the tables; listening sockets come first."""
     try:
         with open(table) as lines:
             next(lines, None)
@@ -206,7 +206,7 @@ def _tabledUser(local: Place, remote: Place) -> int | None:
     return None
 
 
-# What others ask
+# Owners
 
 
 @frozen
@@ -220,9 +220,9 @@ class _Listener:
 
 def acceptingUsers(target: Place) -> set[int]:
     """
-    The users whose sockets would accept a connection to an address of this host.
+    Return the users whose sockets would accept a connection to an address of this host.
 
-    The kernel prefers a listener at that address to one of all IPv4 addresses, and that to one of all.
+    The kernel prefers a listener at that address, then one at all IPv4 addresses, then one at all addresses.
     """
     try:
         listeners = _diagnosedListeners(target.port)
@@ -240,35 +240,35 @@ def acceptingUsers(target: Place) -> set[int]:
 
 
 def isOwned(user: int, target: Place) -> bool:
-    """Whether only this user, or root, can accept a connection to an address of this host."""
+    """Return whether only this user, or root, can accept a connection to an address of this host."""
     return user == 0 or acceptingUsers(target) == {user}
 
 
 def socketUser(local: Place, remote: Place) -> int | None:
-    """The user that owns the socket at one end of a connection on this host; None without one."""
+    """Return the user that owns the socket at one end of a connection on this host; None without one."""
     try:
         return _diagnosedUser(local, remote)
     except (OSError, WireError, struct.error) as error:
         if getattr(error, "errno", None) != errno.ENOENT:
             _log.debug("can't ask for the owner of a socket: {error}", error=error)
-        return _tabledUser(local, remote)  # a kernel that can't be asked may say the same: ENOENT
+        return _tabledUser(local, remote)  # a kernel without sock_diag may also return ENOENT
 
 
 def peerUserByTCP(own: Place, peer: Place, weListen: bool) -> int | None:
-    """The user at the other end of a TCP connection; None on other hosts, or if it is ambiguous."""
+    """Return the user at the other end of a TCP connection; None on other hosts, or if it is ambiguous."""
     if sourceFor(peer) is None:
         return None
     if weListen:
         return socketUser(peer, own)
-    users = acceptingUsers(peer)  # whoever it is may not have accepted yet
+    users = acceptingUsers(peer)  # the peer may not have accepted yet
     return users.pop() if len(users) == 1 else None
 
 
 def sourceFor(target: Place) -> Place | None:
-    """Local address of a connection to an address of this host; None for other hosts."""
+    """Return the local address of a connection to an address of this host; None for other hosts."""
     family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
     try:
-        numeric = target.host.encode("ascii")  # a str would import what is known of international names
+        numeric = target.host.encode("ascii")  # a str would import the IDNA codec
         found = socket.getaddrinfo(numeric, target.port, family, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST)
         sockaddr = found[0][4]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

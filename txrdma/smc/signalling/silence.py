@@ -18,13 +18,13 @@ from txrdma.smc.signalling.owners import Place
 _log = Logger()
 
 SPAN: Final = 60.0
-"""Seconds for which a peer that did not answer is not asked."""
+"""Seconds for which SMC is not tried with a peer that did not answer."""
 
 TRIAL: Final = 15.0
 """Seconds for which other connections wait while one tries SMC: longer than a handshake may take."""
 
 MOST: Final = 1024
-"""The most peers that are remembered as silent."""
+"""Largest number of silent peers that are stored."""
 
 
 class SilentPeers:
@@ -34,7 +34,7 @@ class SilentPeers:
         self._until: dict[Hashable, float] = {}
 
     def isSilent(self, peer: Hashable, now: float) -> bool:
-        """Whether SMC must not be tried with a peer at present."""
+        """Return whether SMC must not be tried with a peer now."""
         return now < self._until.get(peer, now)
 
     def ask(self, peer: Hashable, now: float) -> None:
@@ -46,7 +46,7 @@ class SilentPeers:
         """Record that a peer did not answer; return whether it was not silent before."""
         isNews = self._until.pop(peer, None) is None
         if len(self._until) >= MOST:
-            del self._until[next(iter(self._until))]  # the one that has been there longest
+            del self._until[next(iter(self._until))]  # the oldest one
         self._until[peer] = now + SPAN
         return isNews
 
@@ -55,7 +55,7 @@ class SilentPeers:
         self._until.pop(peer, None)
 
     def remaining(self, now: float) -> Iterator[tuple[Hashable, float]]:
-        """The silent peers, and the seconds until each may be tried again."""
+        """Yield the silent peers, and the seconds until each may be tried again."""
         for peer, until in self._until.items():
             if now < until:
                 yield peer, until - now
@@ -65,7 +65,7 @@ _ofReactor: WeakKeyDictionary[object, SilentPeers] = WeakKeyDictionary()
 
 
 def silentPeers(reactor: object) -> SilentPeers:
-    """The silent peers of the connections that a reactor makes."""
+    """Return the silent peers of the connections that a reactor makes."""
     return _ofReactor.setdefault(reactor, SilentPeers())
 
 

@@ -1,9 +1,9 @@
 """
 The C{option} carrier: both ends of a connection see SMC's TCP option in the other's SYN (RFC 7609, 3.1).
 
-The Linux kernel's AF_SMC, and other hosts, find out about a peer that way. Clients that announce themselves
-on this host (L{txrdma.smc.signalling.local}) do not need the option. Where both ends have
-sent it, the server waits for a CLC message, so a client that has seen it sends a Proposal, or a Decline.
+The Linux kernel's AF_SMC, and other hosts, detect a peer's support that way. Clients that announce themselves
+on this host (L{txrdma.smc.signalling.local}) do not need the option. If both ends have sent it, the server
+waits for a CLC message, so a client that has received it sends a Proposal or a Decline.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from txrdma.unix.sockets import Credentials, Reactor
 
 @implementer(IClientSignal)
 class MarkedApproach:
-    """A connection whose SYN carries the option, unless its listener expects it anyway."""
+    """A connection whose SYN carries the option, unless the listener already expects the connection."""
 
     isSMC = False
     isAwaited = False
@@ -70,7 +70,7 @@ class MarkedApproach:
         return self._announced.failed(error)
 
     def ask(self, transport: Connection, told: Callable[[], None]) -> None:
-        """Check whether the SYN-ACK had the option; otherwise ask the listener on this host."""
+        """Check whether the SYN-ACK had the option; otherwise query the listener on this host."""
         if self._isMarked and self._option.wasExchanged(transport.socket):
             self.isSMC = True
             silentPeers(self._reactor).ask(placeOf(transport.getPeer()), self._reactor.seconds())
@@ -94,7 +94,7 @@ class MarkedApproach:
 
 @implementer(IListenerSignal)
 class MarkedReception(AgreedReception):
-    """A listener that answers the option with its own."""
+    """A listener that answers the TCP option with its own."""
 
     def __init__(
         self, option: SharedOption, isServed: Callable[[], bool], announced: IListenerSignal

@@ -28,28 +28,28 @@ _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
 NAMESPACE = "txrdma/control"
-"""The beginning of the abstract names on which processes answer."""
+"""Prefix of the abstract names at which processes answer."""
 
 
 _answering: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
-"""The process and the user by whose names there is a socket on a reactor."""
+"""Process and user of the answering socket on each reactor."""
 
 Report = Callable[[], dict[str, object]]
-"""Gives the part of an answer that JSON can carry: L{txrdma.smc.status.report.report}, but for tests."""
+"""Returns a part of the answer, as values for JSON: L{txrdma.smc.status.report.report}, except in tests."""
 
 
 def controlName(pid: int) -> str:
-    """The abstract name on which a process of our user answers."""
+    """Return the abstract name at which a process of the local user answers."""
     return nameIn(NAMESPACE, pid)
 
 
 def _owner() -> tuple[int, int]:
-    """The identity of the process: its PID and present user."""
+    """Return the identity of the process: its PID and effective user."""
     return os.getpid(), os.geteuid()
 
 
 class Control(Answering):
-    """Answers tools that connect, if they run as our user or root."""
+    """Answers tools that connect, if they run as the same user or root."""
 
     def __init__(self, reactor: Reactor, report: Report) -> None:
         self._clock = reactor
@@ -68,10 +68,10 @@ class Control(Answering):
 
 def appear(reactor: object, report: Report) -> None:
     """
-    Answer for this process while SMC is in use on this reactor, from when it runs on. Idempotent.
+    Answer for this process while the reactor runs and SMC is in use on it. Idempotent.
 
-    Call it again after a change of the user, or a fork. The socket is an internal reader of the reactor: it
-    keeps nothing running.
+    Call it again after a change of the user, or a fork. The socket is an internal reader of the reactor,
+    which does not keep a program running.
     """
     presence = reactorUse(reactor)
     if not presence.isIdle and _answering.get(reactor) == _owner():
@@ -85,7 +85,7 @@ def appear(reactor: object, report: Report) -> None:
 
 @frozen
 class _Appearance:
-    """The socket of one reactor, as something that rests: see L{txrdma.smc.common.reactoruse}."""
+    """The answering socket of one reactor, as a L{Suspendable<txrdma.smc.common.reactoruse.Suspendable>}."""
 
     reactor: Any
     report: Report
@@ -96,7 +96,7 @@ class _Appearance:
         IReactorCore(self.reactor).callWhenRunning(self._appear)
 
     def rest(self) -> None:
-        """Close the sockets on this reactor that answer."""
+        """Close the answering sockets on this reactor."""
         _answering.pop(self.reactor, None)
         internal: set[object] = self.reactor._internalReaders
         for reader in [each for each in internal if isinstance(each, Control)]:
@@ -115,7 +115,7 @@ class _Appearance:
 
 
 def answer(reactor: object, report: Report) -> Control | None:
-    """Begin to answer; return an object to close, or None if another reactor does, or it is impossible."""
+    """Open the answering socket; return it, or None if another reactor answers or if that is impossible."""
     if not (IReactorFDSet.providedBy(reactor) and IReactorTime.providedBy(reactor)):
         return None
     if not sys.platform.startswith("linux"):
@@ -130,13 +130,13 @@ def answer(reactor: object, report: Report) -> Control | None:
 @frozen
 class Answer:
     """
-    The answer of one process that was asked for its connections.
+    The answer of one process to a query for its connections.
 
-    @ivar linkGroups: those of our own stack; see L{txrdma.smc.status.report}.
+    @ivar linkGroups: link groups of the userspace stack; see L{txrdma.smc.status.report}.
     @ivar statistics: counters and gauges; see L{txrdma.smc.status.statistics}.
-    @ivar silent: the peers that did not answer a handshake of late, and for how many seconds connections to
-        them are plain TCP without asking.
-    @ivar error: why there are no connections, when it did not answer; otherwise empty.
+    @ivar silent: the peers that did not answer a recent handshake, and the seconds for which connections to
+        them use plain TCP.
+    @ivar error: why the process did not answer; otherwise empty.
     """
 
     pid: int
@@ -149,7 +149,7 @@ class Answer:
 
 
 def answering(listing: str | None = None) -> list[int]:
-    """The processes of this user that claim to answer, by the content of C{/proc/net/unix}."""
+    """Return the PIDs of this user's processes that claim to answer, by the content of C{/proc/net/unix}."""
     return processesIn(NAMESPACE, listing)
 
 
@@ -160,11 +160,11 @@ async def _askProcess(reactor: IReactor, pid: int, timeoutSeconds: float) -> Ans
             pid,
             [str(word) for word in answer["command"]],
             list(answer["connections"]),
-            list(answer.get("linkGroups", ())),  # a process with an older version has no word for these
+            list(answer.get("linkGroups", ())),  # a process with an older version does not send these
             dict(answer.get("statistics", {})),
             list(answer.get("silent", ())),
         )
-    except Exception as error:  # whatever it is, the other processes' answers are still wanted
+    except Exception as error:  # it must not affect the answers of other processes
         return Answer(pid, error=f"no answer: {error or type(error).__name__}")
 
 

@@ -93,7 +93,7 @@ class SMCCollector:
 def _labelled(
     family: Any, name: str, words: str, counts: Mapping[str, Mapping[str, float]], outer: str, inner: str
 ) -> Any:
-    """A metric with two labels."""
+    """Create a metric with two labels."""
     made = family(_PREFIX + name, words, labels=(outer, inner))
     for first, row in counts.items():
         for second, count in row.items():
@@ -102,7 +102,7 @@ def _labelled(
 
 
 def _counts(family: Any, name: str, words: str, counts: Mapping[str, float], label: str) -> Any:
-    """A metric with one label."""
+    """Create a metric with one label."""
     made = family(_PREFIX + name, words, labels=(label,))
     for value, count in counts.items():
         made.add_metric((value,), count)
@@ -110,7 +110,7 @@ def _counts(family: Any, name: str, words: str, counts: Mapping[str, float], lab
 
 
 def _direction(direction: str, unit: str, words: str, counters: Mapping[str, Any]) -> Iterator[Any]:
-    """The metrics of one direction: a histogram of bytes by size, whose sum are all bytes, and messages."""
+    """Yield the metrics of one direction: a histogram of sizes whose sum is all bytes, and messages."""
     buckets, below = [], 0
     for bound, times in counters["sizes"].items():
         below += times

@@ -1,7 +1,7 @@
 """
 The report of this process to tools: its connections, link groups and statistics, as values for JSON.
 
-C{smcr linkgroup} and C{smcr link -d} show the same of the kernel's link groups.
+C{smcr linkgroup} and C{smcr link -d} show the same for the kernel's link groups.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from txrdma.smc.group.groups import everyGroup
 from txrdma.smc.stream.connectionstatus import SMCStatus, statuses
 
 BOUNDS: Final = tuple(counting.SMALL << doubled for doubled in range(8))
-"""The upper bounds of classes of sizes, as C{smcr stats} has them: 8 KiB, 16 KiB, and so on, to 1 MiB."""
+"""The upper bounds of size classes, as in C{smcr stats}: 8 KiB, 16 KiB, and so on, to 1 MiB."""
 
 
 def _classes(large: list[int], total: int) -> dict[str, int]:
-    """Counts by the number of bits of a size less one as counts by L{BOUNDS}; all others are small."""
+    """Convert counts by bit length of (size - 1) to counts by L{BOUNDS}; the rest of C{total} is small."""
     found = dict.fromkeys((*map(str, BOUNDS), "more"), 0)
     for bits, count in enumerate(large):
         if count:
@@ -37,10 +37,10 @@ def _nested(counted: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
 
 def statistics() -> dict[str, Any]:
     """
-    The statistics of this process: C{counters}, which only grow, and C{gauges}.
+    Return the statistics of this process: C{counters}, which only increase, and C{gauges}.
 
-    C{writes} and C{reads} are what smcr calls requests: bytes written to a peer's ring, or read by an
-    application, at once. Their sizes are counted in classes by upper bounds.
+    C{writes} and C{reads} are smcr's requests: single writes to a peer's ring, and single deliveries to an
+    application. Their sizes are counted in classes by upper bounds.
     """
     alive = statuses()
     streams = [each for each in alive if isinstance(each, SMCStatus)]

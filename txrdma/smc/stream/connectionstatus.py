@@ -1,5 +1,5 @@
 """
-The state of each connection of an C{smc:} endpoint, and which of them are alive in this process.
+The status of each connection of an C{smc:} endpoint, and a list of the live ones in this process.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ _TCP_INFO_BYTES = struct.Struct("=120xQQ")
 """C{tcpi_bytes_acked} and C{tcpi_bytes_received} of Linux's C{struct tcp_info}."""
 
 _NOTHING_MORE = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
-"""The state flags of a peer after which it writes no more."""
+"""State flags after which the peer writes no more."""
 
 _live: weakref.WeakSet[ITransport] = weakref.WeakSet()
 
 
 def register(transport: ITransport) -> None:
-    """Count a transport with an C{smc} attribute; L{connections} knows of it as long as it is alive."""
+    """Count a transport with an C{smc} attribute; L{connections} returns it as long as it is alive."""
     _live.add(transport)
     smc: SMCStatus | TCPStatus = cast(Any, transport).smc
     counting.connections[smc.kind, smc.role] += 1
 
 
 def forget(transport: ITransport) -> None:
-    """The connection has ended: its counters are added to the sums. Unknown ones are ignored."""
+    """Add the counters of an ended connection to the sums. Unknown transports are ignored."""
     if transport in _live:
         _live.discard(transport)
         smc = cast(Any, transport).smc
@@ -68,7 +68,7 @@ def forget(transport: ITransport) -> None:
 
 
 def connections() -> list[ISMCTransport]:
-    """The live connections of C{smc:} endpoints in this process, those on TCP included."""
+    """Return the live connections of C{smc:} endpoints in this process, including those on TCP."""
     found = []
     for transport in list(_live):
         if getattr(transport, "connected", True):
@@ -77,12 +77,12 @@ def connections() -> list[ISMCTransport]:
 
 
 def statuses() -> list[ISMCStatus]:
-    """The status of each connection of an C{smc:} endpoint that is alive in this process."""
+    """Return the status of each live connection of an C{smc:} endpoint in this process."""
     return [transport.smc for transport in connections()]
 
 
 def tcpCounts(transport: Connection | None) -> tuple[int, int]:
-    """Bytes of a TCP connection that the peer's kernel has acknowledged, and that ours has received."""
+    """Return the bytes of a TCP connection that the peer has acknowledged, and the received bytes."""
     connection: socket.socket | None = getattr(transport, "socket", None)
     if connection is None:
         return 0, 0
@@ -90,25 +90,25 @@ def tcpCounts(transport: Connection | None) -> tuple[int, int]:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES.size)
         return cast("tuple[int, int]", _TCP_INFO_BYTES.unpack(info))
     except (AttributeError, OSError, struct.error):
-        return 0, 0  # not a TCP socket of Linux: a test's, for example
+        return 0, 0  # not a TCP socket of Linux, for example in a test
 
 
 def inodeOf(transport: Connection | None) -> int:
-    """The inode of a TCP connection's socket, by which other tools name it; 0 when it is gone."""
+    """Return the inode of a TCP connection's socket, by which tools identify it; 0 when it is closed."""
     connection: socket.socket | None = getattr(transport, "socket", None)
     try:
         return 0 if connection is None else os.fstat(connection.fileno()).st_ino
     except (AttributeError, OSError):
-        return 0  # closed just now, or a test's
+        return 0  # closed just now, or in a test
 
 
 def names(flags: Flag) -> list[str]:
-    """The names of those flags that are set, the highest bit first."""
+    """Return the names of the flags that are set, the highest bit first."""
     return [each.name for each in type(flags) if each in flags and each.name]
 
 
 def _toDict(status: ISMCStatus, role: str) -> dict[str, object]:
-    """The part of C{toDict} that is the same in every mode."""
+    """Return the part of C{toDict} that is the same in every mode."""
     answer: dict[str, object] = {"role": role, **{name: getattr(status, name) for name in _ATTRIBUTES}}
     answer["fallbackReason"] = diagnosisName(status.fallbackReason)
     answer["peerDiagnosis"] = diagnosisName(status.peerDiagnosis)
@@ -116,7 +116,7 @@ def _toDict(status: ISMCStatus, role: str) -> dict[str, object]:
 
 
 def socketToDict(status: ISMCStatus, role: str, transport: Connection | None) -> dict[str, object]:
-    """The part of C{toDict} that is the same for every connection with a socket, None when that is gone."""
+    """Return the part of C{toDict} for connections with a socket; only the role without a transport."""
     if transport is None:
         return {"role": role}
     answer = _toDict(status, role)
@@ -125,13 +125,13 @@ def socketToDict(status: ISMCStatus, role: str, transport: Connection | None) ->
         answer["local"] = describe(transport.getHost())
         answer["peer"] = describe(transport.getPeer())
     except (AttributeError, OSError):
-        pass  # a closed TCP transport has no socket that it could ask
+        pass  # a closed TCP transport has no socket
     return answer
 
 
 @implementer(ISMCStatus)
 class TCPStatus:
-    """A connection that uses plain TCP, whose bytes are counted by the kernel."""
+    """The status of a connection over plain TCP, whose bytes are counted by the kernel."""
 
     __slots__ = ("_received", "_sent", "_transport", "fallbackReason", "peerDiagnosis", "role")
 
@@ -168,7 +168,7 @@ class TCPStatus:
 
     @property
     def bytesReceived(self) -> int:
-        """Bytes that our kernel has received since the fallback, or shortly before."""
+        """Bytes that the local kernel has received since the fallback, or shortly before."""
         return max(tcpCounts(self._transport())[1] - self._received, 0)
 
     def toDict(self) -> dict[str, object]:
@@ -177,7 +177,7 @@ class TCPStatus:
 
 @implementer(ISMCStatus)
 class SMCStatus:
-    """A connection that runs SMC-R."""
+    """The status of a connection over SMC-R."""
 
     __slots__ = ("_stream",)
 
@@ -195,7 +195,7 @@ class SMCStatus:
 
     @property
     def role(self) -> str:
-        """The end of the TCP connection that we are: C{'client'} or C{'server'}."""
+        """The local role in the TCP connection: C{'client'} or C{'server'}."""
         return str(self._stream.role.value)
 
     @property
@@ -238,12 +238,12 @@ class SMCStatus:
 
     @property
     def flushes(self) -> int:
-        """The number of times that bytes went to the peer's ring, by one RDMA write or by two."""
+        """Number of writes to the peer's ring, each of them by one RDMA write or by two."""
         return self._stream.flow.writes
 
     @property
     def reads(self) -> int:
-        """The number of times that the application was given bytes."""
+        """Number of times that bytes were delivered to the application."""
         return self._stream.flow.reads
 
     @property
@@ -256,7 +256,7 @@ class SMCStatus:
 
     @property
     def blocks(self) -> int:
-        """The number of times that the peer's ring was too full for what was written."""
+        """Number of times that the peer's ring was too full for the written bytes."""
         return self._stream.blocks
 
     @property
@@ -265,7 +265,7 @@ class SMCStatus:
         return self._stream.blockedSeconds
 
     def addTo(self, sums: Counter[str]) -> None:
-        """Add the counters that are summed up for the process, by the names of their attributes."""
+        """Add the counters to the sums of the process, by the names of their attributes."""
         stream = self._stream
         flow = stream.flow
         sums["bytesSent"] += flow.ring.produced
@@ -279,7 +279,7 @@ class SMCStatus:
 
     @property
     def unread(self) -> int:
-        """Bytes in our ring that the application has not got yet."""
+        """Bytes in the local ring that the application has not received yet."""
         return self._stream.flow.ring.readable
 
     @property

@@ -6,7 +6,7 @@ Follows RFC 7609, 4.8 (closing). The bytes belong to a L{Flow}, the states of cl
 Applications see a stream through its transport: L{txrdma.smc.stream.transport}.
 
 C{loseConnection} leads to C{connectionLost} as follows: C{close} marks the flow as ending. The next flush
-sends the backlog, and calls C{finish}, which sends CLOSED with the last message. C{wasFlushed} asks for its
+sends the backlog, and calls C{finish}, which sends CLOSED with the last message. C{wasFlushed} requests its
 acknowledgement. C{delivered} then produces C{Ended}, and the close notifier calls C{connectionLost} in the
 next reactor iteration. When the peer has sent CLOSED, too, C{Released} frees the token and the buffer.
 
@@ -51,7 +51,7 @@ _CLOSED: Final = int(StateFlags.CLOSED)
 _ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)
 
 _REASONS: Final = {Ending.DONE: ConnectionDone, Ending.ABORTED: ConnectionAborted}
-"""Endings that are reported by another reason than C{ConnectionLost}."""
+"""Endings that are not reported as C{ConnectionLost}, with their reasons."""
 
 
 class Stream:
@@ -105,7 +105,7 @@ class Stream:
         self.wasLost = self.disconnected = False
         self.token = link.add(self, self.flow)
 
-    # Making it
+    # Setup
 
     def attach(self, answer: Accept | Confirm) -> None:
         """Set the peer's buffer and token from its answer; raises L{Refused}."""
@@ -266,7 +266,7 @@ class Stream:
         self.flow.update()
 
     def hasDelivered(self, total: int) -> bool:
-        """Whether the peer has received so many bytes and the close; True without a link."""
+        """Return whether the peer has received so many bytes and the close; True without a link."""
         flow = self.flow
         return self.link.isOver or not (flow.ring.produced < total or flow.isEnding) and self.hasArrived
 
@@ -300,7 +300,7 @@ class Stream:
         """
         End the connection with its link.
 
-        @param mayVanish: nothing is missing, even if the peer's process has died.
+        @param mayVanish: no data is missing, even if the peer's process has died.
         @param arrived: number of the last message that the peer has received.
         """
         flow = self.flow
@@ -320,7 +320,7 @@ class Stream:
             self._conclude()
 
     def vanished(self) -> None:
-        """Handle the end of the peer's process, whose TCP closed in order: everything has arrived."""
+        """Handle the end of the peer's process after a FIN: a reset, unless everything has arrived."""
         if self._isWhole:
             self._closing.delivered()
             self._received(_CLOSED)

@@ -2,7 +2,7 @@
 Monitor of the TCP connection beside an SMC-R connection: detects how the peer ended.
 
 While a connection uses SMC-R, its TCP connection carries no data (RFC 7609, 4.8.2). But the kernel closes it
-with the process that owns it: by FIN, or by a reset where plain TCP would be reset. So its end tells which
+with the process that owns it: by FIN, or by a reset where plain TCP would be reset. So its end shows which
 reason plain TCP would report. Messages that the link still has to deliver take precedence.
 """
 
@@ -23,15 +23,15 @@ from twisted.python.failure import Failure
 _log = Logger()
 
 GRACE: Final = 0.5
-"""Seconds between the ends of TCP and of the link: a process that dies ends both, in any order."""
+"""Largest delay in seconds between the ends of TCP and of the link, which end in any order."""
 
 
 class MonitoredStream(Shape):
     """
     The stream whose TCP connection is monitored.
 
-    @ivar hasReceivedEnd: the peer has closed or aborted, or the application has been told the end: the end of
-        TCP does not matter.
+    @ivar hasReceivedEnd: the peer has closed or aborted, or the end was reported to the application: the end
+        of TCP does not matter.
     @ivar mayBeSilent: the peer has finished writing, so no more messages are expected.
     @ivar awaitsDelivery: the application has closed, and waits until the peer has received what was posted.
     @ivar hasArrived: the peer has received all that was posted.
@@ -74,7 +74,7 @@ class TCPMonitor(Protocol):
         """Close the connection: data on TCP is a violation, or the peer has fallen back to TCP."""
         stream = self._stream
         if stream is not None:
-            self.cut()  # first: a peer that fell back to TCP would take a FIN for an end in order
+            self.cut()  # first: a peer that fell back to TCP would take a FIN for an orderly end
             stream.violated("bytes on the TCP connection")
 
     def readConnectionLost(self) -> None:
@@ -106,7 +106,7 @@ class TCPMonitor(Protocol):
 
     def linkLost(self, mayVanish: bool) -> None:
         """
-        Handle the end of the link, after its last messages; C{mayVanish}: nothing of the peer is missing.
+        Handle the end of the link, after its last messages; C{mayVanish}: no data of the peer is missing.
         """
         self._isLinkGone = True
         stream = self._stream
@@ -179,7 +179,7 @@ class TCPMonitor(Protocol):
             grace.cancel()
         with _log.failuresHandled(
             "Unhandled error at the end of {tcp}", tcp=self.tcp
-        ):  # by a client's factory
+        ):  # raised by a client's factory
             self._finishTCP(inOrder)
 
     def _finishTCP(self, inOrder: bool) -> None:

@@ -1,5 +1,5 @@
 """
-The transport of a stream over SMC-R: for protocols it is as Twisted's TCP transport.
+The transport of a stream over SMC-R, which behaves like Twisted's TCP transport.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 @implementer(ISMCTransport, ITCPTransport, ITLSTransport)
 class SMCTransport(StreamTransport[Stream]):
     """
-    The transport that a protocol sees of a connection over SMC-R: Twisted's interfaces to a L{Stream}.
+    The transport of a protocol over SMC-R: Twisted's interfaces to a L{Stream}.
 
-    What is written waits until the link flushes.
+    Written bytes are queued until the link flushes.
 
-    @ivar sessionno: number of the connection among those that its port has accepted, for servers only. No
-        interface has it, but Twisted's TCP transports do, and programs read it there.
+    @ivar sessionno: number of the connection among those that its port has accepted, for servers only. It is
+        in no interface, but programs read this attribute of Twisted's TCP transports.
     """
 
     __slots__ = ("sessionno",)
@@ -53,7 +53,7 @@ class SMCTransport(StreamTransport[Stream]):
     # ITCPTransport
 
     def getTcpNoDelay(self) -> bool:
-        """Whether TCP_NODELAY is set on the underlying TCP connection, which carries no data."""
+        """Return whether TCP_NODELAY is set on the underlying TCP connection, which carries no data."""
         return (tcp := self.stream.tcp) is not None and tcp.getTcpNoDelay()
 
     def setTcpNoDelay(self, enabled: bool) -> None:
@@ -69,7 +69,7 @@ class SMCTransport(StreamTransport[Stream]):
             tcp.setTcpKeepAlive(enabled)
 
     def getHandle(self) -> socket | None:
-        """The socket of the TCP connection, for its options; None when the connection has ended."""
+        """Return the socket of the TCP connection, for its options; None when the connection has ended."""
         return None if (tcp := self.stream.tcp) is None else tcp.getHandle()
 
     @property
@@ -100,12 +100,12 @@ class SMCTransport(StreamTransport[Stream]):
 
 
 class PromptTransport(SMCTransport):
-    """A transport that sends each write immediately, in a message of its own (C{autocork=no})."""
+    """A transport that sends each write immediately, in a separate message (C{autocork=no})."""
 
     __slots__ = ()
 
     def write(self, data: bytes) -> None:
-        """Write immediately."""
+        """Send the data immediately."""
         super().write(data)
         self._hurry()
 

@@ -1,15 +1,15 @@
 """
-The offer of SMC-R: what a client proposes, what a server chooses of it, and what both have agreed on then.
+The terms of SMC-R: what a client offers, what a server chooses, and what both agree on.
 
 Follows RFC 7609, 4.3.1 and appendix A.2, for version 1, and IBM's "SMC Version 2" for 2 and 2.1; limits are
-Linux's. Nothing here has any I/O::
+Linux's. This module does no I/O::
 
     client: offer = propose(candidates, abilities, address)         then sends its Proposal
-    server: choice = choose(proposal, candidates, abilities)        then sends an Accept that says so
+    server: choice = choose(proposal, candidates, abilities)        then sends an Accept with the choice
     client: agreement = check(accept, offer)                        then sends a Confirm that repeats it
     server: checkConfirm(confirm, accept, proposal)
 
-Each of them may come to a L{Diagnosis} instead: the reason to decline.
+Each function may return a L{Diagnosis} instead: the reason to decline.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from txrdma.smc.wire.clc import (
 )
 
 VERSIONS: Final = frozenset((1, 2))
-"""The versions of SMC-R that are known here."""
+"""The supported versions of SMC-R."""
 
 MOST_UEIDS: Final = 4
-"""UEIDs that one end can have, as on Linux; a Proposal takes twice as many."""
+"""Largest number of UEIDs of one end, as on Linux; a Proposal can contain twice as many."""
 
 RELEASE: Final = 1
-"""The newest release of version 2: 2.1."""
+"""The newest supported release of version 2: 2.1."""
 
 FEWEST_CONNECTIONS, MOST_CONNECTIONS = 16, 255
-"""The limits of what two ends may settle on as the most connections of a link group."""
+"""Bounds of the negotiated limit of connections in a link group."""
 
 FEWEST_LINKS, MOST_LINKS = 1, 8
-"""The limits of what two ends may settle on as the most links of a link group; Linux says 2 at most."""
+"""Bounds of the negotiated limit of links in a link group; Linux's limit is 2."""
 
 
 class Role(Enum):
-    """The end of the TCP connections that we are: a group serves one role (RFC 7609, 3.2)."""
+    """The local role in TCP connections: a link group serves one role (RFC 7609, 3.2)."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -70,7 +70,7 @@ class Subnets:
     ipv6: tuple[tuple[bytes, int], ...] = ()
 
     def shares(self, proposal: Proposal) -> bool:
-        """Whether the client is in one of these subnets, as version 1 requires (RFC 7609, 4.3.1)."""
+        """Return whether the client is in one of these subnets, as version 1 requires (RFC 7609, 4.3.1)."""
         if proposal.ipv6Prefixes:
             return any(
                 _samePrefix(each.prefix, each.length, prefix, length)
@@ -82,7 +82,7 @@ class Subnets:
         return self._has(proposal.subnet)
 
     def holds(self, gid: GID) -> bool:
-        """Whether an IPv4 address, given as the GID of RoCE v2, is in the subnet."""
+        """Return whether an IPv4 address, given as the GID of RoCE v2, is in the subnet."""
         return gid.isMapped and self._has(int.from_bytes(gid.raw[12:], "big"))
 
     def _has(self, address: int) -> bool:
@@ -96,22 +96,22 @@ def _samePrefix(theirs: bytes, theirLength: int, ours: bytes, ourLength: int) ->
     if theirLength != ourLength or not 0 < ourLength <= 128:
         return False
     if theirs[0] == 0xFE and theirs[1] & 0xC0 == 0x80:
-        return False  # everybody is in the link-local subnet
+        return False  # every host is in the link-local subnet
     return not (int.from_bytes(theirs, "big") ^ int.from_bytes(ours, "big")) >> (128 - ourLength)
 
 
 @frozen
 class Candidate:
     """
-    A GID of a port of an RDMA device, by which this process could be reached.
+    A GID of a port of an RDMA device, by which peers can reach this process.
 
-    @ivar peerID: of this process: instance number and MAC address (RFC 7609, 3.1).
+    @ivar peerID: peer ID of this process: instance number and MAC address (RFC 7609, 3.1).
     @ivar mtu: the largest payload of the port's packets.
     @ivar device: the device's name.
     @ivar port: the port's number, from 1.
-    @ivar gidIndex: the place of the GID in the port's table.
-    @ivar versions: the versions of SMC-R that the device is meant for.
-    @ivar subnets: of the port's network interface; None if unknown: then none is compared.
+    @ivar gidIndex: the index of the GID in the port's table.
+    @ivar versions: the versions of SMC-R that may use the device.
+    @ivar subnets: subnets of the port's network interface; None if unknown, and not compared then.
     @ivar isRouted: whether routers lead to other subnets.
     """
 
@@ -128,13 +128,13 @@ class Candidate:
     isRouted: bool = True
 
     def carries(self, version: int) -> bool:
-        """Whether connections of a version can use the GID; version 2 requires IPv4 over RoCE v2."""
+        """Return whether connections of a version can use the GID; version 2 requires IPv4 over RoCE v2."""
         if version not in self.versions:
             return False
         return version == 1 or (self.type is GIDType.ROCE_V2 and self.gid.isMapped)
 
     def isDirectTo(self, gid: GID, version: int = 2) -> bool | None:
-        """Whether a peer's GID is in a local subnet; False: behind a router, None: unreachable."""
+        """Return whether a peer's GID is in a local subnet; False: behind a router, None: unreachable."""
         if not gid.isMapped:
             return True if version == 1 else None
         if self.subnets is None or self.subnets.holds(gid):
@@ -147,12 +147,12 @@ class Abilities:
     """
     The versions, UEIDs and limits that one end is configured for.
 
-    @ivar versions: of SMC-R.
-    @ivar ueids: user-defined enterprise IDs, of 32 bytes: version 2 needs one that both ends have.
-    @ivar release: of version 2: 0 is 2.0, 1 is 2.1.
-    @ivar features: the mask of version 2.1's optional features; none of them is about SMC-R so far.
-    @ivar maxConnections: connections of a link group, from 16 to 255.
-    @ivar maxLinks: links of a link group, from 1 to 8.
+    @ivar versions: allowed versions of SMC-R.
+    @ivar ueids: user-defined enterprise IDs, of 32 bytes; version 2 requires a common one.
+    @ivar release: newest release of version 2: 0 is 2.0, 1 is 2.1.
+    @ivar features: the mask of version 2.1's optional features; so far, none of them concerns SMC-R.
+    @ivar maxConnections: limit of connections in a link group, from 16 to 255.
+    @ivar maxLinks: limit of links in a link group, from 1 to 8.
     """
 
     versions: frozenset[int] = VERSIONS
@@ -163,7 +163,7 @@ class Abilities:
     maxLinks: int = FEWEST_LINKS
 
     def speaks(self, version: int) -> bool:
-        """Whether the configuration allows that version."""
+        """Return whether the configuration allows a version."""
         return version in self.versions and (version == 1 or bool(self.ueids))
 
 
@@ -172,11 +172,11 @@ class Agreement:
     """
     The terms that the two ends of a connection have agreed on.
 
-    Limits of a link group, release and features are settled by its first contact, and only by version 2.1;
-    elsewhere they are what everybody takes for granted, and the links that this end wants.
+    Limits of a link group, release and features are negotiated only in a first contact of version 2.1.
+    Otherwise they have their defaults, and C{maxLinks} is the local limit.
 
-    @ivar eid: the enterprise ID that both have, of 32 bytes; version 1 has none.
-    @ivar isDirect: no router is between the two.
+    @ivar eid: the common enterprise ID, of 32 bytes; empty in version 1.
+    @ivar isDirect: no router is between the two ends.
     """
 
     version: int = 1
@@ -191,10 +191,10 @@ class Agreement:
         self, isFirst: bool, hostName: bytes, gids: tuple[GID, ...] | None = None
     ) -> AnswerV2 | None:
         """
-        The extension of an Accept or Confirm in version 2; None in version 1.
+        Return the extension of an Accept or Confirm in version 2; None in version 1.
 
-        @param hostName: at most 32 bytes of it are used.
-        @param gids: of the client, for its Confirm.
+        @param hostName: the local host's name, of which at most 32 bytes are used.
+        @param gids: GIDs of the client, for its Confirm.
         """
         if self.version == 1:
             return None
@@ -211,16 +211,16 @@ class Agreement:
 
 
 VERSION_1: Final = Agreement()
-"""Version 1 leaves nothing to agree on."""
+"""The terms of version 1, which are not negotiated."""
 
 
 @frozen
 class Offer:
     """
-    A client's offer: its Proposal, and what that was made from.
+    A client's offer: its Proposal, and the abilities and candidates in it.
 
-    @ivar v1: the candidate that its Proposal names for version 1, and C{v2} that for version 2.
-    @ivar raw: the bytes of the Proposal, which many connections send.
+    @ivar v1: the candidate that the Proposal names for version 1; C{v2}: for version 2.
+    @ivar raw: the encoded Proposal, which many connections send.
     """
 
     proposal: Proposal
@@ -233,17 +233,17 @@ class Offer:
         object.__setattr__(self, "raw", self.proposal.encode())
 
     def candidate(self, version: int) -> Candidate | None:
-        """The candidate that was named for a version."""
+        """Return the candidate that the Proposal names for a version."""
         return {1: self.v1, 2: self.v2}.get(version)
 
 
 @frozen
 class Choice:
     """
-    A server's choice of a client's Proposal.
+    A server's choice from a client's Proposal.
 
-    @ivar candidate: our end.
-    @ivar gid: the client's, by which it offers the version that was chosen.
+    @ivar candidate: the local candidate.
+    @ivar gid: the client's GID for the chosen version.
     """
 
     candidate: Candidate
@@ -257,10 +257,10 @@ class Choice:
 @lru_cache(64)
 def propose(candidates: tuple[Candidate, ...], abilities: Abilities, address: str) -> Offer | Diagnosis:
     """
-    Make the Proposal for a client's address.
+    Create the offer of a client with this TCP address.
 
     @param candidates: better ones first; one with the client's TCP C{address} precedes them.
-    @return: the offer, or the reason to propose nothing.
+    @return: the offer, or the reason not to propose.
     """
     candidates = _nearest(candidates, address)
     v1, v2 = (
@@ -288,7 +288,7 @@ def propose(candidates: tuple[Candidate, ...], abilities: Abilities, address: st
 
 
 def _nearest(candidates: tuple[Candidate, ...], address: str) -> tuple[Candidate, ...]:
-    """The same candidates, those with the IP address of the TCP connection first."""
+    """Return the candidates, those with the IP address of the TCP connection first."""
     if len(candidates) < 2:
         return candidates
     near = GID.fromIP(address)
@@ -296,7 +296,7 @@ def _nearest(candidates: tuple[Candidate, ...], address: str) -> tuple[Candidate
 
 
 def _area(candidate: Candidate, address: str) -> dict[str, Any]:
-    """Subnet and prefixes for version 1; if they are unknown, the address alone."""
+    """Return subnet or prefixes for version 1; if they are unknown, the address alone."""
     subnets = candidate.subnets
     host = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(host, ipaddress.IPv4Address):
@@ -371,7 +371,7 @@ def _chooseV2(
 
 
 def _settle(offered: ProposalV2, abilities: Abilities, eid: bytes, isDirect: bool) -> Agreement | Diagnosis:
-    """The lesser of what both have."""
+    """Return the agreement on the lower limits of both ends, or the reason to decline."""
     release = min(offered.release, abilities.release)
     if not release:
         return Agreement(2, eid, isDirect, maxLinks=abilities.maxLinks)
@@ -385,7 +385,7 @@ def _settle(offered: ProposalV2, abilities: Abilities, eid: bytes, isDirect: boo
     return Agreement(2, eid, isDirect, release, connections, links, features)
 
 
-# What the answers have to say
+# Checks of Accept and Confirm
 
 
 def check(accept: Accept, offer: Offer) -> Agreement | Diagnosis:
@@ -421,7 +421,7 @@ def check(accept: Accept, offer: Offer) -> Agreement | Diagnosis:
 
 
 def _routeObjection(candidate: Candidate, gid: GID, serverSaysDirect: bool) -> Diagnosis | None:
-    """The reason to reject the server's choice between direct and routed; None if it is acceptable."""
+    """Return the reason to reject the server's choice of a direct or routed path, or None."""
     isDirect = candidate.isDirectTo(gid)
     if isDirect is None:
         return Diagnosis.NOROUTE
@@ -431,7 +431,7 @@ def _routeObjection(candidate: Candidate, gid: GID, serverSaysDirect: bool) -> D
 
 
 def _limitObjection(contact: FirstContact, offer: Offer) -> Diagnosis | None:
-    """The reason to reject the limits that a server chose from our offer; None if they are acceptable."""
+    """Return the reason to reject the limits that a server chose from the offer, or None."""
     abilities, limits = offer.abilities, contact.v21
     if contact.release > abilities.release:
         return Diagnosis.RELEASEERR
@@ -454,7 +454,7 @@ def checkConfirm(confirm: Confirm, accept: Accept, proposal: Proposal) -> Diagno
         return Diagnosis.SYNCERR
     if _isContradictory(confirm):
         return Diagnosis.CNFERR
-    if confirm.peerID != proposal.peerID and any(proposal.peerID):  # Linux has none in version 2's Proposal
+    if confirm.peerID != proposal.peerID and any(proposal.peerID):  # Linux sends none in a version 2 Proposal
         return Diagnosis.CNFERR
     if accept.v2 is None or confirm.v2 is None:
         return None
@@ -477,7 +477,7 @@ def checkConfirm(confirm: Confirm, accept: Accept, proposal: Proposal) -> Diagno
 
 
 def _isContradictory(answer: Accept | Confirm) -> bool:
-    """Whether an end of a connection can't be as an answer describes it (RFC 7609, A.2.2 and A.2.3)."""
+    """Return whether an answer describes an impossible end of a connection (RFC 7609, A.2.2 and A.2.3)."""
     end = answer.address + answer.size * answer.index
     return (
         not answer.index

@@ -16,23 +16,23 @@ LOCAL_DEVICE: Final = "soft:port=0:route=shared-memory"
 """The device of C{device=auto} for peers of this user on this host; it does not use UDP port 4791."""
 
 USUAL_LINKS: Final = 2
-"""Links of a link group where the device has more than one port, as on Linux."""
+"""Default limit of links in a link group if the device has more than one port, as on Linux."""
 
 LARGEST_RING: Final = SMALLEST_BUFFER << MAX_SIZE_CODE
-"""Bytes of the largest ring that the protocol has a code for: 512 MiB (Linux has all 16 codes)."""
+"""Bytes of the largest ring that the protocol has a code for: 512 MiB (Linux supports all 16 codes)."""
 
 GROUPS: Final = 1000
-"""The usual limit of link groups of a process."""
+"""Default limit of link groups in a process."""
 
 MEMORY: Final = 1 << 30
-"""The usual limit of the rings of a process, in bytes."""
+"""Default limit of all rings of a process, in bytes."""
 
 HANDSHAKES: Final = 1024
-"""The most handshakes that a listener has under way at once, by default."""
+"""Default limit of concurrent handshakes of a listener."""
 
 
 def ringSize(size: int) -> int:
-    """The smallest valid ring (16 KiB times a power of two) of so many bytes; raises ValueError."""
+    """Return the smallest valid ring (16 KiB times a power of two) of so many bytes; raises ValueError."""
     if not 0 < size <= LARGEST_RING:
         raise ValueError(f"{size} bytes: rings have from 1 to {LARGEST_RING}")
     return max(SMALLEST_BUFFER, 1 << (size - 1).bit_length())
@@ -40,7 +40,7 @@ def ringSize(size: int) -> int:
 
 @lru_cache(64)
 def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...], links: int) -> Abilities:
-    """The versions, UEIDs and limits of an end with these options; raises ValueError."""
+    """Return the versions, UEIDs and limits of an end with these options; raises ValueError."""
     if not versions or not VERSIONS.issuperset(versions):
         raise ValueError(f"{versions} are not versions of SMC-R: 1 and 2 are")
     if len(ueids) > MOST_UEIDS:
@@ -57,31 +57,31 @@ class Options:
     """
     The options of an C{smc:} endpoint, a client's or a server's.
 
-    @ivar backend: whose stack speaks SMC: C{"auto"} and C{"own"} (the same), or C{"kernel"}.
-    @ivar device: C{"auto"}, or a device string: C{"soft"}.
-    @ivar agreed: the other end is known to speak SMC (C{peer=smc}): no signalling is needed.
+    @ivar backend: the SMC stack: C{"auto"} and C{"own"} are the userspace stack, C{"kernel"} is Linux's.
+    @ivar device: C{"auto"}, or a device string such as C{"soft"}.
+    @ivar agreed: the peer is known to support SMC (C{peer=smc}): no signalling is needed.
     @ivar timeout: seconds for the TCP connection (client, 30 when None) or for the handshake (server).
-    @ivar fallback: whether plain TCP will do.
-    @ivar bindAddress: where a client's TCP connection comes from; None leaves that to the system.
-    @ivar versions: of SMC-R, that may be spoken; 2 comes before 1 where device, UEIDs and peer allow it.
-    @ivar ueids: names of the enterprises that this end belongs to, at most 4. Version 2 needs one that both
-        ends have.
-    @ivar links: of a link group, at most, from 1 to 8; None: 2 where the device has a second port, else 1.
+    @ivar fallback: whether plain TCP is allowed.
+    @ivar bindAddress: local address of a client's TCP connection; None: chosen by the system.
+    @ivar versions: allowed versions of SMC-R; 2 is preferred to 1 if device, UEIDs and peer allow it.
+    @ivar ueids: names of the enterprises that this end belongs to, at most 4. Version 2 requires a common
+        one.
+    @ivar links: limit of links in a link group, from 1 to 8; None: 2 if the device has a second port, else 1.
     @ivar option: announce SMC to other hosts and the Linux kernel by SMC's TCP option.
-    @ivar runtime: a directory in which processes of other network namespaces of this host are met; C{""} is
-        none, and None what C{TXRDMA_RUNTIME} of the environment says.
-    @ivar autocork: what is written waits until the turn of the reactor, or the batch of messages that is
-        being dealt with, has ended, and goes out together; otherwise each write goes out at once.
-    @ivar sndbuf: bytes that may wait to be sent before a producer is paused.
-    @ivar rcvbuf: bytes of the ring that the peer writes into, rounded up to a size of the protocol's; None:
-        by the number of connections.
-    @ivar keepalive: seconds of silence after which TEST LINK asks the peer of a link whether it is there, for
-        groups that begin with a connection of this endpoint; None: when TCP would ask by this host's
-        settings, or after 30 s where adapters answer.
+    @ivar runtime: directory for finding processes of other network namespaces of this host; C{""}: none;
+        None: the environment variable C{TXRDMA_RUNTIME}.
+    @ivar autocork: written bytes are queued until the reactor iteration or the current batch of messages
+        ends, and sent together; otherwise each write is sent immediately.
+    @ivar sndbuf: bytes that may be queued before a producer is paused.
+    @ivar rcvbuf: bytes of the local ring, rounded up to a size of the protocol; None: chosen by the number of
+        connections.
+    @ivar keepalive: seconds of silence after which TEST LINK is sent on a link, for groups that were created
+        for a connection of this endpoint; None: when TCP would send a probe by this host's settings, or after
+        30 s if adapters acknowledge.
     @ivar handshakes: maximum number of concurrent handshakes of a listener; further clients get plain TCP.
-    @ivar maxgroups: link groups of this process. When there are so many, the oldest one without connections
-        ends for a new one; without such a one the connection is plain TCP.
-    @ivar maxmemory: bytes of all rings of this process; what happens at this limit is the same.
+    @ivar maxgroups: limit of link groups in this process. At the limit, the oldest one without connections is
+        closed for a new one; if there is none, the connection uses plain TCP.
+    @ivar maxmemory: limit of all rings of this process, in bytes, with the same consequences.
     """
 
     device: str = "auto"
@@ -116,11 +116,11 @@ class Options:
 
     @property
     def meetingDirectory(self) -> str:
-        """Directory for processes of other network namespaces; empty without one."""
+        """Directory for finding processes of other network namespaces; empty without one."""
         return os.environ.get("TXRDMA_RUNTIME", "") if self.runtime is None else self.runtime
 
     def abilities(self, ports: int) -> Abilities:
-        """The versions, UEIDs and limits of an end with these options, on a device with so many ports."""
+        """Return the versions, UEIDs and limits of these options, on a device with so many ports."""
         links = self.links
         if links is None:
             links = USUAL_LINKS if ports > 1 else FEWEST_LINKS
@@ -128,4 +128,4 @@ class Options:
 
 
 USUAL: Final = Options()
-"""The options of an endpoint string without any keys."""
+"""The default options: those of an endpoint string without keys."""

@@ -1,5 +1,5 @@
 """
-CLC Accept and Confirm: the two ends of a connection, as each of them names its own.
+CLC Accept and Confirm, in which each end describes its part of a connection.
 
 Follows RFC 7609, appendices A.2.2 and A.2.3, and IBM's "SMC Version 2".
 """
@@ -77,9 +77,9 @@ class FirstContactV21(Layout):
 @frozen
 class FirstContact:
     """
-    The extension of version 2 for the first contact: 52 bytes, or 36 from kernels of 5.16's age.
+    The extension of version 2 for the first contact: 52 bytes, or 36 from kernels around 5.16.
 
-    @ivar direct: no router between the two.
+    @ivar direct: no router is between the two ends.
     """
 
     direct: bool = True
@@ -103,9 +103,9 @@ class AnswerV2:
     """
     The version 2 extension of Accept and Confirm.
 
-    @ivar eid: the one that both know.
-    @ivar firstContact: there when its flag is set.
-    @ivar gids: Confirm's, in a first contact: the client's other RoCE v2 GIDs; None: no list.
+    @ivar eid: the common enterprise ID.
+    @ivar firstContact: the extension for the first contact, present if its flag is set.
+    @ivar gids: the client's other RoCE v2 GIDs, in the Confirm of a first contact; None: no list.
     """
 
     eid: bytes
@@ -122,12 +122,12 @@ class _Answer:
     """
     The common form of Accept and Confirm: one end of a connection over SMC-R (RFC 7609, A.2.2).
 
-    @ivar index: the element of the RMB, from 1.
-    @ivar token: the alert token, which the peer puts in every CDC message to us.
-    @ivar sizeCode: the element has 16 KiB times two to its power.
-    @ivar mtu: a code of L{MTU<txrdma.iba.types.MTU>}, if the peer is honest.
-    @ivar address: where the RMB begins.
-    @ivar psn: the first that we send.
+    @ivar index: number of the RMB's element, from 1.
+    @ivar token: the sender's alert token, which the peer puts in every CDC message.
+    @ivar sizeCode: code of the element's size, which is 16 KiB * 2**C{sizeCode}.
+    @ivar mtu: a code of L{MTU<txrdma.iba.types.MTU>}, not checked by decoding.
+    @ivar address: address of the RMB.
+    @ivar psn: the first PSN that the sender uses.
     """
 
     _TYPE: ClassVar[MessageType]
@@ -173,7 +173,7 @@ class _Answer:
             checkLength(name, body, fixed.size)
         else:
             v2 = _readAnswerV2(name, body, first, cls._TYPE is MessageType.CONFIRM)
-        make: Callable[..., Self] = cls  # its fields begin with those, in their order
+        make: Callable[..., Self] = cls  # its first fields are those, in the same order
         return make(*_valuesOf(fixed), first, header.version, v2)
 
 
@@ -240,7 +240,7 @@ class _SMCDBodyV2(Layout):
 
 @frozen
 class _SMCDAnswer:
-    """The common form of Accept and Confirm on SMC-D, which is read here, but not spoken."""
+    """The common form of Accept and Confirm on SMC-D, which is decoded, but not supported."""
 
     _TYPE: ClassVar[MessageType]
 

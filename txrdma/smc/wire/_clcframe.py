@@ -1,5 +1,5 @@
 """
-The frame of all CLC messages: eyecatchers, header, codes, and where a message ends.
+The frame of all CLC messages: eyecatchers, header, codes, and lengths.
 
 Follows RFC 7609, appendix A.2. The messages are in L{txrdma.smc.wire.clc}.
 """
@@ -24,7 +24,7 @@ HEADER_LENGTH = 8
 TRAILER_LENGTH = 4
 
 MAX_LENGTH = 4096
-"""Longer than every message: a greater length is not CLC."""
+"""Largest valid length; every CLC message is shorter."""
 
 SMALLEST_BUFFER = 16384
 """Bytes of a buffer with size code 0; each further code doubles it (RFC 7609, A.2.2)."""
@@ -39,7 +39,7 @@ _UEID = re.compile(r"[A-Z0-9][A-Z0-9.-]*")
 
 def enterpriseID(name: str) -> bytes:
     """
-    The user-defined enterprise ID (UEID) of that name, as version 2 encodes it.
+    Encode the name of a user-defined enterprise ID (UEID) for version 2.
 
     @raise ValueError: a UEID has 1 to 32 characters of C{A-Z}, C{0-9}, C{.} and C{-}; the first is a letter
         or a digit.
@@ -52,12 +52,12 @@ def enterpriseID(name: str) -> bytes:
 
 
 def enterpriseName(eid: bytes) -> str:
-    """The name of an enterprise ID, without trailing blanks; invalid bytes are replaced."""
+    """Return the name of an enterprise ID, without trailing blanks; invalid bytes are escaped."""
     return eid.decode("ascii", "backslashreplace").rstrip()
 
 
 def sizeCode(size: int) -> int:
-    """The code of a buffer size (RFC 7609, A.2.2); raises L{WireError} without one."""
+    """Return the code of a buffer size (RFC 7609, A.2.2); raises ValueError without one."""
     code = (size // SMALLEST_BUFFER).bit_length() - 1
     if not 0 <= code <= MAX_SIZE_CODE or SMALLEST_BUFFER << code != size:
         raise ValueError(f"no size code for {size} bytes: 16 KiB times a power of two, up to 512 MiB")
@@ -74,7 +74,7 @@ class MessageType(Code):
 
 
 class Path(Code):
-    """The flavour of SMC that a message is about."""
+    """The kind of SMC that a message is about."""
 
     SMC_R = 0
     SMC_D = 1
@@ -91,7 +91,7 @@ class OSType(Code):
 
 
 class Diagnosis(Code):
-    """The reason to decline SMC, by Linux's names; codes that we don't know keep their number."""
+    """The reason to decline SMC, by Linux's names; unknown codes keep their number."""
 
     MEM = 0x01010000
     """No memory, or no buffer."""
@@ -102,7 +102,7 @@ class Diagnosis(Code):
     CNFERR = 0x03000000
     """A configuration error, such as terms that contradict each other."""
     PEERNOSMC = 0x03010000
-    """The peer does not say that it speaks SMC."""
+    """The peer does not announce SMC."""
     IPSEC = 0x03020000
     """The connection uses IPsec, which SMC does not support."""
     NOSMCDEV = 0x03030000
@@ -122,25 +122,25 @@ class Diagnosis(Code):
     NOSMCD2DEV = 0x03030007
     """There is no device for SMC-Dv2."""
     NOUEID = 0x03030008
-    """No user-defined EID in common."""
+    """The two ends have no user-defined EID in common."""
     RELEASEERR = 0x03030009
     """The release is not the one that was negotiated."""
     MAXCONNERR = 0x0303000A
-    """The maximum of connections is not the one that was negotiated."""
+    """The limit of connections is not the one that was negotiated."""
     MAXLINKERR = 0x0303000B
-    """The maximum of links is not the one that was negotiated."""
+    """The limit of links is not the one that was negotiated."""
     MODEUNSUPP = 0x03040000
-    """The mode that is asked for was not offered."""
+    """The requested mode was not offered."""
     RMBE_EC = 0x03050000
-    """The peer wants eyecatchers in its buffers."""
+    """The peer requires eyecatchers in its buffers."""
     OPTUNSUPP = 0x03060000
-    """A socket option that SMC does not have."""
+    """SMC does not support a socket option."""
     DIFFPREFIX = 0x03070000
     """The two ends have no subnet in common."""
     GETVLANERR = 0x03080000
-    """The VLAN can't be found out."""
+    """The VLAN can't be determined."""
     ISMVLANERR = 0x03090000
-    """The ISM device does not take the VLAN."""
+    """The ISM device does not accept the VLAN."""
     NOACTLINK = 0x030A0000
     """The group has no active link."""
     NOSRVLINK = 0x030B0000
@@ -152,17 +152,17 @@ class Diagnosis(Code):
     NOROUTE = 0x030E0000
     """No route to the peer's GID."""
     NOINDIRECT = 0x030F0000
-    """The peer is behind a router, and we don't go there."""
+    """The peer is behind a router, and routed paths are not used."""
     SYNCERR = 0x04000000
-    """The two ends do not agree which group it is."""
+    """The two ends do not agree on the link group."""
     PEERDECL = 0x05000000
-    """The peer declined; its own reason says why."""
+    """The peer declined; its diagnosis has the reason."""
     INTERR = 0x09990000
     """An internal error at the end that declines."""
     ERR_RTOK = 0x09990001
-    """The peer's buffer is not known, or there are too many."""
+    """The peer's buffer is unknown, or the peer has too many."""
     ERR_RDYLNK = 0x09990002
-    """The queue pair did not get ready to send."""
+    """The queue pair did not become ready to send."""
     ERR_REGBUF = 0x09990003
     """The buffer could not be registered."""
 
@@ -172,9 +172,9 @@ class Header(Layout):
     """
     The beginning of each message (RFC 7609, A.2).
 
-    @ivar length: of the whole message, header and trailer included.
-    @ivar typeV2: version 2's L{Path} in a Proposal. Its upper bit is first contact in Accept and Confirm, and
-        out of sync in Decline.
+    @ivar length: length of the whole message, including header and trailer.
+    @ivar typeV2: the L{Path} of version 2 in a Proposal. Its upper bit means first contact in Accept and
+        Confirm, and out of sync in Decline.
     """
 
     eyecatcher: bytes = data(4)
@@ -190,7 +190,7 @@ FLAG = 2
 
 
 def checkEyecatcher(buffer: Buffer) -> None:
-    """Check the available first bytes of a message; raises L{WireError} if CLC does not begin so."""
+    """Check the available first bytes of a message; raises L{WireError} if they are not CLC."""
     seen = bytes(buffer[:4])
     if not (SMCR.startswith(seen) or SMCD.startswith(seen)):
         raise WireError("CLC", 0, f"no eyecatcher: {seen.hex()}")

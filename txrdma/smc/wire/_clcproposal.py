@@ -50,7 +50,7 @@ class _IPArea(Layout):
 
 @wire(40)
 class SMCDArea(Layout):
-    """The part of a Proposal about SMC-D, with the offset of the version 2 extension from byte 12 on."""
+    """The SMC-D part of a Proposal, with the offset of the version 2 extension, counted from its byte 12."""
 
     gid: int = bits(64)
     chid: int = bits(16)
@@ -87,7 +87,7 @@ class ISMDevice(Layout):
 
 @frozen
 class SMCDV2:
-    """The part of a version 2 Proposal about SMC-D."""
+    """The SMC-D part of the version 2 extension."""
 
     seid: bytes
     devices: tuple[ISMDevice, ...] = ()
@@ -98,9 +98,9 @@ class ProposalV2:
     """
     The version 2 extension of a Proposal.
 
-    @ivar gid: the RoCE v2 GID.
+    @ivar gid: the client's RoCE v2 GID.
     @ivar release: 0 is version 2.0, 1 is version 2.1.
-    @ivar eids: 32 bytes each, blank padded.
+    @ivar eids: enterprise IDs, of 32 bytes each, blank padded.
     """
 
     gid: GID
@@ -120,12 +120,12 @@ MAX_EIDS = 8
 @frozen
 class Proposal:
     """
-    A client proposes SMC (RFC 7609, A.2.1).
+    A client's Proposal of SMC (RFC 7609, A.2.1).
 
-    @ivar subnet: of the client's IPv4 address; 0 for IPv6.
-    @ivar typeV1: what is offered by version 1; with C{NONE} there are no subnet and no prefixes.
-    @ivar smcd: always there in version 2.
-    @ivar v2: the extension; a peer that offers something by version 2 and has none is to be declined.
+    @ivar subnet: subnet of the client's IPv4 address; 0 for IPv6.
+    @ivar typeV1: the offer of version 1; with C{NONE} there are no subnet and no prefixes.
+    @ivar smcd: the SMC-D part, always present in version 2.
+    @ivar v2: the version 2 extension; a peer that offers version 2 without it must be declined.
     """
 
     peerID: bytes
@@ -142,7 +142,7 @@ class Proposal:
 
     @property
     def offersV1(self) -> bool:
-        """Whether SMC-R version 1 would do."""
+        """Whether the client offers SMC-R version 1."""
         return self.typeV1 in (Path.SMC_R, Path.BOTH)
 
     def encode(self) -> bytes:

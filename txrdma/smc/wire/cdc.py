@@ -1,9 +1,9 @@
 """
-Connection data control: where the cursors are, sent after each RDMA write (RFC 7609, appendix A.4).
+Connection data control (CDC): the cursors, sent after each RDMA write (RFC 7609, appendix A.4).
 
-L{CDC} is the declaration. L{pack} and L{unpackFrom} are the same layout for the path of every message:
-0.09 microseconds each, where the layout takes 0.47 with its making, and 0.31 (Python 3.11, C{timeit}). A test
-holds them equal.
+L{CDC} declares the layout. L{pack} and L{unpackFrom} implement it for the fast path: they take 0.09
+microseconds each, where L{CDC} takes 0.47 to create and encode, and 0.31 to decode (Python 3.11, C{timeit}).
+A test compares them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from enum import IntFlag
 from txrdma.kit.wire import bits, Layout, reserved, wire
 
 CDC_TYPE = 0xFE
-"""The first byte of a CDC message; every other is LLC's."""
+"""The first byte of a CDC message; all other messages are LLC."""
 
 CDC_LENGTH = 44
-"""Bytes of a CDC message: a shorter one is no message."""
+"""Bytes of a CDC message; shorter ones are invalid."""
 
 
 class ProducerFlags(IntFlag):
-    """Flags of a CDC message by which a producer of data tells its state (RFC 7609, A.4)."""
+    """Flags of a CDC message for the state of the producer (RFC 7609, A.4)."""
 
     WRITE_BLOCKED = 0x80
     URGENT_PENDING = 0x40
@@ -31,7 +31,7 @@ class ProducerFlags(IntFlag):
 
 
 class StateFlags(IntFlag):
-    """Flags for the end of a connection (RFC 7609, A.4 and 4.8)."""
+    """Flags of a CDC message for the end of a connection (RFC 7609, A.4 and 4.8)."""
 
     DONE_WRITING = 0x80
     CLOSED = 0x40
@@ -40,7 +40,7 @@ class StateFlags(IntFlag):
 
 @wire(8)
 class Cursor(Layout):
-    """A place in a ring: how often it went round, and how far it is (RFC 7609, A.4)."""
+    """A cursor of a ring: the number of wraps, and the offset in the ring (RFC 7609, A.4)."""
 
     reserved: int = reserved(16)
     wrap: int = bits(16)
@@ -50,12 +50,12 @@ class Cursor(Layout):
 @wire(44)
 class CDC(Layout):
     """
-    The message (RFC 7609, A.4).
+    A CDC message (RFC 7609, A.4).
 
-    @ivar sequence: of this connection and direction, the first is 1.
-    @ivar token: the receiver's, from CLC.
-    @ivar producer: a place in the receiver's buffer.
-    @ivar consumer: a place in the sender's own.
+    @ivar sequence: sequence number in this connection and direction; the first is 1.
+    @ivar token: the receiver's alert token, from CLC.
+    @ivar producerCount: offset in the receiver's ring, after C{producerWrap} wraps.
+    @ivar consumerCount: offset in the sender's ring, after C{consumerWrap} wraps.
     """
 
     type: int = bits(8)
@@ -75,18 +75,18 @@ class CDC(Layout):
 
 unpackFrom = struct.Struct(">HHI2xHI2xHIH").unpack_from
 """
-C{unpackFrom(buffer, offset=0)}: type << 8 | length, sequence, token, producer wrap and count, consumer wrap
-and count, producer flags << 8 | state flags. Raises C{struct.error} when not even these are there.
+C{unpackFrom(buffer, offset=0)} returns type << 8 | length, sequence, token, producer wrap and count, consumer
+wrap and count, producer flags << 8 | state flags. Raises C{struct.error} if C{buffer} is short.
 """
 
 CDC_START = CDC_TYPE << 8 | CDC_LENGTH
-"""Type and length of each CDC message, as L{unpackFrom} gives them."""
+"""Type and length of each CDC message, as L{unpackFrom} returns them."""
 
 CDC_HEAD = CDC_START << 16
-"""Type and length, to be joined with a sequence number."""
+"""Type and length, to be combined with a sequence number."""
 
 pack = struct.Struct(">II2xHI2xHIH18x").pack
 """
-C{pack(CDC_HEAD | sequence, token, producer wrap and count, consumer wrap and count,
-producer flags << 8 | state flags)}: the bytes of a whole message.
+C{pack(CDC_HEAD | sequence, token, producer wrap and count, consumer wrap and count, producer flags << 8 |
+state flags)} returns a whole message.
 """

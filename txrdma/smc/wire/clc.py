@@ -4,7 +4,7 @@ Connection layer control: the messages by which two ends of a TCP connection agr
 Follows RFC 7609, appendix A.2, for version 1, and IBM's "SMC Version 2" for 2 and 2.1; names of codes
 are Linux's::
 
-    size, message = decodeFirst(buffer)     # None while bytes of it are missing
+    size, message = decodeFirst(buffer)     # message is None while bytes are missing
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ class _DeclineBody(Layout):
 @frozen
 class Decline:
     """
-    No SMC: what follows in the TCP connection is the application's (RFC 7609, A.2.4).
+    The message that declines SMC: later bytes on TCP are the application's (RFC 7609, A.2.4).
 
-    Kernels insist on 28 bytes in version 1 and on 44 in version 2; older ones sent 28 in both.
+    Kernels require 28 bytes in version 1 and 44 in version 2; older ones sent 28 in both.
 
-    @ivar outOfSync: forget the group that you thought of.
-    @ivar words: four more of diagnosis, in the longer form, which version 2 has.
+    @ivar outOfSync: the receiver must forget the link group that it meant.
+    @ivar words: four more words of diagnosis, in the longer form of version 2.
     """
 
     peerID: bytes
@@ -119,7 +119,7 @@ class Decline:
 
     @classmethod
     def inVersion(cls, version: int, peerID: bytes, diagnosis: Diagnosis) -> Self:
-        """A Decline in the format of version 1 or 2."""
+        """Create a Decline in the format of version 1 or 2."""
         outOfSync = diagnosis is Diagnosis.SYNCERR
         if version == 1:
             return cls(peerID, diagnosis, outOfSync)
@@ -165,7 +165,7 @@ def decode(buffer: Buffer) -> Message:
 
 def decodeFirst(buffer: Buffer) -> tuple[int, Message | None]:
     """
-    Decode the first message of a buffer; return its length (8 while unknown), and it or None.
+    Decode the first message of a buffer; return its length (8 while unknown), and it or None if incomplete.
 
     @raise WireError: there is no valid message.
     """
@@ -178,7 +178,7 @@ def decodeFirst(buffer: Buffer) -> tuple[int, Message | None]:
 
 
 def _read(header: Header, raw: bytes) -> Message:
-    """Read a whole message, by its header."""
+    """Decode a whole message, by its header."""
     if raw[-TRAILER_LENGTH:] != header.eyecatcher:
         raise WireError("CLC", len(raw) - TRAILER_LENGTH, f"no eyecatcher at the end: {raw[-4:].hex()}")
     kind = header.type
@@ -198,11 +198,11 @@ def _proposal(raw: bytes) -> Proposal:
 
 
 MOST_CROSSING = 2
-"""Messages that a peer may have sent before it received our Decline: an expected one, and its own Decline."""
+"""Messages that may cross the local Decline: an expected one, and the peer's own Decline."""
 
 
 class LateCLCFilter:
-    """Strips CLC that the peer sent before it received our Decline. Called until the end of CLC is sure."""
+    """Strips CLC that the peer sent before it received the local Decline. Called until no more can follow."""
 
     def __init__(self, isJoining: bool = False) -> None:
         """@param isJoining: a peer that confirms uses SMC-R from then on."""
@@ -211,7 +211,7 @@ class LateCLCFilter:
 
     def __call__(self, data: bytes) -> tuple[int, bool]:
         """
-        The number of bytes of late CLC, and whether the bytes behind are sure to be the application's.
+        Return the number of bytes of late CLC, and whether all following bytes are the application's.
 
         @raise Refused: the peer uses SMC-R, so it will not use TCP.
         """
@@ -219,7 +219,7 @@ class LateCLCFilter:
         while self._left:
             rest = data[at:]
             if self._left < MOST_CROSSING and 0 < len(rest) < len(SMCR):
-                break  # CLC does not come in such little pieces, and the application wants to go on
+                break  # CLC is not sent in such small pieces, and the application must not be delayed
             try:
                 size, message = decodeFirst(rest)
             except WireError:

@@ -1,10 +1,10 @@
 """
-Link layer control: the messages by which two ends keep their links and the keys of their buffers.
+Link layer control: the messages by which two ends manage their links and the keys of their buffers.
 
-Follows RFC 7609, appendix A.3, for version 1, and for version 2 what Linux does.
+Follows RFC 7609, appendix A.3, for version 1, and Linux for version 2.
 
 A version 2 header has the length in the two bytes where version 1 has a length and a reject reason. Linux
-writes it in its own byte order, so both orders are read, and C{Header.bigEndian} says which one to write.
+writes it in its own byte order, so both orders are decoded; C{Header.bigEndian} selects one to encode.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from txrdma.kit.values import frozen
 from txrdma.kit.wire import array, bits, Code, data, Layout, nested, reserved, wire
 
 LLC_LENGTH = 44
-"""Bytes of every message of version 1, and at least of version 2."""
+"""Bytes of each message of version 1, and of the shortest of version 2."""
 
 MAX_LENGTH = 8192
-"""Bytes of the longest of version 2."""
+"""Bytes of the longest message of version 2."""
 
 Buffer = Union[bytes, bytearray, memoryview]
 
@@ -46,17 +46,17 @@ class LLCFlags(IntFlag):
 
     RESPONSE = 0x80
     REJECT = 0x40
-    """The request is refused: ADD LINK's meaning of this bit."""
+    """In ADD LINK: the request is refused."""
     ALL_LINKS = 0x40
-    """All links of the group end: DELETE LINK's meaning of this bit."""
+    """In DELETE LINK: all links of the group end."""
     ORDERLY = 0x20
-    """The link ends in order: DELETE LINK's meaning of this bit."""
+    """In DELETE LINK: the link ends in order."""
     NEGATIVE = 0x20
-    """The request is refused: the meaning of this bit in CONFIRM RKEY and DELETE RKEY."""
+    """In CONFIRM RKEY and DELETE RKEY: the request is refused."""
     RETRY = 0x10
-    """CONFIRM RKEY's: not now, but later."""
+    """In CONFIRM RKEY: the request should be repeated later."""
     NO_EYECATCHER = 0x03
-    """CONFIRM LINK's: neither side has eyecatchers in its buffers."""
+    """In CONFIRM LINK: neither side has eyecatchers in its buffers."""
 
 
 class RejectReason(Code):
@@ -69,11 +69,11 @@ class RejectReason(Code):
 
 class DeleteReason(Code):
     """
-    The reason for which a link goes, or DELETE LINK is refused (RFC 7609, A.3.4).
+    The reason for which a link is deleted, or DELETE LINK is refused (RFC 7609, A.3.4).
 
-    C{GROUP_UNKNOWN} is read, and never sent: DELETE LINK comes by a queue pair, which belongs to one link
-    group and goes with it, so an end that has no group any more has nothing to answer by. A DELETE LINK
-    between the end of a group and that of its queue pairs is left alone: both ends have deleted all links.
+    C{GROUP_UNKNOWN} is decoded, but never sent: DELETE LINK arrives on a queue pair, which belongs to one
+    link group and is closed with it, so an end without the group can't answer. A DELETE LINK between the end
+    of a group and that of its queue pairs is ignored: both ends have deleted all links.
     """
 
     NONE = 0
@@ -102,9 +102,8 @@ class Header:
     The header of an LLC message (RFC 7609, A.3), without its type.
 
     @ivar version: 1 or 2; on the wire version 1 is 0.
-    @ivar rejectReason: version 1's; there is no room for it in version 2.
-    @ivar length: None: what the message has.
-    @ivar bigEndian: how a length of version 2 is written.
+    @ivar rejectReason: of version 1 only; version 2 has no field for it.
+    @ivar bigEndian: byte order of the length in version 2.
     """
 
     flags: LLCFlags = LLCFlags(0)
@@ -214,7 +213,7 @@ class AddLinkContinuation(Body):
 
 @wire(40)
 class DeleteLink(Body):
-    """DELETE LINK: a link, or the group, goes (RFC 7609, A.3.4)."""
+    """DELETE LINK: a link, or the group, ends (RFC 7609, A.3.4)."""
 
     TYPE = LLCType.DELETE_LINK
 
@@ -225,7 +224,7 @@ class DeleteLink(Body):
 
 @wire(40)
 class RequestAddLink(Body):
-    """REQUEST ADD LINK: version 2's client asks for a link; GIDs may follow beyond the first."""
+    """REQUEST ADD LINK: a client of version 2 requests a link; more GIDs may follow the first."""
 
     TYPE = LLCType.REQUEST_ADD_LINK
 
@@ -314,7 +313,7 @@ class AddLinkExtension:
     pairs: tuple[RKeyPair, ...] = ()
 
     def encode(self, bigEndian: bool) -> bytes:
-        """The count is in the same byte order as the length."""
+        """Encode the extension; the count has the same byte order as the length."""
         count = len(self.pairs).to_bytes(2, "big" if bigEndian else "little")
         head = _AddLinkExtension(direct=self.direct, gid=self.gid, rkeyCount=count)
         return head.encode() + b"".join(pair.encode() for pair in self.pairs)
@@ -325,9 +324,9 @@ class LLC:
     """
     An LLC message: its type, its header and its body.
 
-    @ivar body: None for a type that we don't know.
+    @ivar body: None for an unknown type.
     @ivar extension: only version 2's ADD LINK has one.
-    @ivar more: bytes that follow the body and are not known.
+    @ivar more: unknown bytes that follow the body.
     """
 
     type: LLCType
@@ -348,7 +347,7 @@ class LLC:
 
     @property
     def isResponse(self) -> bool:
-        """Whether it is a response to a local request."""
+        """Whether the message is a response."""
         return bool(self.header.flags & LLCFlags.RESPONSE)
 
     def encode(self) -> bytes:
@@ -379,7 +378,7 @@ AnyBody = TypeVar("AnyBody", bound=Body)
 
 
 def message(body: Body, header: Header | None = None) -> LLC:
-    """A message with that body; by default with a header of version 1 without flags."""
+    """Create a message with this body; by default with a header of version 1 without flags."""
     return LLC(body.TYPE, header or Header(), body)
 
 
@@ -393,7 +392,7 @@ def decode(buffer: Buffer) -> LLC:
     body = layout.decode(raw)
     rest = raw[layout.size :]
     if layout is AddLink and header.version == 2 and rest:
-        if buffer[1] == buffer[2]:  # the length is the same in both orders: the count of keys decides
+        if buffer[1] == buffer[2]:  # the length is the same in both orders: the count of keys shows the order
             count = int.from_bytes(_AddLinkExtension.decode(rest).rkeyCount, "big")
             header = replace(header, bigEndian=_AddLinkExtension.size + count * RKeyPair.size == len(rest))
         extension, rest = _readExtension(rest, header.bigEndian)

@@ -62,7 +62,7 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 
 def numberFor(machine: str, pointerBytes: int = struct.calcsize("P")) -> int:
-    """The number of bpf(2) for an architecture, as C{uname -m} prints it; raises L{OptionUnavailable}."""
+    """Return bpf(2)'s number for an architecture, as C{uname -m} prints it; raises L{OptionUnavailable}."""
     if pointerBytes == 4:
         machine = {"x86_64": "i686", "aarch64": "armv7l"}.get(machine, machine)
     if machine not in NUMBERS:
@@ -82,7 +82,7 @@ def _call(command: int, layout: str, *values: int | bytes) -> int:
 
 
 def _buffer(content: bytes) -> ctypes.Array[ctypes.c_char]:
-    """Memory for C{content}, with no terminating 0."""
+    """Return memory with C{content}, without a terminating 0."""
     return ctypes.create_string_buffer(content, len(content))
 
 
@@ -137,7 +137,7 @@ class BPFMap(Handle):
             raise explained(error, f"create the map {name}") from error
 
     def get(self, key: int, size: int) -> bytes:
-        """The value of a key (an integer or a socket's descriptor), of C{size} bytes; raises OSError."""
+        """Return the C{size} bytes at a key (an integer or a socket's descriptor); raises OSError."""
         value = _buffer(bytes(size))
         self._element(_LOOK_UP, key, ctypes.addressof(value))
         return value.raw
@@ -220,7 +220,7 @@ class Link(Handle):
         _call(_LINK_DETACH, "I", self.fileno())
 
     def information(self) -> tuple[int, int]:
-        """The number of the program, and the inode of the cgroup (0 when it is gone); raises OSError."""
+        """Return the program's number, and the inode of the cgroup (0 if it was removed); raises OSError."""
         layout = struct.Struct("=8xI4xQ")
         answer = _buffer(bytes(layout.size))
         _call(_INFORMATION, "IIQ", self.fileno(), layout.size, ctypes.addressof(answer))

@@ -72,7 +72,7 @@ class OptionCarrier:
         self._mark(listener, "mark a listening socket", isListener=True)
 
     def peerHasOption(self, connected: socket.socket) -> bool:
-        """Whether both ends of a marked connection have sent the option; raises L{OptionUnavailable}."""
+        """Return whether both ends of a connection have sent the option; raises L{OptionUnavailable}."""
         sockets = self._requireMap()
         try:
             flags = int.from_bytes(sockets.get(connected.fileno(), STORAGE_BYTES), sys.byteorder)
@@ -124,7 +124,7 @@ class OptionCarrier:
 
 def openCarrier(pins: Path = PINS, mayLoad: bool = True) -> OptionCarrier:
     """
-    A carrier with the installed program, or with one that is loaded now if the process may do that.
+    Return a carrier with the installed program, or with one that is loaded now if the process may do that.
 
     @param pins: the directory of C{txrdma smc-option install}.
     """

@@ -46,7 +46,7 @@ def install(pins: Path, cgroup: Path, users: Users) -> None:
 
     @param pins: the directory to create. A BPF file system is mounted there if it is not in one.
     @param cgroup: a directory of cgroup version 2.
-    @raise OptionUnavailable: this failed, and nothing is left behind.
+    @raise OptionUnavailable: the installation failed; nothing is left behind.
     """
     requireCgroup(cgroup)
     if _isInstalled(pins):

@@ -61,7 +61,7 @@ def _readProcess(name: str) -> str:
 
 
 def cgroupRoot() -> Path:
-    """The directory of the root cgroup of version 2; raises L{OptionUnavailable} if it is not mounted."""
+    """Return the directory of the root cgroup of version 2; raises L{OptionUnavailable} if not mounted."""
     for mount in _mounts():
         if mount.kind == "cgroup2":
             return mount.point
@@ -69,7 +69,7 @@ def cgroupRoot() -> Path:
 
 
 def ownCgroup() -> Path:
-    """The directory of this process's cgroup of version 2; raises L{OptionUnavailable}."""
+    """Return the directory of this process's cgroup of version 2; raises L{OptionUnavailable}."""
     for line in _readProcess("cgroup").splitlines():
         if line.startswith("0::"):
             return findCgroup(line[3:], _mounts())
@@ -77,7 +77,7 @@ def ownCgroup() -> Path:
 
 
 def findCgroup(name: str, mounts: list[Mount]) -> Path:
-    """The directory of a cgroup, by its path in C{/proc/self/cgroup}; raises L{OptionUnavailable}."""
+    """Return the directory of a cgroup, by its path in C{/proc/self/cgroup}; raises L{OptionUnavailable}."""
     isMounted = False
     for mount in mounts:
         if mount.kind == "cgroup2":

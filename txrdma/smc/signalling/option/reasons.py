@@ -25,7 +25,7 @@ class OptionUnavailable(RDMAError):
 
 
 def missingCapabilities(effective: int) -> list[str]:
-    """The capabilities that a process lacks for loading and attaching the program."""
+    """Return the capabilities that a process lacks for loading and attaching the program."""
     if effective >> _SYSTEM_ADMINISTRATOR & 1:
         return []
     required = {"CAP_BPF": _BPF, "CAP_NET_ADMIN": _NETWORK_ADMINISTRATOR}
@@ -33,7 +33,7 @@ def missingCapabilities(effective: int) -> list[str]:
 
 
 def effectiveCapabilities() -> int:
-    """The effective capabilities of this process, by capget(2): C{/proc} may be hidden."""
+    """Return the effective capabilities of this process, by capget(2), since C{/proc} may be hidden."""
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
     words = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: low halves, then high ones
     if _library.capget(header, words) != 0:

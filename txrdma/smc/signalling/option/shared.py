@@ -1,7 +1,7 @@
 """
 The option carrier of a reactor's sockets. It is opened on first use, and closed when SMC is idle.
 
-That the option can't be used is no error: the reason is logged once, and other carriers are used.
+If the option can't be used, the reason is logged once, and other carriers are used.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SharedOption:
         return True
 
     def wasExchanged(self, connection: socket.socket) -> bool:
-        """Whether both ends of a connection have sent the option; frees the kernel's record of that."""
+        """Return whether both ends of a connection have sent the option; free the kernel's record of it."""
         carrier = self._opened()
         if not carrier.isAvailable:
             return False
@@ -90,7 +90,7 @@ class SharedOption:
         return isExchanged
 
     def rest(self) -> None:
-        """Close the carrier: SMC is not in use. Calling this again has no effect."""
+        """Close the carrier, because SMC is not in use. Idempotent."""
         carrier, self._carrier = self._carrier, None
         self._reactorUse.remove(self)
         if carrier is not None:
