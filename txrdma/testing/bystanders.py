@@ -1,8 +1,8 @@
 """
-Failures of one connection's application leave other connections alone, as a mixin for test cases.
+Contract: an error in the application of one connection does not affect other connections.
 
 Two connections share a listener, and with it a link group, a device or a module. Each callback that an
-application implements raises once, at either end of the first connection. The second one keeps working, and
+application implements raises once, at either end of the second connection. The first one keeps working, and
 the error is reported once, as over TCP. The callbacks are those of Twisted's interfaces, so that new ones are
 covered.
 """
@@ -43,7 +43,7 @@ class ApplicationError(Exception):
 
 
 def exploding(kind: type[Any], name: str) -> type[Any]:
-    """A subclass of which one method raises L{ApplicationError} at the end of its first call."""
+    """Return a subclass in which one method raises L{ApplicationError} at the end of its first call."""
 
     def method(self: Any, *arguments: Any) -> Any:
         result = getattr(kind, name)(self, *arguments)
@@ -57,7 +57,7 @@ def exploding(kind: type[Any], name: str) -> type[Any]:
 
 @implementer(IHalfCloseableProtocol)
 class Application(Protocol):
-    """An end of a connection that counts bytes, and closes when the peer has closed its half."""
+    """A protocol that counts received bytes, and closes the connection when the peer has closed its half."""
 
     transport: Any
     hasRaised = False
@@ -72,20 +72,20 @@ class Application(Protocol):
         self.received += len(data)
 
     def readConnectionLost(self) -> None:
-        """Close in turn."""
+        """Close the connection as well."""
         self.hasEnded = True
         self.transport.loseConnection()
 
     def writeConnectionLost(self) -> None:
-        """The half of this end is closed."""
+        """Do nothing when the local half is closed."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Note the reason."""
+        """Record the reason."""
         self.lost = reason
 
 
 class Applications(Factory):
-    """Builds applications and keeps them."""
+    """A factory that builds and stores applications."""
 
     noisy = False
     hasRaised = False
@@ -95,7 +95,7 @@ class Applications(Factory):
         self.built: list[Application] = []
 
     def buildProtocol(self, addr: object) -> Application:
-        """Build an application, of another kind if C{kind} says so."""
+        """Build and store an application of class C{kind}."""
         application: Application = self.kind()
         self.built.append(application)
         return application
@@ -103,7 +103,7 @@ class Applications(Factory):
 
 @implementer(IPushProducer, IPullProducer)
 class Source:
-    """A producer of some megabytes, with or without streaming."""
+    """A push or pull producer of 2 MiB."""
 
     hasRaised = False
 
@@ -113,13 +113,13 @@ class Source:
         self._isPaused = self.isDone = False
 
     def begin(self) -> None:
-        """Register, and write until the transport pauses."""
+        """Register with the transport; a push producer also starts to write."""
         self._transport.registerProducer(self, self._isStreaming)
         if self._isStreaming:
             self.resumeProducing()
 
     def resumeProducing(self) -> None:
-        """Write: everything until C{pauseProducing} as a push producer, one piece as a pull producer."""
+        """Write until C{pauseProducing} as a push producer, or one piece as a pull producer."""
         self._isPaused = False
         while self._left and not (self._isPaused or self.isDone):
             self._left -= len(_PIECE)
@@ -131,26 +131,26 @@ class Source:
             self._transport.unregisterProducer()
 
     def pauseProducing(self) -> None:
-        """Stop writing for now."""
+        """Pause writing."""
         self._isPaused = True
 
     def stopProducing(self) -> None:
-        """Stop writing for good."""
+        """Stop writing."""
         self.isDone = True
 
 
 def hasRaised(*factories: Applications) -> bool:
-    """Whether one of these factories or their applications has raised."""
+    """Return whether one of these factories or their applications has raised."""
     return any(factory.hasRaised or any(each.hasRaised for each in factory.built) for factory in factories)
 
 
 def areConnected(server: Applications, client: Applications) -> bool:
-    """Whether both ends of the second connection of a server have their transports."""
+    """Return whether both ends of a server's second connection have transports."""
     return [bool(each.transport) for each in client.built + server.built[1:]] == [True, True]
 
 
 def callbacks(*interfaces: Any) -> Iterator[str]:
-    """The methods of some interfaces."""
+    """Yield the names of the methods of these interfaces."""
     for interface in interfaces:
         yield from sorted(name for name in interface.names(all=True) if isinstance(interface[name], Method))
 
@@ -160,9 +160,9 @@ class BystanderContract:
     Promises of stream endpoints about errors of applications, for a C{TestCase}.
 
     @ivar LISTEN: the server's endpoint string, with port 0.
-    @ivar CONNECT: the client's, with C{{port}}.
-    @ivar MAY_STAY: a connection whose application has raised may stay open (Twisted's TCP does, for
-        C{stopProducing}).
+    @ivar CONNECT: the client's endpoint string, with C{{port}}.
+    @ivar MAY_STAY: whether a connection may stay open after its application has raised (as Twisted's TCP does
+        after C{stopProducing}).
     """
 
     LISTEN: str
@@ -170,7 +170,7 @@ class BystanderContract:
     MAY_STAY = False
 
     async def until(self: Any, condition: Callable[[], Any], what: str) -> None:
-        """Let the reactor run until something is true."""
+        """Wait until a condition is true; fail with the message C{what} after 10 seconds."""
         deadline = reactor.seconds() + _SECONDS
         while not condition():
             self.assertLess(reactor.seconds(), deadline, what)
@@ -183,7 +183,7 @@ class BystanderContract:
         client: Applications,
         play: Callable[[Application, Application], Any],
     ) -> None:
-        """Play with a connection of which something raises; another one beside it is undisturbed."""
+        """Use a connection whose application raises, and check that another connection is not affected."""
         kind, server.kind, server.hasRaised = server.kind, Application, True
         port = await serverFromString(reactor, self.LISTEN).listen(server)
         try:
@@ -193,7 +193,7 @@ class BystanderContract:
             theirs = server.built[0]
             server.kind, server.hasRaised = kind, False
             connecting = clientFromString(reactor, connect).connect(client)
-            connecting.addErrback(lambda _: None)  # what it says differs: here only the bystander counts
+            connecting.addErrback(lambda _: None)  # errors differ: only the bystander counts
             await self.until(lambda: hasRaised(server, client) or areConnected(server, client), what)
             if areConnected(server, client):
                 await play(client.built[0], server.built[1])
@@ -223,13 +223,13 @@ class BystanderContract:
                 await port.stopListening()
 
     def reported(self: Any, what: str, times: int = 1) -> None:
-        """Check that an application's error was logged so often, and nothing else was."""
+        """Check that the application's error was logged this many times, and nothing else was."""
         errors = [str(failure.value) for failure in self.flushLoggedErrors(ApplicationError)]
         self.assertEqual(len(errors), times, f"{what}: {errors}")
         self.assertEqual(self.flushLoggedErrors(), [], what)
 
     async def exchange(self: Any, here: Application, there: Application) -> None:
-        """Write, close by halves from the client's end, and wait for the ends."""
+        """Send a message, half-close the client's end, and wait until the connection has ended."""
         here.transport.write(b"question")
         await self.until(lambda: here.lost or there.lost or there.received, "a question")
         if here.lost is None:
@@ -245,7 +245,7 @@ class BystanderContract:
         here: Application,
         there: Application,
     ) -> None:
-        """Produce more than the paused peer takes; then let it go on, or abort."""
+        """Produce more than a paused peer accepts; then resume the peer, or abort."""
         there.transport.pauseProducing()
         source = kind(here.transport, isStreaming)
         made.append(source)
@@ -257,7 +257,7 @@ class BystanderContract:
         await self.until(lambda: source.isDone or here.lost or source.hasRaised, "what a producer does")
 
     async def test_protocol(self: Any) -> None:
-        """Each callback of a protocol raises, at the server's end and at the client's."""
+        """An exception in any callback of a protocol, at either end, affects no other connection."""
         for name in callbacks(IProtocol, IHalfCloseableProtocol):
             for isServer in (True, False):
                 what = f"{name} of the {'server' if isServer else 'client'}'s protocol"
@@ -267,11 +267,11 @@ class BystanderContract:
                 self.reported(what, sum(each.hasRaised for each in server.built + client.built))
 
     async def test_factory(self: Any) -> None:
-        """Each callback of a factory raises, at the server's end and at the client's."""
+        """An exception in any callback of a factory, at either end, affects no other connection."""
         for name in callbacks(IProtocolFactory):
             for isServer in (True, False):
                 if isServer and name == "doStart":
-                    continue  # then there is no listener
+                    continue  # the listener does not start then
                 what = f"{name} of the {'server' if isServer else 'client'}'s factory"
                 kind = exploding(Applications, name)
                 server, client = (kind(), Applications()) if isServer else (Applications(), kind())
@@ -279,7 +279,7 @@ class BystanderContract:
                 self.flushLoggedErrors(ApplicationError)
 
     async def test_producers(self: Any) -> None:
-        """Each callback of a producer raises, of one that streams and of one that does not."""
+        """An exception in any callback of a push or pull producer affects no other connection."""
         for isStreaming, interface in ((True, IPushProducer), (False, IPullProducer)):
             for name in callbacks(interface):
                 what = f"{name} of a {'push' if isStreaming else 'pull'} producer"

@@ -1,8 +1,8 @@
 """
-The promises of txrdma's interfaces, as mixins for test cases.
+Contracts of txrdma's interfaces, as mixins for test cases.
 
-A provider of an interface inherits the promises, says how to make one, and has its suite. Where a provider
-may differ from others, its C{quirks} say so (L{txrdma.testing.verbs.quirks}).
+The suite of an implementation inherits a contract and defines how to create the object under test. Permitted
+differences between implementations are declared in C{quirks} (L{txrdma.testing.verbs.quirks}).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class VerbsDeviceContract(ConnectionContract, DatagramContract):
     The promises of every L{txrdma.interfaces.IVerbsDevice}, as a suite.
 
     A suite inherits this and C{SynchronousTestCase}, and implements the first three methods of
-    L{txrdma.testing.verbs.ends.TwoEnds}. L{PortContract} and L{MigrationContract} ask for more: ports that
-    can be taken down, and two of them.
+    L{txrdma.testing.verbs.ends.TwoEnds}. L{PortContract} also requires ports that can be taken down, and
+    L{MigrationContract} two ports for each device.
     """
 
 

@@ -1,5 +1,5 @@
 """
-The promises of C{smc:} endpoints, whatever backend serves them, as a mixin for test cases.
+The promises of C{smc:} endpoints with any backend, as a mixin for test cases.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ reactor: Any = theReactor
 @implementer(IHalfCloseableProtocol)
 class End(Protocol):
     """
-    An end of a connection, which counts what it hears.
+    A protocol that records received bytes and the end of the connection.
 
-    @ivar received: the number of bytes, with their SHA-256 in C{digest}.
-    @ivar lost: the reason of the connection's end, when there was one.
+    @ivar received: number of received bytes; C{digest}: their SHA-256.
+    @ivar lost: reason of the connection's end, or None.
     """
 
     transport: Any
@@ -43,25 +43,25 @@ class End(Protocol):
         self.lost: Failure | None = None
 
     def dataReceived(self, data: bytes) -> None:
-        """Count the bytes, and hash them."""
+        """Count and hash the bytes."""
         self.received += len(data)
         self.digest.update(data)
 
     def readConnectionLost(self) -> None:
-        """Note that the peer has said all."""
+        """Record that the peer has closed its half."""
         self.hasEnded = True
 
     def writeConnectionLost(self) -> None:
-        """Note that our own half is closed."""
+        """Record that the local half is closed."""
         self.hasClosed = True
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Note the reason of the end."""
+        """Record the reason of the end."""
         self.lost = reason
 
 
 class _Ends(Factory):
-    """Builds ends, and keeps them."""
+    """A factory that builds and stores ends."""
 
     noisy = False
 
@@ -77,14 +77,14 @@ class _Ends(Factory):
 
 class StreamContract:
     """
-    The promises of C{smc:} endpoints' connections that are those of TCP, for a C{TestCase}.
+    The promises of C{smc:} connections that TCP connections keep as well, for a C{TestCase}.
 
-    @ivar SERVER: the server's string, with port 0.
-    @ivar CLIENT: the client's, with C{{port}}.
-    @ivar PLAIN_SERVER: a string of Twisted's own for the same address, with port 0.
-    @ivar PLAIN_CLIENT: a string of Twisted's own to connect to it, with C{{port}}.
-    @ivar ABORT_IS_SEEN: the peer can tell an abort from an orderly end when it has read all.
-    @ivar SECONDS: the patience with one step.
+    @ivar SERVER: the server's endpoint string, with port 0.
+    @ivar CLIENT: the client's endpoint string, with C{{port}}.
+    @ivar PLAIN_SERVER: one of Twisted's server endpoint strings for the same address, with port 0.
+    @ivar PLAIN_CLIENT: one of Twisted's client endpoint strings for that address, with C{{port}}.
+    @ivar ABORT_IS_SEEN: whether a peer that has read everything can distinguish an abort from a close.
+    @ivar SECONDS: time limit of one step.
     """
 
     SERVER: str
@@ -95,33 +95,33 @@ class StreamContract:
     SECONDS = 10.0
 
     async def until(self: Any, condition: Any) -> None:
-        """Let the reactor run until something is true."""
+        """Wait until a condition is true; fail after C{SECONDS}."""
         deadline = reactor.seconds() + self.SECONDS
         while not condition():
             self.assertLess(reactor.seconds(), deadline, "it never happens")
             await deferLater(reactor, 0.005)
 
     async def listening(self: Any, text: str) -> tuple[_Ends, int]:
-        """A factory that listens, and the number of its port."""
+        """Listen, and return the factory and the port number."""
         factory = _Ends()
         port = await serverFromString(reactor, text).listen(factory)
         self.addCleanup(port.stopListening)
         return factory, port.getHost().port
 
     async def connecting(self: Any, text: str, port: int) -> End:
-        """Connect a client; it is ended with the test."""
+        """Connect a client, whose connection is aborted at the end of the test."""
         end = await clientFromString(reactor, text.format(port=port)).connect(Factory.forProtocol(End))
         self.addCleanup(self.end, end)
         return end  # type: ignore[no-any-return]  # a Protocol's
 
     async def end(self: Any, end: End) -> None:
-        """Have a connection end, if it did not."""
+        """Abort a connection unless it has ended."""
         if end.lost is None:
             end.transport.abortConnection()
             await self.until(lambda: end.lost is not None)
 
     async def pair(self: Any, server: str = "", client: str = "") -> tuple[End, End]:
-        """Client and server, connected; by SMC when no strings are given."""
+        """Return a connected client and server, which use SMC unless other endpoint strings are given."""
         factory, port = await self.listening(server or self.SERVER)
         here = await self.connecting(client or self.CLIENT, port)
         await self.until(lambda: factory.ends and factory.ends[0].transport is not None)
@@ -130,7 +130,7 @@ class StreamContract:
         return here, there
 
     async def test_bulk(self: Any) -> None:
-        """A MiB arrives whole, both ways at once, and the last of it is followed by the end."""
+        """One MiB arrives completely in both directions at once, followed by the end of the stream."""
         here, there = await self.pair()
         data = bytes(range(256)) * 4096
         for end in (here, there):
@@ -146,7 +146,7 @@ class StreamContract:
             self.assertIsInstance(end.lost.value, ConnectionDone)
 
     async def test_close(self: Any) -> None:
-        """An end that closes has all delivered first, even to a reader that pauses, and holds up nobody."""
+        """A close first delivers all data, even to a paused reader, and does not block the reactor."""
         here, there = await self.pair()
         there.transport.pauseProducing()
         data = bytes(1 << 20)
@@ -166,7 +166,7 @@ class StreamContract:
             self.assertIsInstance(end.lost.value, ConnectionDone)
 
     async def test_halfClose(self: Any) -> None:
-        """An end that has closed its half still hears the other's."""
+        """An end that has closed its half still receives data."""
         here, there = await self.pair()
         here.transport.write(b"question")
         here.transport.loseWriteConnection()
@@ -182,7 +182,7 @@ class StreamContract:
             self.assertIsInstance(end.lost.value, ConnectionDone)
 
     async def test_abort(self: Any) -> None:
-        """An end that aborts is told so at once, and the other learns that it is over."""
+        """An abort reports C{ConnectionAborted} to its own end, and ends the connection at the peer."""
         here, there = await self.pair()
         here.transport.write(b"hello")
         await self.until(lambda: there.received == 5)
@@ -193,7 +193,7 @@ class StreamContract:
             self.assertNotIsInstance(there.lost.value, ConnectionDone)
 
     async def test_refused(self: Any) -> None:
-        """A connection to where nobody listens fails as TCP's does."""
+        """A connection to a port without a listener fails as over TCP."""
         factory, number = _Ends(), 0
         port = await serverFromString(reactor, self.PLAIN_SERVER).listen(factory)
         number = port.getHost().port
@@ -203,10 +203,10 @@ class StreamContract:
 
 
 class EndpointContract(StreamContract):
-    """The promises of C{smc:} endpoints over SMC-R, with what their transports tell of it."""
+    """The promises of C{smc:} endpoints over SMC-R, including the status that their transports report."""
 
     async def test_byte(self: Any) -> None:
-        """A byte goes there, and one comes back, by SMC; both transports are what TCP's are, and say so."""
+        """One byte is sent in each direction; both transports provide TCP's interface and report SMC."""
         here, there = await self.pair()
         for one, other in ((here, there), (there, here)):
             one.transport.write(b"x")
@@ -225,17 +225,17 @@ class EndpointContract(StreamContract):
         self.assertEqual(there.transport.getPeer(), here.transport.getHost())
 
     async def test_plainServer(self: Any) -> None:
-        """A server of plain TCP is served as such, and so the transport says."""
+        """A connection to a plain TCP server uses TCP, and the transport reports that."""
         here, there = await self.pair(server=self.PLAIN_SERVER)
         await self.checkPlain(here, there, here)
 
     async def test_plainClient(self: Any) -> None:
-        """A client of plain TCP is served as such, and so the transport says."""
+        """A connection from a plain TCP client uses TCP, and the transport reports that."""
         here, there = await self.pair(client=self.PLAIN_CLIENT)
         await self.checkPlain(here, there, there)
 
     async def checkPlain(self: Any, here: End, there: End, ours: End) -> None:
-        """A connection of which only one end is ours works, and that says that it is TCP, and why."""
+        """Check that a connection with a plain TCP end works, and that the other end reports the fallback."""
         status = ours.transport.smc
         self.assertEqual((status.mode, status.state, status.device), ("TCP", "TCP", ""))
         self.assertEqual(status.fallbackReason.name, "PEERNOSMC")
@@ -246,7 +246,7 @@ class EndpointContract(StreamContract):
         await self.until(lambda: there.lost is not None and here.hasEnded)
 
     async def test_fallbackForbidden(self: Any) -> None:
-        """With C{fallback=no} there is rather no connection than one on plain TCP, at either end."""
+        """With C{fallback=no} neither end establishes a connection over plain TCP."""
         _factory, port = await self.listening(self.PLAIN_SERVER)
         with self.assertRaises(NotSMC) as caught:
             await self.connecting(self.CLIENT + ":fallback=no", port)

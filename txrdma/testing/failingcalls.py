@@ -1,9 +1,9 @@
 """
-Connections of which one call to the device or to the system fails, at every step, as a mixin for test cases.
+Contract: the failure of any one verb or system call affects only its own connection, and leaks nothing.
 
-A connection is made, carries bytes and closes, while another one of the same listener exists. This is
-repeated with the first, second, third... verb or system call raising. The other connection keeps working, and
-afterwards there are as many descriptors and objects of devices as before.
+A connection is established, carries data and closes, while another connection of the same listener exists.
+This is repeated with the first, second, third... verb or system call raising an exception. The other
+connection keeps working, and the numbers of descriptors and device objects do not grow.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SECONDS: Final = 20.0
 _HELLO: Final = b"hello" * 100
 
 _NEVER_FAIL: Final = {"close", "query", "subscribe"}
-"""Verbs that have no reason to fail: they allocate nothing, and ask nobody."""
+"""Verbs that have no reason to fail: they allocate nothing, and need no answer from elsewhere."""
 
 _CLASSES: Final = {
     IVerbsDevice: SoftDevice,
@@ -55,7 +55,7 @@ VERBS: Final = [
     for name in callbacks(interface)
     if name not in _NEVER_FAIL and interface in implementedBy(owner)
 ]
-"""The verbs of the software device that may fail: those of the interfaces."""
+"""Verbs of the software device that may fail: the methods of its interfaces."""
 
 SYSTEM_CALLS: Final = [
     (os, "eventfd"),
@@ -70,31 +70,31 @@ SYSTEM_CALLS: Final = [
 
 class FailingCalls:
     """
-    Functions of which one call raises.
+    Counts the calls of functions, and makes one call raise.
 
-    @ivar count: calls since L{begin}.
-    @ivar failed: the name of the function that has raised, and where it was called.
+    @ivar count: number of calls since L{begin}.
+    @ivar failed: name of the function that has raised, and its callers.
     """
 
     def __init__(self, patch: Callable[[Any, str, Any], object], error: Callable[[str], Exception]) -> None:
         """
         @param patch: C{TestCase.patch}.
-        @param error: makes the exception, of the name of the function.
+        @param error: creates the exception from the name of the function.
         """
         self.count = self._failing = 0
         self.failed = ""
         self._patch, self._error = patch, error
 
     def begin(self, failing: int) -> None:
-        """Count from zero, and have the call with this number raise; 0 is none."""
+        """Reset the counter, and select the number of the call that raises; 0 selects none."""
         self.count, self._failing, self.failed = 0, failing, ""
 
     def watch(self, owner: Any, name: str) -> None:
-        """Count calls of a function, and have it raise when its number comes."""
+        """Count the calls of a function, and raise in the selected call."""
         real = getattr(owner, name)
 
         def call(*arguments: Any, **keys: Any) -> Any:
-            if name != "__init__" or keys.get("fileno") is None and len(arguments) < 5:  # not of accept()
+            if name != "__init__" or keys.get("fileno") is None and len(arguments) < 5:  # not in accept()
                 self.count += 1
                 if self.count == self._failing:
                     stack = [each for each in extract_stack(limit=6)[:-1] if "txrdma" in each.filename]
@@ -106,7 +106,7 @@ class FailingCalls:
 
 
 class Message(MessageApplication):
-    """An application of messages, with the names that applications of streams have."""
+    """A message application with the attributes of a stream application."""
 
     @property
     def received(self) -> int:
@@ -115,34 +115,34 @@ class Message(MessageApplication):
 
 
 class Stream(Application):
-    """An application of streams, with the names that applications of messages have."""
+    """A stream application with the attributes of a message application."""
 
     @property
     def isMade(self) -> bool:
-        """Whether there is a connection."""
+        """Whether the connection has been established."""
         return self.transport is not None
 
 
 class EndpointCase:
     """
-    Connections of a pair of endpoint strings, for a C{TestCase} on the real reactor.
+    Connections between a pair of endpoint strings, for a C{TestCase} on the real reactor.
 
     @ivar LISTEN: the server's endpoint string, with port 0, and C{{there}} for its address.
-    @ivar CONNECT: a client's, with C{{port}}, C{{there}} and C{{here}}.
+    @ivar CONNECT: the client's endpoint string, with C{{port}}, C{{there}} and C{{here}}.
     """
 
     LISTEN: str
     CONNECT: str
 
     async def until(self: Any, condition: Callable[[], Any], what: str) -> None:
-        """Let the reactor run until something is true."""
+        """Wait until a condition is true; fail with the message C{what} after 20 seconds."""
         deadline = reactor.seconds() + _SECONDS
         while not condition():
             self.assertLess(reactor.seconds(), deadline, what)
             await deferLater(reactor, 0.001)
 
     def setUp(self: Any) -> None:
-        """Choose addresses that nobody else has."""
+        """Choose random loopback addresses, in order not to collide with other tests."""
         random = Random()
         self.there, self.near, self.here = (
             f"127.{random.randrange(2, 250)}.{random.randrange(2, 250)}.{last}" for last in (1, 2, 3)
@@ -150,7 +150,7 @@ class EndpointCase:
         self.isMessages = self.LISTEN.startswith(("rdma:", "ib:"))
 
     async def listen(self: Any) -> Any:
-        """Listen, with applications that are kept in C{served}."""
+        """Listen; the server's applications are appended to C{served}."""
         self.served: list[Any] = []
 
         def build() -> Any:
@@ -162,14 +162,14 @@ class EndpointCase:
         return await parse(reactor, self.LISTEN.format(there=self.there)).listen(self.factory)
 
     def factoryOf(self: Any, build: Callable[[], Any]) -> Any:
-        """A factory of streams or of messages that builds these."""
+        """Return a factory of streams or messages that calls C{build} for each protocol."""
         factory: Any = Factory()
         factory.noisy = False
         factory.buildProtocol = lambda address: build()
         return factory
 
     def connect(self: Any, here: str) -> Any:
-        """Connect from an address, with an application."""
+        """Connect from the address C{here}; the Deferred fires with the client's application."""
         parse: Any = messageClientFromString if self.isMessages else clientFromString
         text = self.CONNECT.format(there=self.there, here=here, port=self.port)
         return parse(reactor, text).connect(self.factoryOf(Message if self.isMessages else Stream))
@@ -179,7 +179,7 @@ class EndpointCase:
         (end.transport.sendMessage if self.isMessages else end.transport.write)(_HELLO)
 
     async def exchange(self: Any, one: Any, other: Any, what: str) -> None:
-        """Send both ways."""
+        """Send data in both directions, and wait for its arrival."""
         for here, there in ((one, other), (other, one)):
             received = there.received
             self.send(here)
@@ -189,7 +189,7 @@ class EndpointCase:
             )
 
     async def play(self: Any, what: str) -> None:
-        """Connect from a third address, exchange, and close, as far as that works."""
+        """Connect from a third address, exchange data and close, as far as each step succeeds."""
         self.served.clear()
         outcome: list[Any] = []
         connecting = self.connect(self.here)
@@ -216,13 +216,13 @@ class EndpointCase:
             stop.cancel()
 
     def abort(self: Any, ends: list[Any]) -> None:
-        """Abort what does not end by itself."""
+        """Abort the connections that have not ended."""
         for end in ends:
             if not end.lost:
                 end.transport.abortConnection()
 
     def inUse(self: Any) -> dict[str, int]:
-        """The numbers of descriptors, and of objects of all devices."""
+        """Count the open descriptors, and the objects of all devices."""
         found = {"descriptors": len(os.listdir("/proc/self/fd"))}
         for holding in devices._held.values():
             device: Any = holding.device
@@ -232,7 +232,7 @@ class EndpointCase:
         return found
 
     async def settled(self: Any) -> dict[str, int]:
-        """What is in use when nothing changes any more."""
+        """Wait until the counts of L{inUse} no longer change, and return them."""
         found: dict[str, int] = {}
         while (now := self.inUse()) != found:
             found = now
@@ -240,15 +240,15 @@ class EndpointCase:
         return found
 
     async def assertSettled(self: Any, before: dict[str, int], what: str) -> None:
-        """Assert that soon no more is in use than before."""
+        """Assert that within 15 seconds no count is higher than before."""
         deadline = reactor.seconds() + 15.0
         while (more := self.inMoreUse(before)) and reactor.seconds() < deadline:
-            gc.collect()  # frames of a traceback keep views of memory
+            gc.collect()  # frames of tracebacks reference views of memory
             await deferLater(reactor, 0.05)
         self.assertEqual(more, {}, what)
 
     def inMoreUse(self: Any, before: dict[str, int]) -> dict[str, tuple[int, int]]:
-        """What is in use more than before: its numbers before and now."""
+        """Return the counts that have increased, each with its value before and now."""
         now = self.inUse().items()
         return {name: (before.get(name, 0), number) for name, number in now if number > before.get(name, 0)}
 
@@ -257,19 +257,19 @@ class FailingCallContract(EndpointCase):
     """
     Promises of endpoints about calls that fail.
 
-    @cvar STEP: only each call with a number that is a multiple of this fails.
+    @cvar STEP: only calls whose number is a multiple of this fail.
     """
 
     STEP = 1
 
     async def check(self: Any, calls: FailingCalls) -> None:
-        """Play with each call failing."""
+        """Use one connection for each call that can fail."""
         listening = await self.listen()
         self.port = listening.getHost().port
         near = await self.connect(self.near)
         await self.until(lambda: self.served and self.served[0].isMade, "the other connection")
         far = self.served[0]
-        for _ in range(2):  # the first one makes what stays
+        for _ in range(2):  # the first one creates objects that remain
             calls.begin(0)
             await self.play("without a failure")
             await self.exchange(near, far, "without a failure")
@@ -297,14 +297,14 @@ class FailingCallContract(EndpointCase):
         await self.until(lambda: set(reactor.getReaders()) <= own, "the end of the devices")
 
     async def test_failingVerbs(self: Any) -> None:
-        """Each verb of the device fails once."""
+        """A verb that fails affects only its own connection, and leaks nothing."""
         calls = FailingCalls(self.patch, lambda name: ResourceExhausted(f"{name} fails"))
         for owner, name in VERBS:
             calls.watch(owner, name)
         await self.check(calls)
 
     async def test_failingSystemCalls(self: Any) -> None:
-        """Each system call fails once, for want of descriptors or of memory."""
+        """A system call that fails by EMFILE or ENOMEM affects only its own connection, and leaks nothing."""
         errors = {"memfd_create": ENOMEM, "mmap": ENOMEM, "sendmsg": ENOMEM}
 
         def error(name: str) -> Exception:

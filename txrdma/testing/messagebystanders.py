@@ -1,9 +1,9 @@
 """
-Failures of one connection's application leave other connections of messages alone, as a mixin for test cases.
+Contract: an error in the application of one message connection does not affect other connections.
 
 Two connections share a listener and an adapter or module. Each callback of the interfaces of message
 protocols, their factories and producers raises once, at either end of the second connection. The first one
-keeps working, and the error is logged once. L{txrdma.testing.bystanders} has the same for streams.
+keeps working, and the error is logged once. L{txrdma.testing.bystanders} is the same contract for streams.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ else:
     Base = object
 
 _MESSAGES: Final = 2000
-"""Messages of a producer: more than a paused connection takes."""
+"""Number of messages of a producer: more than a paused connection buffers."""
 
 
 class MessageApplication(MessageRecorder):
-    """An end of a connection that records its messages."""
+    """A protocol that records its messages."""
 
     hasRaised = False
 
@@ -42,7 +42,7 @@ class MessageApplication(MessageRecorder):
 @implementer(IMessageProtocolFactory)
 class MessageApplications:
     """
-    Builds applications and keeps them.
+    A factory that builds and stores applications.
 
     @ivar kind: class of the applications.
     """
@@ -54,14 +54,14 @@ class MessageApplications:
         self.built: list[Any] = []
 
     def buildProtocol(self, peer: object) -> Any:
-        """Build an application."""
+        """Build and store an application."""
         self.built.append(self.kind())
         return self.built[-1]
 
 
 @implementer(IPushProducer)
 class MessageSource:
-    """A producer of messages, more than a paused peer takes."""
+    """A push producer of more messages than a paused peer accepts."""
 
     hasRaised = False
 
@@ -81,11 +81,11 @@ class MessageSource:
             self._transport.unregisterProducer()
 
     def pauseProducing(self) -> None:
-        """Stop sending for now."""
+        """Pause sending."""
         self._isPaused = True
 
     def stopProducing(self) -> None:
-        """Stop sending for good."""
+        """Stop sending."""
         self.isDone = True
 
 
@@ -93,9 +93,9 @@ class MessageBystanderContract(Base):
     """
     Promises of message endpoints about errors of applications, for a C{SynchronousTestCase}.
 
-    @cvar PROTOCOL: interface of the protocols, whose methods raise.
+    @cvar PROTOCOL: interface of the protocols; each of its methods raises in turn.
     @cvar APPLICATION: class of the applications, which implements it.
-    @cvar NEVER_CALLED: methods that are not called at one end: a name, and whether that is the server's end.
+    @cvar NEVER_CALLED: methods that one end never calls, each a name and whether it is the server's end.
     """
 
     PROTOCOL: ClassVar[Any] = IMessageProtocol
@@ -103,35 +103,35 @@ class MessageBystanderContract(Base):
     NEVER_CALLED: ClassVar[set[tuple[str, bool]]] = set()
 
     def listenWith(self, factory: Any) -> IListeningPort:
-        """Listen."""
+        """Listen with a factory."""
         raise NotImplementedError
 
     def connectWith(self, factory: Any) -> Deferred[Any]:
-        """Connect to the listener."""
+        """Connect a factory to the listener."""
         raise NotImplementedError
 
     def waitUntil(self, condition: Callable[[], object]) -> None:
-        """Let time pass until a condition is true, and fail where it never is."""
+        """Let time pass until a condition is true; fail if it never is."""
         raise NotImplementedError
 
     def assertClean(self) -> None:
-        """Assert that nothing is left of all connections."""
+        """Assert that all connections have released their resources."""
         raise NotImplementedError
 
     def exchange(self, client: Any, server: Any) -> None:
-        """Cause each callback of the second connection's protocols, at both ends, but for the last ones."""
+        """Trigger each callback of the second connection's protocols, except those at its end."""
         for here, there in ((client, server), (server, client)):
             here.transport.sendMessage(b"hello")
             self.waitUntil(lambda there=there: there.messages or client.lost or server.lost)  # type: ignore[misc]
 
     def finish(self, client: Any, server: Any) -> None:
-        """Exchange, then end in order."""
+        """Exchange messages, then close the connection."""
         self.exchange(client, server)
         client.transport.loseConnection()
         self.waitUntil(lambda: client.lost and server.lost)
 
     def check(self, what: str, server: Any, client: Any, play: Callable[[Any, Any], object]) -> None:
-        """Play with a connection of which something raises; another one beside it is undisturbed."""
+        """Use a connection whose application raises, and check that another connection is not affected."""
         kind, server.kind, server.hasRaised = server.kind, self.APPLICATION, True
         port = self.listenWith(server)
         mine = self.protocolOf(self.connectWith(MessageApplications(self.APPLICATION)))
@@ -162,7 +162,7 @@ class MessageBystanderContract(Base):
         self.assertClean()
 
     def protocolOf(self, connecting: Deferred[Any]) -> Any:
-        """The protocol of a connection that is being made."""
+        """Wait for a connection, and return its protocol."""
         self.waitUntil(lambda: connecting.called)
         return self.successResultOf(connecting)
 
@@ -173,7 +173,7 @@ class MessageBystanderContract(Base):
         self.assertEqual(self.flushLoggedErrors(), [], what)
 
     def test_bystanderOfProtocol(self) -> None:
-        """Each callback of a protocol raises, at the server's end and at the client's."""
+        """An exception in any callback of a protocol, at either end, affects no other connection."""
         for name in callbacks(self.PROTOCOL):
             for isServer in (True, False):
                 if (name, isServer) in self.NEVER_CALLED:
@@ -186,7 +186,7 @@ class MessageBystanderContract(Base):
                 self.assertLogged(what)
 
     def test_bystanderOfFactory(self) -> None:
-        """Each callback of a factory raises, at the server's end and at the client's."""
+        """An exception in any callback of a factory, at either end, affects no other connection."""
         for name in callbacks(IMessageProtocolFactory):
             for isServer in (True, False):
                 what = f"{name} of the {'server' if isServer else 'client'}'s factory"
@@ -197,7 +197,7 @@ class MessageBystanderContract(Base):
                 self.assertLessEqual(len(self.flushLoggedErrors(ApplicationError)), 1)
 
     def test_bystanderOfProducer(self) -> None:
-        """Each callback of a producer raises."""
+        """An exception in any callback of a producer affects no other connection."""
         for name in callbacks(IPushProducer):
             what = f"{name} of a producer"
             made: list[Any] = []
@@ -207,7 +207,7 @@ class MessageBystanderContract(Base):
                 source = exploding(MessageSource, name)(client.transport)
                 made.append(source)
                 client.transport.registerProducer(source, True)
-                source.hasRaised = name == "resumeProducing"  # until the transport is the caller
+                source.hasRaised = name == "resumeProducing"  # only calls of the transport raise
                 source.resumeProducing()
                 source.hasRaised = source.hasRaised and name != "resumeProducing"
                 if name == "stopProducing":

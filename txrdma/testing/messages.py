@@ -20,7 +20,7 @@ else:
     Base = object
 
 _MOST_SENT: Final = 10000
-"""Messages after which a producer must have been paused."""
+"""Number of messages after which a producer must have been paused."""
 
 
 class MessageContract(Base):
@@ -29,27 +29,27 @@ class MessageContract(Base):
 
     A suite inherits this and C{SynchronousTestCase}, and implements L{connectedBy} and L{waitUntil}.
 
-    @cvar longest: bytes of the longest message that is tried.
+    @cvar longest: length of the longest tested message, in bytes.
     """
 
     longest = 4096
 
     def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:
-        """Connect these two protocols with each other."""
+        """Connect two protocols with each other."""
         raise NotImplementedError
 
     def waitUntil(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
-        """Let time pass until a condition is true, and fail where it never is."""
+        """Let time pass until a condition is true; fail if it never is."""
         raise NotImplementedError
 
     def connectedEnds(self) -> tuple[MessageRecorder, MessageRecorder]:
-        """Connect two protocols that note what they hear."""
+        """Connect two protocols that record what they receive."""
         one, other = MessageRecorder(), MessageRecorder()
         self.connectedBy(one, other)
         return one, other
 
     def test_contractInterface(self) -> None:
-        """The transport offers all that the interface names, and both ends have addresses."""
+        """The transport provides L{IMessageTransport}, and both ends have addresses."""
         one, other = self.connectedEnds()
         for end in (one, other):
             verifyObject(IMessageTransport, end.transport)
@@ -57,7 +57,7 @@ class MessageContract(Base):
             self.assertIsNotNone(end.transport.getPeer())
 
     def test_contractOrder(self) -> None:
-        """Messages of all lengths come once, whole and in order, with their immediate data, both ways."""
+        """Messages of all lengths arrive once and in order, with their immediate data, in both directions."""
         one, other = self.connectedEnds()
         lengths = [0, 1, 64, 700, self.longest] * 20
         said = [(bytes([n]) * length, None if n % 3 else 7 * n) for n, length in enumerate(lengths)]
@@ -69,7 +69,7 @@ class MessageContract(Base):
         self.assertEqual(other.messages, said)
 
     def test_contractPause(self) -> None:
-        """A protocol that has paused hears no message, and all of them when it resumes."""
+        """A paused protocol receives no messages, and receives all of them after it resumes."""
         one, other = self.connectedEnds()
         other.transport.pauseProducing()
         for number in range(200):
@@ -84,7 +84,7 @@ class MessageContract(Base):
         self.assertEqual([data[0] for data, _ in other.messages[:200]], list(range(200)))
 
     def test_contractProducer(self) -> None:
-        """A producer is paused while messages queue up, then resumed, and stopped at the end."""
+        """A producer is paused while messages are queued, then resumed, and stopped at the end."""
         one, other = self.connectedEnds()
         other.transport.pauseProducing()
         producer = ProducerRecorder()
@@ -105,7 +105,7 @@ class MessageContract(Base):
         self.assertEqual((producer.calls[2:], late.calls), (["stop"], ["stop"]))
 
     def test_contractEnd(self) -> None:
-        """An end that sends and closes has sent all; both ends hear that this was in order."""
+        """A close first delivers all messages, and both ends get C{ConnectionDone}."""
         one, other = self.connectedEnds()
         for number in range(50):
             one.transport.sendMessage(bytes([number]) * 500)
@@ -116,7 +116,7 @@ class MessageContract(Base):
         self.assertEqual((one.ends, other.ends), (["ConnectionDone"], ["ConnectionDone"]))
 
     def test_contractAbort(self) -> None:
-        """An end that aborts hears that, and its peer hears of the end, in whatever words."""
+        """An abort reports C{ConnectionAborted} to its own end, and ends the connection at the peer."""
         one, other = self.connectedEnds()
         one.transport.abortConnection()
         self.waitUntil(lambda: one.ends and other.ends)

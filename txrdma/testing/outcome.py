@@ -1,5 +1,5 @@
 """
-Results of simulations: promises that were broken, and statistics of those that held.
+Results of simulations: violated promises, and statistics of successful runs.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from txrdma.iba.verbs import Status
 
 
 class Violation(AssertionError):
-    """Raised when a simulation has broken a promise."""
+    """Raised when a simulation violates a promise."""
 
 
 def check(holds: bool, what: str) -> None:
-    """Say what does not hold."""
+    """Raise L{Violation} with the message C{what} unless C{holds} is true."""
     if not holds:
         raise Violation(what)
 
@@ -23,10 +23,10 @@ def check(holds: bool, what: str) -> None:
 @dataclass
 class Outcome:
     """
-    Statistics of a simulation that has come to its end.
+    Statistics of a successful simulation.
 
-    @ivar completed: operations; C{atomics} of them were atomic ones.
-    @ivar failures: how connections ended that had to.
+    @ivar completed: number of completed operations; C{atomics}: number of completed atomic operations.
+    @ivar failures: statuses with which connections failed.
     """
 
     seed: int
@@ -39,7 +39,7 @@ class Outcome:
     seconds: float = 0.0
 
     def counts(self) -> Counter[str]:
-        """Counts for the totals of many simulations."""
+        """Return the counts that are added to the totals of many simulations."""
         return Counter(
             completed=self.completed,
             atomics=self.atomics,

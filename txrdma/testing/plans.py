@@ -1,9 +1,9 @@
 """
-Plans of random simulations: what a generator has drawn, as JSON that outlives changes of the generator.
+Plans of random simulations, stored as JSON that remains valid when a generator changes.
 
-A plan is a frozen dataclass of numbers, strings, enumerations, tuples and further dataclasses. A seed gives
-another plan as soon as its generator draws in another order or with other probabilities; a stored plan does
-not. A field that is added to a plan needs a default, with which plans stored before play as they did.
+A plan is a frozen dataclass of numbers, strings, enumerations, tuples and other dataclasses. A seed yields a
+different plan when its generator draws in another order or with other probabilities; a stored plan stays the
+same. A new field of a plan needs a default with which older stored plans run as before.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _WIDTH: Final = 110
 
 
 class Misfit(ValueError):
-    """Raised when a stored plan does not fit the generator any more; the message names the value."""
+    """Raised when a stored plan no longer fits its generator; the message names the value."""
 
 
 @dataclass(frozen=True)
 class StoredPlan:
     """
-    A plan in a file, as a case that tests play.
+    A plan in a file, which tests run.
 
-    @ivar found: one sentence on the fault that it found.
+    @ivar found: the fault that the plan has revealed, in one sentence.
     """
 
     generator: str
@@ -39,7 +39,7 @@ class StoredPlan:
     plan: Any
 
     def write(self, path: Path) -> None:
-        """Write the plan to a file, whose folder is made where it is missing."""
+        """Write the plan to a file, and create the file's folder if it is missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {"generator": self.generator, "found": self.found, "plan": encodePlan(self.plan)}
         path.write_text(_formatted(content) + "\n", encoding="utf-8")
@@ -49,8 +49,8 @@ def readPlan(path: Path, kinds: Mapping[str, type]) -> StoredPlan:
     """
     Read a plan from a file.
 
-    @param kinds: the classes of plans, by the names of their generators.
-    @raise Misfit: it does not fit its generator.
+    @param kinds: classes of plans, by the names of their generators.
+    @raise Misfit: the plan does not fit its generator.
     """
     content = json.loads(path.read_text(encoding="utf-8"))
     kind = kinds.get(content["generator"])
@@ -64,7 +64,7 @@ def readPlan(path: Path, kinds: Mapping[str, type]) -> StoredPlan:
 
 
 def encodePlan(value: object) -> Any:
-    """Convert a plan, or a part of one, to what JSON can express."""
+    """Convert a plan, or a part of one, to values that JSON can represent."""
     if isinstance(value, Enum):
         return value.name
     if is_dataclass(value):
@@ -78,10 +78,10 @@ def encodePlan(value: object) -> Any:
 
 def decodePlan(kind: type[_T], raw: Any, name: str = "plan") -> _T:
     """
-    Convert what C{encodePlan} returned to a value of the class C{kind}.
+    Convert a result of C{encodePlan} to a value of the class C{kind}.
 
     @param name: name of the value in errors.
-    @raise Misfit: it is no such value.
+    @raise Misfit: the value does not fit the class.
     """
     return cast(_T, _decoded(kind, raw, name))
 
@@ -134,7 +134,7 @@ def _decodedFields(kind: type, raw: Any, name: str) -> object:
 
 
 def _formatted(value: Any, indent: int = 0) -> str:
-    """Encode as JSON: a value that fits on one line is written on one."""
+    """Encode as JSON, with each value on one line if it fits."""
     line = json.dumps(value, ensure_ascii=False)
     if len(line) + indent <= _WIDTH or not isinstance(value, (dict, list)):
         return line
@@ -153,13 +153,13 @@ class _Recorded(Random):
     given: Iterator[float] = iter(())
 
     def random(self) -> float:
-        """Return the next given number, and behind the last of them one of the seed's."""
+        """Return the next given number; after the last one, a random number of the seed."""
         given = next(self.given, None)
         return super().random() if given is None else given
 
 
 def noiseAfter(first: Sequence[float], seed: str) -> Random:
-    """Make a generator whose C{random} returns the given numbers first, and those of the seed behind them."""
+    """Make a generator whose C{random} returns the given numbers first, then random numbers of the seed."""
     noise = _Recorded(seed)
     noise.given = iter(first)
     return noise

@@ -1,5 +1,5 @@
 """
-Test cases that play simulations: stored plans, which have failed once, and the plans of fixed seeds.
+Test cases that run simulations: stored plans that have failed once, and plans of fixed seeds.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from txrdma.testing.simulate import GENERATORS, readStored
 _Case = TypeVar("_Case", bound=SynchronousTestCase)
 
 STORED: Final = Path(__file__).parent.parent / "test" / "plans"
-"""The folder of stored plans, with a folder for each generator."""
+"""Folder of stored plans, with a subfolder for each generator."""
 
 
 def playingStored(*names: str) -> Callable[[type[_Case]], type[_Case]]:
-    """Add a test to a class of tests for each stored plan of these generators."""
+    """Return a class decorator that adds a test for each stored plan of these generators."""
 
     def decorated(case: type[_Case]) -> type[_Case]:
         for name in names:
@@ -45,10 +45,10 @@ def _addTest(case: type[SynchronousTestCase], path: Path) -> None:
 
 def playSeeds(name: str, seeds: Iterable[int]) -> Counter[str]:
     """
-    Play a generator's plans of these seeds.
+    Run a generator's plans of these seeds.
 
-    @return: the counts of all of them.
-    @raise AssertionError: one has failed; the message names its seed.
+    @return: the sum of their counts.
+    @raise AssertionError: a simulation failed; the message names its seed.
     """
     generator, counts = GENERATORS[name], Counter[str]()
     for seed in seeds:

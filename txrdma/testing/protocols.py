@@ -1,5 +1,5 @@
 """
-Protocols for tests: they record what they hear, and some answer.
+Protocols for tests that record what they receive; some also answer.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from txrdma.messages.interfaces import IMessageProtocolFactory
 
 class Recorder(Protocol):
     """
-    A protocol that records what it hears.
+    A protocol that records received data and the end of the connection.
 
     @ivar made: fires with the protocol when it is connected.
-    @ivar lost: fires when the connection ends; C{reason} is why.
+    @ivar lost: fires when the connection ends; C{reason}: why it ended.
     @ivar received: all bytes so far.
     """
 
@@ -46,7 +46,7 @@ class Recorder(Protocol):
         self.made.callback(self)
 
     def dataReceived(self, data: bytes) -> None:
-        """Record the bytes, and fire what L{hearing} returned."""
+        """Record the bytes, and fire the Deferreds of L{hearing}."""
         self.received += data
         if self.echoes:
             self.transport.write(data)
@@ -62,7 +62,7 @@ class Recorder(Protocol):
         self.lost.callback(None)
 
     def hearing(self, length: int) -> Deferred[bytes]:
-        """Return a Deferred that fires with all bytes when there are at least so many."""
+        """Return a Deferred that fires with all received bytes as soon as there are at least C{length}."""
         deferred: Deferred[bytes] = Deferred()
         if len(self.received) >= length:
             deferred.callback(bytes(self.received))
@@ -78,7 +78,7 @@ class Greeter(Recorder):
 
 
 class Echo(Recorder):
-    """A recorder that sends back what it hears."""
+    """A recorder that sends back all data that it receives."""
 
     echoes = True
 
@@ -86,9 +86,9 @@ class Echo(Recorder):
 @implementer(IHalfCloseableProtocol)
 class HalfCloseRecorder(Recorder):
     """
-    A recorder whose connection stays open in one direction when the other one ends.
+    A recorder whose connection stays open in one direction when the other one is closed.
 
-    @ivar readEnded: fires when the peer has closed its direction, and C{writeEnded} when ours is closed.
+    @ivar readEnded: fires when the peer has closed its half; C{writeEnded}: when the local half is closed.
     """
 
     def __init__(self) -> None:
@@ -107,11 +107,11 @@ class HalfCloseRecorder(Recorder):
 
 class MessageRecorder(RDMAProtocol):
     """
-    A protocol of messages that records what it hears, over any transport of messages.
+    A message protocol that records what it receives, over any message transport.
 
     @ivar answer: private data of the communication manager's REP.
-    @ivar writes: lengths and immediate data of the peer's writes; C{completed}: identifiers of our own.
-    @ivar lost: reasons of the end, of which there is one at most.
+    @ivar writes: lengths and immediate data of the peer's writes; C{completed}: identifiers of local writes.
+    @ivar lost: reasons of the connection's end, at most one.
     """
 
     transport: Any = None
@@ -126,7 +126,7 @@ class MessageRecorder(RDMAProtocol):
         self.lost: list[Failure] = []
 
     def connectionMade(self) -> None:
-        """Record that there is a connection."""
+        """Record that the connection is established."""
         self.isMade = True
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
@@ -158,9 +158,9 @@ class MessageRecorder(RDMAProtocol):
 @implementer(IMessageProtocolFactory)
 class Recorders(Factory):
     """
-    A factory that keeps the protocols it builds, of streams or of messages.
+    A factory that stores the stream or message protocols that it builds.
 
-    @ivar protocols: all protocols so far; C{addresses}: those of their peers.
+    @ivar protocols: all protocols so far; C{addresses}: addresses of their peers.
     """
 
     noisy = False
@@ -181,7 +181,7 @@ class Recorders(Factory):
         self.stops += 1
 
     def buildProtocol(self, addr: Any) -> Any:
-        """Build a protocol, and keep it."""
+        """Build and store a protocol."""
         protocol = self.kind()
         self.protocols.append(protocol)
         self.addresses.append(addr)
@@ -200,7 +200,7 @@ class Recorders(Factory):
 @implementer(IPushProducer)
 class ProducerRecorder:
     """
-    A push producer that records what it is asked.
+    A push producer that records its calls.
 
     @ivar calls: "pause", "resume" and "stop", in order.
     """
@@ -214,7 +214,7 @@ class ProducerRecorder:
         self.calls.append("pause")
 
     def resumeProducing(self) -> None:
-        """Record "resume", then do what the test wants."""
+        """Record "resume", then call the test's function."""
         self.calls.append("resume")
         self._resumed()
 

@@ -1,5 +1,5 @@
 """
-Reactors for tests: a clock that stands for one, and how to run a real one until something has happened.
+Reactors for tests: a clock in place of a reactor, and helpers that run a real one until a condition holds.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ else:
 
 class ReactorClock(SimulatedClock):
     """
-    A clock with readers, writers and a stop: as much of a reactor as tests in simulated time need.
+    A clock with readers, writers and shutdown triggers: the part of a reactor that simulated time needs.
 
-    @ivar triggers: what is called by L{stop}.
+    @ivar triggers: functions that L{stop} calls.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class ReactorClock(SimulatedClock):
             self.readers.remove(reader)
 
     def getReaders(self) -> list[IReadDescriptor]:
-        """The readers, as C{IReactorFDSet} has it."""
+        """Return all readers."""
         return list(self.readers)
 
     def addWriter(self, writer: IWriteDescriptor) -> None:
@@ -61,7 +61,7 @@ class ReactorClock(SimulatedClock):
             self.writers.remove(writer)
 
     def step(self) -> None:
-        """Advance to the next delayed call, then have all readers read, ready or not."""
+        """Advance to the next delayed call, then call C{doRead} of all readers, ready or not."""
         following = min((call.getTime() for call in self.getDelayedCalls()), default=self.rightNow + 0.01)
         self.advance(max(0.0, following - self.rightNow))
         for reader in tuple(self.readers):
@@ -69,13 +69,13 @@ class ReactorClock(SimulatedClock):
                 reader.doRead()
 
     def addSystemEventTrigger(self, phase: str, event: str, trigger: Any, *args: Any) -> Callable[[], Any]:
-        """Keep what is to be called when the clock stops."""
+        """Add a function that L{stop} calls."""
         assert (phase, event) == ("before", "shutdown")
         self.triggers.append(partial(trigger, *args))
         return self.triggers[-1]
 
     def removeSystemEventTrigger(self, triggerID: Callable[[], Any]) -> None:
-        """Forget a trigger."""
+        """Remove a trigger."""
         self.triggers.remove(triggerID)
 
     def stop(self) -> Deferred[Any]:
@@ -86,17 +86,17 @@ class ReactorClock(SimulatedClock):
 
 class RealTime(Base):
     """
-    A mixin for test cases with a reactor of their own, which runs only while a test waits.
+    A mixin for test cases with their own reactor, which runs only while a test waits.
 
     @ivar reactor: the reactor.
-    @cvar slowness: by what L{runUntil} multiplies its limits, for slow machines.
+    @cvar slowness: factor for the time limits of L{runUntil} on slow machines.
     """
 
     reactor: Any
     slowness = 1.0
 
     def runUntil(self, condition: Callable[[], object], seconds: float = 3.0) -> None:
-        """Run the reactor until a condition holds; fail when it does not in that time."""
+        """Run the reactor until a condition holds; fail if that takes more than this many seconds."""
         deadline = time.monotonic() + seconds * self.slowness
         while not condition():
             if time.monotonic() > deadline:
@@ -104,14 +104,14 @@ class RealTime(Base):
             self.reactor.iterate(0.001)
 
     def runFor(self, seconds: float) -> None:
-        """Run the reactor for a while."""
+        """Run the reactor for this many seconds."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.reactor.iterate(0.001)
 
 
 async def waitUntil(reactor: Any, condition: Callable[[], object], seconds: float = 30.0) -> float:
-    """Wait until a condition holds while the reactor runs, and return how long it took."""
+    """Wait until a condition holds while the reactor runs, and return the elapsed seconds."""
     begin = reactor.seconds()
     while not condition():
         if reactor.seconds() - begin > seconds:

@@ -1,5 +1,5 @@
 """
-Connections, listeners and devices that are opened and closed many times, as a mixin for test cases.
+Contract: connections, listeners and devices can be opened and closed many times without a leak.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ reactor: Any = theReactor
 _PAGE: Final = resource.getpagesize()
 
 WARM_UP: Final = 200
-"""Repetitions after which caches and pools of the allocator are full."""
+"""Number of repetitions after which caches and pools of the allocator are full."""
 
 TIMES: Final = 1000
-"""Repetitions that are measured."""
+"""Number of measured repetitions."""
 
 MOST_BYTES: Final = 2 * 1024 * 1024
-"""Growth of resident memory over all of them, which is noise of the allocator: 2 KiB each."""
+"""Largest growth of resident memory in all repetitions, as noise of the allocator: 2 KiB each."""
 
 MOST_OBJECTS: Final = TIMES // 2
-"""Growth of the number of collectable objects: less than one each. Cancelled timers vary by a hundred."""
+"""Largest growth of the number of collectable objects: less than one each. Cancelled timers vary by 100."""
 
 
 class RepeatedUseContract(EndpointCase):
     """
-    Promises about what a process holds after it has opened and closed everything a thousand times.
+    Promises about the resources of a process that has opened and closed everything a thousand times.
 
     Each time a listener accepts one connection, both ends send, and everything is closed, devices included.
     """
@@ -56,7 +56,7 @@ class RepeatedUseContract(EndpointCase):
         await self.until(lambda: set(reactor.getReaders()) <= own, what)
 
     async def measure(self: Any) -> dict[str, int]:
-        """What the process holds."""
+        """Count the descriptors, objects, mappings and resident bytes of the process."""
         await deferLater(reactor, 0.1)
         for _ in range(3):
             gc.collect()

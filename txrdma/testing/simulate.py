@@ -1,9 +1,10 @@
 """
-Random simulations of this package's protocols: a command that draws plans by seeds, and plays them.
+Command that runs random simulations of txrdma's protocols, from plans that are drawn by seeds.
 
-C{python -m txrdma.testing.simulate --seeds 10000 smc} plays so many simulations of one generator; without a
-name, of all but those with a hostile peer (C{make hostile}). The clock draws the first seed, so each run
-plays others. The plan of each simulation that fails is written to a file; see L{txrdma.testing.plans}.
+C{python -m txrdma.testing.simulate --seeds 10000 smc} runs 10000 simulations of one generator; without a
+name, of all generators except those with a hostile peer (C{make hostile}). The first seed is taken from the
+clock, so that each run draws new plans. The plan of each simulation that fails is written to a file; see
+L{txrdma.testing.plans}.
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ _COMMAND: Final = "python -m txrdma.testing.simulate"
 
 
 class Result(Protocol):
-    """The outcome of any simulation that has kept its promises."""
+    """The outcome of a successful simulation of any generator."""
 
     def counts(self) -> Counter[str]:
-        """Counts for the totals of many simulations."""
+        """Return the counts that are added to the totals of many simulations."""
 
 
 @dataclass(frozen=True)
 class Generator(Generic[_Plan]):
     """
-    A kind of random simulations.
+    A kind of random simulation.
 
-    @ivar kind: the class of its plans.
-    @ivar draw: draws the plan of a seed; C{play}: plays a plan, and raises what went wrong.
+    @ivar kind: class of its plans.
+    @ivar draw: draws the plan of a seed; C{play}: runs a plan, and raises an exception if it fails.
     """
 
     kind: type[_Plan]
@@ -89,7 +90,7 @@ def readStored(path: Path) -> StoredPlan:
     """
     Read a plan of any generator from a file.
 
-    @raise Misfit: it does not fit its generator any more.
+    @raise Misfit: the plan no longer fits its generator.
     """
     return readPlan(path, {name: generator.kind for name, generator in GENERATORS.items()})
 
@@ -99,7 +100,7 @@ class Totals:
     """
     Totals of the simulations of one generator.
 
-    @ivar seconds: the time that they took.
+    @ivar seconds: duration of all simulations.
     """
 
     played: int = 0
@@ -112,7 +113,7 @@ class Search:
     """
     A search for plans that fail.
 
-    @ivar totals: by the names of generators.
+    @ivar totals: totals by the names of generators.
     """
 
     def __init__(self, names: Sequence[str], isQuiet: bool = False) -> None:
@@ -123,14 +124,14 @@ class Search:
 
     @property
     def failed(self) -> int:
-        """Number of the simulations that failed so far."""
+        """Number of simulations that have failed so far."""
         return sum(each.failed for each in self.totals.values())
 
     def run(self, seeds: Iterator[int], seconds: float | None = None) -> None:
         """
-        Play all generators with each of these seeds.
+        Run all generators with each of these seeds.
 
-        @param seconds: the time after which no more is played.
+        @param seconds: time after which no further simulation is started.
         """
         for seed in seeds:
             for name in self.totals:
@@ -148,7 +149,7 @@ class Search:
         plan = generator.draw(seed)
         try:
             totals.counts += generator.play(plan).counts()
-        except Exception as error:  # whatever it is, it was found
+        except Exception as error:  # every exception is a finding
             totals.failed += 1
             self._failed(name, seed, plan, error)
         totals.seconds += time.monotonic() - begun
@@ -172,7 +173,7 @@ class Search:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def _show(self) -> None:
-        """Show the progress where somebody looks at it."""
+        """Show the progress on a terminal, unless it is disabled."""
         now = time.monotonic()
         if self._isShown and now - self._shownAt >= _REDRAWN_SECONDS:
             self._shownAt = now
@@ -195,11 +196,11 @@ def _described(error: Exception) -> str:
 
 
 def playFile(path: Path) -> bool:
-    """Play the plan in a file, report on standard output, and return whether it holds."""
+    """Run the plan in a file, print the result, and return whether it succeeded."""
     stored = readStored(path)
     try:
         result = GENERATORS[stored.generator].play(stored.plan)
-    except Exception as error:  # whatever it is, it was found
+    except Exception as error:  # every exception is a finding
         print(f"{path} fails: {_described(error)}")
         return False
     counts = ", ".join(f"{number} {what}" for what, number in result.counts().most_common())
@@ -226,7 +227,7 @@ class SimulateOptions(Options):
 
     synopsis = f"{_COMMAND} [--seeds N | --minutes M] [--first SEED] [--report] [GENERATOR ...] | --plan FILE"
     longdesc = f"Generators are {', '.join(GENERATORS)}."
-    optParameters = [  # that is how usage.Options wants it
+    optParameters = [  # the format of usage.Options
         ["seeds", "n", None, "How many seeds each generator plays; 1000 unless there are minutes.", _number],
         ["minutes", "m", None, "End after that many minutes.", _minutes],
         ["first", "s", None, "The first seed; the clock draws one otherwise.", _number],
@@ -238,7 +239,7 @@ class SimulateOptions(Options):
     ]
 
     def parseArgs(self, *names: str) -> None:
-        """Take the names of generators."""
+        """Store the names of generators; by default, all without a hostile peer."""
         for name in names:
             if name not in GENERATORS:
                 raise UsageError(f"{name} is none of {', '.join(GENERATORS)}")
@@ -247,9 +248,9 @@ class SimulateOptions(Options):
 
 def main(arguments: Sequence[str]) -> int:
     """
-    Draw and play simulations as the arguments of the command line say, and report the totals.
+    Draw and run simulations as the command line specifies, and report the totals.
 
-    @return: its exit code.
+    @return: the exit code.
     """
     options: SimulateOptions = SimulateOptions()
     try:
@@ -276,5 +277,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    globalLogBeginner.beginLoggingTo((), redirectStandardIO=False)  # else events and their objects are kept
+    globalLogBeginner.beginLoggingTo((), redirectStandardIO=False)  # else the log buffers events
     raise SystemExit(main(sys.argv[1:]))

@@ -15,7 +15,7 @@ T = TypeVar("T", bound=Layout)
 
 
 def layouts(layout: type[T], **chosen: st.SearchStrategy[Any]) -> st.SearchStrategy[T]:
-    """Any value that C{layout} holds, reserved bits included; C{chosen} fields have their own strategies."""
+    """Return a strategy for any value of C{layout}, reserved bits included; C{chosen} overrides fields."""
     values = {field.name: chosen.pop(field.name, _values(field)) for field in layout.fields}
     if chosen:
         raise TypeError(f"{layout.__name__} has no {', '.join(chosen)}")

@@ -1,4 +1,4 @@
 """
-Simulations of the byte transfer layer: modules on a network that loses, doubles, delays and reorders, by a
-seed.
+Simulations of the byte transfer layer: modules on a network that loses, duplicates, delays and reorders
+packets as a seed determines.
 """

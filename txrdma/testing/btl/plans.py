@@ -1,5 +1,5 @@
 """
-Plans of simulated modules of the byte transfer layer, which L{txrdma.testing.btl.scenario} plays.
+Plans of simulated modules of the byte transfer layer, which L{txrdma.testing.btl.scenario} runs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 FOREVER: Final = 1e9
-"""Seconds that no simulation takes."""
+"""Time in seconds that no simulation reaches."""
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class ModulePlan:
     """
     The plan of one host's module.
 
-    @ivar budget: bytes of incomplete messages that it keeps.
-    @ivar keepAlive: seconds after which it asks a silent peer; zero asks nobody.
+    @ivar budget: largest number of bytes of incomplete messages.
+    @ivar keepAlive: seconds after which it probes a silent peer; 0 disables probes.
     """
 
     budget: int
@@ -28,11 +28,11 @@ class ModulePlan:
 @dataclass(frozen=True)
 class ReceiveBufferPlan:
     """
-    The plan of memory of C{receiver} into which C{sender} writes.
+    The plan of a receive buffer of C{receiver} into which C{sender} writes.
 
     @ivar size: bytes.
-    @ivar begin: seconds after which it can be written; C{end}: after which it cannot any more.
-    @ivar misses: share of the writes that fail.
+    @ivar begin: seconds after which it can be written; C{end}: after which it cannot be written any more.
+    @ivar misses: fraction of the writes that fail.
     """
 
     sender: int
@@ -45,7 +45,7 @@ class ReceiveBufferPlan:
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """The plan of seconds in which two hosts receive nothing from each other."""
+    """The plan of a period, in seconds, in which two hosts receive nothing from each other."""
 
     begin: float
     end: float
@@ -55,7 +55,7 @@ class PartitionPlan:
 
 @dataclass(frozen=True)
 class PausePlan:
-    """The plan of seconds in which a host does nothing, which may last for ever."""
+    """The plan of a period, in seconds, in which a host does nothing; it may be endless."""
 
     host: int
     at: float
@@ -65,10 +65,10 @@ class PausePlan:
 @dataclass(frozen=True)
 class OrderPlan:
     """
-    The plan of one message, or of one put.
+    The plan of one message or put.
 
-    @ivar mayWait: the receiver keeps it until all sent before it are there.
-    @ivar isStale: it is a put to a place that has to be refused, C{fault} being the number of the reason.
+    @ivar mayWait: whether the receiver queues it until everything that was sent before has arrived.
+    @ivar isStale: whether it is a put that must be refused; C{fault}: number of its invalid destination.
     """
 
     size: int
@@ -81,7 +81,7 @@ class OrderPlan:
 
 @dataclass(frozen=True)
 class BurstPlan:
-    """The plan of what one host sends to another in one turn, C{at} seconds after the start."""
+    """The plan of what one host sends to another in one iteration, C{at} seconds after the start."""
 
     at: float
     sender: int
@@ -94,10 +94,10 @@ class ModulesPlan:
     """
     The plan of a simulation.
 
-    @ivar seed: of the noise: fate of each packet, content of messages, lies.
-    @ivar loss: share of packets; so C{duplication}, and C{forgery}: copies from a stranger.
-    @ivar delays: least seconds on the command and on the data channel; C{jitter}: most that are added.
-    @ivar death: when a host stops for ever; C{pause}: when one is busy with something else.
+    @ivar seed: seed of the noise: fate of each packet, content of messages, altered packets.
+    @ivar loss: fraction of lost packets; C{duplication}: of duplicates; C{forgery}: of a stranger's copies.
+    @ivar delays: minimum seconds on the command and data channels; C{jitter}: largest addition.
+    @ivar death: when a host stops forever; C{pause}: when one is busy.
     @ivar liar: number of the host that alters its packets.
     """
 

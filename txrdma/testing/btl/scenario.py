@@ -1,9 +1,9 @@
 """
-Simulations of the byte transfer layer, each made from a plan, with its promises checked.
+Simulations of the byte transfer layer according to plans, with checks of its promises.
 
-Every message is delivered exactly once, or its sender is told that it failed; what was told to have arrived
-has arrived, byte for byte, and in order where that was wanted; puts change nothing but their places; and in
-the end no module remembers anything.
+Every message is delivered exactly once, or its failure is reported to its sender. A message reported as
+completed has arrived byte for byte, and in order where that was requested. Puts change nothing but their
+destination. At the end no module has state of a peer left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from txrdma.testing.btl.world import BadNetwork, Host, World
 from txrdma.testing.outcome import check
 
 GIVE_UP = 20.0
-"""Seconds after which modules of a simulation give up a silent peer."""
+"""Seconds after which modules of a simulation consider a silent peer lost."""
 
 _COUNTERS = (
     *("num_pack_sends", "num_rdma_sends", "num_rdma_misses", "num_resends", "num_timeout_retrans"),
@@ -38,10 +38,10 @@ _MEMORY = 40_000
 @dataclass
 class Played:
     """
-    Statistics of a simulation that has kept its promises.
+    Statistics of a successful simulation.
 
-    @ivar completed: messages that have arrived; C{failed}: that their senders were told of.
-    @ivar counters: of all modules, by their names, maxima added up like all others.
+    @ivar completed: number of messages that arrived; C{failed}: number whose failure was reported.
+    @ivar counters: counters of all modules by name; all are summed, even maxima.
     """
 
     seed: int
@@ -53,7 +53,7 @@ class Played:
     counters: Counter[str] = field(default_factory=Counter)
 
     def counts(self) -> Counter[str]:
-        """Counts for the totals of many simulations."""
+        """Return the counts that are added to the totals of many simulations."""
         return Counter(
             completed=self.completed,
             failed=self.failed,
@@ -68,10 +68,10 @@ class Order:
     """
     A message or a put that a program wants to send.
 
-    @ivar outcome: what its sender was told, and C{deliveries}: how often its receiver has got it.
+    @ivar outcome: result reported to its sender; C{deliveries}: number of its deliveries to the receiver.
     @ivar isStale: whether it is a put that must be refused.
-    @ivar isInOrder: whether it must come behind what was sent before it, C{given} being its number then.
-    @ivar mayWait: whether its receiver keeps it until all sent before it are there, though it be urgent.
+    @ivar isInOrder: whether it must be delivered behind messages sent before; C{given}: its position.
+    @ivar mayWait: whether its receiver queues it until everything sent before has arrived, even if urgent.
     """
 
     def __init__(self, number: int, sender: int, receiver: int, data: bytes) -> None:
@@ -88,7 +88,7 @@ class Order:
 
 
 class Scenario:
-    """A simulation of hosts that send to each other over a bad network, as its plan says."""
+    """A simulation of hosts that send to each other over a bad network, according to its plan."""
 
     def __init__(self, plan: ModulesPlan) -> None:
         self.plan = plan
@@ -123,7 +123,7 @@ class Scenario:
             self._share(landing)
 
     def _share(self, plan: ReceiveBufferPlan) -> None:
-        """Let a host write into memory of another one, from some time on; that may break."""
+        """Let a host write into another one's receive buffer from the planned time on; writes may fail."""
         host = self.world.hosts[plan.sender]
         peer, back = self.peers[plan.sender, plan.receiver], self.peers[plan.receiver, plan.sender]
         noise = Random(f"landing {self.plan.seed} {plan.sender} {plan.receiver}")
@@ -150,7 +150,7 @@ class Scenario:
         host.busyUntil = self.world.now + seconds
 
     def _lie(self, liar: int) -> None:
-        """Let one host alter its packets in any way that keeps its name, which is where they come from."""
+        """Let one host alter its packets, except for the name that identifies their sender."""
         random = Random(f"lies {self.plan.seed}")
 
         def altered(number: int, packet: bytes) -> bytes:
@@ -187,7 +187,7 @@ class Scenario:
             region, offset = self.regions[receiver][0], used[receiver]
             order.isStale = plan.isStale or offset + size > _MEMORY
             if order.isStale:
-                fits = size + PUT_LENGTH <= self.plan.mtu  # else a part of it could
+                fits = size + PUT_LENGTH <= self.plan.mtu  # else a part could be written
                 beyond = _MEMORY + 1 - (size if fits else 0)
                 order.place = ((region, beyond), (region + 7, 0), (region, 1 << 63))[plan.fault]
             else:
@@ -196,7 +196,7 @@ class Scenario:
         return order
 
     def _give(self, burst: list[Order]) -> None:
-        """Have a host send all these in one turn."""
+        """Have a host send all these in one iteration."""
         host = self.world.hosts[burst[0].sender]
         if not host.isDead:
             for order in burst:
@@ -242,7 +242,7 @@ class Scenario:
             f"{order} has come to {receiver} from {sender}",
         )
         hasGivenBack = receiver == self.plan.liar and self.peers[sender, receiver].receiveBuffer is not None
-        isSame = order.data == data or hasGivenBack  # who lies of having read it gets something else
+        isSame = order.data == data or hasGivenBack  # a false acknowledgement frees the place
         check(isSame, f"{order} has become something else")
         if order.isInOrder:
             latest = self.latest.get((sender, receiver), 0)
@@ -252,9 +252,9 @@ class Scenario:
 
     def play(self) -> Played:
         """
-        Play the simulation to its end, and check the promises.
+        Run the simulation to its end, and check the promises.
 
-        @raise Violation: a promise was broken.
+        @raise Violation: a promise was violated.
         """
         self.world.run(_LIMIT / 2, self._isTold)
         self.world.run(self.world.now + 1.0)
@@ -274,7 +274,7 @@ class Scenario:
         return not any(self._isOpen(each) for each in self.orders)
 
     def _close(self) -> None:
-        """Close all that is open, from both ends or from one; then nobody is to know anybody."""
+        """Close all peers, from both ends or from one, and check that no module has peers left."""
         fromBoth = self.isFatal or self.plan.liar is not None
         noise = Random(f"closing {self.plan.seed}")
         for (number, other), peer in self.peers.items():
@@ -328,8 +328,8 @@ class Scenario:
 
 def playModules(plan: ModulesPlan) -> Played:
     """
-    Play the plan of a simulation.
+    Run the simulation of a plan.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     return Scenario(plan).play()

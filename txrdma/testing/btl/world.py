@@ -1,8 +1,8 @@
 """
-Modules of the byte transfer layer on a simulated network, by a clock that a heap of calls moves.
+Modules of the byte transfer layer on a simulated network, driven by a heap of timed calls.
 
-The network loses, doubles, delays and reorders packets, holds two hosts apart for a while, and stops hosts;
-beside that strangers send copies of packets from wrong addresses, and bytes that are no packets at all.
+The network loses, duplicates, delays and reorders packets, partitions hosts for some time, and stops hosts.
+In addition, strangers send copies of packets from wrong addresses, and bytes that are not packets.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from txrdma.btl._receivebuffer import ReceiveBuffer
 from txrdma.kit.wire import Buffer
 
 Address = tuple[int, int]
-"""Number of the host, and of the channel."""
+"""Number of the host and of the channel."""
 
 
 @dataclass
 class BadNetwork:
     """
-    The habits of a network, bad ones mostly.
+    The faults of a network.
 
-    @ivar loss: share of packets; so C{duplication}, and C{forgery}: copies from a stranger.
-    @ivar delays: least seconds on the command and on the data channel; C{jitter}: most that are added.
-    @ivar partitions: begin and end in seconds, and two hosts that do not hear each other then.
+    @ivar loss: fraction of lost packets; C{duplication}: of duplicates; C{forgery}: of a stranger's copies.
+    @ivar delays: minimum seconds on the command and data channels; C{jitter}: largest addition.
+    @ivar partitions: begin and end in seconds, and two hosts that cannot reach each other in between.
     """
 
     loss: float = 0.0
@@ -43,9 +43,9 @@ class BadNetwork:
 
 class World:
     """
-    Hosts, the network between them, and the time.
+    The hosts, the network between them, and the clock.
 
-    @ivar alter: given a sending host's number and a packet, makes what really travels; for liars.
+    @ivar alter: returns the packet to transmit, from the sending host's number and its packet; for liars.
     """
 
     def __init__(self, random: Random, network: BadNetwork) -> None:
@@ -64,9 +64,9 @@ class World:
 
     def run(self, until: float, isDone: Callable[[], bool] = lambda: False) -> bool:
         """
-        Let the time of the world pass.
+        Let simulated time pass.
 
-        @return: whether C{isDone} has become true before C{until}, or nothing is left to be done.
+        @return: whether C{isDone} has become true before C{until}, or no calls are left.
         """
         while self._calls and self._calls[0][0] <= until:
             if isDone():
@@ -76,7 +76,7 @@ class World:
         return isDone() or not self._calls
 
     def transmit(self, sender: Host, destination: Address, channel: int, packet: bytes) -> None:
-        """Let a packet travel, or not."""
+        """Transmit a packet, subject to the faults of the network."""
         network, random = self.network, self.random
         self.packets += 1
         packet = self.alter(sender.number, packet)
@@ -106,9 +106,9 @@ class Host:
     """
     A host with one module.
 
-    @ivar busyUntil: time until which its program does something else.
-    @ivar isDead: whether it has stopped, without a word to anybody.
-    @ivar eventReceived: called with each event, and with each message of a packet as if it had come alone.
+    @ivar busyUntil: time until which its program is busy.
+    @ivar isDead: whether it has stopped, without notifying its peers.
+    @ivar eventReceived: called with each event; messages of a pack are reported one by one.
     """
 
     def __init__(self, world: World, module: Module, eventReceived: Callable[[Event], None]) -> None:
@@ -122,7 +122,7 @@ class Host:
         self._wakeAt: float | None = None
 
     def meet(self, other: Host) -> tuple[Peer, Peer]:
-        """Make two hosts peers of each other; the answer is each one's view of the other."""
+        """Make two hosts peers of each other; return each one's peer object for the other."""
         random, now = self.world.random, self.world.now
         mine, its = random.getrandbits(64), random.getrandbits(64)
         here, there = random.getrandbits(16), random.getrandbits(16)
@@ -135,11 +135,11 @@ class Host:
 
     def share(self, peer: Peer, back: Peer, size: int, isOutOfReach: Callable[[], bool]) -> None:
         """
-        Let this host write into memory of another one.
+        Let this host write into a receive buffer of another one.
 
-        @param peer: the other host, as this one knows it, and C{back}: this one, as the other does.
+        @param peer: this host's peer object for the other one; C{back}: the other host's for this one.
         @param size: bytes.
-        @param isOutOfReach: tells when that memory cannot be written.
+        @param isOutOfReach: returns whether the receive buffer cannot be written.
         """
         back.localReceiveBuffer = memory = memoryview(bytearray(size))
 
@@ -152,7 +152,7 @@ class Host:
         peer.receiveBuffer = ReceiveBuffer(size, write)
 
     def arrived(self, channel: int, source: Address, packet: bytes) -> None:
-        """Keep a packet until the program has time; packets that come meanwhile are one batch with it."""
+        """Queue a packet until the program is idle; packets that arrive meanwhile are one batch with it."""
         self._inbox.append((channel, source, packet))
         if not self._isReading:
             self._isReading = True
@@ -170,14 +170,14 @@ class Host:
         self.turn()
 
     def _receiveFast(self, channel: int, source: Address, packet: bytes) -> bool:
-        """Take a message that is alone by the shortest way; the program hears of it at once."""
+        """Receive a single message by the fast path; return whether that was possible."""
         event = self.module.receiveFast(channel, source, memoryview(packet), self.world.now)
         if event is not None:
             self.eventReceived(event)
         return event is not None
 
     def send(self, peer: Peer, tag: int, data: Buffer, context: object, isUrgent: bool = False) -> None:
-        """Send a message: at once, if it is alone; else it waits for the end of the turn."""
+        """Send a message by the fast path if possible; otherwise queue it until the end of the iteration."""
         packet = None
         if not self._reportsPlaced:
             packet = self.module.sendFast(peer, tag, data)
@@ -204,7 +204,7 @@ class Host:
         self.world.call(at, lambda: self._woken(at))
 
     def turn(self) -> None:
-        """Deliver events, send packets, and see to the next deadline, as whatever drives a module does."""
+        """Deliver events, send packets, and schedule the next deadline, as the driver of a module does."""
         if self.isDead:
             return
         self._reportsPlaced = self.module.hasPlaced

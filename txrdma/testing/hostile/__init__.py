@@ -1,11 +1,11 @@
 """
-Hostile peers: simulations in which one host speaks a protocol correctly, but for some messages.
+Hostile peers: simulations in which one host follows a protocol, except for some of its messages.
 
-Three simulated hosts have real protocol stacks: a victim, an honest peer of the victim, and a hostile one.
-A plan says which messages of the hostile host are sent twice, too early, too long or never. The honest peer
-must not notice: its connections carry messages and end in order. At the end the victim must have released
-everything, and must have logged no exception but those that report a failed peer.
+Three simulated hosts have real protocol stacks: a victim, an honest peer of the victim, and a hostile one. A
+plan defines which messages of the hostile host are sent twice, too early, too long or never. The honest peer
+must not be affected: its connections carry messages and end in order. At the end the victim must have
+released everything, and must have logged only exceptions that report a failed peer.
 
-L{plans} draws the mutations, L{tampering} applies them, L{wiring} finds the messages of a host, L{scenario}
-plays a plan. There is one module for each protocol besides.
+L{plans} draws the mutations, L{tampering} applies them, L{wiring} intercepts the messages of a host, and
+L{scenario} runs a plan. Each protocol has a module of its own.
 """

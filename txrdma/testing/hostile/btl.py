@@ -1,5 +1,5 @@
 """
-Hostile peers of the byte transfer layer: the exchange by TCP, and its datagrams.
+Hostile peers of the byte transfer layer: the introduction over TCP, and its datagrams.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SECONDS: Final = 50e-6
 
 
 def lengthOf(data: bytes) -> int:
-    """Bytes of the introduction or the frame that begins here; 0 while that is not known."""
+    """Return the length of the first introduction or frame; 0 while it is not known."""
     if len(data) < HEAD_LENGTH:
         return 0
     if data[:3] == MAGIC.to_bytes(3, "big"):
@@ -42,7 +42,7 @@ def lengthOf(data: bytes) -> int:
 
 
 def resized(message: bytes) -> bytes:
-    """A frame whose head says how long it is."""
+    """Return a frame whose head has the frame's length."""
     if len(message) < HEAD_LENGTH or message[:3] == MAGIC.to_bytes(3, "big"):
         return message
     return message[:2] + (len(message) - HEAD_LENGTH & 0xFFFF).to_bytes(2, "big") + message[HEAD_LENGTH:]
@@ -55,7 +55,7 @@ class _ServerStream:
         self._scenario, self._server = scenario, server
 
     def listen(self, factory: Any) -> Deferred[Any]:
-        """Remember the factory of the server."""
+        """Store the factory of the server."""
         self._scenario.accepting[self._server] = factory
         return succeed(self)
 
@@ -74,7 +74,7 @@ class _ClientStream:
 
 
 class BTLScenario(HostileScenario):
-    """A simulation in which a peer of a module is hostile."""
+    """A simulation with a hostile peer of a module."""
 
     chance = (
         (moduleModule, "randbits"),
@@ -99,7 +99,7 @@ class BTLScenario(HostileScenario):
             ServerEndpoint(host, stream, host.device).listen(_Serving(self, host))
 
     def connect(self, client: Host, server: Host) -> Pair:
-        """Begin a connection of a host to another one."""
+        """Begin a connection from one host to another."""
         pair = Pair(MessageTalker())
         stream: Any = _ClientStream(self, (client, server), pair)
         endpoint = ClientEndpoint(client, stream, client.device)
@@ -107,7 +107,7 @@ class BTLScenario(HostileScenario):
         return pair
 
     def join(self, client: Host, server: Host, protocol: Any, pair: Pair) -> None:
-        """Connect a protocol of a client to one that the server accepts."""
+        """Connect a client's protocol to one that the server's factory builds."""
         port = next(self.numbers)
         sockets = connectedSockets(self.world, Random(port), client, server, port, _SECONDS)
         self.served[port] = pair
@@ -130,13 +130,13 @@ class BTLScenario(HostileScenario):
                 )
 
     def end(self) -> None:
-        """Check that the listener has forgotten all clients."""
+        """Check that the listener has no state of clients left."""
         accepting = self.accepting[self.victim]
         left = (accepting._opening, *accepting._openingOf, *accepting._othersOf, *accepting.silent)
         check(left == (0,), f"the listener remembers {left}")
 
     def close(self) -> None:
-        """Close the modules that are open: that of a host that was killed, or all after a failure."""
+        """Close the open modules: that of a host that was killed, or all after a failure."""
         for key, module in list(moduleModule._modules.items()):
             if key[0] in self.hosts:
                 module._isClosed = True
@@ -145,7 +145,7 @@ class BTLScenario(HostileScenario):
 
 @implementer(IMessageProtocolFactory)
 class _Serving:
-    """Builds the protocols of a server."""
+    """A factory for the protocols of a server."""
 
     def __init__(self, scenario: BTLScenario, host: Host) -> None:
         self._scenario, self._host = scenario, host
@@ -163,8 +163,8 @@ def drawBTL(seed: int) -> HostilePlan:
 
 def playBTL(plan: HostilePlan) -> Played:
     """
-    Play the plan of a simulation.
+    Run the simulation of a plan.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     return playHostile(BTLScenario, plan)

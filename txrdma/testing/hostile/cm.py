@@ -33,7 +33,7 @@ PORT: Final = 7471
 
 
 class CMScenario(HostileScenario):
-    """A simulation in which a peer of a listener for messages is hostile."""
+    """A simulation with a hostile peer of a message listener."""
 
     chance = (
         (managerModule, "urandom"),
@@ -60,7 +60,7 @@ class CMScenario(HostileScenario):
             self._ports.append(self.successOf(endpoint.listen(_Serving(self, host))))
 
     def connect(self, client: Host, server: Host) -> Pair:
-        """Begin a connection of a host to another one."""
+        """Begin a connection from one host to another."""
         pair = Pair(self.talker())
         self._pairs.setdefault((server, client.address), []).append(pair)
 
@@ -72,7 +72,7 @@ class CMScenario(HostileScenario):
         return pair
 
     def serve(self, server: Host, address: str) -> Talker:
-        """Make a server's end of a connection of the host that claims to have this address."""
+        """Create the server's end of a connection from the host that claims this address."""
         talker = self.talker()
         for pair in self._pairs.get((server, address), ()):
             if pair.server is None:
@@ -88,19 +88,19 @@ class CMScenario(HostileScenario):
                 check(present <= BACKLOG + 8, f"the manager has {present} connections")
 
     def end(self) -> None:
-        """Stop listening at the victim; the hostile host is gone."""
+        """Stop listening at the victim; the hostile host has ended before."""
         self._ports[0].stopListening()
 
     def close(self) -> None:
-        """Close the adapters that are open: that of a host that was killed, or all after a failure."""
+        """Close the open adapters: that of a host that was killed, or all after a failure."""
         for key, adapter in list(adapterModule._adapters.items()):
             if key[0] in self.hosts:
-                with suppress(Exception):  # of a host that has failed
+                with suppress(Exception):  # the host may have failed
                     adapter._closing.close()
 
 
 class RSocketScenario(CMScenario):
-    """A simulation in which a peer of a listener for streams is hostile."""
+    """A simulation with a hostile peer of a stream listener."""
 
     client = RSocketClientEndpoint
     server = RSocketServerEndpoint
@@ -108,7 +108,7 @@ class RSocketScenario(CMScenario):
 
 
 class _Serving(Factory):
-    """Builds the protocols of a server."""
+    """A factory for the protocols of a server."""
 
     noisy = False
 
@@ -116,7 +116,7 @@ class _Serving(Factory):
         self._scenario, self._host = scenario, host
 
     def buildProtocol(self, addr: Any) -> Any:
-        """Build the server's end of a connection, from a client that any address is claimed of."""
+        """Build the server's end of a connection; the client's address may be forged."""
         address = getattr(addr, "address", addr)
         return self._scenario.serve(self._host, address.host)
 
@@ -128,17 +128,17 @@ def drawCM(seed: int) -> HostilePlan:
 
 def playMessages(plan: HostilePlan) -> Played:
     """
-    Play the plan of a simulation with C{rdma:}.
+    Run the simulation of a plan with C{rdma:}.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     return playHostile(CMScenario, plan)
 
 
 def playRSockets(plan: HostilePlan) -> Played:
     """
-    Play the plan of a simulation with C{rsocket:}.
+    Run the simulation of a plan with C{rsocket:}.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     return playHostile(RSocketScenario, plan)

@@ -1,5 +1,5 @@
 """
-Hostile peers of management: questions to a server, answers to an agent, and long messages of both (RMPP).
+Hostile peers of management: requests to a server, responses to an agent, and long messages of both (RMPP).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _SOME: Final = [GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in 
 
 @implementer(IMADHandler)
 class Tables:
-    """Answers a question for node records by as many as its LID says, and one for paths by some."""
+    """Returns as many node records as the request's LID says, or a fixed number of path records."""
 
     def handle(self, request: MADRequest) -> Sequence[NodeRecord | PathRecord] | NodeRecord:
-        """Answer a question."""
+        """Return the response to a request."""
         payload = request.payload
         if request.header.method == Method.GET:
             return NodeRecord(lid=LID(1))
@@ -56,7 +56,7 @@ class Tables:
 
 class Asker(Talker):
     """
-    An end that asks the other one; what is C{received} there is the size of what was answered.
+    An end that sends requests to its peer; the peer's C{received} is the number of answered bytes.
 
     @ivar peer: the other end.
     """
@@ -69,7 +69,7 @@ class Asker(Talker):
         self._asked = 0
 
     def say(self, data: bytes) -> None:
-        """Ask for a table of about this size, and now and then by a long question."""
+        """Request a table of about this size; every fourth request is a long message itself."""
         self._asked += 1
         agent, path = self._agent, self._path
         if self._asked % 4 == 2:
@@ -84,17 +84,17 @@ class Asker(Talker):
         self.peer.received += size
 
     def close(self) -> None:
-        """End: nothing is asked any more."""
+        """Mark both ends as closed."""
         for each in (self, self.peer):
             each.lost = each.lost or ConnectionDone()
 
     def abort(self) -> None:
-        """End."""
+        """Mark both ends as closed."""
         self.close()
 
 
 class MADScenario(HostileScenario):
-    """A simulation in which a peer of an agent with a server is hostile."""
+    """A simulation with a hostile peer of an agent and its server."""
 
     chance = ((agentModule, "urandom"), (memoryModule, "randbits"), (deviceModule, "randbelow"))
     constants = ((verbsportModule, "RECEIVES", 256),)
@@ -112,7 +112,7 @@ class MADScenario(HostileScenario):
         return MADAgent(host, VerbsPort(reactor, host.device, isGSI=True, closesDevice=False))
 
     def connect(self, client: Host, server: Host) -> Pair:
-        """Make ends by which two hosts ask each other."""
+        """Create two ends with which two hosts send requests to each other."""
         here, there = (
             Asker(self._agents[one], self._pathBetween(one, other))
             for one, other in ((client, server), (server, client))
@@ -141,7 +141,7 @@ class MADScenario(HostileScenario):
         check(transfers._requests <= MOST_REQUESTS, f"{transfers._requests} long questions")
 
     def end(self) -> None:
-        """Check that the agent has forgotten everything, and close it."""
+        """Check that the victim's and honest host's agents have no state left, and close all agents."""
         for host in (self.victim, self.honest):
             agent = self._agents[host]
             transfers = agent._core._long
@@ -153,7 +153,7 @@ class MADScenario(HostileScenario):
     def close(self) -> None:
         """Close all agents."""
         for host in self.hosts:
-            with suppress(Exception):  # of a host that has failed
+            with suppress(Exception):  # the host may have failed
                 self._servers[host].stop()
                 self._agents[host].close()
 
@@ -165,8 +165,8 @@ def drawMAD(seed: int) -> HostilePlan:
 
 def playMAD(plan: HostilePlan) -> Played:
     """
-    Play the plan of a simulation.
+    Run the simulation of a plan.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     return playHostile(MADScenario, plan)

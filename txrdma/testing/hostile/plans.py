@@ -1,5 +1,5 @@
 """
-Plans of hostile peers: the mutations that a seed draws.
+Plans of hostile peers: mutations that are drawn by a seed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from random import Random
 
 
 class Kind(Enum):
-    """What becomes of a message."""
+    """A mutation of a message."""
 
     NEVER = "it is not sent"
     TWICE = "it is sent twice"
@@ -38,11 +38,11 @@ class Mutation:
     """
     A change of one message of the hostile host.
 
-    @ivar channel: the kind of messages that are counted; see L{txrdma.testing.hostile.wiring}.
-    @ivar at: number of the message in its channel, modulo the number of those that it usually has.
-    @ivar count: how often it is sent, how many bytes change, or how far away the other message is.
-    @ivar offset: where bytes change.
-    @ivar value: the new value of these; when it is odd, the length in the message is adjusted.
+    @ivar channel: channel of the message; see L{txrdma.testing.hostile.wiring}.
+    @ivar at: number of the message in its channel, modulo the usual number of messages.
+    @ivar count: number of copies or changed bytes, or distance to the other message.
+    @ivar offset: offset of the changed bytes.
+    @ivar value: new value of these bytes; if it is odd, the length in the message is adjusted.
     """
 
     channel: str
@@ -59,10 +59,10 @@ class HostilePlan:
     The plan of a simulation.
 
     @ivar ending: how the connection of the hostile host ends.
-    @ivar seconds: the time for which it exists.
-    @ivar rounds: messages that each end sends on it, of C{size} bytes.
-    @ivar connections: how many the hostile host and the victim have; they talk on the last one only.
-    @ivar isServer: the victim connects to the hostile host, not that to the victim.
+    @ivar seconds: duration of that connection.
+    @ivar rounds: number of messages that each end sends on it, of C{size} bytes each.
+    @ivar connections: number of connections with the hostile host; only the last one carries messages.
+    @ivar isServer: whether the victim connects to the hostile host, instead of vice versa.
     """
 
     seed: int
@@ -76,7 +76,7 @@ class HostilePlan:
 
 
 _REACH = 12
-"""Messages that are mutated most often: the first ones of a channel."""
+"""Number of messages that are mutated most often: the first ones of a channel."""
 
 
 def _drawMutation(random: Random, channels: tuple[str, ...]) -> Mutation:
@@ -101,7 +101,7 @@ def drawHostile(seed: int, channels: tuple[str, ...]) -> HostilePlan:
     """
     Draw the plan of a simulation.
 
-    @param channels: the channels of the protocol, some of them more than once where they matter more.
+    @param channels: channels of the protocol; important ones occur more than once.
     """
     random = Random(f"hostile {seed}")
     count = random.choice((1, 1, 2, 3, 6, 10))

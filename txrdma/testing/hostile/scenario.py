@@ -1,9 +1,9 @@
 """
-Simulations with a hostile peer: three hosts, the course of their connections, and what must hold.
+Simulations with a hostile peer: three hosts, their connections, and the promises that must hold.
 
-A connection of the honest host exists all the time. The hostile host connects, sends what its plan has made
-of its messages, and ends. Then the honest host connects once more. Its connections carry messages throughout
-and end in order, and at last the victim has released everything.
+A connection of the honest host exists all the time. The hostile host connects, sends its mutated messages,
+and ends. Then the honest host connects once more. Its connections carry messages throughout and end in order,
+and finally the victim has released everything.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from txrdma.testing.smc.hosts import Host, World
 from txrdma.testing.smc.neighbours import ticking
 
 PATIENCE: Final = 30.0
-"""Seconds in which an honest connection is established, has carried a message, or has ended."""
+"""Seconds within which an honest connection must be established, carry a message, or end."""
 
 _EXCHANGED: Final = 3000
-"""Bytes that an honest connection carries each way, in one message."""
+"""Bytes of the message that an honest connection carries in each direction."""
 
 _MOST_TURNS: Final = 400_000
 _EXPECTED: Final = (RDMAError, ConnectionLost, ConnectionAborted)
-"""Exceptions that report a failed peer; these may be logged."""
+"""Exceptions that report a failed peer, and may be logged."""
 
 _VICTIM, _HONEST, _HOSTILE = "10.0.1.1", "10.0.1.2", "10.0.1.3"
 _T = TypeVar("_T", bound=Talker)
@@ -55,23 +55,23 @@ _later: dict[tuple[type[Any], bool], dict[str, list[Message]]] = {}
 
 @dataclass
 class Played:
-    """The outcome of a simulation: how many mutations were applied, by kind, and what became of the peer."""
+    """The outcome of a simulation: number of mutations by kind, and the fate of the hostile connection."""
 
     kinds: Counter[str]
 
     def counts(self) -> Counter[str]:
-        """Counts for the totals of many simulations."""
+        """Return the counts that are added to the totals of many simulations."""
         return self.kinds
 
 
 class HostileScenario:
     """
-    A simulation with a hostile peer, as its plan says; subclasses connect by their protocols.
+    A simulation with a hostile peer, according to its plan; subclasses connect by their protocols.
 
-    @cvar chance: modules and names in them that draw random numbers, which then depend on a constant.
-    @cvar constants: modules, names in them, and other values for these, so that simulations are quick.
+    @cvar chance: modules, and names of their functions for random numbers, which are made deterministic.
+    @cvar constants: modules, names in them, and replacement values that make simulations quick.
     @cvar resize: see L{Tamper}.
-    @cvar quiet: seconds after which the victim knows of the end of every peer, and has released all.
+    @cvar quiet: seconds after which the victim has detected the end of every peer, and released everything.
     @ivar hosts: the victim, the honest host and the hostile one.
     """
 
@@ -98,14 +98,14 @@ class HostileScenario:
     # For subclasses
 
     def makeDevice(self, host: Host) -> Any:
-        """Make the device of a host."""
+        """Create the device of a host."""
         return self.world.network.device(host.address)
 
     def begin(self) -> None:
         """Listen at the victim and at the hostile host."""
 
     def connect(self, client: Host, server: Host) -> Pair:
-        """Begin a connection of a host to another one; one of them is the victim."""
+        """Begin a connection from one host to another, of which one is the victim."""
         raise NotImplementedError
 
     def judge(self) -> None:
@@ -115,17 +115,17 @@ class HostileScenario:
         """Stop listening."""
 
     def close(self) -> None:
-        """Release what a failed simulation has left open."""
+        """Release everything that a failed simulation has left open."""
 
-    # For these to use
+    # Helpers of subclasses
 
     def accept(self, talker: _T) -> _T:
-        """Note an end of the victim, which aborts its connection before the victim stops."""
+        """Record an end of the victim, whose connection is aborted before the victim stops."""
         self.accepted.append(talker)
         return talker
 
     def watch(self, client: Host, attempt: Deferred[Any]) -> None:
-        """Note an attempt to connect: it must end, and fail for a reason that programs expect."""
+        """Record an attempt to connect, which must end, and may fail only for an expected reason."""
         if client is self.hostile:
             attempt.addErrback(lambda _: None)
             return
@@ -139,7 +139,7 @@ class HostileScenario:
         attempt.addBoth(ended)
 
     def successOf(self, answer: Deferred[Any]) -> Any:
-        """The result of a Deferred that has fired."""
+        """Return the result of a Deferred that has fired."""
         results: list[Any] = []
         answer.addCallback(results.append)
         (result,) = results
@@ -154,9 +154,9 @@ class HostileScenario:
 
     def play(self) -> Played:
         """
-        Play the simulation.
+        Run the simulation.
 
-        @raise Violation: the honest host was disturbed, or the victim has failed.
+        @raise Violation: the honest host was affected, or the victim has failed.
         """
         pairs = TamperedPairs(self.hostile, self.tamper)
         with mock.patch.object(SoftQueuePair, "postSend", pairs.method()), self._watched():
@@ -194,7 +194,7 @@ class HostileScenario:
         self._checkNothingLeft()
 
     def _note(self, hostile: Pair) -> None:
-        """Count what became of the hostile connection at the victim."""
+        """Count the fate of the hostile connection at the victim."""
         end, _its = self._ends(hostile)
         self._outcome["seeds"] += 1
         if end is not None and end.isMade:
@@ -203,7 +203,7 @@ class HostileScenario:
             self._outcome["not ended"] += end.lost is None
 
     def _hostileConnection(self) -> Pair:
-        """The last one of the connections with the hostile host."""
+        """Begin the connections with the hostile host, and return the last one."""
         for _ in range(self.plan.connections):
             if self.plan.isServer:
                 pair = self.connect(self.victim, self.hostile)
@@ -213,18 +213,18 @@ class HostileScenario:
         return pair
 
     def _ends(self, pair: Pair) -> tuple[Talker | None, Talker | None]:
-        """The ends of the hostile connection: that of the victim, and that of the hostile host."""
+        """Return the victim's and the hostile host's end of the hostile connection."""
         return (pair.client, pair.server) if self.plan.isServer else (pair.server, pair.client)
 
     def _connected(self) -> Pair:
-        """An established connection of the honest host, which has carried messages."""
+        """Establish a connection of the honest host, and exchange messages."""
         pair = self.connect(self.honest, self.victim)
         self.until(lambda: pair.isMade, "an honest client is not connected")
         self._exchange(pair, "at the beginning")
         return pair
 
     def _exchange(self, pair: Pair, when: str) -> None:
-        """Send a message each way on an honest connection."""
+        """Send a message in each direction of an honest connection."""
         server = pair.server
         assert server is not None
         for one, other in ((pair.client, server), (server, pair.client)):
@@ -275,7 +275,7 @@ class HostileScenario:
             self.kill(False)
 
     def kill(self, silently: bool) -> None:
-        """Kill the process of the hostile host, or the host."""
+        """Kill the process of the hostile host, or the whole host."""
         self.hostile.die(silently)
         if silently:  # TCP's keepalive reports the end, some minutes later
             self.victim.callLater(10.0, self._reset)
@@ -288,11 +288,11 @@ class HostileScenario:
     # Time
 
     def run(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let this many simulated seconds pass."""
         self._run(lambda: False, self.world.clock.seconds() + seconds)
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
-        """Let time pass until a condition is true."""
+        """Let time pass until a condition is true; fail after C{PATIENCE}."""
         self._run(condition, self.world.clock.seconds() + PATIENCE)
         check(bool(condition()), what)
 
@@ -305,11 +305,11 @@ class HostileScenario:
                 raise Violation(self.problems[0])
             check(world.turns < _MOST_TURNS, "it never ends")
 
-    # What must hold
+    # Checks
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Collect what is logged of exceptions, at any host: the hostile one differs by its messages only."""
+        """Collect the exceptions that any host logs: the hostile one runs the same code."""
 
         @implementer(ILogObserver)
         def observe(event: LogEvent) -> None:
@@ -328,7 +328,7 @@ class HostileScenario:
             globalLogPublisher.removeObserver(observe)
 
     def _checkNothingLeft(self) -> None:
-        """Check that queue pairs, memory, descriptors and timers of the victim are gone."""
+        """Check that victim and honest host have released queue pairs, memory, descriptors and timers."""
         for host in (self.victim, self.honest):
             device = host.device
             parts = (device.domains, device._queuePairs, device._completionQueues, device._channels)
@@ -345,13 +345,13 @@ def _isComplete(talker: Talker, total: int) -> bool:
 
 
 def _ownerOf(call: Any) -> Host | None:
-    """The host of a delayed call."""
+    """Return the host of a delayed call, or None."""
     return getattr(getattr(call.func, "__self__", None), "_host", None)
 
 
 @contextmanager
 def _tamed(scenario: type[HostileScenario]) -> Iterator[None]:
-    """Let random numbers and busy-polling depend on constants, so that a plan always does the same."""
+    """Make random numbers and busy-polling deterministic, so that a plan always does the same."""
     random = Random("hostile")
     functions = {
         "randbits": random.getrandbits,
@@ -370,11 +370,11 @@ def _tamed(scenario: type[HostileScenario]) -> Iterator[None]:
 
 class Memory:
     """
-    Watches the memory of this process from one simulation to the next.
+    Checks the memory of this process between simulations.
 
-    @cvar EVERY: simulations between two checks, and before the first.
-    @cvar BLOCKS: objects that each simulation may leave, on the average, beside C{CACHES} in all.
-    @cvar PEAK: bytes by which the process may grow in all.
+    @cvar EVERY: number of simulations between two checks, and before the first.
+    @cvar BLOCKS: memory blocks that each simulation may leave on average, in addition to C{CACHES} in total.
+    @cvar PEAK: bytes by which the process may grow in total.
     """
 
     EVERY: Final = 100
@@ -387,7 +387,7 @@ class Memory:
 
     def played(self) -> None:
         """
-        Note the end of a simulation.
+        Count a simulation that has ended.
 
         @raise Violation: memory or descriptors grow.
         """
@@ -414,9 +414,9 @@ _memory = Memory()
 
 def playHostile(scenario: type[HostileScenario], plan: HostilePlan) -> Played:
     """
-    Play a plan by a protocol.
+    Run a plan with the scenario of a protocol.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     key = scenario, plan.isServer
     if key not in _later:
@@ -429,7 +429,7 @@ def playHostile(scenario: type[HostileScenario], plan: HostilePlan) -> Played:
 
 
 def _record(scenario: type[HostileScenario], plan: HostilePlan) -> dict[str, list[Message]]:
-    """The messages of the hostile host when it sends them as they are."""
+    """Return the messages of the hostile host without mutations."""
     plain = replace(
         plan, seed=0, mutations=(), ending=Ending.CLOSED, seconds=0.1, rounds=5, size=100, connections=1
     )

@@ -1,5 +1,5 @@
 """
-Hostile peers of SMC-R: the CLC handshake by TCP; LLC, CDC and RDMA writes on queue pairs.
+Hostile peers of SMC-R: the CLC handshake over TCP; LLC, CDC and RDMA writes on queue pairs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OPTIONS: Final = Options(device=DEVICE, agreed=True)
 
 
 def lengthOf(data: bytes) -> int:
-    """Bytes of the CLC message that begins here; all bytes where there is none; 0 while that is not known."""
+    """Return the length of the first CLC message; of all bytes if there is none; 0 while it is not known."""
     try:
         length, message = decodeFirst(data)
     except WireError:
@@ -46,14 +46,14 @@ def lengthOf(data: bytes) -> int:
 
 
 def resized(message: bytes) -> bytes:
-    """A CLC message whose header says how long it is."""
+    """Return a CLC message whose header has the message's length."""
     if len(message) < HEADER_LENGTH:
         return message
     return message[:5] + (len(message) & 0xFFFF).to_bytes(2, "big") + message[7:]
 
 
 class SMCScenario(HostileScenario):
-    """A simulation in which a peer of a listener is hostile, over RoCE."""
+    """A simulation with a hostile peer of a listener, over RoCE."""
 
     chance = (
         (secrets, "randbits"),
@@ -63,27 +63,27 @@ class SMCScenario(HostileScenario):
     )
     constants = (
         (portsModule, "_instance", lambda pid: b"ID"),
-        (groupsModule, "PARTING_SECONDS", 0.0),  # of real time
+        (groupsModule, "PARTING_SECONDS", 0.0),  # seconds of real time
     )
     resize = {TCP: resized}
     quiet = 200.0
 
     def begin(self) -> None:
-        """Use SMC on all hosts, as services do that listen."""
+        """Use SMC on all hosts, as listening services do."""
         self._crowd = HandshakeCount()
         self._uses = [reactorUse(host).hold() for host in self.hosts]
         for host in self.hosts:
             groups = useDevice(host, DEVICE, host.device)
-            groups.ringSize = lambda: _RING_BYTES  # type: ignore[method-assign]  # small ones are made quickly
+            groups.ringSize = lambda: _RING_BYTES  # type: ignore[method-assign]  # small rings are made quickly
 
     def makeDevice(self, host: Host) -> Any:
-        """Make the device of a host, whose messages its adapter acknowledges."""
+        """Create the device of a host, which acknowledges messages by itself like an adapter."""
         device = self.world.network.device(host.address)
         device.attributes = replace(device.attributes, acknowledgesByProgram=False)
         return device
 
     def connect(self, client: Host, server: Host) -> Pair:
-        """Begin a connection of a host to another one."""
+        """Begin a connection from one host to another."""
         pair = Pair(StreamTalker())
         port = next(self.numbers)
 
@@ -106,7 +106,7 @@ class SMCScenario(HostileScenario):
         return pair
 
     def groups(self) -> list[Group]:
-        """The link groups of the victim."""
+        """Return the link groups of the victim."""
         return linkGroups(self.victim, DEVICE).groups() if hasLinkGroups(self.victim) else []
 
     def judge(self) -> None:
@@ -125,13 +125,13 @@ class SMCScenario(HostileScenario):
         self.close()
 
     def close(self) -> None:
-        """Close all link groups, and devices with them."""
+        """Close all link groups and their devices."""
         for host in self.hosts:
             closeLinkGroups(host)
         for use in (
             *self._uses,
             *reactorUse(self.hostile)._uses,
-        ):  # a host that was killed does not end its own
+        ):  # a killed host does not release its own
             use.release()
 
 
@@ -142,8 +142,8 @@ def drawSMC(seed: int) -> HostilePlan:
 
 def playSMC(plan: HostilePlan) -> Played:
     """
-    Play the plan of a simulation over RoCE.
+    Run the simulation of a plan over RoCE.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     return playHostile(SMCScenario, plan)

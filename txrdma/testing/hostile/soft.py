@@ -1,8 +1,8 @@
 """
-Hostile processes on the same host: the messages by which software devices share memory.
+Hostile processes on the same host: the messages with which software devices share memory.
 
-The protocols above are SMC-R and connections for messages: the one uses reliable connections only, and the
-other datagrams besides.
+The protocols above are SMC-R, which uses only reliable connections, and message connections, which also use
+datagrams.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Processes(HostileScenario):
     """
     A simulation whose hosts are processes on one host, which share memory.
 
-    @cvar hasDatagrams: their devices have unreliable datagrams, too.
+    @cvar hasDatagrams: whether their devices have unreliable datagrams, too.
     """
 
     hostClass = SleepyHost
@@ -42,7 +42,7 @@ class _Processes(HostileScenario):
         self._lines = TamperedLines(self._memory, self.hostile, self.tamper)
 
     def makeDevice(self, host: Host) -> Any:
-        """Make the device of a process."""
+        """Create the device of a process."""
         if self._memory is None:
             self._memory = SimulatedMemory(self.world.clock, 1)
         reactor: Any = host
@@ -50,23 +50,23 @@ class _Processes(HostileScenario):
         return self._memory.device(reactor, host.address, ring=_RING_BYTES, carrier=carrier)
 
     def kill(self, silently: bool) -> None:
-        """Kill the hostile process; the system closes its sockets, as it always does."""
+        """Kill the hostile process; the system closes its sockets in any case."""
         super().kill(False)
         assert self._memory is not None
         self._memory.kill(self.hostile)
 
     def close(self) -> None:
-        """Release everything, the descriptors of messages included."""
+        """Release everything, including the descriptors of messages."""
         super().close()
         self._lines.close()
 
 
 class SMCMemoryScenario(_Processes, SMCScenario):
-    """A simulation of SMC-R connections by shared memory."""
+    """A simulation of SMC-R connections over shared memory."""
 
 
 class MessagesMemoryScenario(_Processes, CMScenario):
-    """A simulation of connections for messages by shared memory."""
+    """A simulation of message connections over shared memory."""
 
     hasDatagrams = True
 
@@ -78,22 +78,22 @@ def drawSMCMemory(seed: int) -> HostilePlan:
 
 def playSMCMemory(plan: HostilePlan) -> Played:
     """
-    Play the plan of a simulation of SMC-R.
+    Run the simulation of a plan with SMC-R.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     return playHostile(SMCMemoryScenario, plan)
 
 
 def drawSoft(seed: int) -> HostilePlan:
-    """Draw the plan of a simulation of connections for messages."""
+    """Draw the plan of a simulation of message connections."""
     return drawHostile(seed, CHANNELS)
 
 
 def playSoft(plan: HostilePlan) -> Played:
     """
-    Play the plan of a simulation of connections for messages.
+    Run the simulation of a plan with message connections.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     return playHostile(MessagesMemoryScenario, plan)

@@ -1,5 +1,5 @@
 """
-Ends of connections in simulations with a hostile peer: of streams, and of messages.
+Ends of connections in simulations with a hostile peer: for streams, and for messages.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Talker:
     """
     An end of a connection.
 
-    @ivar received: bytes that have arrived.
-    @ivar lost: why the connection has ended; None while it has not.
+    @ivar received: number of received bytes.
+    @ivar lost: reason of the connection's end, or None.
     """
 
     transport: Any = None
@@ -44,12 +44,12 @@ class Talker:
 
 
 class StreamTalker(Talker, Protocol):
-    """An end of a stream."""
+    """An end of a stream connection."""
 
     transport: Any = None
 
     def connectionMade(self) -> None:
-        """Note that the connection is established."""
+        """Record that the connection is established."""
         self.isMade = True
 
     def dataReceived(self, data: bytes) -> None:
@@ -57,7 +57,7 @@ class StreamTalker(Talker, Protocol):
         self.received += len(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Note the reason."""
+        """Record the reason."""
         self.lost = reason.value
 
     def say(self, data: bytes) -> None:
@@ -67,12 +67,12 @@ class StreamTalker(Talker, Protocol):
 
 
 class MessageTalker(Talker, RDMAProtocol):
-    """An end of a connection for messages."""
+    """An end of a message connection."""
 
     transport: Any = None
 
     def connectionMade(self) -> None:
-        """Note that the connection is established."""
+        """Record that the connection is established."""
         self.isMade = True
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
@@ -80,7 +80,7 @@ class MessageTalker(Talker, RDMAProtocol):
         self.received += len(data)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Note the reason."""
+        """Record the reason."""
         self.lost = reason.value
 
     def say(self, data: bytes) -> None:
@@ -95,7 +95,7 @@ class Pair:
     """
     The two ends of a connection.
 
-    @ivar server: the victim's end, which exists from some time on.
+    @ivar server: the server's end, or None before it exists.
     """
 
     client: Talker

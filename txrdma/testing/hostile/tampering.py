@@ -1,5 +1,5 @@
 """
-Mutations of messages: what a hostile host sends in the place of each of its messages.
+Mutations of messages: what a hostile host sends instead of each of its messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from txrdma.kit.values import frozen
 from txrdma.testing.hostile.plans import Kind, Mutation
 
 _REMEMBERED = 64
-"""Messages of each channel that can be sent again, or early."""
+"""Number of recorded messages of each channel, which can be repeated or sent early."""
 
 
 @frozen
@@ -22,7 +22,7 @@ class Message:
     A message of one channel.
 
     @ivar content: its bytes.
-    @ivar context: what else belongs to it: a work request, or descriptors.
+    @ivar context: work request or descriptors that belong to it.
     """
 
     content: bytes
@@ -30,24 +30,22 @@ class Message:
 
 
 Resize = Callable[[bytes], bytes]
-"""A function that makes the length that stands in a message the message's length."""
+"""A function that sets the length field in a message to the message's length."""
 
 
 class Tamper:
     """
     Applies the mutations of a plan to the messages of a host.
 
-    @ivar sent: the first messages of each channel, as the host sent them.
-    @ivar later: such messages of a simulation without mutations: those that are sent too early.
-    @ivar applied: how many mutations were applied, by their kind.
+    @ivar sent: first messages of each channel, as the host sent them.
+    @ivar later: first messages of each channel without mutations, which can be sent too early.
+    @ivar applied: number of applied mutations by their kind.
     """
 
     def __init__(
         self, mutations: Sequence[Mutation], later: dict[str, list[Message]], resize: dict[str, Resize]
     ) -> None:
-        """
-        @param resize: by channel; a channel without this has no lengths in its messages.
-        """
+        """@param resize: functions by channel; messages of other channels have no length fields."""
         self.sent: defaultdict[str, list[Message]] = defaultdict(list)
         self.later = later
         self.applied = Counter[str]()
@@ -57,11 +55,11 @@ class Tamper:
         self._delayed: dict[str, list[Message]] = {}
 
     def _numberOf(self, mutation: Mutation) -> int:
-        """The number of the message that is mutated: of those that the channel usually has."""
+        """Return the number of the mutated message, modulo the usual number of messages of its channel."""
         return mutation.at % (len(self.later.get(mutation.channel, ())) or _REMEMBERED)
 
     def replaced(self, channel: str, message: Message) -> list[Message]:
-        """The messages that are sent in the place of this one, in order."""
+        """Return the messages that are sent instead of this one, in order."""
         number = self._numbers[channel]
         self._numbers[channel] += 1
         earlier = self.sent[channel]
@@ -94,7 +92,7 @@ class Tamper:
         return [self._altered(mutation, message)]
 
     def _altered(self, mutation: Mutation, message: Message) -> Message:
-        """The message with other bytes, of which there may be more or less."""
+        """Return the message with changed, added or removed bytes."""
         content, offset, count = message.content, mutation.offset, mutation.count
         if mutation.kind is Kind.LONGER:
             content += bytes((mutation.value,)) * count

@@ -32,11 +32,11 @@ _MOST_RETRIES: Final = 200
 _NOBODY: Final = QPN(0xFFFFFE)
 
 Split = Callable[[bytes], int]
-"""A function that returns the length of the message that begins here; 0 while that is not known."""
+"""A function that returns the length of the first message in some bytes; 0 while that is not known."""
 
 
 class TamperedSocket:
-    """Applies a tamper to what a socket in memory sends."""
+    """Applies a tamper to the data that a socket in memory sends."""
 
     def __init__(self, socket: MemorySocket, tamper: Tamper, split: Split) -> None:
         self._socket, self._tamper, self._split = socket, tamper, split
@@ -46,7 +46,7 @@ class TamperedSocket:
         socket.send = self.send  # type: ignore[method-assign]  # this is the interception
 
     def send(self, data: bytes | memoryview) -> int:
-        """Send what replaces the messages in these bytes; what there is no room for is sent later."""
+        """Send the replacements of the messages in these bytes; bytes beyond the window are sent later."""
         self._incomplete += bytes(data)
         while self._incomplete and 0 < (length := self._split(self._incomplete)) <= len(self._incomplete):
             message, self._incomplete = self._incomplete[:length], self._incomplete[length:]
@@ -73,10 +73,10 @@ class TamperedPair:
         self._waiting: deque[SendRequest] = deque()
         self._posted: dict[int, SendRequest] = {}
         self._retries = _MOST_RETRIES
-        pair._maxInline = 1 << 30  # so that each message can be posted as bytes
+        pair._maxInline = 1 << 30  # so that each message can be posted inline
 
     def postSend(self, requests: Sequence[SendRequest]) -> None:
-        """Post what replaces these requests; what there is no room for is posted later."""
+        """Post the replacements of these requests; those that exceed the queue are posted later."""
         for request in requests:
             if request.operation > Operation.SEND_WITH_IMMEDIATE:
                 self._waiting.append(replace(request, segments=tuple(request.segments)))
@@ -96,7 +96,7 @@ class TamperedPair:
         return b"".join(bytes(local(self._pair.domain, each, False)) for each in request.segments)
 
     def _request(self, message: Message, current: SendRequest) -> SendRequest:
-        """A request for a message; only the first for each message makes a completion."""
+        """Return a request for a message; only the first for each message makes a completion."""
         original: SendRequest = message.context
         isFirst = id(original) not in self._posted and original in (current, *self._posted.values())
         self._posted[id(original)] = original
@@ -110,7 +110,7 @@ class TamperedPair:
         )
 
     def _withoutEffect(self, request: SendRequest) -> SendRequest:
-        """A request that completes and sends nothing to the peer."""
+        """Return a request that completes and sends nothing to the peer."""
         if self._pair.kind is QPKind.UD:
             return replace(request, remoteQPN=_NOBODY, inline=(b"never",))
         return replace(request, operation=Operation.RDMA_WRITE)
@@ -136,12 +136,12 @@ class TamperedPair:
             self._waiting.clear()
 
     def _flushLater(self) -> None:
-        with suppress(RDMAError):  # the host's own call of postSend has returned
+        with suppress(RDMAError):  # the host's call of postSend has returned already
             self._flush()
 
 
 class TamperedPairs:
-    """Applies a tamper to all queue pairs of a host; to be patched in the place of C{postSend}."""
+    """Applies a tamper to all queue pairs of a host, in place of C{SoftQueuePair.postSend}."""
 
     def __init__(self, host: Host, tamper: Tamper) -> None:
         self._host, self._tamper = host, tamper
@@ -149,7 +149,7 @@ class TamperedPairs:
         self._post = SoftQueuePair.postSend
 
     def method(self) -> Callable[[SoftQueuePair, Sequence[SendRequest]], None]:
-        """The function that takes the place of C{SoftQueuePair.postSend}."""
+        """Return the function that replaces C{SoftQueuePair.postSend}."""
 
         def postSend(pair: SoftQueuePair, requests: Sequence[SendRequest]) -> None:
             if pair._host is not self._host.device:
@@ -163,7 +163,7 @@ class TamperedPairs:
 
 
 class TamperedLines:
-    """Applies a tamper to what a process sends about shared memory."""
+    """Applies a tamper to the messages of a process about shared memory."""
 
     def __init__(self, memory: SimulatedMemory, host: Host, tamper: Tamper) -> None:
         self._host, self._tamper = host, tamper
@@ -172,7 +172,7 @@ class TamperedLines:
         memory.carry = self.carry  # type: ignore[method-assign]  # this is the interception
 
     def carry(self, line: Any, message: bytes, descriptors: list[int]) -> None:
-        """Carry what replaces a message; C{line} is the end at which it arrives."""
+        """Carry the replacements of a message; C{line} is the end at which they arrive."""
         if not message or line.peer.reactor is not self._host:
             self._carry(line, message, descriptors)
             return
@@ -180,7 +180,7 @@ class TamperedLines:
         own = Message(message, descriptors)
         for each in self._tamper.replaced(LINE, own):
             passed = descriptors if each in self._tamper.later.get(LINE, ()) else each.context
-            if each.content:  # an empty packet would be the end of the line
+            if each.content:  # an empty packet would end the line
                 self._carry(line, each.content, [os.dup(descriptor) for descriptor in passed])
 
     def close(self) -> None:

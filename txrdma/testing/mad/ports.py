@@ -1,7 +1,7 @@
 """
 The promises of L{txrdma.interfaces.IMADPort}, as a mixin for test cases.
 
-Written with two ports that reach each other: datagrams go from the first to the second, and answers back.
+The tests use two ports that reach each other: the first sends requests, the second sends responses.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ else:
 
 
 QUESTIONS = 3
-"""Requests of a conversation: at each of its moments more of them are on their way."""
+"""Number of requests of a conversation, some of which are in flight at each of its steps."""
 
 STEPS = 8
-"""Steps of time of a conversation that count as moments of it: more would make slow ports' tests slower."""
+"""Number of time steps of a conversation at which ports are closed; more would slow down the tests."""
 
 RETURN_SECONDS = 0.2
-"""Seconds between attempts of these tests' agents to open a lost port anew, and between their looks at it."""
+"""Seconds between attempts of the tests' agents to reopen a lost port, and between their checks of it."""
 
 
 class Stumble(Exception):
-    """Raised by receivers of tests, as by a program with a bug."""
+    """Raised by receivers of tests, like an error of a program."""
 
 
 @implementer(IMADHandler)
 class Constant:
     """
-    A handler that answers every request alike.
+    A handler that returns the same response to every request.
 
-    @ivar count: how many there were.
+    @ivar count: number of requests.
     """
 
     def __init__(self, answer: Attribute) -> None:
@@ -66,7 +66,7 @@ class Constant:
         self._answer = answer
 
     def handle(self, request: MADRequest) -> object:
-        """Answer a request, whatever it asks for."""
+        """Count a request, and return the response."""
         self.count += 1
         return self._answer
 
@@ -74,12 +74,12 @@ class Constant:
 @implementer(IMADReceiver)
 class Receiver:
     """
-    Keeps what a port brings.
+    Records what a port receives and reports.
 
-    @ivar datagrams: what has come, with its envelope.
-    @ivar undelivered: what the system said of datagrams that went nowhere.
-    @ivar losses: why the port was lost, each time that it said so.
-    @ivar changes: of each change of the port, whether clients are to register again.
+    @ivar datagrams: received datagrams, each with its envelope.
+    @ivar undelivered: sent datagrams that were reported as undeliverable.
+    @ivar losses: reasons of all reported losses of the port.
+    @ivar changes: for each change of the port, whether clients must register again.
     @ivar then: called with each datagram; may raise, or close the port.
     @ivar whenLost: called when the port is lost.
     """
@@ -93,27 +93,27 @@ class Receiver:
         self.whenLost: Callable[[], None] = lambda: None
 
     def received(self, datagram: bytes, envelope: object) -> None:
-        """Keep a datagram, then do what the test wants, as L{IMADReceiver.received}."""
-        if type(envelope) is tuple:  # a part of what is read next
+        """Record a datagram, then call C{then}."""
+        if type(envelope) is tuple:  # its buffer is reused
             envelope = (bytes(envelope[0]), envelope[1])
         self.datagrams.append((bytes(datagram), envelope))
         self.then(datagram)
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        """Keep a datagram of ours that went nowhere, as L{IMADReceiver.undeliverable}."""
+        """Record a datagram that was not delivered."""
         self.undelivered.append(bytes(datagram))
 
     def portLost(self, reason: str) -> None:
-        """Keep why the port was lost, as L{IMADReceiver.portLost}."""
+        """Record why the port was lost, then call C{whenLost}."""
         self.losses.append(reason)
         self.whenLost()
 
     def portChanged(self, wantsRegistration: bool) -> None:
-        """Keep that the port has changed, as L{IMADReceiver.portChanged}."""
+        """Record a change of the port."""
         self.changes.append(wantsRegistration)
 
     def of(self, number: int) -> tuple[bytes, object] | None:
-        """The datagram with that transaction ID, of which ports may change the upper half."""
+        """Return the datagram with this transaction ID, of which ports may change the upper half."""
         for datagram, envelope in self.datagrams:
             if int.from_bytes(datagram[12:16], "big") == number:
                 return datagram, envelope
@@ -121,12 +121,12 @@ class Receiver:
 
 
 def request(number: int, method: int = Method.GET, managementClass: int = ManagementClass.SUBN_ADM) -> bytes:
-    """A request of this transaction, for port counters or for what has the same number."""
+    """Return a request with this transaction ID, for the attribute with the number of C{PortCounters}."""
     return frame(managementClass, method, number, PortCounters.attributeID, 0, b"")
 
 
 def answered(datagram: bytes) -> bytes:
-    """The answer to a request, with all that it says."""
+    """Return the response to a request, with the same content."""
     return datagram[:3] + bytes((datagram[3] | 0x80,)) + datagram[4:]
 
 
@@ -134,7 +134,7 @@ class MADPortContract(Base):
     """
     Promises of every management port.
 
-    A suite inherits this and C{SynchronousTestCase}, and implements the methods until L{routes}.
+    A suite inherits this and C{SynchronousTestCase}, and implements the methods up to L{routes}.
     """
 
     def makePort(self, number: int) -> IMADPort:
@@ -142,34 +142,34 @@ class MADPortContract(Base):
         raise NotImplementedError
 
     def pathTo(self, number: int) -> IBPath:
-        """Lead to the general services of that port from the other one."""
+        """Return the path to the general services of that port from the other one."""
         raise NotImplementedError
 
     def step(self) -> None:
-        """Let a little time pass."""
+        """Let a short time pass."""
         raise NotImplementedError
 
     def time(self) -> Any:
-        """Keep time for agents; it passes in L{step}."""
+        """Return the clock for agents; it advances in L{step}."""
         raise NotImplementedError
 
     def lose(self, number: int) -> None:
-        """Take the device of that port away, as somebody who pulls it out; the other may go with it."""
+        """Remove the device of that port, as if it were unplugged; the other port may be lost, too."""
         raise NotImplementedError
 
     def restore(self, number: int) -> None:
-        """Put back what L{lose} took away, so that the port can be opened anew."""
+        """Restore what L{lose} has removed, so that the port can be reopened."""
         raise NotImplementedError
 
     def routes(self) -> Sequence[IBPath]:
         """
-        Lead to subnet management of the second port, by its LID and by a directed route.
+        Return paths to subnet management of the second port: by its LID, and by a directed route.
 
-        Where ports have no subnet management the routes lead nowhere, and are refused.
+        Ports without subnet management refuse requests on these paths.
         """
         return IBPath(dlid=LID(1)), IBDRPath(drPath=(1,))
 
-    # What the promises are made of.
+    # Helpers.
 
     def setUp(self) -> None:
         """Open both ports; the second serves requests."""
@@ -181,7 +181,7 @@ class MADPortContract(Base):
             self.begin(number)
 
     def begin(self, number: int) -> None:
-        """Have a port bring what comes, to a new receiver; the second port serves requests."""
+        """Start a port with a new receiver; the second port serves requests."""
         port, self.receivers[number] = self.ports[number], Receiver()
         self.addCleanup(port.close)
         port.start(self.receivers[number])
@@ -189,13 +189,13 @@ class MADPortContract(Base):
             self.endServing = port.serve(ManagementClass.SUBN_ADM, (Method.GET, Method.SET))
 
     def reopened(self, number: int) -> IMADPort:
-        """Open a port anew: from now on it is the first, or the second."""
+        """Reopen the first or the second port, and return the new one."""
         port = self.ports[number] = self.makePort(number)
         self.addCleanup(port.close)
         return port
 
     def until(self, condition: Callable[[], bool], steps: int = 2000) -> None:
-        """Let time pass until something is so."""
+        """Let time pass until a condition is true; fail after this many steps."""
         for _ in range(steps):
             if condition():
                 return
@@ -203,33 +203,33 @@ class MADPortContract(Base):
         self.fail("it does not happen")
 
     def asked(self, number: int) -> tuple[bytes, object]:
-        """Send a request from the first port; the second has it."""
+        """Send a request from the first port; return it as the second port received it."""
         self.ports[0].send(request(number), self.pathTo(1), 5.0)
         return self.receivedBy(1, number)
 
     def answer(self, datagram: bytes, envelope: object) -> tuple[bytes, object]:
-        """Answer from the second port; the first has it."""
+        """Send a response from the second port; return it as the first port received it."""
         self.ports[1].send(answered(datagram), self.ports[1].pathOf(envelope).reverse())
         return self.receivedBy(0, int.from_bytes(datagram[12:16], "big"))
 
     def receivedBy(self, port: int, number: int) -> tuple[bytes, object]:
-        """Let time pass until a datagram has come to a port, by its transaction ID."""
+        """Let time pass until a port has received the datagram with this transaction ID, and return it."""
         receiver = self.receivers[port]
         self.until(lambda: receiver.of(number) is not None)
         come = receiver.of(number)
         assert come is not None
         return come
 
-    # The promises.
+    # Tests.
 
     def test_provides(self) -> None:
-        """A port provides L{IMADPort}, and says what it is."""
+        """A port provides L{IMADPort}, and reports its attributes."""
         for port in self.ports:
             verifyObject(IMADPort, port)
             self.assertEqual(port.refresh(), port.endPort)
 
     def test_conversation(self) -> None:
-        """A request arrives as it was sent; its way leads back, and the answer has the request's number."""
+        """A request arrives unchanged; its path leads back, and the response has its transaction ID."""
         for number in range(1, 6):
             datagram, envelope = self.asked(number)
             self.assertEqual(datagram[1:4], request(number)[1:4])
@@ -240,7 +240,7 @@ class MADPortContract(Base):
             self.assertEqual(answer[3], Method.GET_RESP)
 
     def test_subnetManagement(self) -> None:
-        """A request of subnet management is served, and answered by the way that it took, of either kind."""
+        """Ports with an SMI answer subnet management requests by both kinds of routes; others refuse them."""
         asking, asked = (MADAgent(self.time(), port, timeoutSeconds=1.0) for port in self.ports)
         routes = self.routes()
         self.assertEqual([isinstance(route, IBDRPath) for route in routes], [False, True])
@@ -261,21 +261,21 @@ class MADPortContract(Base):
         self.assertEqual(answers.count, 2)
 
     def wrongSources(self) -> Sequence[IBPath]:
-        """Lead to somebody else than the second port."""
+        """Return paths to others than the second port."""
         path = self.pathTo(1)
         if path.dgid is None:
             return (replace(path, dlid=LID(path.dlid ^ 0x80)),)
         return (replace(path, dgid=GID(path.dgid.raw[:15] + bytes((path.dgid.raw[15] ^ 0x80,)))),)
 
     def test_source(self) -> None:
-        """An answer can be one of whom was asked, and of nobody else."""
+        """A response is accepted only from the destination of the request."""
         _, envelope = self.answer(*self.asked(5))
         self.assertTrue(self.ports[0].isFrom(envelope, self.pathTo(1)))
         for stranger in self.wrongSources():
             self.assertFalse(self.ports[0].isFrom(envelope, stranger))
 
     def test_badDestination(self) -> None:
-        """However much is to be sent, a path that leads nowhere is an error of its datagram alone."""
+        """A path that leads nowhere causes an error of its own datagrams only, however many are sent."""
         nowhere = IBPath(dlid=LID(0xBFFF), dqpn=QPN(1))
         for number in range(1, 400):
             try:
@@ -287,7 +287,7 @@ class MADPortContract(Base):
         self.assertEqual(self.receivers[0].losses, [])
 
     def test_receiverRaises(self) -> None:
-        """A receiver that raises is logged, and hears of what comes next."""
+        """An exception of a receiver is logged, and the receiver gets the next datagrams."""
 
         def stumble(datagram: bytes) -> None:
             raise Stumble
@@ -299,7 +299,7 @@ class MADPortContract(Base):
         self.assertEqual(len(self.flushLoggedErrors(Stumble)), 6)
 
     def test_rubbish(self) -> None:
-        """Datagrams of any content do no harm to the port that gets them."""
+        """Datagrams of any content do not harm the port that receives them."""
         random = Random(1)
         path = self.pathTo(1)
         for number in range(200):
@@ -309,7 +309,7 @@ class MADPortContract(Base):
             try:
                 self.ports[0].send(bytes(head), path)
             except RDMAError:
-                pass  # no class of this port
+                pass  # the port does not support this class
             self.step()
         self.receivers[1].datagrams.clear()
         self.asked(77)
@@ -317,7 +317,7 @@ class MADPortContract(Base):
     # Closing.
 
     def converse(self, moment: Callable[[], None]) -> None:
-        """Ask, and answer, with a call of C{moment} before, within and after each step of this."""
+        """Exchange requests and responses, and call C{moment} before, within and after each step."""
         asking, asked = self.ports
         first, second = self.receivers
 
@@ -326,7 +326,7 @@ class MADPortContract(Base):
             try:
                 port.send(datagram, path, seconds)
             except DeviceUnavailable:
-                pass  # whoever closes knows that
+                pass  # the port was closed on purpose
             moment()
 
         def arrived(datagram: bytes) -> None:
@@ -350,7 +350,7 @@ class MADPortContract(Base):
     isClosed = False
 
     def closeAt(self, number: int, moment: int) -> None:
-        """Close a port at a moment of a conversation: the port is silent then, and can be opened anew."""
+        """Close a port at a given point of a conversation; check that it is silent and can be reopened."""
         port, receiver = self.ports[number], self.receivers[number]
         passed = count()
         receivedBy = -1
@@ -364,7 +364,7 @@ class MADPortContract(Base):
 
         self.isClosed = False
         self.converse(passing)
-        if receivedBy < 0:  # this time there were fewer moments
+        if receivedBy < 0:  # this conversation had fewer moments
             port.close()
             receivedBy = len(receiver.datagrams)
         port.close()
@@ -379,11 +379,7 @@ class MADPortContract(Base):
         self.answer(*self.asked(next(self.numbers)))
 
     def test_closing(self) -> None:
-        """
-        A port can be closed, twice, at every moment: before, within and after each step of a conversation.
-
-        It sends no more and brings no more, which is no loss; its peer goes on, and its place is free.
-        """
+        """A port closed twice at any point of a conversation is silent, is not lost, and can be reopened."""
         passed: list[None] = []
         self.converse(lambda: passed.append(None))
         last = len(passed)
@@ -393,7 +389,7 @@ class MADPortContract(Base):
                 self.closeAt(number, moment)
 
     def test_closingUnused(self) -> None:
-        """A port that was never started can be closed, twice, and its place is free."""
+        """A port that was never started can be closed, twice, and reopened."""
         for number in (0, 1):
             self.ports[number].close()
             port = self.makePort(number)
@@ -407,7 +403,7 @@ class MADPortContract(Base):
     # Loss and return.
 
     def test_lost(self) -> None:
-        """A device taken away is a port lost, which is told once, and may be closed then; nothing is sent."""
+        """The loss of a port's device is reported once; the port sends nothing more, and can be closed."""
         port, receiver = self.ports[0], self.receivers[0]
         receiver.whenLost = port.close
         self.lose(0)
@@ -424,7 +420,7 @@ class MADPortContract(Base):
         self.assertEqual(len(receiver.losses), 1)
 
     def returning(self, number: int) -> None:
-        """Take a port away from its agent, and put it back: calls between two agents are answered anew."""
+        """Take a port away from its agent and restore it: calls between two agents must be answered again."""
         self.patch(portwatch, "RETURN_SECONDS", RETURN_SECONDS)
         self.endServing()
         agents = [
@@ -462,7 +458,7 @@ class MADPortContract(Base):
         self.assertRaises(DeviceUnavailable, lost.send, request(99), self.pathTo(1 - number))
 
     def asking(self, agent: MADAgent) -> Callable[[], bool]:
-        """Ask the second port, again when that fails; the function tells whether it was answered."""
+        """Send requests to the second port; return a function that returns whether one was answered."""
         calls = [agent.SubnAdmGet(NodeRecord, self.pathTo(1))]
 
         def isAnswered() -> bool:
@@ -478,9 +474,9 @@ class MADPortContract(Base):
         return isAnswered
 
     def test_returnOfAsking(self) -> None:
-        """A port that was lost and is put back is opened anew by its agent; calls are answered again."""
+        """The agent of a port that was lost and restored reopens it, and its calls are answered again."""
         self.returning(0)
 
     def test_returnOfServing(self) -> None:
-        """A port that serves, was lost and is put back is opened anew by its agent, and serves as before."""
+        """The agent of a serving port that was lost and restored reopens it, and serves as before."""
         self.returning(1)

@@ -1,5 +1,5 @@
 """
-Watched memory: it shows whether a peer has written where it may not.
+Watched memory, which detects writes of a peer to places that it must not write.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from txrdma.testing.outcome import Violation
 
 class Canary:
     """
-    Memory that was shown to a peer, filled so that it shows who writes where nobody may.
+    Memory that is registered for a peer, filled with noise in order to detect forbidden writes.
 
-    @ivar rkeys: the keys of the memory, one for each device that knows it.
-    @ivar granted: the rings in it that a peer was told of: begin and end.
+    @ivar rkeys: R_Keys of the memory, one for each device that has registered it.
+    @ivar granted: begin and end of each ring in it that was announced to a peer.
     """
 
     def __init__(self, region: Any, random: Random) -> None:
@@ -27,7 +27,7 @@ class Canary:
         self.granted: set[tuple[int, int]] = set()
 
     def look(self) -> None:
-        """Check that no byte has changed outside of the rings."""
+        """Check that no byte outside of the rings has changed."""
         at = 0
         for begin, end in [*sorted(self.granted), (self.length, 0)]:
             if self.region.view[at:begin] != self.content[at:begin]:

@@ -1,7 +1,7 @@
 """
-Hosts with a reactor each, on one simulated network and one clock; TCP between them, in memory.
+Hosts with their own reactors on one simulated network and one clock, with TCP between them in memory.
 
-Datagrams go through L{txrdma.sim.network}. TCP is in order and whole; its transports are Twisted's own.
+Datagrams pass through L{txrdma.sim.network}. TCP loses and reorders nothing; its transports are Twisted's.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _time = methodcaller("getTime")
 
 
 class TurnClock(Clock):
-    """A clock that works in turns, as reactors do: what a call schedules for now waits for the next."""
+    """A clock that works in iterations, as reactors do: calls scheduled for now run in the next iteration."""
 
     def callLater(
         self, delay: float, callable: Callable[..., object], *args: object, **kw: object
     ) -> IDelayedCall:
-        """Schedule a call, as L{IReactorTime} asks; its turn comes behind calls of the same time."""
+        """Schedule a call, behind calls of the same time."""
         call = DelayedCall(
             self.rightNow + delay,
             callable,
@@ -54,7 +54,7 @@ class TurnClock(Clock):
         return call
 
     def turn(self) -> bool:
-        """Run what is due; tell whether there was anything."""
+        """Run the calls that are due, and return whether there were any."""
         calls, now = self.calls, self.rightNow
         due = 0
         for call in calls:
@@ -70,7 +70,7 @@ class TurnClock(Clock):
         return due > 0
 
     def jump(self) -> bool:
-        """Go to the time of the next call, if there is one."""
+        """Advance to the time of the next call, and return whether there is one."""
         if not self.calls:
             return False
         self.rightNow = max(self.rightNow, self.calls[0].getTime())
@@ -79,10 +79,10 @@ class TurnClock(Clock):
 
 class TracedNetwork(SimulatedNetwork):
     """
-    A network that sums up all that it carries.
+    A network that computes a digest of its traffic.
 
-    @ivar digest: the same for two runs only when they did the same at the same times.
-    @ivar silent: addresses of hosts that send nothing any more.
+    @ivar digest: equal for two runs only if they did the same at the same times.
+    @ivar silent: addresses of hosts that no longer send anything.
     """
 
     digest = 0
@@ -92,11 +92,11 @@ class TracedNetwork(SimulatedNetwork):
         self.silent: set[str] = set()
 
     def carry(self, data: bytes, segment: int, source: Any, destination: RawAddress) -> None:
-        """Take datagrams on their way."""
+        """Transmit datagrams and add them to the digest, unless their host is silent."""
         if source.address in self.silent:
             return
         self.note(f"{source.address} {len(data)}")
-        # Without the ICRC: the CRC of a packet and its own CRC is the same for all packets.
+        # Without the ICRC: the CRC of a packet with its own CRC is the same for all packets.
         self.digest = zlib.crc32(data[:-4], self.digest)
         super().carry(data, segment, source, destination)
 
@@ -107,10 +107,10 @@ class TracedNetwork(SimulatedNetwork):
 
 class World:
     """
-    Hosts, and the time that they share.
+    The hosts of a simulation and their common clock.
 
-    @ivar turns: how many there have been.
-    @ivar complaints: what protocols have to say.
+    @ivar turns: number of iterations so far.
+    @ivar complaints: violations that protocols have found.
     """
 
     def __init__(self, seed: int) -> None:
@@ -123,7 +123,7 @@ class World:
         self._count = 0
 
     def turn(self) -> bool:
-        """Run one turn of all reactors; False when nothing would ever happen any more."""
+        """Run one iteration of all reactors; return False if nothing can happen any more."""
         self.turns += 1
         busy = self.clock.turn()
         ready = [key.data for key, _ in self._selector.select(0)]
@@ -138,30 +138,30 @@ class World:
         return busy or self.clock.jump()
 
     def add(self, host: Host, reader: Any) -> None:
-        """A descriptor of the system is to be watched."""
+        """Watch the descriptor of a host's reader."""
         self._count += 1
         self._selector.register(reader.fileno(), selectors.EVENT_READ, (self._count, host, reader))
 
     def remove(self, reader: Any) -> None:
-        """Watch a descriptor no more, which a host's reactor has watched."""
+        """Stop watching the descriptor of a host's reader."""
         self._selector.unregister(reader.fileno())
 
     def close(self) -> None:
-        """Close the selector: the simulation is over."""
+        """Close the selector at the end of the simulation."""
         self._selector.close()
 
 
 @implementer(IReactorTime, IReactorFDSet)
 class Host:
     """
-    A process on a host of its own: what its protocols take for the reactor.
+    A process on its own host, which its protocols use as the reactor.
 
-    @ivar addresses: all that the host has: the first is that of its TCP connections.
-    @ivar device: its software device, once it has been asked for.
-    @ivar isDead: the process is gone; C{isStopped}: it has taken leave before.
-    @ivar isGone: the whole host is: its system answers nobody any more.
-    @ivar isAsleep: the process is busy, and its reactor does not turn; it does since C{awakeSince}.
-    @ivar missed: what would have been called meanwhile.
+    @ivar addresses: all addresses of the host; its TCP connections use the first.
+    @ivar device: its software device, after L{openDevice}.
+    @ivar isDead: whether the process has ended; C{isStopped}: whether its reactor was stopped before.
+    @ivar isGone: whether the whole host has failed, and its system no longer answers.
+    @ivar isAsleep: whether the process is busy, and its reactor does not run; C{awakeSince}: time of L{wake}.
+    @ivar missed: delayed calls that became due meanwhile.
     """
 
     def __init__(self, world: World, address: str, makeDevice: Callable[[], Any]) -> None:
@@ -191,27 +191,27 @@ class Host:
     # IReactorTime
 
     def seconds(self) -> float:
-        """The time in seconds, by the world's clock."""
+        """Return the time of the world's clock in seconds."""
         return self.world.clock.rightNow
 
     def callLater(
         self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object
     ) -> IDelayedCall:
-        """Schedule a call by the world's clock; it waits while the host is asleep."""
+        """Schedule a call on the world's clock; it is postponed while the host is asleep."""
         return _HostCall(self, delay, lambda: callable(*args, **kwargs))
 
     @property
     def isAwake(self) -> bool:
-        """Whether the host's reactor turns: neither dead nor asleep."""
+        """Whether the host's reactor runs: the host is neither dead nor asleep."""
         return not self.isDead and not self.isAsleep
 
     def sleep(self) -> None:
-        """The reactor does nothing until C{wake}, as when a program is busy: what comes waits."""
+        """Suspend the reactor until L{wake}, as a busy program does; incoming data is queued."""
         self.isAsleep = True
         self.world.network.sleep(*self.addresses)
 
     def wake(self) -> None:
-        """Go on, with what has come, and what was to be done meanwhile."""
+        """Resume the reactor, with queued data and the delayed calls that became due meanwhile."""
         self.isAsleep = False
         self.awakeSince = self.seconds()
         self.isStirred = True
@@ -221,7 +221,7 @@ class Host:
             call.reset(0)
 
     def getDelayedCalls(self) -> list[IDelayedCall]:
-        """All delayed calls of the world's clock, those of other hosts included."""
+        """Return all delayed calls of the world's clock, including those of other hosts."""
         return list(self.world.clock.calls)
 
     # IReactorCore, a part of it
@@ -229,16 +229,16 @@ class Host:
     def addSystemEventTrigger(
         self, phase: str, eventType: str, callable: Callable[..., object], *args: object, **kwargs: object
     ) -> object:
-        """Note a call for the end of the host's reactor, as C{IReactorCore} asks."""
+        """Add a function that L{stop} calls."""
         self.triggers.append((phase, callable))
         return self.triggers[-1]
 
     def removeSystemEventTrigger(self, triggerID: Any) -> None:
-        """Forget a call for the end of the host's reactor."""
+        """Remove a function that L{stop} calls."""
         self.triggers.remove(triggerID)
 
     def stop(self) -> None:
-        """The reactor stops, as a program does that ends well: see L{ReactorBase.disconnectAll}."""
+        """Stop the reactor as at a regular end of a program: see L{ReactorBase.disconnectAll}."""
         self.isStopped = True
         triggers, self.triggers = self.triggers, []
         for phase in ("before", "during", "after"):
@@ -252,7 +252,7 @@ class Host:
     # IReactorFDSet
 
     def addReader(self, reader: Any) -> None:
-        """Watch a descriptor, or a socket in memory."""
+        """Watch a reader: a descriptor, or a socket in memory."""
         if reader not in self.readers:
             self.readers[reader] = None
             self.isStirred = True
@@ -260,7 +260,7 @@ class Host:
                 self.world.add(self, reader)
 
     def removeReader(self, reader: Any) -> None:
-        """Watch a reader no more, as L{IReactorFDSet} asks."""
+        """Stop watching a reader."""
         if reader in self.readers:
             del self.readers[reader]
             if not isinstance(reader, Connection):
@@ -272,11 +272,11 @@ class Host:
         self.isStirred = True
 
     def removeWriter(self, writer: Any) -> None:
-        """Watch a writer no more, as L{IReactorFDSet} asks."""
+        """Stop watching a writer."""
         self.writers.pop(writer, None)
 
     def removeAll(self) -> list[Any]:
-        """Watch nothing any more, as L{IReactorFDSet} asks."""
+        """Stop watching all readers and writers, and return them."""
         every = [*self.readers, *self.writers]
         for each in every:
             self.removeReader(each)
@@ -284,17 +284,17 @@ class Host:
         return every
 
     def getReaders(self) -> list[Any]:
-        """All readers that the host's reactor watches."""
+        """Return all readers that the host's reactor watches."""
         return list(self.readers)
 
     def getWriters(self) -> list[Any]:
-        """All writers that the host's reactor watches."""
+        """Return all writers that the host's reactor watches."""
         return list(self.writers)
 
-    # What the world calls
+    # Methods that the world calls
 
     def look(self) -> bool:
-        """Serve the sockets in memory; tell whether there was anything to do."""
+        """Serve the sockets in memory, and return whether there was work."""
         busy = False
         if self.isStirred:
             self.isStirred = False
@@ -310,7 +310,7 @@ class Host:
         return busy
 
     def served(self, one: Any, why: Exception | None, isRead: bool) -> None:
-        """Act on the result of C{doRead} or C{doWrite}, as reactors do."""
+        """Handle the result of C{doRead} or C{doWrite}, as reactors do."""
         if why is None:
             return
         self.removeReader(one)
@@ -322,9 +322,9 @@ class Host:
 
     def die(self, silently: bool) -> None:
         """
-        The process is gone, from one moment to the next.
+        Kill the process.
 
-        @param silently: with its host, so that nobody says anything about its TCP connections.
+        @param silently: whether the whole host fails, so that its TCP connections are not closed.
         """
         self.isDead = True
         self.isGone = silently
@@ -338,7 +338,7 @@ class Host:
 
 @implementer(IDelayedCall)
 class _HostCall:
-    """A delayed call of a host, which is not made while the host is asleep."""
+    """A delayed call of a host, which is postponed while the host is asleep."""
 
     def __init__(self, host: Host, delay: float, call: Callable[[], object]) -> None:
         self._host = host
@@ -358,15 +358,15 @@ class _HostCall:
                 self._do()
 
     def active(self) -> bool:
-        """Whether it is still to be made."""
+        """Return whether the call is pending."""
         return self._isActive
 
     def getTime(self) -> float:
-        """The time at which the call is to be made, as L{IDelayedCall} asks."""
+        """Return the time of the call."""
         return self._call.getTime()
 
     def cancel(self) -> None:
-        """Cancel the call, as L{IDelayedCall} asks."""
+        """Cancel the call."""
         if not self._isActive:
             raise AlreadyCalled
         self._isActive = False
@@ -374,35 +374,35 @@ class _HostCall:
             self._call.cancel()
 
     def reset(self, secondsFromNow: float) -> None:
-        """Make the call that many seconds from now instead."""
+        """Reschedule the call to this many seconds from now."""
         if self._isActive:
             if self._call.active():
                 self._call.cancel()
             self._call = self._host.world.clock.callLater(secondsFromNow, self._due)
 
     def delay(self, secondsLater: float) -> None:
-        """Make the call that many seconds later than planned."""
+        """Postpone the call by this many seconds."""
         self.reset(self.getTime() + secondsLater - self._host.seconds())
 
 
 @implementer(IReactorPolling)
 class PollingHost(Host):
-    """A host whose reactor looks at completion queues by itself: at C{pollables}."""
+    """A host whose reactor polls completion queues by itself: its C{pollables}."""
 
     def __init__(self, world: World, address: str, makeDevice: Callable[[], Any]) -> None:
         super().__init__(world, address, makeDevice)
         self.pollables: dict[IPollable, None] = {}
 
     def addPollable(self, pollable: IPollable) -> None:
-        """Look at it, until it is removed."""
+        """Poll a pollable until it is removed."""
         self.pollables[pollable] = None
 
     def removePollable(self, pollable: IPollable) -> None:
-        """Look at a pollable no more, as L{IReactorPolling} asks."""
+        """Stop polling a pollable."""
         self.pollables.pop(pollable, None)
 
     def look(self) -> bool:
-        """Look at descriptors and at every pollable; return whether there was work."""
+        """Serve the sockets and poll every pollable; return whether there was work."""
         busy = super().look()
         for pollable in list(self.pollables):
             if pollable in self.pollables:
@@ -411,7 +411,7 @@ class PollingHost(Host):
 
 
 class Wire:
-    """The medium of a TCP connection, which never loses anything, but may stop to carry."""
+    """The medium of a TCP connection, which never loses anything, but can be frozen."""
 
     def __init__(self, world: World, random: Random, latency: float) -> None:
         self._clock = world.clock
@@ -423,10 +423,10 @@ class Wire:
         self.ends: tuple[MemorySocket, ...] = ()
 
     def carry(self, to: MemorySocket, arrive: Callable[[], None]) -> None:
-        """Bring something to an end, behind all that is on its way there."""
+        """Call C{arrive} at an end after a delay, behind everything else in flight to it."""
         now = self._clock.rightNow
         at = now + self._latency * (0.5 + self._random.random())
-        at = max(at, self._latest.get(to, 0.0) + 1e-9)  # behind the latest, by more than times are rounded
+        at = max(at, self._latest.get(to, 0.0) + 1e-9)  # behind the latest, by more than a rounding error
         self._latest[to] = at
         self._clock.callLater(at - now, self._arrive, to, arrive)
 
@@ -434,21 +434,21 @@ class Wire:
         if self._isFrozen:
             self._held.append((to, arrive))
         elif not to.host.isGone:
-            arrive()  # the system of a killed process takes it, and resets what nobody has open any more
+            arrive()  # the system of a killed process accepts it, and resets closed connections
 
     def freeze(self) -> None:
-        """Hold back everything that would arrive from now on."""
+        """Queue everything that arrives from now on."""
         self._isFrozen = True
 
     def thaw(self) -> None:
-        """Deliver all that was held back, and carry again."""
+        """Deliver everything that was queued, and carry data again."""
         self._isFrozen = False
         held, self._held = self._held, []
         for to, arrive in held:
             self._arrive(to, arrive)
 
     def cut(self) -> None:
-        """Both ends hear that the connection is reset."""
+        """Reset the connection at both ends."""
         self._isFrozen = False
         self._held.clear()
         for end in self.ends:
@@ -458,10 +458,10 @@ class Wire:
 
 class MemorySocket:
     """
-    An end of a TCP connection: a socket as L{twisted.internet.tcp.Connection} uses it.
+    A socket in memory as L{twisted.internet.tcp.Connection} uses it: one end of a TCP connection.
 
-    @ivar sniffer: is shown all that is sent.
-    @ivar isClosed: nobody reads or writes here any more.
+    @ivar sniffer: called with all data that is sent.
+    @ivar isClosed: whether the socket is closed.
     """
 
     def __init__(self, host: Host, wire: Wire, address: tuple[str, int]) -> None:
@@ -471,39 +471,39 @@ class MemorySocket:
         self.peer = self
         self.sniffer: Callable[[bytes], None] = lambda data: None
         self._buffer: deque[bytes] = deque()
-        self._unread = 0  # here and on the way here
+        self._unread = 0  # bytes received and in flight to this end
         self._hasEnded = self._isReset = self.isClosed = self._isShut = self._closesAfterFlush = False
         host.sockets[self] = None
 
     @property
     def isReadable(self) -> bool:
-        """Whether C{recv} would have anything: data, the end, or a reset."""
+        """Whether C{recv} would return data or the end, or report a reset."""
         return bool(self._buffer) or self._hasEnded or self._isReset
 
     @property
     def isWritable(self) -> bool:
-        """Would C{send} take anything, or complain?"""
+        """Whether C{send} would accept data, or fail."""
         return self._isReset or self._isShut or self.peer._unread < _WINDOW
 
     def fileno(self) -> int:
-        """The descriptor is -1, since there is no socket of the system."""
+        """Return -1, since there is no socket of the system."""
         return -1
 
     def setblocking(self, flag: bool) -> None:
         """Ignore the flag: a socket in memory never blocks."""
 
     def getsockopt(self, level: int, name: int, size: int = 0) -> int:
-        """The value of a socket option: 0, or an C{OSError} where a structure is asked for."""
+        """Return 0 for any socket option, or raise C{OSError} if a structure is requested."""
         if size:
             raise OSError(errno.ENOPROTOOPT, "this is no socket")
         return 0
 
     def setsockopt(self, level: int, name: int, value: object) -> None:
-        """Twisted asks for SO_LINGER, so as to reset the connection by closing it."""
+        """Note SO_LINGER, which Twisted sets in order to reset the connection on close."""
         self._closesAfterFlush |= isinstance(value, bytes)
 
     def recv(self, size: int) -> bytes:
-        """Return bytes that have come, as sockets do."""
+        """Return received bytes."""
         if self._buffer:
             data = self._buffer.popleft()
             if len(data) > size:
@@ -519,8 +519,8 @@ class MemorySocket:
         raise BlockingIOError(errno.EWOULDBLOCK, "nothing there")
 
     def send(self, data: bytes | memoryview) -> int:
-        """Send as much as there is room for."""
-        if self._isReset or self._isShut or self.isClosed:  # with a killed process, that does not know of it
+        """Send as many bytes as the peer's window accepts."""
+        if self._isReset or self._isShut or self.isClosed:  # isClosed if the process was killed
             raise BrokenPipeError(errno.EPIPE, "nobody there")
         sent = bytes(data[: _WINDOW - self.peer._unread])
         if not sent:
@@ -531,13 +531,13 @@ class MemorySocket:
         return len(sent)
 
     def shutdown(self, how: int) -> None:
-        """End the writing direction: the peer hears the end of file."""
+        """Close the writing direction; the peer gets an end of file."""
         if not self._isShut and not self._isReset:
             self._isShut = True
             self.wire.carry(self.peer, self.peer._ended)
 
     def close(self) -> None:
-        """The end; a reset if something was left unread, as in Linux."""
+        """Close the socket; the peer gets a reset if data was left unread, as in Linux."""
         if self.isClosed:
             return
         self.isClosed = True
@@ -559,7 +559,7 @@ class MemorySocket:
         self.host.isStirred = True
 
     def wasReset(self) -> None:
-        """The connection is of no more use; what has come can still be read."""
+        """Mark the connection as reset; received data can still be read."""
         self._isReset = True
         self.host.isStirred = True
 
@@ -575,15 +575,15 @@ class MemoryTCP(Connection):
         self.logstr = f"{type(protocol).__name__},{self.sessionno},{self._peer[0]}"
 
     def getHost(self) -> IPv4Address:
-        """The address of our end of the connection."""
+        """Return the local address of the connection."""
         return IPv4Address("TCP", *self._own)
 
     def getPeer(self) -> IPv4Address:
-        """The address of the peer's end of the connection."""
+        """Return the peer's address of the connection."""
         return IPv4Address("TCP", *self._peer)
 
     def begin(self) -> None:
-        """Connect the protocol, and read."""
+        """Connect the protocol, and start reading."""
         self.startReading()
         self.protocol.makeConnection(cast(Any, self))
 
@@ -591,7 +591,7 @@ class MemoryTCP(Connection):
 def connectedSockets(
     world: World, random: Random, client: Host, server: Host, port: int, latency: float
 ) -> tuple[MemorySocket, MemorySocket]:
-    """A TCP connection from a port of the client to port 80 of the server."""
+    """Return the sockets of a TCP connection from a port of the client to port 80 of the server."""
     wire = Wire(world, random, latency)
     here = MemorySocket(client, wire, (client.address, port))
     there = MemorySocket(server, wire, (server.address, 80))

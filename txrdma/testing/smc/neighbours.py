@@ -1,9 +1,8 @@
 """
 Simulations of SMC-R connections between two processes of one host, which share memory.
 
-The promises are those that L{txrdma.testing.smc.scenario} checks; here nothing is lost on the way, but bells
-ring late, processes are not found or have no descriptors left, ports go down, and link groups rest when
-nobody uses them.
+L{txrdma.testing.smc.scenario} checks the promises. No messages are lost, but doorbells are late, processes
+are not found or run out of descriptors, ports go down, and unused link groups are suspended.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ _EVENTS: Final = (
     *("killed", "killed", "killed", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled"),
     *("busy", "down"),
 )
-"""Events that may happen besides: to a process, a port, a link, or a TCP connection."""
+"""Events that may happen: to a process, a port, a link, or a TCP connection."""
 
 
 class SleepyHost(PollingHost):
-    """A process whose reactor looks at completion queues by itself, and sleeps when it finds nothing."""
+    """A process whose reactor polls completion queues by itself, and sleeps while they are empty."""
 
     def look(self) -> bool:
-        """Look at descriptors and pollables; without work, have peers ring, and look once more."""
+        """Poll descriptors and pollables; without work, arm the pollables' doorbells, and poll once more."""
         busy = super().look()
         if not busy:
             for pollable in list(self.pollables):
@@ -55,9 +54,9 @@ class MemoryPlan(StreamPlan):
     """
     The plan of a simulation.
 
-    @ivar memory: faults of shared memory, in the place of the network's.
-    @ivar ringBytes: bytes of the ring of each queue pair.
-    @ivar isHeld: somebody listens all the time, so that link groups do not rest between connections.
+    @ivar memory: faults of shared memory, instead of the network's.
+    @ivar ringBytes: size of the ring of each queue pair, in bytes.
+    @ivar isHeld: whether a listener exists all the time, so that unused link groups are not suspended.
     """
 
     memory: MemoryFaults
@@ -84,7 +83,7 @@ def drawMemory(seed: int) -> MemoryPlan:
         else event
         for event in streams.events
     )
-    # Whoever acknowledges here is always a program.
+    # Over shared memory it is always a program that acknowledges.
     return MemoryPlan(
         **{**vars(streams), "isPatient": True, "events": events},
         memory=faults,
@@ -94,27 +93,27 @@ def drawMemory(seed: int) -> MemoryPlan:
 
 
 class MemoryScenario(StreamScenario):
-    """A simulation of SMC-R connections between two processes of one host, as its plan says."""
+    """A simulation of SMC-R connections between two processes of one host, according to its plan."""
 
     plan: MemoryPlan
     pollingHost = SleepyHost
 
     def __init__(self, plan: MemoryPlan) -> None:
         super().__init__(plan)
-        self.version = commonVersion(self.options.values(), known=(1,))  # memory has no use for version 2
+        self.version = commonVersion(self.options.values(), known=(1,))  # shared memory uses version 1 only
         self.memory = SimulatedMemory(self.world.clock, plan.seed, plan.memory)
         self.isHeld = plan.isHeld
-        if not self.isHeld:  # nobody listens for long: link groups rest between connections
+        if not self.isHeld:  # no permanent listener: link groups are suspended
             for use in self.uses.values():
                 use.release()
 
     def openDevice(self, address: str) -> SoftDevice:
-        """A new device of the process with that address."""
+        """Open a new device of the process with that address."""
         host = cast(SharingReactor, self.hostAt(address))
         return self.memory.device(host, address, self.plan.mtu, self.plan.ringBytes)
 
     def happen(self, event: EventPlan) -> None:
-        """Let an event happen: that a port goes down, and up again, here, others as elsewhere."""
+        """Trigger an event: a port that goes down and up again, or an event of L{StreamScenario}."""
         if event.kind != "down":
             super().happen(event)
             return
@@ -129,15 +128,15 @@ class MemoryScenario(StreamScenario):
             device.setPortEnabled(1, True)
 
     def die(self, host: Host, silently: bool) -> None:
-        """The host's process is gone."""
+        """Kill the host's process."""
         super().die(host, silently)
         self.memory.kill(host)
 
     def bury(self, host: Host) -> None:
-        """Leave all memory as it was in the moment of death, as systems do; see C{judge}."""
+        """Leave the memory of a dead process unchanged, as systems do; L{judge} releases it."""
 
     def judge(self) -> None:
-        """Check what must hold when all connections have ended, then close what dead processes had open."""
+        """Check the promises after all connections have ended, then close what dead processes had open."""
         super().judge()
         for host in self.hosts:
             if host.isDead:
@@ -149,17 +148,17 @@ class MemoryScenario(StreamScenario):
                 check(isAway, f"nobody uses SMC, and {host!r} watches {[*host.readers, *host.writers]}")
             calls = self.world.clock.calls
             check(not calls, f"nobody uses SMC, and there are calls: {[str(call) for call in calls]}")
-            # What peers have done meanwhile is seen by the next use.
+            # The next use detects what peers have done meanwhile.
             self.uses = {host: reactorUse(host).hold() for host in self.hosts}
 
     def carried(self) -> tuple[int, int]:
-        """Messages that were sent, and processes that were not found."""
+        """Return the numbers of messages that were sent and of processes that were not found."""
         return self.memory.sent, self.memory.refused
 
 
 @contextmanager
 def ticking() -> Iterator[None]:
-    """Readers that look on for a while see time go by as often as they look at the clock, and owe none."""
+    """Make busy-polling deterministic: a fresh spin budget, and a clock that advances by 5 us per reading."""
     ticks = 0
 
     def perfCounter() -> float:
@@ -176,21 +175,21 @@ def ticking() -> Iterator[None]:
 
 
 def _descriptors() -> Counter[str]:
-    """Count the open descriptors of this process, by what they lead to."""
+    """Count the open descriptors of this process, by their targets."""
     found: Counter[str] = Counter()
     for each in os.listdir("/proc/self/fd"):
         try:
             found[os.readlink(f"/proc/self/fd/{each}")] += 1
         except OSError:
-            pass  # that of the listing itself
+            pass  # the descriptor of the listing itself
     return found
 
 
 def playMemory(plan: MemoryPlan) -> Outcome:
     """
-    Play the plan of a simulation.
+    Run the simulation of a plan.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     before = _descriptors()
     with ticking():

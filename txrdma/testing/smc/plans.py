@@ -1,5 +1,5 @@
 """
-Plans of simulated SMC-R connections between two hosts, which L{txrdma.testing.smc.scenario} plays.
+Plans of simulated SMC-R connections between two hosts, which L{txrdma.testing.smc.scenario} runs.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from txrdma.testing.smc.randomprotocols import drawEnd, EndPlan
 from txrdma.testing.smc.versions import drawVersions
 
 FREEZE: Final = 90.0
-"""Seconds without an answer after which TCP gives a connection up."""
+"""Seconds without an answer after which TCP gives up a connection."""
 
 EVENTS: Final = (
     *("partition", "partition", "apart", "gap", "gap"),
     *("killed", "vanished", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled", "busy"),
 )
-"""Events that may happen besides: to the link, to a process, to a TCP connection."""
+"""Events that may happen: to the network, to a process, to a link or to a TCP connection."""
 
 _FOREVER: Final = 1e6
 _JITTERS: Final = 12
@@ -32,11 +32,11 @@ class HostPlan:
     """
     The plan of one host.
 
-    @ivar isPolling: its reactor polls completion queues, and no event channel wakes it.
-    @ivar segments: datagrams of one send.
-    @ivar ringSizes: bytes of its rings in the order in which they are needed, then from the first again.
-    @ivar versions: versions of SMC-R that it speaks; C{ueids}: its enterprises, which version 2 needs.
-    @ivar ports: ports of its devices; C{links}: the most links of its link groups, as L{Options} takes them.
+    @ivar isPolling: whether its reactor polls completion queues, instead of waiting for event channels.
+    @ivar segments: largest number of datagrams of one send.
+    @ivar ringSizes: sizes of its rings in bytes, in the order of allocation; they repeat.
+    @ivar versions: SMC-R versions that it supports; C{ueids}: its UEIDs, which version 2 needs.
+    @ivar ports: number of ports of its devices; C{links}: largest number of links, as in L{Options}.
     """
 
     isPolling: bool
@@ -53,10 +53,10 @@ class ConnectionPlan:
     """
     The plan of one connection.
 
-    @ivar at: when it begins, in seconds.
-    @ivar isReversed: the second host is its client.
-    @ivar latency: seconds that TCP takes from end to end, about; C{jitter}: parts of it that are added to a
-        half of it for what TCP carries, one after the other. Noise decides on what comes behind these.
+    @ivar at: time of its beginning, in seconds.
+    @ivar isReversed: whether the second host is its client.
+    @ivar latency: approximate delay of TCP in one direction, in seconds; C{jitter}: fractions of it that are
+        added to half of it for each transmission in turn. Further fractions are drawn from the noise.
     @ivar delays: seconds after which client and server have their TCP connection.
     """
 
@@ -74,8 +74,8 @@ class FailurePlan:
     """
     The plan of one failure of a network.
 
-    @ivar isPort: a port goes down, that of a host by its number; otherwise all packets are lost.
-    @ivar seconds: until it works again.
+    @ivar isPort: whether the port of host number C{host} goes down; otherwise the network loses all packets.
+    @ivar seconds: duration of the failure.
     """
 
     isPort: bool
@@ -88,11 +88,10 @@ class EventPlan:
     """
     The plan of an event, which is one of L{EVENTS} or of another scenario's.
 
-    @ivar host: number of the host to which it happens.
-    @ivar pick: number of the connection or link to which it happens, among those that there are then,
-        modulo their number.
-    @ivar seconds: how long it lasts.
-    @ivar isFinal: it never ends well: a partition stays, a frozen connection is lost.
+    @ivar host: number of the host that it affects.
+    @ivar pick: number of the connection or link that it affects, modulo the number that exist then.
+    @ivar seconds: duration of the event.
+    @ivar isFinal: whether it is permanent: a partition is not healed, a frozen connection is lost.
     @ivar failures: failures of networks, one after the other.
     """
 
@@ -110,12 +109,12 @@ class StreamPlan:
     """
     The plan of a simulation.
 
-    @ivar seed: of the noise: faults of packets, keys, what programs do while they talk.
-    @ivar isPatient: devices are acknowledged by programs, so that queue pairs wait for 18 minutes.
-    @ivar isFair: the network has no faults; C{isBad}: so many that connections may fail.
-    @ivar isReversed: the second host's reactor turns before the first one's.
-    @ivar isRested: at the end, time passes until link groups that nobody uses have ended.
-    @ivar elements: the most rings in one buffer.
+    @ivar seed: seed of the noise: faults of packets, delays of TCP, keys and tokens.
+    @ivar isPatient: whether programs acknowledge for devices, so that queue pairs retry for 18 minutes.
+    @ivar isFair: whether the network has no faults; C{isBad}: whether so many that connections may fail.
+    @ivar isReversed: whether the second host's reactor runs before the first one's.
+    @ivar isRested: whether time passes at the end until unused link groups have ended.
+    @ivar elements: largest number of rings in one buffer.
     """
 
     seed: int

@@ -1,7 +1,7 @@
 """
-Protocols that do to a stream transport whatever may be done, by a seed, and hold it to what it promises.
+Protocols that use a stream transport in random ways, and check that it keeps its promises.
 
-What an end says is a part of L{TEXT}, so its peer knows every byte that may come.
+Each end writes a part of L{TEXT}, so its peer knows every byte that must arrive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txrdma.testing.outcome import Violation
 from txrdma.testing.smc.hosts import Host
 
 MOST: Final = 192 * 1024
-"""The most bytes that an end writes in all."""
+"""Largest number of bytes that an end writes."""
 
 TEXT: Final = Random(0).randbytes(4 * MOST)
 
@@ -30,7 +30,7 @@ WRITINGS: Final = ("timed", "timed", "once", "push", "pull", "answers")
 ENDINGS: Final = ("lose", "lose", "half", "wait")
 
 _ABORT_TIMEOUT: Final = 120.0
-"""Seconds after which an end that has closed a connection on TCP, and hears nothing, aborts it."""
+"""Seconds after which an end aborts a TCP connection that it has closed, and that does not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,16 @@ class EndPlan:
     """
     The plan of one end: how much it writes, how, and how it ends.
 
-    @ivar total: bytes that it writes.
-    @ivar most: bytes of one write.
+    @ivar total: number of bytes that it writes.
+    @ivar most: largest number of bytes of one write.
     @ivar writing: one of L{WRITINGS}.
-    @ivar ending: one of L{ENDINGS}: what it does when all is written.
-    @ivar isEarly: it closes at once, and lets its producer go on.
-    @ivar isHalfCloseable: its protocol provides L{IHalfCloseableProtocol}.
-    @ivar pausing: how likely it is to pause when something comes.
-    @ivar pace: seconds between two writes, about.
-    @ivar abortAt: seconds after which it aborts the connection.
-    @ivar seed: of what it decides while it talks.
+    @ivar ending: one of L{ENDINGS}: its action after it has written everything.
+    @ivar isEarly: whether it closes at once, while its producer continues.
+    @ivar isHalfCloseable: whether its protocol provides L{IHalfCloseableProtocol}.
+    @ivar pausing: probability of a pause when the connection is made, and after received data.
+    @ivar pace: approximate number of seconds between two writes.
+    @ivar abortAt: seconds after which it aborts the connection, or None.
+    @ivar seed: seed of its random decisions.
     """
 
     total: int
@@ -81,17 +81,17 @@ def drawEnd(random: Random, longest: int, endings: Sequence[str] = ENDINGS) -> E
 
 class Talker(Protocol):
     """
-    An end of a connection of a scenario, which talks as its plan says.
+    One end of a simulated connection, which writes and reads according to its plan.
 
-    @ivar written: bytes that it gave to the transport.
-    @ivar received: bytes that came.
-    @ivar version: of SMC-R, that the connection speaks; 0 on TCP.
-    @ivar hasQuit: it closed before the peer did, or aborted: what comes then may be lost.
-    @ivar hasSaid: it told the transport that it will write no more.
-    @ivar hasHalfClosed: by C{loseWriteConnection}.
-    @ivar hasClosed: by C{loseConnection}; C{wasFirst}: it did so before the transport closed by itself.
-    @ivar sawEndAt: when it heard that the peer writes no more, None before.
-    @ivar lostAt: when it heard that it is over, None before.
+    @ivar written: number of bytes given to the transport.
+    @ivar received: number of received bytes.
+    @ivar version: SMC-R version of the connection; 0 on TCP.
+    @ivar hasQuit: whether it closed before the peer did, or aborted, so that later data may be lost.
+    @ivar hasSaid: whether it has ended writing, by a close or half-close.
+    @ivar hasHalfClosed: whether it has called C{loseWriteConnection}.
+    @ivar hasClosed: whether it has called C{loseConnection}; C{wasFirst}: before the transport closed.
+    @ivar sawEndAt: time at which the transport reported the end of the peer's data, or None.
+    @ivar lostAt: time of C{connectionLost}, or None.
     """
 
     transport: Any
@@ -120,10 +120,10 @@ class Talker(Protocol):
         )
 
     def claim(self, holds: bool, what: str) -> None:
-        """Complain about what the transport does."""
+        """Record and raise a L{Violation} of the transport unless C{holds} is true."""
         if not holds:
             violation = Violation(f"{self!r}: {what}")
-            self.host.world.complaints.append(violation)  # transports catch what protocols raise
+            self.host.world.complaints.append(violation)  # transports catch exceptions of protocols
             raise violation
 
     def note(self, what: str) -> None:
@@ -131,7 +131,7 @@ class Talker(Protocol):
         self.host.world.network.note(f"{self.name} {what}")
 
     def later(self, delay: float, call: Callable[[], None]) -> None:
-        """Call it if it is not over by then."""
+        """Call a function after a delay, unless the connection has ended by then."""
 
         def unlessOver() -> None:
             if self.lostAt is None:
@@ -142,7 +142,7 @@ class Talker(Protocol):
     # IProtocol
 
     def connectionMade(self) -> None:
-        """Begin to talk, by the end's plan."""
+        """Begin to write and read according to the plan."""
         self.claim(not self.isMade, "connected twice")
         self.isMade = True
         self.mode = self.transport.smc.mode
@@ -169,7 +169,7 @@ class Talker(Protocol):
             self.later(plan.pace * random.random(), self._turn)
 
     def dataReceived(self, data: bytes) -> None:
-        """Look whether these are the bytes that have to come now."""
+        """Check that these are the next bytes of the peer's text."""
         self.claim(self.isMade and self.lostAt is None, "data when there is no connection")
         self.claim(not self.sawEnd, "data behind the end")
         self.claim(not self.isPausing, "data for one that pauses")
@@ -185,7 +185,7 @@ class Talker(Protocol):
             self._write()
 
     def readConnectionLost(self) -> None:
-        """The peer writes no more."""
+        """Check the end of the peer's data, and close the connection after all own data is written."""
         self.claim(not self.sawEnd, "two ends of what is to be read")
         self.claim(self.lostAt is None, "the end of reading behind the end")
         self.note("read lost")
@@ -194,7 +194,7 @@ class Talker(Protocol):
             self._close()
 
     def writeConnectionLost(self) -> None:
-        """Check that the end of writing comes only after a half-close, and before the end."""
+        """Check that the end of writing comes only after a half-close, and before the connection's end."""
         self.claim(self.hasHalfClosed, "no half-close was asked for")
         self.claim(self.lostAt is None, "the end of writing behind the end")
 
@@ -214,32 +214,32 @@ class Talker(Protocol):
 
     @property
     def sawEnd(self) -> bool:
-        """Whether the talker heard that its peer writes no more."""
+        """Whether the transport has reported the end of the peer's data."""
         return self.sawEndAt is not None
 
     @property
     def isDone(self) -> bool:
-        """Whether the connection ended well, with L{ConnectionDone}."""
+        """Whether the connection has ended with L{ConnectionDone}."""
         return self.reason is ConnectionDone
 
     def _end(self) -> None:
-        """The transport says that the peer ended in order: then all must have come that it wrote."""
+        """Check, when the transport reports an orderly end, that all of the peer's data has arrived."""
         self.sawEndAt = self.host.seconds()
         peer = self.peer
         if peer.host.isStopped:
-            return  # a process that ends says so
+            return  # a process that stops ends its connections
         if peer.host.isDead and (self.mode == "TCP" or self.transport.smc.route == "shared-memory"):
-            return  # a system ends the connections of a killed process in order
+            return  # the system closes the connections of a killed process in order
         if self.mode == "TCP" and self.hasSaid and not peer.isMade:
-            return  # our end ends a handshake
+            return  # the local end has ended a handshake
         if not peer.hasSaid:
             ended = self.hasHalfClosed and not peer.plan.isHalfCloseable
             self.claim(ended, "the end of what has not ended")
         elif (peer.wasFirst and self.mode == "SMC-R") or peer.plan.isHalfCloseable or not self.hasHalfClosed:
-            # Otherwise it was closed by our half-close, as a protocol is that knows of no halves.
+            # Otherwise this end's half-close has closed the peer, whose protocol is not half-closeable.
             self.claim(self.received == peer.written, "the end, but data is missing")
 
-    # What it does
+    # Actions
 
     def _pause(self) -> None:
         random = self.random
@@ -255,7 +255,7 @@ class Talker(Protocol):
         self.transport.resumeProducing()
 
     def _turn(self) -> None:
-        """Write some, then some more later."""
+        """Write a few times, then schedule the next writes."""
         if self.hasSaid:
             return
         plan, random = self.plan, self.random
@@ -266,7 +266,7 @@ class Talker(Protocol):
         self.later(plan.pace * random.random() * 2, self._turn)
 
     def _write(self) -> bool:
-        """Write once; tell whether there is more to be written."""
+        """Write once; return whether there is more to write."""
         plan, random = self.plan, self.random
         length = min(random.randint(1, plan.most), plan.total - self.written)
         if length and not self.wasStopped:
@@ -282,7 +282,7 @@ class Talker(Protocol):
         return self.written < plan.total
 
     def _finish(self) -> None:
-        """End the connection by the plan, because all is written."""
+        """End the connection according to the plan, because everything is written."""
         if self.isFinished:
             return
         self.isFinished = True
@@ -308,11 +308,11 @@ class Talker(Protocol):
 
     def _giveUp(self) -> None:
         """
-        End what never ends with TCP: both have closed with more to say than the connection holds.
+        Abort a TCP connection that both ends have closed with more unsent data than the connection holds.
 
-        Twisted's TCP transport stops reading in loseConnection, so each waits for the other to read (seen
-        with real sockets and 100 MB each way). That is why servers abort after a time what they have closed:
-        HTTPChannel.abortTimeout of twisted.web. Nothing else that lasts that long is ended here.
+        Twisted's TCP transport stops reading in loseConnection, so each end waits for the other to read (seen
+        with real sockets and 100 MB each way). Therefore servers abort closed connections after a time:
+        HTTPChannel.abortTimeout of twisted.web. No other long-lasting connection is aborted here.
         """
         if self.peer.hasClosed and self.peer.lostAt is None:
             self._abort()
@@ -325,23 +325,23 @@ class Talker(Protocol):
 
 @implementer(IHalfCloseableProtocol)
 class HalfCloseableTalker(Talker):
-    """A talker that closes its connection by halves, if its plan says so."""
+    """A talker whose protocol provides L{IHalfCloseableProtocol}."""
 
 
 def makeTalker(host: Host, name: str, plan: EndPlan) -> Talker:
-    """Make a talker of the kind that the plan asks for."""
+    """Make a talker of the class that its plan requires."""
     return (HalfCloseableTalker if plan.isHalfCloseable else Talker)(host, name, plan)
 
 
 class _Producer:
-    """The common part of push and pull producers."""
+    """Common base of push and pull producers."""
 
     def __init__(self, talker: Talker) -> None:
         self.talker = talker
         self.isPaused = self.isOver = False
 
     def stopProducing(self) -> None:
-        """Note that the transport wants nothing more, and check that it says so once."""
+        """Stop producing, and check that this is called only once."""
         self.talker.claim(not self.isOver, "stopped twice")
         self.isOver = self.talker.wasStopped = True
 
@@ -357,26 +357,26 @@ class _Producer:
 
 @implementer(IPullProducer)
 class _Pulled(_Producer):
-    """Writes when it is asked."""
+    """A pull producer of a talker's text."""
 
     def resumeProducing(self) -> None:
-        """Write one piece, as L{IPullProducer} asks."""
+        """Write one piece, and check that the producer was not stopped."""
         self.talker.claim(not self.isOver, "asked for more behind the end")
         self._produce()
 
 
 @implementer(IPushProducer)
 class _Pushing(_Producer):
-    """Writes until it is told to pause."""
+    """A push producer of a talker's text."""
 
     _isWaiting = False
 
     def pauseProducing(self) -> None:
-        """Pause writing, as L{IPushProducer} asks."""
+        """Pause writing."""
         self.isPaused = True
 
     def resumeProducing(self) -> None:
-        """Resume writing, as L{IPushProducer} asks."""
+        """Resume writing."""
         self.isPaused = False
         self._resend()
 

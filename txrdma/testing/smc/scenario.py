@@ -1,9 +1,9 @@
 """
-Simulations of whole SMC-R connections, by a plan, and the promises that must hold in them.
+Simulations of complete SMC-R connections according to a plan, and the promises that must hold in them.
 
-Two hosts, each with a software device and a reactor of its own, on one L{SimulatedNetwork} and one clock. All
-above the sockets is the real thing: CLC over TCP, LLC and CDC over reliable connections, link groups, rings,
-transports. The promises are checked by L{txrdma.testing.smc.randomprotocols} meanwhile, and here at the end.
+Two hosts, each with a software device and its own reactor, share one L{SimulatedNetwork} and one clock.
+Everything above the sockets is real: CLC over TCP, LLC and CDC over reliable connections, link groups, rings,
+transports. L{txrdma.testing.smc.randomprotocols} checks the promises meanwhile, this module at the end.
 """
 
 from __future__ import annotations
@@ -56,21 +56,20 @@ DEVICE: Final = "simulated"
 
 BOUND: Final = 45.0
 """
-Seconds in which an end knows that the other has failed: TEST LINK after 30 s of silence, and nobody who
-acknowledges it.
+Seconds within which an end detects that its peer has failed: an unanswered TEST LINK after 30 s of silence.
 """
 
 PATIENT_BOUND: Final = groupsModule.timingOn(True).silence + 1225.0
 """
-Seconds in which a failed end is known where programs acknowledge, which may be busy: their queue pairs wait
-for 18 minutes, and who has nothing to say is asked when TCP's keepalive would ask.
+Seconds within which a failed peer is detected if programs acknowledge, which may be busy: their queue pairs
+retry for 18 minutes, and an idle link is tested when TCP would send a keepalive probe.
 """
 
 AT_ONCE: Final = 1.0
-"""Seconds in which the end of the TCP connection, with the peer's process for example, is known."""
+"""Seconds within which the end of a TCP connection is detected, for example when the peer's process ends."""
 
 PATIENCE: Final = 300.0
-"""All connections end within that time, whatever happens."""
+"""Seconds within which all connections end in any case."""
 
 _MOST_TURNS: Final = 150_000
 
@@ -83,8 +82,8 @@ class Pair:
     """
     A connection of the scenario: its two talkers, its wire and its sockets.
 
-    @ivar hasBegun: the client has its TCP connection.
-    @ivar refused: why there was no connection for the client.
+    @ivar hasBegun: whether the client has its TCP connection.
+    @ivar refused: error with which the client's attempt to connect has failed, or None.
     """
 
     client: Talker
@@ -101,7 +100,7 @@ class Pair:
 
     @property
     def isOver(self) -> bool:
-        """Whether the connection has ended at both ends, as far as they live."""
+        """Whether the connection has ended at each end whose process lives."""
         if self.client.isMade:
             if self.client.lostAt is None and not self.client.host.isDead:
                 return False
@@ -116,12 +115,12 @@ class Pair:
 @dataclass(frozen=True)
 class Outcome:
     """
-    The outcome of one simulation: counts, kinds of events, and a digest to compare runs by.
+    The outcome of one simulation: counts, kinds of events, and a digest for the comparison of runs.
 
-    @ivar received: bytes that arrived, in all.
-    @ivar kinds: what happened: C{"SMC-R"} or C{"TCP"} for each connection, the version that was spoken,
-        C{"whole"} for those that brought all bytes both ways, and the events.
-    @ivar digest: the same only when everything happened in the same way at the same time.
+    @ivar received: total number of received bytes.
+    @ivar kinds: C{"SMC-R"} or C{"TCP"} for each connection, its SMC-R version, C{"whole"} if all bytes
+        arrived in both directions, and the events.
+    @ivar digest: equal only if everything happened in the same way at the same time.
     """
 
     seed: int
@@ -133,16 +132,16 @@ class Outcome:
     kinds: tuple[str, ...] = field(default=())
 
     def counts(self) -> Counter[str]:
-        """Counts for the totals of many simulations."""
+        """Return the counts that are added to the totals of many simulations."""
         return Counter(self.kinds) + Counter(bytes=self.received, packets=self.packets, dropped=self.dropped)
 
 
 class StreamScenario:
     """
-    A simulation of SMC-R connections between two hosts, as its plan says.
+    A simulation of SMC-R connections between two hosts, according to its plan.
 
     @cvar harmless: kinds of events that no connection may notice.
-    @cvar pollingHost: the class of hosts whose reactors poll completion queues.
+    @cvar pollingHost: class of the hosts whose reactors poll completion queues.
     """
 
     harmless: tuple[str, ...] = HARMLESS
@@ -175,19 +174,19 @@ class StreamScenario:
             for host, each in self.hostPlans.items()
         }
         self.version = commonVersion(self.options.values())
-        # As services do, by listening: link groups stay when connections end.
+        # As listening services do, so that link groups remain when connections end.
         self.isHeld = True
         self.uses = {host: reactorUse(host).hold() for host in self.hosts}
         if plan.isReversed:
             world.hosts.reverse()
 
-    # Making it
+    # Setup
 
     def _deviceMaker(self, number: int) -> Callable[[], SoftDevice]:
         return lambda: self.watched(self.openDevice(f"198.51.100.{number}"))
 
     def watched(self, device: SoftDevice) -> SoftDevice:
-        """Watch the rings of a device from now on, and return it."""
+        """Watch the rings of a device from now on, and return the device."""
         device.attributes = replace(device.attributes, acknowledgesByProgram=self.plan.isPatient)
         createDomain = device.createProtectionDomain
         canaryNoise = Random(self.plan.seed)
@@ -212,11 +211,11 @@ class StreamScenario:
             domain.allocateMemory, domain.registerMemory = allocateMemory, registerMemory
             return domain
 
-        device.createProtectionDomain = createWatchedDomain  # type: ignore[method-assign]  # to see its memory
+        device.createProtectionDomain = createWatchedDomain  # type: ignore[method-assign]  # to watch its memory
         return device
 
     def openDevice(self, address: str) -> SoftDevice:
-        """A new device of the host with that address."""
+        """Open a new device of the host with that address."""
         plan = self.hostPlans[self.hostAt(address)]
         return self.world.network.device(address, mtu=self.plan.mtu, segments=plan.segments)
 
@@ -226,7 +225,7 @@ class StreamScenario:
         return host
 
     def _sniff(self, data: bytes) -> None:
-        """Which rings a peer is told of."""
+        """Note the ring that a CLC message announces to a peer."""
         try:
             message = decode(data)
         except WireError:
@@ -241,7 +240,7 @@ class StreamScenario:
         if host.triggers:
             return linkGroups(host, DEVICE)
         groups = useDevice(host, DEVICE, host.openDevice())
-        groups.ringSize = lambda: next(self.ringSizes[host])  # type: ignore[method-assign]  # small ones
+        groups.ringSize = lambda: next(self.ringSizes[host])  # type: ignore[method-assign]  # small rings
         return groups
 
     def _linkGroups(self, host: Host) -> list[Group]:
@@ -287,10 +286,10 @@ class StreamScenario:
             pair.hasBegun |= one is pair.sockets[0]
             MemoryTCP(one, protocol).begin()
 
-    # What happens besides
+    # Events
 
     def happen(self, event: EventPlan) -> None:
-        """Let an event happen to what is there."""
+        """Trigger an event."""
         kind, network = event.kind, self.world.network
         self.kinds.append(kind)
         network.note(kind)
@@ -344,15 +343,16 @@ class StreamScenario:
                 groups[event.pick % len(groups)].retire()
 
     def part(self) -> None:
-        """Cut everything between the hosts."""
+        """Cut the network between the hosts."""
         self.world.network.partition(*(each.address for each in self.hosts))
 
     def _warn(self, pairs: list[Pair]) -> None:
-        """The TCP connections of these have ended: they have to know it soon."""
+        """Note that the TCP connections of these pairs have ended, which their ends must detect in time."""
         if {"apart", "frozen", "vanished"}.isdisjoint(self.events):
             now = self.world.clock.seconds()
             for end in (end for pair in pairs for end in pair.ends):
-                # As with TCP: who pauses hears of it when it reads again, who saw the end of all does not.
+                # As with TCP, a paused end detects it when it reads again, and one that has read the end of
+                # file never.
                 isListening = not end.plan.pausing and not end.sawEnd
                 if end.mode == "SMC-R" and end.lostAt is None and not end.host.isDead and isListening:
                     self.warned.append((end, now))
@@ -372,12 +372,12 @@ class StreamScenario:
         self.bury(host)
 
     def die(self, host: Host, silently: bool) -> None:
-        """The host's process is gone; silently: with all that the host is."""
+        """Kill the host's process; C{silently}: the whole host."""
         host.die(silently)
 
     def bury(self, host: Host) -> None:
         """Close what a dead process had open."""
-        with mock.patch.object(Talker, "claim", lambda *args: None):  # nobody is there to be told
+        with mock.patch.object(Talker, "claim", lambda *args: None):  # a dead process checks nothing
             closeLinkGroups(host)
 
     # The run
@@ -386,7 +386,7 @@ class StreamScenario:
         """
         Run the simulation to its end, and check its promises.
 
-        @raise Violation: a promise was broken.
+        @raise Violation: a promise was violated.
         """
         clock = self.world.clock
         self.due = len(self.plan.connections)
@@ -409,7 +409,7 @@ class StreamScenario:
         return Outcome(self.plan.seed, received, sent, dropped, clock.seconds(), digest, tuple(self.kinds))
 
     def carried(self) -> tuple[int, int]:
-        """Packets that were sent, and those of them that were lost."""
+        """Return the numbers of packets that were sent and that were lost."""
         return self.world.network.sent, self.world.network.dropped
 
     def _turn(self, until: float) -> None:
@@ -421,17 +421,17 @@ class StreamScenario:
             what = "nothing happens any more" if not goesOn else "it never ends"
             raise Violation(f"{what}: {[pair for pair in self.pairs if not pair.isOver]}")
 
-    # What must hold
+    # Checks
 
     @property
     def isHarmless(self) -> bool:
-        """No connection may notice anything."""
+        """Whether no connection may notice any of the faults and events."""
         return not self.isBad and set(self.events) <= set(self.harmless)
 
     def judge(self) -> None:
-        """Check what must hold when all connections have ended."""
+        """Check the promises after all connections have ended."""
         for end, at in self.warned:
-            # Of a peer that closed before it ended, an end of file is all that TCP tells.
+            # If the peer closed before it ended, TCP reports only an end of file.
             due = max(at, end.host.awakeSince) + AT_ONCE
             isTold = any(when is not None and when < due for when in (end.sawEndAt, end.lostAt))
             check(isTold or end.host.isDead, f"the end of TCP was not heard at once: {end!r}")
@@ -459,7 +459,7 @@ class StreamScenario:
                     self.kinds.append("whole")
 
     def _judgeFailures(self, pair: Pair) -> None:
-        """Both ends heard of a failure, in time; the run ends only when both have, so look at the time."""
+        """Check that both ends detect a failure in time; the run ends only after both have."""
         client, server = pair.ends
         if not (client.isMade and server.isMade and client.mode == server.mode == "SMC-R"):
             return
@@ -470,19 +470,19 @@ class StreamScenario:
                 check(late < self.bound, f"{other!r} heard of the failure {late:.1f} s after its peer")
 
     def _judgeEnds(self, one: Talker) -> None:
-        """Nothing happened that would make a connection end badly, but what these two did to each other."""
+        """Check that an end fails only after an abort, or if its peer closed with data unread."""
         other = one.peer
         if one.hasAborted or other.hasAborted or one.isDone:
             return
-        # What nobody read when it closed: writing to it is a failure, as in TCP.
+        # Data that the peer did not read before its close makes the connection fail, as in TCP.
         check(other.hasQuit and one.written > other.received, f"ended by {one.reason}: {one!r}, {other!r}")
 
     def _clear(self) -> None:
-        """Check at the end that nothing is left over: connections, buffers, TCP sockets."""
+        """Check at the end that no connections, buffers and TCP sockets are left."""
         world = self.world
         world.network.heal()
         world.network.faults = Faults()
-        # A link whose peer has gone without a word ends when its queue pair's patience does.
+        # A link whose peer has failed silently ends when its queue pair's retries are exhausted.
         patience = self.bound if self.plan.isPatient or any(host.isDead for host in self.hosts) else 0.0
         self.wait(LINGER_TIMEOUT + FREEZE + 10 + patience)
         for host in self.hosts:
@@ -500,7 +500,7 @@ class StreamScenario:
             if canary.region.valid:
                 canary.look()
         if self.plan.isRested and self.isHeld:
-            self.wait(700.0)  # link groups that nobody uses end by themselves
+            self.wait(700.0)  # unused link groups end by themselves
             for host in self.hosts:
                 check(not self._links(host), f"link groups stay for ever: {self._links(host)}")
                 check(host.isDead or not host.triggers or not len(host.device.keys), "memory stays for ever")
@@ -517,7 +517,7 @@ class StreamScenario:
         check(not world.clock.calls, f"there are still calls: {[str(call) for call in world.clock.calls]}")
 
     def wait(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Let this many simulated seconds pass."""
         world = self.world
         end = world.clock.seconds() + seconds
         world.clock.callLater(seconds, lambda: None)
@@ -531,7 +531,7 @@ class StreamScenario:
 
 @contextmanager
 def _tamed(plan: StreamPlan) -> Iterator[None]:
-    """Let chance come from the seed of the noise, and rings in buffers of as many as the plan says."""
+    """Derive random numbers from the seed of the noise, and limit the rings of a buffer as the plan says."""
     noise = Random(f"chance {plan.seed}")
 
     def bits(count: int) -> int:
@@ -554,9 +554,9 @@ def _tamed(plan: StreamPlan) -> Iterator[None]:
 
 def playScenario(scenario: type[StreamScenario], plan: StreamPlan) -> Outcome:
     """
-    Play a plan as the simulation of that class.
+    Run a plan as a simulation of the class C{scenario}.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     errors: list[LogEvent] = []
 
@@ -579,8 +579,8 @@ def playScenario(scenario: type[StreamScenario], plan: StreamPlan) -> Outcome:
 
 def playStreams(plan: StreamPlan) -> Outcome:
     """
-    Play the plan of a simulation over RoCE.
+    Run the simulation of a plan over RoCE.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     return playScenario(StreamScenario, plan)

@@ -1,8 +1,8 @@
 """
-Simulations of SMC-R connections between hosts with two ports each, of which one at a time fails and returns.
+Simulations of SMC-R connections between hosts with two ports each, of which one at a time fails and recovers.
 
-The promises are those that L{txrdma.testing.smc.scenario} checks. That a network is cut, or a port goes down,
-is nothing that a connection may notice, as long as the other one works.
+L{txrdma.testing.smc.scenario} checks the promises. A cut network or a port that goes down must not affect a
+connection while the other network works.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from txrdma.testing.smc.plans import drawStreams, EventPlan, EVENTS, FailurePlan
 from txrdma.testing.smc.scenario import DEVICE, HARMLESS, Outcome, playScenario, StreamScenario
 
 _PATHS: Final = ("cut", "down", "flap")
-"""Events: a network is cut, and nobody is told; a port there goes down; both networks fail in turns."""
+"""Events: a network is cut without notice; one of its ports goes down; both networks fail alternately."""
 
 _NETWORKS: Final = ("198.51.100", "203.0.113")
 
 _LONGEST_FAULT: Final = 20.0
-"""Seconds of the longest trouble that ends: conversations end some time after it."""
+"""Seconds of the longest temporary fault; conversations end some time after it."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TwoPortPlan(StreamPlan):
     """
     The plan of a simulation.
 
-    @ivar isSplit: each port has a device of its own.
+    @ivar isSplit: whether each port has its own device.
     @ivar failing: number of the network that fails.
     """
 
@@ -69,7 +69,7 @@ def drawTwoPorts(seed: int) -> TwoPortPlan:
 
 
 def _withFailures(random: Random, event: EventPlan) -> EventPlan:
-    """Draw the failures that an event consists of."""
+    """Draw the failures of an event, and return the event with them."""
     if event.kind not in _PATHS:
         return event
     if event.kind == "flap":
@@ -84,7 +84,7 @@ def _withFailures(random: Random, event: EventPlan) -> EventPlan:
 
 
 class TwoPortScenario(StreamScenario):
-    """A simulation of SMC-R connections between hosts with two ports, as its plan says."""
+    """A simulation of SMC-R connections between hosts with two ports, according to its plan."""
 
     plan: TwoPortPlan
     harmless: tuple[str, ...] = (*HARMLESS, *_PATHS)
@@ -96,10 +96,10 @@ class TwoPortScenario(StreamScenario):
             number = host.address.rpartition(".")[2]
             host.addresses = tuple(f"{network}.{number}" for network in _NETWORKS[: each.ports])
         if any(options.links == 1 for options in self.options.values()):
-            self.harmless = HARMLESS  # there is one link, which fails
+            self.harmless = HARMLESS  # the only link fails
 
     def openDevice(self, address: str) -> SoftDevice:
-        """A new device of the host with that address, with all its ports or with one."""
+        """Open one device of the host with that address, or one for each port; return the first."""
         host = self.hostAt(address)
         plan, segments = self.plan, self.hostPlans[host].segments
         addresses = [(each,) for each in host.addresses] if plan.isSplit else [host.addresses]
@@ -114,18 +114,18 @@ class TwoPortScenario(StreamScenario):
             return linkGroups(host, DEVICE)
         host.openDevice()
         groups = useDevice(host, DEVICE, *self.devices[host])
-        groups.ringSize = lambda: next(self.ringSizes[host])  # type: ignore[method-assign]  # small ones
+        groups.ringSize = lambda: next(self.ringSizes[host])  # type: ignore[method-assign]  # small rings
         return groups
 
-    # What happens besides
+    # Events
 
     def part(self) -> None:
-        """Cut everything between the hosts, by either network."""
+        """Cut both networks between the hosts."""
         for network in range(len(_NETWORKS)):
             self._cut(network)
 
     def happen(self, event: EventPlan) -> None:
-        """Let one of the events happen: to a network or a port here, others as elsewhere."""
+        """Trigger an event of a network or port, or one of L{StreamScenario}."""
         if event.kind not in _PATHS:
             super().happen(event)
             return
@@ -137,20 +137,20 @@ class TwoPortScenario(StreamScenario):
             self._fail(self.plan.failing, event.failures[0])
 
     def _fail(self, network: int, failure: FailurePlan) -> None:
-        """Let a network fail, or a port there."""
+        """Cut a network, or take one of its ports down."""
         if not all(self._hasOther(group, network) for host in self.hosts for group in self._linkGroups(host)):
-            self.harmless = HARMLESS  # its second link is not there yet
+            self.harmless = HARMLESS  # a group has no second link yet
         host = self.hosts[failure.host]
         if failure.isPort:
             self._enable(host, network, False)
         else:
             self._cut(network)
-        if failure.seconds <= _LONGEST_FAULT:  # else for good
+        if failure.seconds <= _LONGEST_FAULT:  # else permanent
             self.world.clock.callLater(failure.seconds, self._enable, host, network, True)
             self.world.clock.callLater(failure.seconds, self._mend, network)
 
     def _hasOther(self, group: Group, network: int) -> bool:
-        """Whether a group has a link that a network's failure does not touch."""
+        """Return whether a group has an active link that a failure of this network does not affect."""
         for link in group.links:
             ends = (link.life.local, link.life.remote)
             isTouched = any(end is None or str(end.gid.ip).startswith(_NETWORKS[network]) for end in ends)
@@ -159,7 +159,7 @@ class TwoPortScenario(StreamScenario):
         return False
 
     def _flap(self, network: int, failures: tuple[FailurePlan, ...]) -> None:
-        """Let both networks fail in turns, one as soon as the other has its links again."""
+        """Let both networks fail alternately, each as soon as all groups have several active links."""
         if all(pair.isOver for pair in self.pairs) or any(host.isDead for host in self.hosts):
             return
         counts = [
@@ -181,7 +181,7 @@ class TwoPortScenario(StreamScenario):
                     device.setPortEnabled(number, isEnabled)
 
     def _paths(self, network: int) -> list[tuple[str, str]]:
-        """The pairs of addresses of which one is on a network."""
+        """Return the pairs of addresses of which at least one is on a network."""
         one, other = self.hosts
         name = _NETWORKS[network]
         return [
@@ -199,7 +199,7 @@ class TwoPortScenario(StreamScenario):
             self.world.network.join(one, other)
 
     def judge(self) -> None:
-        """Check what must hold when all connections have ended, and that no group has too many links."""
+        """Check the promises after all connections have ended, and that no group has too many links."""
         super().judge()
         for host in self.hosts:
             for group in self._linkGroups(host):
@@ -209,8 +209,8 @@ class TwoPortScenario(StreamScenario):
 
 def playTwoPorts(plan: TwoPortPlan) -> Outcome:
     """
-    Play the plan of a simulation.
+    Run the simulation of a plan.
 
-    @raise Violation: a promise was broken.
+    @raise Violation: a promise was violated.
     """
     return playScenario(TwoPortScenario, plan)

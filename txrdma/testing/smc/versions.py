@@ -1,5 +1,5 @@
 """
-The versions of SMC-R that the hosts of a simulation speak, and the one that they have to agree on.
+SMC-R versions that the hosts of a simulation support, and the version that they must agree on.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ _MIXTURE = (
 
 
 def drawVersions(random: Random, count: int) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
-    """
-    Draw versions and UEIDs for so many hosts: all with version 1 in common, all with version 2, or a mixture.
-    """
+    """Draw versions and UEIDs of hosts: all with version 1 in common, all with version 2, or a mixture."""
     kind = random.random()
     choices: Collection[tuple[tuple[int, ...], tuple[str, ...]]]
     choices = (_OLD,) if kind < 0.3 else (_NEW,) if kind < 0.6 else _MIXTURE
@@ -31,9 +29,9 @@ def drawVersions(random: Random, count: int) -> list[tuple[tuple[int, ...], tupl
 
 def commonVersion(options: Collection[Options], known: Collection[int] = VERSIONS) -> int:
     """
-    The version that hosts with these options have to agree on; 0 when there is none.
+    Return the version that hosts with these options must agree on, or 0 if there is none.
 
-    @param known: the versions that their devices are meant for.
+    @param known: versions that their devices support.
     """
     common = set(known).intersection(*(each.versions for each in options))
     if 2 in common and set.intersection(*(set(each.ueids) for each in options)):

@@ -1,7 +1,7 @@
 """
-Conversations between two real processes, by which streams are held to TCP.
+Conversations between two real processes, which compare streams with TCP.
 
-What TCP delivers every stream delivers, and both protocols see the same calls in the same order with the same
-reasons. L{catalogue} has the conversations, as data; L{script} says in which words; L{provider} names the
-endpoint strings that are compared. C{python -m txrdma.testing.streams} plays them.
+Every stream must deliver what TCP delivers, and both protocols must see the same calls in the same order with
+the same reasons. L{catalogue} contains the conversations as data; L{script} defines their language;
+L{provider} lists the endpoint strings that are compared. C{python -m txrdma.testing.streams} runs them.
 """

@@ -1,9 +1,9 @@
 """
-Play conversations over streams and over TCP, and compare: C{make conversations}.
+Run conversations over streams and over TCP, and compare them: C{make conversations}.
 
-What a run leaves is in C{build/conversations}: C{results.json}, C{table.md}, and C{failures.txt} with the
-transcripts of each conversation that was not as over TCP. The last line of the output is C{N passed, N
-failed, N skipped}.
+The results of a run are in C{build/conversations}: C{results.json}, C{table.md}, and C{failures.txt} with the
+transcripts of each conversation that differs from TCP. The last line of the output is C{N passed, N failed, N
+skipped}.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from txrdma.testing.streams.stage import Stage
 
 _PROGRESS_SECONDS: Final = 15.0
 _SHOWN: Final = 5
-"""Failures that are shown on the terminal; the file has all of them."""
+"""Number of failures shown on the terminal; the file has all of them."""
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m txrdma.testing.streams", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m txrdma.testing.streams",
+        description="Run conversations over streams and over TCP, and compare them. Results are in build/conversations.",
+    )
     parser.add_argument("--route", action="append", default=[], help="one of the routes; all of them")
     parser.add_argument(
         "--reactor",
@@ -53,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Progress:
-    """Tells how far a run is, and of failures at once."""
+    """Prints the progress of a run, and each failure at once."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -75,7 +78,7 @@ class _Progress:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play what is asked for; the exit status."""
+    """Run the requested conversations, and return the exit status."""
     parser = _parser()
     asked = parser.parse_args(arguments)
     providers = [each for each in PROVIDERS if not asked.route or each.name in asked.route]
@@ -119,7 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _leave(folder: Path, verdicts: list[Verdict]) -> None:
-    """Write everything down, and show the first failures."""
+    """Write the results to files, and print the first failures."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(report.results(verdicts), indent=1) + "\n")
     (folder / "table.md").write_text(report.table(verdicts))

@@ -1,5 +1,5 @@
 """
-A certificate for conversations with TLS, signed by itself.
+A self-signed certificate for conversations with TLS.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import datetime
 
 
 def makeCertificate() -> bytes:
-    """A key and a certificate for C{localhost}, in PEM. Needs the package C{cryptography}."""
+    """Create a key and a certificate for C{localhost}, in PEM. Requires the package C{cryptography}."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

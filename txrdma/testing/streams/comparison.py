@@ -1,9 +1,9 @@
 """
-The comparison: did both protocols see over another stream what they see over TCP?
+Comparison of what protocols see over another stream with what they see over TCP.
 
-Fair to races: TCP may end a conversation in several ways, and each of them is good. Firm about bytes: what
-TCP delivers is delivered, in order, with the same content; more than that is no fault. Nothing here plays
-anything; performances are compared as they are written down.
+TCP may end a conversation in several ways because of races, and each of them is accepted. All bytes that TCP
+delivers must be delivered, in order and with the same content; additional bytes are accepted. This module
+runs nothing; it compares recorded performances.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txrdma.testing.streams.texts import Checksum
 from txrdma.testing.streams.transcript import Entry, PROCESS, Seen, View
 
 SLACK: Final = 5.0
-"""Seconds by which an end may come later than over TCP, since the machine may be busy."""
+"""Seconds by which an end may be later than over TCP, since the machine may be busy."""
 
 _PEER: Final = {CLIENT: SERVER, SERVER: CLIENT}
 _ONCE: Final = (transcript.MADE, transcript.READ_LOST, transcript.WRITE_LOST, transcript.LOST)
@@ -30,10 +30,10 @@ _ONCE: Final = (transcript.MADE, transcript.READ_LOST, transcript.WRITE_LOST, tr
 @dataclass(frozen=True, slots=True)
 class Complaint:
     """
-    A complaint about something that is not as it has to be.
+    A difference or fault that is not accepted.
 
-    @ivar end: who saw it.
-    @ivar what: in words.
+    @ivar end: end that saw it.
+    @ivar what: description.
     """
 
     end: str
@@ -44,7 +44,7 @@ class Complaint:
 
 
 def complaintsAboutTCP(tcp: Sequence[Performance]) -> list[Complaint]:
-    """Complaints about the judge: a conversation that TCP does not bring to its end compares nothing."""
+    """Return complaints about the reference: a conversation that TCP does not finish cannot be compared."""
     return [
         complaint
         for each in tcp
@@ -54,7 +54,7 @@ def complaintsAboutTCP(tcp: Sequence[Performance]) -> list[Complaint]:
 
 def complaints(tcp: Sequence[Performance], ours: Performance) -> list[Complaint]:
     """
-    The complaints about a performance: all in which it differs from those over TCP.
+    Return the complaints about a performance: all differences from those over TCP.
 
     @param tcp: at least one performance of the same conversation.
     """
@@ -75,18 +75,18 @@ def complaints(tcp: Sequence[Performance], ours: Performance) -> list[Complaint]
     return list(dict.fromkeys(found))
 
 
-# What one process saw, beside what TCP's did
+# Differences between one process and the same process over TCP
 
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
     """
-    The differences from TCP that the conversation allows an end.
+    The differences from TCP that a conversation accepts at an end.
 
-    @ivar also: what TCP may bring about, too.
-    @ivar unlike: what the route cannot keep.
-    @ivar enough: bytes on which the end has left, so that it is chance what came with them.
-    @ivar late: seconds by which an end may come later.
+    @ivar also: further outcomes that are possible over TCP.
+    @ivar unlike: declared differences of the route.
+    @ivar enough: number of bytes after which the end leaves, so that it is chance how many more it receives.
+    @ivar late: seconds by which an end may be later.
     """
 
     also: Sequence[Outcome]
@@ -97,7 +97,7 @@ class _Allowed:
 
 def _differences(tcp: Sequence[View], ours: View, allowed: _Allowed) -> Iterator[str]:
     if ours.ended == transcript.OUT_OF_TIME:
-        return  # that is said already, and what is missing follows from it
+        return  # this is reported already, and causes other differences
     if ours.ended not in {view.ended for view in tcp}:
         yield f"the process ended by {ours.ended}, over TCP by {_either(view.ended for view in tcp)}"
     if ours.failures not in {view.failures for view in tcp}:
@@ -152,7 +152,7 @@ def _failures(view: View) -> str:
     return f"with {', '.join(view.failures)}" if view.failures else "never"
 
 
-# What is wrong by itself
+# Faults of one performance
 
 
 def _unfinished(performance: Performance) -> Iterator[Complaint]:
@@ -171,7 +171,7 @@ def _misserved(performance: Performance) -> Iterator[Complaint]:
 
 
 def _brokenRules(performance: Performance) -> Iterator[Complaint]:
-    """Rules that every transport keeps, whatever TCP has done this time."""
+    """Yield violations of rules that every transport must follow, whatever TCP has done this time."""
     for end, entries in performance.entries.items():
         if end not in _PEER:
             continue
@@ -186,7 +186,7 @@ def _brokenRules(performance: Performance) -> Iterator[Complaint]:
 
 
 def _disorder(entries: Sequence[Entry]) -> Iterator[str]:
-    """Calls of one protocol that come twice, or where they cannot come."""
+    """Yield calls of one protocol that are repeated, or in a wrong order."""
     calls = [each for each in entries if each.kind in (*_ONCE, transcript.DATA)]
     kinds = [each.kind for each in calls]
     for kind in _ONCE:
@@ -203,7 +203,7 @@ def _disorder(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _otherText(entries: Sequence[Entry], writer: str) -> Iterator[str]:
-    """Whether what came is what the other end has written, in order."""
+    """Check that the received data is the data that the other end has written, in order."""
     checksum = Checksum(writer)
     for entry in entries:
         if entry.kind == transcript.DATA:

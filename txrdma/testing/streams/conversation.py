@@ -1,7 +1,7 @@
 """
 Conversations between two processes, as data.
 
-Each is played over C{tcp:} and over other streams, and both ends have to see the same
+Each runs over C{tcp:} and over other streams, and both ends must see the same
 (L{txrdma.testing.streams.comparison}). The list is in L{txrdma.testing.streams.catalogue}.
 """
 
@@ -14,11 +14,11 @@ from typing import Final
 from txrdma.testing.streams.script import parse
 
 ROCE: Final = ("rocev2", "verbs", "rsocket", "btl")
-"""Routes on which a queue pair belongs to its process."""
+"""Routes on which a queue pair belongs to its process, and ends with it."""
 
 
 DRAWN: Final = "drawn-"
-"""Begins the names of conversations that were drawn; the seed follows."""
+"""Prefix of the names of drawn conversations; the seed follows."""
 
 
 class Way(Enum):
@@ -33,15 +33,15 @@ class Way(Enum):
 @dataclass(frozen=True, slots=True)
 class Unlike:
     """
-    A promise of TCP that a route cannot keep: what may happen there instead, and nothing else.
+    A promise of TCP that a route cannot keep: a difference that is accepted there.
 
-    @ivar routes: the names of the providers.
-    @ivar end: C{"client"} or C{"server"}: who sees it.
+    @ivar routes: names of the providers.
+    @ivar end: C{"client"} or C{"server"}: the end that sees it.
     @ivar why: the reason, in a sentence for users.
-    @ivar calls: what that end's protocol may see instead, as L{txrdma.testing.streams.transcript.Seen} has
-        it; empty when the calls are the same.
-    @ivar fewer: it may hear fewer bytes than over TCP.
-    @ivar later: it may be told the end later than over TCP.
+    @ivar calls: calls that the end's protocol may see instead, as in
+        L{txrdma.testing.streams.transcript.Seen}; empty if the calls are the same.
+    @ivar fewer: whether it may receive fewer bytes than over TCP.
+    @ivar later: whether the end may be reported later than over TCP.
     """
 
     routes: tuple[str, ...]
@@ -58,8 +58,8 @@ class Outcome:
     Calls that the protocol of an end may see, other than C{dataReceived}.
 
     @ivar end: C{"client"} or C{"server"}.
-    @ivar calls: as L{txrdma.testing.streams.transcript.Seen} has them.
-    @ivar heard: bytes that have to come with these calls.
+    @ivar calls: as in L{txrdma.testing.streams.transcript.Seen}.
+    @ivar heard: number of bytes that must be received with these calls.
     """
 
     end: str
@@ -73,15 +73,15 @@ class Conversation:
     A conversation between two ends, each of them with its script.
 
     @ivar name: words joined by hyphens.
-    @ivar about: what happens, in a sentence.
-    @ivar client: the script of who connects; L{txrdma.testing.streams.script} has its words.
-    @ivar server: the script of who listens; empty when nobody does.
-    @ivar races: why TCP itself may end in several ways; it is then run several times, and each of its
-        outcomes is good.
-    @ivar also: calls that an end may see by such a race where TCP was never seen to do so here, but may.
-    @ivar seconds: how long the scripts take of themselves.
-    @ivar isQuick: it is a part of C{make test}.
-    @ivar isEverywhere: it is played on every reactor, not only on one.
+    @ivar about: description in a sentence.
+    @ivar client: script of the client, in the language of L{txrdma.testing.streams.script}.
+    @ivar server: script of the server; empty if nobody listens.
+    @ivar races: why TCP itself may end in several ways; it then runs several times, and each outcome is
+        accepted.
+    @ivar also: further outcomes of such races, which TCP was never seen to have here, but may have.
+    @ivar seconds: duration of the scripts themselves.
+    @ivar isQuick: whether it is a part of C{make test}.
+    @ivar isEverywhere: whether it runs on every reactor, not only on one.
     """
 
     name: str
@@ -97,13 +97,13 @@ class Conversation:
     unlike: tuple[Unlike, ...] = ()
 
     def alsoFor(self, end: str) -> tuple[Outcome, ...]:
-        """Outcomes that are good for an end, though TCP was not seen to bring them about."""
+        """Return the further outcomes that are accepted at an end."""
         return tuple(each for each in self.also if each.end == end)
 
     def enoughFor(self, end: str) -> int | None:
-        """The number of bytes on which an end takes its leave; None if it hears all."""
+        """Return the number of bytes after which an end leaves; None if it receives everything."""
         return parse(self.client if end == "client" else self.server).enough
 
     def unlikeOn(self, route: str, end: str) -> tuple[Unlike, ...]:
-        """Declared differences for an end on a route."""
+        """Return the declared differences at an end on a route."""
         return tuple(each for each in self.unlike if route in each.routes and each.end == end)

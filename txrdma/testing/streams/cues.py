@@ -1,5 +1,5 @@
 """
-The socket between a player and its stage: reports go one way, cues come the other.
+The socket between a player and its stage, which carries reports to the stage and cues to the player.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txrdma.testing.streams.transcript import Entry, PROCESS
 
 
 class Reporter:
-    """The way to the stage: a socket, to which every line goes at once."""
+    """The player's socket to the stage, which sends every report at once."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -31,15 +31,15 @@ class Reporter:
         return connection
 
     def say(self, connection: int, kind: str, about: object = "") -> None:
-        """Report what has just happened."""
+        """Report an event."""
         self.socket.sendall(Entry(time.monotonic(), connection, kind, str(about)).encode())
 
     def leaveChild(self, seconds: float) -> None:
-        """Fork; the child holds what is open here, does nothing, and ends soon, or with the stage."""
+        """Fork an idle child that inherits descriptors, and ends after C{seconds} or with the stage."""
         if os.fork():
             return
         try:
-            self.socket.close()  # so that its end is the end of this process
+            self.socket.close()  # so that its end of file shows the parent's end
             self.socket = self._connected()
             self.say(PROCESS, transcript.CHILD, os.getpid())
             self.socket.settimeout(seconds)
@@ -50,7 +50,7 @@ class Reporter:
 
 @implementer(IReadDescriptor)
 class Cues:
-    """Cues that this end gives itself, or that come from the stage: each is there once given."""
+    """Cues from this end or from the stage; a cue remains set once it is given."""
 
     def __init__(self, connection: socket.socket | None = None) -> None:
         self._connection = connection
@@ -59,13 +59,13 @@ class Cues:
         self._read = b""
 
     def give(self, name: str) -> None:
-        """The cue is there, for everybody who waits for it now or later."""
+        """Set a cue, and fire the Deferreds that wait for it."""
         self._given.add(name)
         for deferred in self._waiting.pop(name, ()):
             deferred.callback(None)
 
     def heard(self, name: str) -> Deferred[None] | None:
-        """Fires with the cue; None if it is there already."""
+        """Return a Deferred that fires with the cue, or None if it is set already."""
         if name in self._given:
             return None
         deferred: Deferred[None] = Deferred()
@@ -73,23 +73,23 @@ class Cues:
         return deferred
 
     def fileno(self) -> int:
-        """The descriptor of the socket to the stage, as L{IReadDescriptor} asks."""
+        """Return the descriptor of the socket to the stage."""
         assert self._connection is not None, "only the cues of the process come by a socket"
         return self._connection.fileno()
 
     def logPrefix(self) -> str:
-        """The prefix of the cues' lines in the log."""
+        """Return the log prefix of the cues' reader."""
         return "cues"
 
     def doRead(self) -> None:
-        """Take cues, a line each."""
+        """Read cues, one per line."""
         assert self._connection is not None
         data = self._connection.recv(4096)
         if not data:
-            os._exit(1)  # nobody is there to whom this could be of use
+            os._exit(1)  # the stage is closed
         *names, self._read = (self._read + data).split(b"\n")
         for name in names:
             self.give(name.decode())
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor lets go of the socket."""
+        """Do nothing when the reactor removes the socket."""

@@ -1,11 +1,11 @@
 """
-Conversations that nobody has thought of: drawn by a seed, and then held to C{tcp:} as others are.
+Random conversations, drawn by seeds and compared with C{tcp:} like others.
 
-The two ends speak by turns or at once, in many ways and sizes; they read slowly, pause, or do something else
-meanwhile; then one of them ends it in one of the ways in which programs end. Drawn are only scripts whose end
-TCP itself decides, apart from races: what L{txrdma.testing.streams.catalogue} declares not to be the same is
-left out, and so are calls that a protocol delays. TCP's races are many, and one of its outcomes may be rare:
-whoever finds a difference looks at both transcripts before believing it.
+The two ends write in turn or at once, in many ways and sizes; they read slowly, pause, or are busy meanwhile;
+then one of them ends the conversation in one of the ways of real programs. Only scripts whose end TCP
+determines, apart from races, are drawn: declared differences of L{txrdma.testing.streams.catalogue} are left
+out, and so are delayed calls. TCP has many races, and some of its outcomes are rare: read both transcripts
+before you trust a difference.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from txrdma.testing.streams.script import parse
 from txrdma.testing.streams.stage import Stage
 
 MOST_PLAYS: Final = 22
-"""Plays over TCP before an outcome that it has not had in any of them is no outcome of TCP's."""
+"""Number of runs over TCP after which an outcome that none of them had is not an outcome of TCP."""
 
 _FIRST_PLAYS: Final = 2
 _MORE_PLAYS: Final = 4
@@ -42,8 +42,8 @@ class _End:
     """
     The script of an end while it is drawn.
 
-    @ivar said: bytes that it has written when all is done that was drawn so far; C{heard}: those that it
-        has heard then.
+    @ivar said: number of bytes that it has written after all steps so far; C{heard}: number that it has
+        received then.
     """
 
     def __init__(self, random: Random) -> None:
@@ -59,23 +59,23 @@ class _End:
 
     @property
     def occasion(self) -> str:
-        """The occasion on which all has been heard that the other end said so far."""
+        """The occasion on which everything that the other end has written so far has been received."""
         return f"heard {self.heard}" if self.heard else "made"
 
     def does(self, *steps: str, on: str = "") -> None:
-        """Add steps, usually for when all has been heard."""
+        """Add steps, by default for the occasion on which everything has been received."""
         self._rules.setdefault(on or self.occasion, []).extend(steps)
 
     def meets(self) -> None:
-        """Be sure that the other end knows of the connection."""
+        """Ensure that the other end knows of the connection."""
         if not self.heard:
             self.does("settle")
 
     def speaks(self, most: int, isSwift: bool = False, on: str = "") -> int:
         """
-        Write some bytes, in one of the ways in which programs write.
+        Write some bytes, in one of the ways of real programs.
 
-        @param isSwift: all of it is written in the turn in which that begins.
+        @param isSwift: whether everything is written in the iteration in which that begins.
         @return: the number of bytes.
         """
         random = self._random
@@ -100,7 +100,7 @@ class _End:
         return size
 
     def listens(self, size: int) -> None:
-        """Read that much, which the other end has begun to say or is about to, in some manner."""
+        """Read this many bytes of the other end, in a random manner."""
         random = self._random
         manner = random.random()
         if manner < 0.15 and not self.isSlow:
@@ -118,12 +118,12 @@ class _End:
 
 
 def _piece(random: Random, size: int, count: int) -> int:
-    """The length of pieces, so that there are not more than so many."""
+    """Return a random length of pieces, so that there are at most C{count} of them."""
     return random.randint(max(1, -(-size // count)), size)
 
 
 def drawn(seed: int) -> Conversation:
-    """Draw a conversation; the same for the same seed."""
+    """Draw a conversation, which is the same for the same seed."""
     random = Random(seed)
     client, server = _End(random), _End(random)
     for end in (client, server):
@@ -158,7 +158,7 @@ def drawn(seed: int) -> Conversation:
 
 
 def _repeat(random: Random, client: _End, server: _End) -> int:
-    """Have more connections than one, at the same time or one behind the other; or just one."""
+    """Draw the number of connections, which are concurrent or consecutive."""
     if random.random() < 0.6:
         return 1
     count = random.randint(2, 9)
@@ -190,7 +190,7 @@ def _halfCloses(random: Random, leaver: _End, other: _End) -> None:
     leaver.does("half")
     leaver.does("lose", on="read-lost")
     if random.random() < 0.2:
-        return  # the other end knows nothing of halves
+        return  # the other end's protocol is not half-closeable
     if random.random() < 0.7:
         leaver.heard += other.speaks(_MOST, isSwift=random.random() < 0.5, on="read-lost")
     other.does(random.choice(("lose", "lose", "half")), on="read-lost")
@@ -255,11 +255,11 @@ _ENDS: Final = (
     ("closes when the other does", _bothClose),
 )
 _REPEATED: Final = ("closes", "half-closes", "aborts", "closes when the other does")
-"""The ends after which more connections may come, since both processes go on."""
+"""The ends after which more connections may follow, since both processes continue."""
 
 
 def isFor(conversation: Conversation, provider: Provider) -> bool:
-    """Whether a drawn conversation is one for a provider: only shared memory outlives who has written it."""
+    """Return whether a provider can run a drawn conversation: only shared memory outlives its writer."""
     steps = {
         step.name
         for text in (conversation.client, conversation.server)
@@ -271,10 +271,10 @@ def isFor(conversation: Conversation, provider: Provider) -> bool:
 
 class Drawn:
     """
-    Plays of drawn conversations, a number of them at the same time.
+    Runs of drawn conversations, a number of them at the same time.
 
-    @ivar verdicts: those that there are so far.
-    @ivar count: how many there will be.
+    @ivar verdicts: verdicts so far.
+    @ivar count: total number of verdicts.
     """
 
     def __init__(self, seeds: range, providers: Sequence[Provider], reactors: Sequence[str]) -> None:
@@ -285,10 +285,10 @@ class Drawn:
 
     def play(self, stage: Stage, tell: Callable[[Verdict], None], jobs: int | None = None) -> None:
         """
-        Play each over TCP first, and then by the providers that it is for.
+        Run each conversation over TCP first, then over the providers that can run it.
 
-        @param tell: called with each verdict as soon as it is there, from one thread at a time.
-        @param jobs: conversations at the same time.
+        @param tell: called with each verdict immediately, from one thread at a time.
+        @param jobs: number of conversations that run concurrently.
         """
         lock = Lock()
 
@@ -308,7 +308,7 @@ class Drawn:
             pool.shutdown(cancel_futures=True)
 
     def _verdicts(self, stage: Stage, conversation: Conversation, reactor: str) -> Iterator[Verdict]:
-        """Play one, over TCP a few times only unless something else comes out."""
+        """Run one conversation, over TCP only a few times unless there is a difference."""
         tcp = [stage.play(conversation, TCP, reactor) for _ in range(_FIRST_PLAYS)]
         for provider in self._providers:
             if isFor(conversation, provider):

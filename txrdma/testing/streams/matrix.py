@@ -1,6 +1,5 @@
 """
-The matrix: which conversations are played over which routes on which reactors, many at the same time, and
-what came of it.
+The matrix: runs conversations over routes and on reactors, many at the same time, and collects the verdicts.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from txrdma.testing.streams.provider import Provider, TCP
 from txrdma.testing.streams.stage import Performance, Stage
 
 RACES: Final = 4
-"""Plays of a conversation with races over TCP, and as many more where ours was none of the outcomes."""
+"""Number of runs over TCP of a conversation with races, and of further ones in case of a difference."""
 
 USUAL_REACTOR: Final = "epoll"
 LONG: Final = 10.0
-"""Seconds from which on a conversation is mostly waiting, so that any number of them may wait together."""
+"""Seconds from which on a conversation mostly waits, so that many of them may run concurrently."""
 
 _LONG_AT_ONCE: Final = 60
 
@@ -30,10 +29,10 @@ _LONG_AT_ONCE: Final = 60
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    The verdict about a conversation over one route on one reactor.
+    The verdict on a conversation over one route on one reactor.
 
-    @ivar complaints: what is not as over TCP; none when all is well.
-    @ivar tcp: how TCP did it; C{ours}: how the route did.
+    @ivar complaints: differences from TCP that are not allowed; empty if it has passed.
+    @ivar tcp: performances over TCP; C{ours}: performance over the route.
     """
 
     conversation: Conversation
@@ -45,12 +44,12 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether all is as over TCP."""
+        """Whether there are no complaints."""
         return not self.complaints
 
 
 def judged(stage: Stage, tcp: Sequence[Performance], ours: Performance) -> Verdict:
-    """Compare; where there are races, and ours was none of the outcomes, have TCP play some more."""
+    """Compare a performance with TCP; in case of races and complaints, run it over TCP more often."""
     conversation, reactor = ours.conversation, ours.reactor
     found = complaintsAboutTCP(tcp) or complaints(tcp, ours)
     if found and conversation.races:
@@ -61,7 +60,7 @@ def judged(stage: Stage, tcp: Sequence[Performance], ours: Performance) -> Verdi
 
 
 def playTCP(stage: Stage, conversation: Conversation, reactor: str) -> list[Performance]:
-    """Play a conversation over TCP, as often as it takes to know how TCP ends it."""
+    """Run a conversation over TCP, several times if it has races."""
     return [stage.play(conversation, TCP, reactor) for _ in range(RACES if conversation.races else 1)]
 
 
@@ -77,10 +76,10 @@ class _Case:
 
 class Matrix:
     """
-    Plays of conversations, by reactor and route.
+    Runs of conversations, by reactor and route.
 
-    @ivar verdicts: those that there are so far.
-    @ivar count: how many there will be.
+    @ivar verdicts: verdicts so far.
+    @ivar count: total number of verdicts.
     """
 
     def __init__(
@@ -91,8 +90,8 @@ class Matrix:
         isWhole: bool,
     ) -> None:
         """
-        @param isWhole: all conversations on each reactor, instead of those that are to be played everywhere
-            on all but the usual one.
+        @param isWhole: whether all conversations run on each reactor; otherwise reactors other than the usual
+            one run only those with C{isEverywhere}.
         """
         self._cases = [
             _Case(conversation, reactor, [each for each in providers if conversation.name not in each.cannot])
@@ -100,17 +99,17 @@ class Matrix:
             for conversation in conversations
             if isWhole or reactor == USUAL_REACTOR or conversation.isEverywhere
         ]
-        # What takes longest begins first.
+        # The longest conversations start first.
         self._cases.sort(key=lambda case: -case.conversation.seconds)
         self.count = sum(len(case.providers) for case in self._cases)
         self.verdicts: list[Verdict] = []
 
     def play(self, stage: Stage, tell: Callable[[Verdict], None], jobs: int | None = None) -> None:
         """
-        Play all conversations of the matrix.
+        Run all conversations of the matrix.
 
-        @param tell: called with each verdict as soon as it is there, from one thread at a time.
-        @param jobs: short conversations to be played at the same time.
+        @param tell: called with each verdict immediately, from one thread at a time.
+        @param jobs: number of short conversations that run concurrently.
         """
         lock = threading.Lock()
 

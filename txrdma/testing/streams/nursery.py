@@ -1,8 +1,8 @@
 """
-The nursery: a process that has imported everything and forks players, so that each starts at once.
+The nursery: a process that has imported all modules and forks players, which then start quickly.
 
-It reads orders on its standard input, and ends with it, and with it all players. How a player ended goes to
-that player's stage. No reactor is imported here: each player installs its own.
+It reads orders from its standard input, at whose end it kills all players and exits. It reports how a player
+has ended to that player's stage. It imports no reactor: each player installs its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def prepare() -> None:
-    """Import what players need, and find the plugins."""
+    """Import the modules that players need, and load the plugins."""
     for name in _IMPORTED:
         import_module(name)
     for name in _OPTIONAL:
@@ -68,12 +68,12 @@ def prepare() -> None:
 
 
 def dieWithParent() -> None:
-    """Have the kernel kill this process when the one that forked it ends (prctl(2))."""
+    """Have the kernel kill this process when its parent process ends (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Nursery:
-    """The players that were forked here and have not ended."""
+    """The players that were forked and have not ended."""
 
     def __init__(self) -> None:
         self._orders: dict[int, Order] = {}
@@ -84,7 +84,7 @@ class Nursery:
         self._wakeUp = wakeUp
 
     def serve(self) -> Order | None:
-        """Fork for each order: returns in a child with its order, and here with None at the end."""
+        """Fork for each order; return the order in a child, and None here at the end of the input."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         before = signal.set_wakeup_fd(self._wakeUp.fileno())
@@ -111,7 +111,7 @@ class Nursery:
                         self._orders[pid] = order
 
     def leave(self) -> None:
-        """In a child: be a process of its own."""
+        """Detach a child from the nursery: a new session, and its own descriptors and signal handlers."""
         os.setsid()
         dieWithParent()
         for each in (self._wake, self._wakeUp):
@@ -136,7 +136,7 @@ class Nursery:
                 stage.connect(order.stage)
                 stage.sendall(line)
         except OSError:
-            pass  # the play is over, and nobody wants to know
+            pass  # the stage has finished this conversation
 
     def _endAll(self) -> None:
         for pid in self._orders:
@@ -147,8 +147,8 @@ class Nursery:
 
 def _be(order: Order) -> NoReturn:
     """
-    Be a player, and end as a process ends; but for taking apart everything that was imported, which needs
-    longer than most conversations.
+    Run a player, and exit as a process does, but without the interpreter's finalization, which takes longer
+    than most conversations.
     """
     from txrdma.testing.streams.player import play
 
@@ -169,9 +169,9 @@ def _be(order: Order) -> NoReturn:
 
 def main(folder: str) -> None:
     """
-    Serve until the end of the standard input, or be one of the players that were forked.
+    Serve orders until the end of the standard input, or run a player in a forked child.
 
-    @param folder: that of the stage, which vanishes at the end, whoever is still there to take care of it.
+    @param folder: folder of the stage, which is removed at the end, even if the stage's process was killed.
     """
     os.setsid()
     prepare()

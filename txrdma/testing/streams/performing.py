@@ -1,5 +1,5 @@
 """
-The protocol that a player plays: it reports each call, and takes the steps of its script.
+The protocol of a player: it reports each call, and performs the steps of its script.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _AGAIN_SECONDS: Final = 0.01
 
 
 class Mistake(Exception):
-    """An exception of a program that has a mistake."""
+    """Raised by the step C{raise}, like an error of a program."""
 
 
 class Playing(Shape):
     """
-    The player, as the performers of its connections see it.
+    Interface of a player for the performers of its connections.
 
-    @ivar begun: connections that a client has begun.
-    @ivar lost: connections that have been lost.
+    @ivar begun: number of connections that a client has begun.
+    @ivar lost: number of connections that were lost.
     """
 
     order: Order
@@ -64,8 +64,8 @@ class Performer(Protocol):
     """
     The protocol of one connection.
 
-    @ivar written: bytes that it has given to its transport.
-    @ivar heard: bytes that came.
+    @ivar written: number of bytes given to its transport.
+    @ivar heard: number of received bytes.
     """
 
     transport: Any
@@ -84,18 +84,18 @@ class Performer(Protocol):
         self.written = self.heard = 0
 
     def say(self, kind: str, about: object = "") -> None:
-        """Report something about this connection."""
+        """Report an event of this connection."""
         self._player.reporter.say(self._number, kind, about)
 
     # IProtocol, IHalfCloseableProtocol
 
     def connectionMade(self) -> None:
-        """Report that the connection is made, and take the steps for it."""
+        """Report that the connection is made, and perform the steps for it."""
         self.say(transcript.MADE, servedBy(self.transport))
         self._on("made")
 
     def dataReceived(self, data: bytes) -> None:
-        """Count, and look who has waited for that much."""
+        """Report the bytes, and perform the steps that have waited for this many."""
         if self._isPaused:
             self.say(transcript.BROKEN, "dataReceived of a paused transport")
         self.heard += len(data)
@@ -109,17 +109,17 @@ class Performer(Protocol):
             self._reactor.callLater(self._breath, self._resume)
 
     def readConnectionLost(self) -> None:
-        """The peer writes no more."""
+        """Report that the peer has closed its half, and perform the steps for it."""
         self.say(transcript.READ_LOST)
         self._on("read-lost")
 
     def writeConnectionLost(self) -> None:
-        """Report that our half of the connection is closed, and take the steps for it."""
+        """Report that the local half is closed, and perform the steps for it."""
         self.say(transcript.WRITE_LOST)
         self._on("write-lost")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Note the end and its reason, and take the steps for it."""
+        """Report the end and its reason, and perform the steps for it."""
         assert reason.type is not None
         self._player.lost += 1
         self.say(transcript.LOST, reason.type.__name__)
@@ -129,7 +129,7 @@ class Performer(Protocol):
         self.perform(self._player.script.on(occasion))
 
     def perform(self, steps: Sequence[Step]) -> None:
-        """Take steps, up to the first that waits; the others follow when that has waited enough."""
+        """Perform steps up to the first that waits; the others follow when it has finished."""
         for number, step in enumerate(steps, 1):
             self.say(transcript.DOES, step.text)
             waiting = _METHODS[step.name](self, *step.values)
@@ -143,7 +143,7 @@ class Performer(Protocol):
     # Writing
 
     def take(self, length: int) -> bytes:
-        """The next bytes of this end's text, which are about to be written."""
+        """Return the next bytes of this end's text, which are about to be written."""
         data = self._text.take(self.written, length)
         self.written += length
         self.say(transcript.WROTE, self.written)
@@ -177,7 +177,7 @@ class Performer(Protocol):
         return done
 
     def sent(self) -> None:
-        """A producer has produced everything."""
+        """Note that a producer has written everything."""
         self._sent.callback(None)
 
     def _push(self, length: int) -> None:
@@ -220,7 +220,7 @@ class Performer(Protocol):
         self._reactor.callLater(0, self.say, transcript.DELAYED)
 
     def _turn(self) -> Deferred[None]:
-        # The first call comes before the reactor looks at its descriptors, the second after.
+        # The first call runs before the reactor polls its descriptors, the second after.
         deferred: Deferred[None] = Deferred()
         self._reactor.callLater(0, self._reactor.callLater, 0, deferred.callback, None)
         return deferred
@@ -289,7 +289,7 @@ class Performer(Protocol):
 
 @implementer(IHalfCloseableProtocol)
 class HalvesPerformer(Performer):
-    """A performer that hears of half-closed connections."""
+    """A performer that is notified of half-closed connections."""
 
 
 _METHODS: Final[dict[str, Callable[..., Deferred[None] | None]]] = {
@@ -327,20 +327,20 @@ _METHODS: Final[dict[str, Callable[..., Deferred[None] | None]]] = {
     "kill": Performer._kill,
     "exit": Performer._exit,
 }
-"""How each step of L{txrdma.testing.streams.script.STEPS} is taken; what waits returns a Deferred."""
+"""The methods for L{txrdma.testing.streams.script.STEPS}; one that waits returns a Deferred."""
 
 PERFORMED: Final = frozenset(_METHODS)
-"""The names of all steps that can be taken."""
+"""The names of all steps that can be performed."""
 
 
 def performerOf(player: Playing, number: int) -> Performer:
-    """The protocol for a connection of this number."""
+    """Create the protocol for a connection with this number."""
     return (HalvesPerformer if player.script.knowsHalves else Performer)(player, number)
 
 
 def servedBy(transport: Any) -> str:
     """
-    The name of the transport that serves, below TLS.
+    Return the name of the transport that is used, below TLS.
 
     C{TCP} is Twisted's own; C{"TCP after NOSMCDEV"} one that fell back to it; C{"SMC-R shared-memory"} a mode
     and a route; any other has the name of its class.

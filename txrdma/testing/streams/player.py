@@ -1,7 +1,7 @@
 """
-A player: one process, one end of a conversation, which reports every call that its protocol sees.
+A player: a process that runs one end of a conversation, and reports every call of its protocol.
 
-It is given to L{play} as an L{Order}; L{txrdma.testing.streams.nursery} does so in processes that it forks.
+L{play} runs an L{Order}; L{txrdma.testing.streams.nursery} calls it in processes that it forks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ REACTORS: Final = {
     "asyncio": "twisted.internet.asyncioreactor",
     "txrdma": "txrdma.verbs.polling",
 }
-"""Modules whose C{install} makes the reactor of a name."""
+"""Modules whose C{install} installs a reactor, by the reactor's name."""
 
 _MOST_TEXT: Final = 200
 _STARTING: Final = re.compile(r"starting on (\d+)$")
@@ -55,7 +55,7 @@ _STARTING: Final = re.compile(r"starting on (\d+)$")
 
 @implementer(ILogObserver)
 class _Errors:
-    """Reports errors that are logged: where TCP logs none, nobody else has to."""
+    """Reports logged errors: a stream must not log errors where TCP logs none."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -67,11 +67,11 @@ class _Errors:
 
 class Player:
     """
-    A process in a conversation: its endpoint, its connections and what they have in common.
+    A process in a conversation: its endpoint, its connections and their common state.
 
-    @ivar script: what its end does.
-    @ivar begun: connections that a client has begun.
-    @ivar lost: connections that have been lost.
+    @ivar script: script of its end.
+    @ivar begun: number of connections that a client has begun.
+    @ivar lost: number of connections that were lost.
     """
 
     def __init__(self, order: Order, reactor: Any, reporter: Reporter) -> None:
@@ -124,7 +124,7 @@ class Player:
         self._port.stopListening().addCallback(lambda _: self.reporter.say(PROCESS, transcript.CUE, "closed"))
 
     def stop(self) -> None:
-        """Leave the reactor, if that has not been said already."""
+        """Stop the reactor, unless it is stopping already."""
         try:
             self.reactor.stop()
         except ReactorNotRunning:
@@ -139,7 +139,7 @@ def _certificate(folder: str) -> Any:
 
 
 def play(order: Order) -> None:
-    """Be the process that the order tells of; returns, or ends the process, as that does."""
+    """Run the process that an order describes: returns, or ends the process, as that does."""
     log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
@@ -165,7 +165,7 @@ def _player(order: Order, reporter: Reporter) -> None:
 
 
 def _proxy(order: Order, reporter: Reporter) -> None:
-    """C{twistd smc-proxy}, as from a shell; its log tells the port."""
+    """Run C{twistd smc-proxy} as from a shell, and report the port that it logs."""
     from twisted.scripts.twistd import run
 
     ports: list[str] = []

@@ -1,5 +1,5 @@
 """
-The producers that scripts can register: they write the text of their end, and report what is asked of them.
+The producers that scripts can register: they write the text of their end, and report their calls.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from twisted.protocols.basic import FileSender
 from txrdma.testing.streams import transcript
 
 CHUNK: Final = 65_536
-"""The most that a producer writes at once."""
+"""Largest number of bytes of one write of a producer."""
 
 
 class Producing(Protocol):
-    """The protocol, as its producers see it."""
+    """Interface of a performer for its producers."""
 
     transport: Any
 
     def say(self, kind: str, about: object = "") -> None:
-        """Report something about the connection."""
+        """Report an event of the connection."""
 
     def write(self, length: int) -> None:
-        """Write so many bytes of the text."""
+        """Write this many bytes of the text."""
 
     def take(self, length: int) -> bytes: ...
 
     def sent(self) -> None:
-        """Hear that the producer has written all that it was to write."""
+        """Note that the producer has written everything."""
 
 
 class _Producing:
-    """The common part of producers that write so many bytes."""
+    """Common base of producers that write a number of bytes."""
 
     def __init__(self, performer: Producing, length: int) -> None:
         self._performer = performer
@@ -43,7 +43,7 @@ class _Producing:
         self._isOver = False
 
     def _produce(self) -> None:
-        """Write once; unregister when this was all."""
+        """Write once, and unregister behind the last byte."""
         performer = self._performer
         length = min(CHUNK, self._left)
         self._left -= length
@@ -54,12 +54,12 @@ class _Producing:
             performer.sent()
 
     def stopProducing(self) -> None:
-        """Report that the consumer has gone, and write no more."""
+        """Report the call, and write no more."""
         self._isOver = True
         self._performer.say(transcript.PRODUCER_STOPPED)
 
     def _asked(self) -> bool:
-        """Whether it may write; to ask one that has been stopped breaks the rules."""
+        """Return whether the producer may write; report a violation if it was stopped before."""
         if self._isOver and self._left:
             self._performer.say(transcript.BROKEN, "resumeProducing of a producer that was stopped")
         return not self._isOver
@@ -67,7 +67,7 @@ class _Producing:
 
 @implementer(IPushProducer)
 class Pushing(_Producing):
-    """Writes a piece in each turn of the reactor, until it is told to pause."""
+    """Writes a piece in each iteration of the reactor, until it is paused."""
 
     def __init__(self, performer: Producing, reactor: IReactorTime, length: int) -> None:
         super().__init__(performer, length)
@@ -75,7 +75,7 @@ class Pushing(_Producing):
         self._isPaused = self._isWaiting = False
 
     def begin(self) -> None:
-        """Register with the transport, and begin to write."""
+        """Register with the transport, and start to write."""
         self._performer.transport.registerProducer(self, True)
         self._turn()
 
@@ -91,11 +91,11 @@ class Pushing(_Producing):
             self._reactor.callLater(0, self._turn)
 
     def pauseProducing(self) -> None:
-        """Pause writing, as L{IPushProducer} asks."""
+        """Pause writing."""
         self._isPaused = True
 
     def resumeProducing(self) -> None:
-        """Resume writing, as L{IPushProducer} asks."""
+        """Resume writing."""
         self._isPaused = False
         if self._asked():
             self._soon()
@@ -103,54 +103,54 @@ class Pushing(_Producing):
 
 @implementer(IPullProducer)
 class Pulling(_Producing):
-    """Writes a piece when it is asked for one."""
+    """Writes one piece for each call of C{resumeProducing}."""
 
     def begin(self) -> None:
-        """Register, which asks for the first piece."""
+        """Register with the transport, which requests the first piece."""
         self._performer.transport.registerProducer(self, False)
 
     def resumeProducing(self) -> None:
-        """Write one piece, as L{IPullProducer} asks."""
+        """Write one piece."""
         if self._asked():
             self._produce()
 
 
 @implementer(IPushProducer)
 class Holding:
-    """Never writes: all that can be seen of it is what it is asked."""
+    """Never writes, and only reports its calls."""
 
     def __init__(self, performer: Producing) -> None:
         self._performer = performer
 
     def pauseProducing(self) -> None:
-        """Report that the transport asks for a pause."""
+        """Report the call."""
         self._performer.say(transcript.PRODUCER_PAUSED)
 
     def resumeProducing(self) -> None:
-        """Report that the transport asks for more."""
+        """Report the call."""
         self._performer.say(transcript.PRODUCER_RESUMED)
 
     def stopProducing(self) -> None:
-        """Report that the consumer has gone."""
+        """Report the call."""
         self._performer.say(transcript.PRODUCER_STOPPED)
 
 
 class _File:
-    """The next bytes of an end's text as a file."""
+    """The next bytes of an end's text as a file object."""
 
     def __init__(self, performer: Producing, length: int) -> None:
         self._performer = performer
         self._left = length
 
     def read(self, most: int) -> bytes:
-        """Bytes that are about to be written; none at the end."""
+        """Return bytes that are about to be written; none at the end."""
         length = min(most, self._left)
         self._left -= length
         return self._performer.take(length) if length else b""
 
 
 def sendFile(performer: Producing, length: int) -> None:
-    """Have Twisted's L{FileSender} write so much."""
-    file: Any = _File(performer, length)  # it only reads
+    """Have Twisted's L{FileSender} write this many bytes."""
+    file: Any = _File(performer, length)  # FileSender only reads it
     sending = FileSender().beginFileTransfer(file, performer.transport)
     sending.addCallbacks(lambda _: performer.sent(), lambda _: performer.say(transcript.PRODUCER_STOPPED))

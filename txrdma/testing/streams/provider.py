@@ -1,7 +1,7 @@
 """
-Providers of streams: a pair of endpoint strings, and the transport that has to serve between them.
+Providers of streams: a pair of endpoint strings, and the transport that must be used between them.
 
-A new provider of streams is held to TCP by naming its strings here, or in its own suite.
+A new provider of streams is compared with TCP by adding its strings here, or in its own suite.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import Final
 @dataclass(frozen=True, slots=True)
 class Provider:
     """
-    A way to have a stream between two processes.
+    A kind of stream between two processes.
 
-    @ivar name: for tables and command lines.
-    @ivar listen: the server's endpoint string; it listens on any free port. C{{address}} in it, and in
-        C{connect}, is a loopback address that no other play has.
-    @ivar connect: the client's, with C{{port}} for the port that the server got.
-    @ivar served: what L{txrdma.testing.streams.performing.servedBy} says of the transports, at both ends:
-        nothing may silently run on another.
-    @ivar imports: modules that players import first, such as one that makes a slow machine's time-outs
-        longer.
-    @ivar patience: how much longer than usual things take.
-    @ivar cannot: names of conversations that are not played, and why not.
+    @ivar name: name in tables and on command lines.
+    @ivar listen: the server's endpoint string, which listens on any free port. C{{address}} in it, and in
+        C{connect}, is a loopback address that no other run uses.
+    @ivar connect: the client's endpoint string, with C{{port}} for the server's port.
+    @ivar served: result of L{txrdma.testing.streams.performing.servedBy} that both ends must have, so that no
+        other transport is used silently.
+    @ivar imports: modules that players import first, such as one that lengthens timeouts on a slow machine.
+    @ivar patience: factor for time limits.
+    @ivar cannot: names of conversations that do not run, with the reasons.
     """
 
     name: str
@@ -38,12 +37,12 @@ class Provider:
 
 
 TCP: Final = Provider("tcp", "tcp:0:interface=127.0.0.1", "tcp:127.0.0.1:{port}", "TCP")
-"""The judge of all others."""
+"""The reference for all other providers."""
 
 SHARED_MEMORY: Final = Provider(
     "shared-memory", "smc:127.0.0.1:0", "smc:127.0.0.1:{port}", "SMC-R shared-memory"
 )
-"""C{smc:} between processes of one host, by the strings that users write."""
+"""C{smc:} between processes of one host, with the endpoint strings that users write."""
 
 ROCEV2: Final = Provider(
     "rocev2",
@@ -51,7 +50,7 @@ ROCEV2: Final = Provider(
     r"smc:127.0.0.1:{port}:device=soft\:route\=rocev2",
     "SMC-R rocev2",
 )
-"""C{smc:} by software RoCE over UDP."""
+"""C{smc:} over software RoCE on UDP."""
 
 _UNMADE: Final = "the client ends before the server knows that the connection is made, so it never is"
 
@@ -67,10 +66,10 @@ RSOCKET: Final = Provider(
         "writes-and-in-this-turn-exit": _UNMADE,
     },
 )
-"""C{rsocket:} between processes of one host, by shared memory."""
+"""C{rsocket:} between processes of one host, over shared memory."""
 
 BTL: Final = Provider("btl", "btl:127.0.0.1:0", "btl:127.0.0.1:{port}", "BTLTransport", patience=2.0)
-"""C{btl:} between processes of one host, by datagrams of software RoCE over UDP."""
+"""C{btl:} between processes of one host, over datagrams of software RoCE on UDP."""
 
 PROVIDERS: Final = (SHARED_MEMORY, ROCEV2, RSOCKET, BTL)
-"""The streams that are held to TCP on every machine."""
+"""The providers that are compared with TCP on every machine."""

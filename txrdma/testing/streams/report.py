@@ -1,5 +1,5 @@
 """
-Reports of a run of the matrix: transcripts beside each other, results as JSON, tables for people.
+Reports of a run of the matrix: transcripts side by side, results as JSON, and tables in Markdown.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LOG_LINES: Final = 40
 
 
 def command(verdict: Verdict) -> str:
-    """The command that repeats a verdict."""
+    """Return the command that repeats a conversation."""
     name = verdict.conversation.name
     which = f"DRAWN=1 FIRST={name[len(DRAWN) :]}" if name.startswith(DRAWN) else f"CONVERSATIONS={name}"
     return f"make conversations {which} ROUTE={verdict.provider.name} REACTOR={verdict.reactor}"
 
 
 def failure(verdict: Verdict, logs: bool = False) -> str:
-    """A failed conversation as both ends saw it, and on request with what they logged."""
+    """Return the transcripts of both ends of a failed conversation, and on request their logs."""
     conversation, ours = verdict.conversation, verdict.ours
     scripts = {CLIENT: conversation.client, SERVER: conversation.server}
     lines = [
@@ -66,7 +66,7 @@ def _printable(text: str) -> str:
 
 
 def _closest(verdict: Verdict) -> Performance:
-    """Of TCP's performances the one that is most like ours."""
+    """Return the performance over TCP that is most similar to the route's."""
     ours = {end: [each.calls for each in view.connections] for end, view in verdict.ours.views.items()}
 
     def likeness(tcp: Performance) -> int:
@@ -78,7 +78,7 @@ def _closest(verdict: Verdict) -> Performance:
 
 
 def _beside(left: str, right: str, tcp: Performance, ours: Performance, end: str) -> Iterator[str]:
-    """Two transcripts of one end: what is of one kind in one line, with a mark where it differs."""
+    """Yield one end's transcripts side by side: entries of one kind in one line, marked if they differ."""
     theirs, mine = (sorted(each.entries.get(end, ()), key=_connection) for each in (tcp, ours))
     texts = (list(_told(theirs)), list(_told(mine)))
     matcher = SequenceMatcher(None, [*map(_kind, theirs)], [*map(_kind, mine)], autojunk=False)
@@ -98,12 +98,12 @@ def _row(mark: str, left: str, right: str) -> str:
 
 
 def _connection(entry: Entry) -> int:
-    """Where an entry stands: behind those of the connections before it, since these go on as they please."""
+    """Return the sort key of an entry: its connection, since the order between connections is arbitrary."""
     return sys.maxsize if entry.kind == transcript.ENDED else entry.connection
 
 
 def _kind(entry: Entry) -> tuple[int, str, str]:
-    """The common part of entries that stand beside each other."""
+    """Return the common part of entries that are shown in one line."""
     return entry.connection, entry.kind, entry.about if entry.kind == transcript.DOES else ""
 
 
@@ -112,7 +112,7 @@ def _isVarying(entry: Entry) -> bool:
 
 
 def _told(entries: Sequence[Entry]) -> Iterator[str]:
-    """Each entry as text, with seconds since the first."""
+    """Yield each entry as text, with seconds since the first."""
     begun = min((entry.at for entry in entries), default=0.0)
     for entry in entries:
         about = f"{entry.bytes:,} bytes" if entry.kind in (transcript.DATA, transcript.WROTE) else entry.about
@@ -124,7 +124,7 @@ def _told(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def results(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The results of a run, in a form for programs (JSON)."""
+    """Return the results of a run as data for JSON."""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -157,7 +157,7 @@ def _order(verdict: Verdict) -> tuple[str, str, str]:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """Markdown: for each chapter its conversations, and on which reactors each route keeps them."""
+    """Return Markdown: for each chapter its conversations, and the reactors on which each route passes."""
     routes = list(dict.fromkeys(verdict.provider.name for verdict in sorted(verdicts, key=_order)))
     lines: list[str] = []
     for chapter, conversations in CHAPTERS.items():
@@ -186,7 +186,7 @@ def _cell(verdicts: Sequence[Verdict]) -> str:
 
 
 def differences(conversations: Sequence[Conversation]) -> str:
-    """Markdown: what routes cannot keep, by reason."""
+    """Return Markdown: declared differences of routes from TCP, by reason."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for conversation in conversations:
         for each in conversation.unlike:
@@ -201,7 +201,7 @@ def differences(conversations: Sequence[Conversation]) -> str:
 
 def replaceIn(page: Path, what: str, text: str) -> None:
     """
-    Put a text between its marks on a page.
+    Replace the text between its marks on a page.
 
     @raise ValueError: the page has no such marks.
     """

@@ -1,5 +1,5 @@
 """
-Scripts: in a few words, what one end of a conversation does and when.
+Scripts: a small language for what one end of a conversation does, and when.
 
 A line begins with an occasion; steps follow, separated by semicolons::
 
@@ -7,9 +7,9 @@ A line begins with an occasion; steps follow, separated by semicolons::
     heard 5: pause; wait 64; resume
     lost: stop
 
-Steps run in their order and inside the call that was the occasion, up to the first that waits. A script that
-says nothing of C{lost} (or of C{failed}) stops its reactor then, as ordinary programs do. One that mentions
-C{read-lost} or C{write-lost} plays a protocol that provides C{IHalfCloseableProtocol}.
+Steps run in order inside the call that was the occasion, up to the first that waits. A script without a line
+for C{lost} (or C{failed}) stops its reactor then, as ordinary programs do. A script with C{read-lost} or
+C{write-lost} runs a protocol that provides C{IHalfCloseableProtocol}.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ STEPS: Final[Mapping[str, str]] = MappingProxyType(
         "exit": "`os._exit`",
     }
 )
-"""All that an end can do."""
+"""All steps of an end, each with its meaning."""
 
 LEAVES: Final = frozenset(("lose", "abort", "raise", "stop", "term", "kill", "exit"))
-"""Steps after which an end hears nothing more."""
+"""Steps after which an end receives nothing more."""
 
 _UNITS: Final = {"": 1, "kB": 1000, "MB": 1_000_000}
 _SIZE: Final = re.compile(r"(\d+)(kB|MB)?")
@@ -83,11 +83,11 @@ _WORD: Final = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
 class ScriptError(ValueError):
-    """A script says something that cannot be played."""
+    """Raised when a script is invalid."""
 
 
 def size(text: str) -> int:
-    """The number of bytes that C{5}, C{300kB} or C{5MB} stands for."""
+    """Return the number of bytes that C{5}, C{300kB} or C{5MB} stands for."""
     found = _SIZE.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no size: 5, 300kB, 5MB")
@@ -111,11 +111,11 @@ _VALUES: Final[dict[str, Callable[[str], Value]]] = {
 @dataclass(frozen=True, slots=True)
 class Step:
     """
-    A step of a script: a thing that an end does.
+    A step of a script: an action of an end.
 
-    @ivar name: the words of the step that are always the same, such as C{"write by"}.
-    @ivar values: the others: bytes, seconds, words.
-    @ivar text: the step as it stands in the script.
+    @ivar name: the constant words of the step, such as C{"write by"}.
+    @ivar values: the variable words: bytes, seconds, words.
+    @ivar text: the step as written in the script.
     """
 
     name: str
@@ -129,7 +129,7 @@ class Rule:
     The steps of an end on one occasion.
 
     @ivar occasion: one of L{OCCASIONS}, without its size.
-    @ivar size: bytes that must have come, for C{heard}.
+    @ivar size: number of bytes that must have been received, for C{heard}.
     """
 
     occasion: str
@@ -144,20 +144,20 @@ class Script:
     rules: tuple[Rule, ...]
 
     def on(self, occasion: str) -> tuple[Step, ...]:
-        """The steps for an occasion other than C{heard}."""
+        """Return the steps for an occasion other than C{heard}."""
         return tuple(step for rule in self.rules if rule.occasion == occasion for step in rule.steps)
 
     @property
     def hearings(self) -> tuple[Rule, ...]:
-        """The rules for C{heard}, by their sizes."""
+        """The rules for C{heard}, sorted by their sizes."""
         return tuple(sorted((r for r in self.rules if r.occasion == "heard"), key=lambda rule: rule.size))
 
     @property
     def enough(self) -> int | None:
         """
-        The bytes on which the end takes its leave, or None if it never does so on hearing something.
+        Number of received bytes after which the end leaves, or None if it never leaves on received data.
 
-        How much comes together with these is chance.
+        How many bytes arrive together with these is chance.
         """
         heard = [rule for rule in self.rules if rule.occasion in ("heard", "data")]
         return min(
@@ -174,7 +174,7 @@ def parse(text: str) -> Script:
     """
     Parse the text of a script.
 
-    @raise ScriptError: it cannot be played; the message has the line.
+    @raise ScriptError: the script is invalid; the message has the line.
     """
     rules = [_rule(line) for line in map(str.strip, text.splitlines()) if line]
     named = {rule.occasion for rule in rules}
@@ -199,7 +199,7 @@ def _step(text: str, line: str) -> Step:
 
 
 def _matched(text: str, forms: Mapping[str, str], line: str) -> tuple[str, tuple[Value, ...]]:
-    """The form that some words have, by its constant words, and the values of the others."""
+    """Return the constant words of the form that a text has, and the values of its variable words."""
     words = text.split()
     for form in forms:
         places = form.split()
@@ -224,4 +224,4 @@ def _taken(places: list[str], words: list[str]) -> Iterator[Value]:
 
 
 STEP_NAMES: Final = tuple(map(_constant, STEPS))
-"""The names of all steps, for who performs them."""
+"""The names of all steps, without their variable words."""

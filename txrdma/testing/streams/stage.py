@@ -1,8 +1,7 @@
 """
-The stage: where a conversation is played, by processes that a nursery forks, in front of somebody who writes
-down everything.
+The stage: runs conversations in processes that a nursery forks, and records what they report.
 
-There is no reactor here: a play is one blocking call, and several threads may have one each.
+It uses no reactor: a run is one blocking call, and several threads may have one each.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from txrdma.testing.streams.provider import Provider, TCP
 from txrdma.testing.streams.transcript import Entry, joined, PROCESS, View, viewOf
 
 PATIENCE: Final = 20.0
-"""Seconds that a conversation may take beyond what its scripts take of themselves."""
+"""Seconds that a conversation may take in addition to the duration of its scripts."""
 
 PEER_ENDED: Final = "peer-ended"
 _STARTS: Final = 4
-"""Plays that may be at their beginning at the same time: it is the beginning that wants the processor."""
+"""Number of conversations that may start concurrently, since starting needs the most processor time."""
 
 _START_SECONDS: Final = 10.0
 _SETTLING: Final = 0.3
@@ -48,11 +47,11 @@ _STEP: Final = 0.1
 @dataclass(frozen=True, slots=True)
 class Performance:
     """
-    The performance of one conversation: how it went, over which route, on which reactor.
+    The performance of one conversation: a recorded run over one route on one reactor.
 
-    @ivar entries: what each end saw and did, by C{"client"}, C{"server"} and C{"proxy"}.
-    @ivar logs: what each process wrote on its standard output and error.
-    @ivar seconds: how long it took.
+    @ivar entries: transcripts of the processes, by C{"client"}, C{"server"} and C{"proxy"}.
+    @ivar logs: standard output and error of each process.
+    @ivar seconds: duration of the run.
     """
 
     conversation: Conversation
@@ -64,12 +63,12 @@ class Performance:
 
     @property
     def views(self) -> dict[str, View]:
-        """The views of all processes, without what depends on chance."""
+        """The views of all processes, without random details."""
         return {who: viewOf(entries) for who, entries in self.entries.items()}
 
     @property
     def servedBy(self) -> dict[str, Provider]:
-        """The provider that has to serve at each end."""
+        """The provider that must be used at each end."""
         match self.conversation.way:
             case Way.NEAR_PROXY:
                 return {CLIENT: TCP, SERVER: self.provider}
@@ -80,12 +79,12 @@ class Performance:
 
 
 class Closed(Exception):
-    """The stage is closed: what was being played has no end."""
+    """Raised when the stage is closed, and a conversation cannot be finished."""
 
 
 class Stage:
     """
-    A nursery, and a folder for sockets and logs, for as many plays as are wanted.
+    A nursery, and a folder for sockets and logs, for any number of conversations.
 
     @ivar path: the folder.
     """
@@ -101,7 +100,7 @@ class Stage:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """End all processes; twice is fine."""
+        """End all processes, and remove the folder; further calls do nothing."""
         atexit.unregister(self.close)
         self.isClosed = True
         nursery, self._nursery = self._nursery, None
@@ -112,7 +111,7 @@ class Stage:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def order(self, order: Order) -> None:
-        """Send an order to the nursery, which forks a process for it; start the nursery if need be."""
+        """Send an order to the nursery, which forks a process for it; start the nursery if necessary."""
         with self._lock:
             if self.isClosed:
                 raise Closed
@@ -127,7 +126,7 @@ class Stage:
             stdin.flush()
 
     def folder(self) -> Path:
-        """Make the folder for a play."""
+        """Create the folder of a run."""
         with self._lock:
             self._plays += 1
             folder = self._folder / str(self._plays)
@@ -135,7 +134,7 @@ class Stage:
         return folder
 
     def certificate(self) -> str:
-        """The folder with the certificate of all plays with TLS."""
+        """Return the folder with the certificate of all conversations with TLS."""
         from txrdma.testing.streams.certificate import makeCertificate
 
         folder = self._folder / "certificate"
@@ -147,7 +146,7 @@ class Stage:
 
     def play(self, conversation: Conversation, provider: Provider, reactor: str = "epoll") -> Performance:
         """
-        Play a conversation; returns when all its processes have ended, or time is up.
+        Run a conversation; return when all its processes have ended, or time is up.
 
         @raise Closed: the stage was closed meanwhile.
         """
@@ -161,11 +160,11 @@ class Stage:
 @dataclass(slots=True)
 class _Process:
     """
-    One process of a play.
+    One process of a conversation.
 
-    @ivar pid: 0 before it has said who it is.
-    @ivar cues: what it shall hear as soon as it is there.
-    @ivar isReady: what it has to do at the beginning has been done, or has failed.
+    @ivar pid: 0 before its first report.
+    @ivar cues: cues to send as soon as it has connected.
+    @ivar isReady: whether its connection was made or has failed, or the process has ended.
     """
 
     who: str
@@ -179,12 +178,12 @@ class _Process:
 
     @property
     def isOver(self) -> bool:
-        """Whether the process has ended, and all that it reported was heard."""
+        """Whether the process has ended, and all its reports were read."""
         return self.hasEnded and self.connection is None
 
 
 class _Play:
-    """One conversation while it is played."""
+    """One conversation while it runs."""
 
     def __init__(
         self, stage: Stage, folder: Path, conversation: Conversation, provider: Provider, reactor: str
@@ -199,11 +198,11 @@ class _Play:
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._isEnding = self._isLate = False
-        # Loopback has 2^24 addresses, and a part of them is for clients.
+        # Loopback has 2^24 addresses, a part of which is for clients.
         self._address = str(ip_address((127 << 24) + (1 << 23) + randbelow(1 << 22)))
 
     def run(self) -> Performance:
-        """Play the conversation, and return the performance: transcripts, logs and how long it took."""
+        """Run the conversation, and return its transcripts, logs and duration."""
         begun = time.monotonic()
         patience = self._provider.patience
         with ExitStack() as stack:
@@ -234,7 +233,7 @@ class _Play:
         isOver = all(each is not None and each.isOver for each in ends)
         proxy = self._processes.get(PROXY)
         if isOver and proxy is not None and not proxy.isOver:
-            if not self._isEnding:  # a second signal would find a reactor that has stopped, which it logs
+            if not self._isEnding:  # a stopped reactor would log an error for a second signal
                 self._isEnding = True
                 self._signal(proxy, signal.SIGTERM)
             return False
@@ -256,11 +255,11 @@ class _Play:
     # Processes
 
     def _start(self, who: str, port: str = "0") -> None:
-        """Have a process forked, which connects to that port if it connects."""
+        """Have a process forked; a client or proxy connects to C{port}."""
         if self._isLate:
             return
         conversation, provider = self._conversation, self._provider
-        near, far = provider, provider  # between the client and what it connects to, and behind that
+        near, far = provider, provider  # on the client's side of a proxy, and on the server's
         if conversation.way is Way.NEAR_PROXY:
             near = TCP
         elif conversation.way is Way.FAR_PROXY:
@@ -285,7 +284,7 @@ class _Play:
         self._stage.order(order)
 
     def _listens(self, process: _Process, port: str) -> None:
-        """A process has a port: whoever connects to it can start."""
+        """Start the process that connects to the port of this one."""
         hasProxy = self._conversation.way in (Way.NEAR_PROXY, Way.FAR_PROXY)
         self._start(PROXY if process.who == SERVER and hasProxy else CLIENT, port)
 
@@ -294,7 +293,7 @@ class _Play:
             try:
                 os.kill(process.pid, number)
             except ProcessLookupError:
-                pass  # it has ended, and the nursery has not yet told so
+                pass  # it has ended, and the nursery has not reported that yet
 
     def _outOfTime(self) -> None:
         self._isLate = True
@@ -302,7 +301,7 @@ class _Play:
         while time.monotonic() < until and any(
             not each.pid and not each.hasEnded for each in self._processes.values()
         ):
-            self._turn()  # a process that is still starting says who it is, and can be ended then
+            self._turn()  # a starting process reports its PID, and can then be killed
         for process in self._processes.values():
             if not process.isOver:
                 process.entries.append(
@@ -318,7 +317,7 @@ class _Play:
             child.close()
         self._selector.close()
 
-    # What processes say
+    # Reports of processes
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -351,7 +350,7 @@ class _Play:
             self._happened(lines.process, entry)
 
     def _ended(self, process: _Process, entry: Entry) -> None:
-        # What it said last may still be on its way; it stands before its end all the same.
+        # Its last reports may still be in flight; they are sorted before its end.
         process.hasEnded = True
         process.entries.append(entry)
         self._ready(process)
@@ -394,7 +393,7 @@ class _Play:
 
 
 class _Turn:
-    """A turn of a semaphore that can be ended early."""
+    """A context manager that acquires a semaphore, which can be released early."""
 
     def __init__(self, semaphore: threading.BoundedSemaphore) -> None:
         self._semaphore = semaphore
@@ -408,7 +407,7 @@ class _Turn:
         self.end()
 
     def end(self) -> None:
-        """Let the next one have it; twice is fine."""
+        """Release the semaphore, unless that was done before."""
         if not self._isOver:
             self._isOver = True
             self._semaphore.release()
@@ -418,8 +417,8 @@ class _Lines:
     """
     The lines that one process sends to the stage.
 
-    @ivar process: who it is, as soon as it has said so.
-    @ivar isOver: there is no more.
+    @ivar process: the process, as soon as it is known.
+    @ivar isOver: whether the connection has ended.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -429,7 +428,7 @@ class _Lines:
         self._read = b""
 
     def read(self) -> list[bytes]:
-        """Lines that have come; what a process has not finished when it was killed is not one."""
+        """Return received lines, without an incomplete last line of a killed process."""
         try:
             data = self.connection.recv(65_536)
         except OSError:
@@ -440,7 +439,7 @@ class _Lines:
 
 
 def _inOrder(entries: list[Entry]) -> list[Entry]:
-    """Entries in the order of their times: a process's end may be known before all its lines are read."""
+    """Sort entries by time: a process's end may be reported before all its lines are read."""
     return list(joined(sorted(entries, key=lambda entry: entry.at)))
 
 

@@ -1,5 +1,5 @@
 """
-The texts that the ends of a conversation write: endless, and known to who checks what was heard.
+The endless texts that the ends of a conversation write, so that received data can be checked.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 _PERIOD: Final = 65_521
-"""A prime: no buffer has this size, so that bytes in the wrong place are wrong bytes."""
+"""A prime: no buffer has this size, so that misplaced bytes are wrong bytes."""
 
 _PIECE: Final = 1_000_000
 
@@ -19,7 +19,7 @@ class Text:
     """
     The endless text of one end.
 
-    @ivar name: whose it is; other ends have other texts.
+    @ivar name: name of the end; each end has a different text.
     """
 
     def __init__(self, name: str) -> None:
@@ -27,12 +27,12 @@ class Text:
         self._period = Random(name).randbytes(_PERIOD)
 
     def take(self, start: int, length: int) -> bytes:
-        """The bytes of the text from C{start} on, C{length} of them."""
+        """Return C{length} bytes of the text from C{start} on."""
         offset = start % _PERIOD
         return (self._period * ((offset + length) // _PERIOD + 1))[offset : offset + length]
 
     def pieces(self, start: int, length: int) -> Iterator[bytes]:
-        """The bytes of the text from C{start} on in pieces, for lengths that nobody wants in memory."""
+        """Yield C{length} bytes of the text from C{start} on, in pieces that fit into memory."""
         end = start + length
         while start < end:
             yield self.take(start, min(_PIECE, end - start))
@@ -41,9 +41,9 @@ class Text:
 
 class Checksum:
     """
-    CRC-32 of somebody's text from its beginning, for lengths that only grow.
+    CRC-32 of the beginning of an end's text, for lengths that only grow.
 
-    @ivar length: how much of the text is in it; C{value} is the checksum.
+    @ivar length: number of bytes included; C{value}: the checksum.
     """
 
     def __init__(self, name: str) -> None:
@@ -52,7 +52,7 @@ class Checksum:
         self.value = 0
 
     def upTo(self, length: int) -> int:
-        """The checksum of the first bytes of the text."""
+        """Return the checksum of the first C{length} bytes of the text."""
         for piece in self._text.pieces(self.length, length - self.length):
             self.value = zlib.crc32(piece, self.value)
         self.length = length

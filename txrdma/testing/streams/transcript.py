@@ -1,12 +1,12 @@
 """
-Transcripts: lines that a player writes about all it saw and did, and entries that are judged.
+Transcripts: lines in which a player reports everything that it saw and did, and entries for the comparison.
 
-A line is written with one system call, so that it is there however the player ends::
+A line is written with one system call, so that it is not lost when the player ends::
 
     12.345678 0 data 300000 1a2b3c4d
 
-These are seconds of the monotonic clock, which all processes of a host share; the number of the connection,
-or a hyphen where it is about the process itself; what happened; and more about that.
+Its fields are seconds of the monotonic clock, which all processes of a host share; the number of the
+connection, or a hyphen for the process itself; the kind of the event; and details.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from dataclasses import dataclass
 from typing import Final
 
 PROCESS: Final = -1
-"""Stands for the process itself where there could be the number of a connection."""
+"""Number of the connection in entries about the process itself."""
 
 MADE, DATA, READ_LOST, WRITE_LOST, LOST = "made", "data", "read-lost", "write-lost", "lost"
-"""Calls of a protocol. C{made} says which transport serves; C{data} how many bytes came, and their CRC-32."""
+"""Calls of a protocol. C{made} names the transport; C{data} has the received bytes and their CRC-32."""
 
 DELAYED = "delayed"
-"""A call that the protocol has delayed by no time."""
+"""A call that the protocol has scheduled with a delay of 0."""
 
 FAILED, LISTENING = "failed", "listening"
-"""An endpoint's answer: the class of an error, or the port."""
+"""Results of an endpoint: the class of an error, or the port."""
 
 PRODUCER_STOPPED, PRODUCER_PAUSED, PRODUCER_RESUMED = "stop-producing", "pause-producing", "resume-producing"
 """Calls of a producer that a script has registered."""
 
 DOES, CUE, FREEZES, WROTE = "does", "cue", "freezes", "wrote"
-"""Kinds of entries about an end's own acts: a step, and the bytes written in all."""
+"""Kinds of entries about an end's actions: a step, a cue, a freeze, and the total number of bytes written."""
 
 LOGGED = "logged"
-"""An error went to the log; its text."""
+"""An error was logged; its text."""
 
 BROKEN = "broken"
-"""A rule that transports have to keep was broken, as far as the player could see it; in words."""
+"""A rule that transports must follow was violated, as far as the player could see it; a description."""
 
 HELLO, RUNS, CHILD, ENDED = "hello", "runs", "child", "ended"
-"""Kinds of entries about processes: a player and its PID, its reactor, a child that it forked, its end."""
+"""Kinds of entries about processes: a player and its PID, its reactor, a forked child, and its end."""
 
 OUT_OF_TIME = "out of time"
-"""The stage has ended the process, since it should have ended by itself long before."""
+"""The stage has killed the process, because it did not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """
-    An entry of a transcript: one thing that happened.
+    An entry of a transcript: one event.
 
     @ivar at: seconds of the monotonic clock.
-    @ivar connection: which one of the process, from 0; or L{PROCESS}.
+    @ivar connection: number of the connection in the process, from 0; or L{PROCESS}.
     @ivar kind: one of the words above.
-    @ivar about: more, as text.
-    @ivar since: of data that came in several calls, when the first did.
+    @ivar about: details, as text.
+    @ivar since: time of the first call, for data of several calls.
     """
 
     at: float
@@ -66,24 +66,24 @@ class Entry:
     since: float = 0.0
 
     def encode(self) -> bytes:
-        """The entry as a line."""
+        """Return the entry as a line."""
         connection = "-" if self.connection == PROCESS else str(self.connection)
         return f"{self.at:.6f} {connection} {self.kind} {' '.join(self.about.split())}\n".encode()
 
     @classmethod
     def decode(cls, line: bytes) -> Entry:
-        """The entry that a line, without its end, stands for."""
+        """Return the entry that a line, without its end, encodes."""
         at, connection, kind, about = line.decode().split(" ", 3)
         return cls(float(at), PROCESS if connection == "-" else int(connection), kind, about, float(at))
 
     @property
     def bytes(self) -> int:
-        """The number of bytes in all that a C{data} or C{wrote} entry names."""
+        """Total number of bytes in a C{data} or C{wrote} entry."""
         return int(self.about.split()[0])
 
 
 def joined(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """The entries, with data that came in several calls, and writes in a row, as one entry each."""
+    """Yield the entries, with successive received data and successive writes merged into one entry each."""
     before: Entry | None = None
     for entry in entries:
         if before is not None:
@@ -103,11 +103,11 @@ def _place(entry: Entry) -> tuple[int, str]:
 @dataclass(frozen=True, slots=True)
 class Seen:
     """
-    The calls that the protocol of one connection saw, without what depends on chance.
+    The calls that the protocol of one connection saw, without random details.
 
     @ivar calls: the calls other than C{dataReceived}, such as C{"lost ConnectionDone"}.
-    @ivar heard: bytes that came.
-    @ivar lasted: seconds from C{connectionMade} to C{connectionLost}; None when that was not called.
+    @ivar heard: number of received bytes.
+    @ivar lasted: seconds from C{connectionMade} to C{connectionLost}; None if that was not called.
     """
 
     calls: tuple[str, ...]
@@ -124,8 +124,8 @@ class View:
     The view of one process: its connections, its errors and its end.
 
     @ivar connections: in the order in which they began.
-    @ivar failures: classes of errors with which connecting has failed.
-    @ivar errors: texts of errors that it has logged.
+    @ivar failures: classes of errors of attempts to connect.
+    @ivar errors: texts of logged errors.
     @ivar ended: how the process ended, such as C{"exit 0"}.
     @ivar lasted: seconds from its beginning to its end.
     """
@@ -149,7 +149,7 @@ _WITH_REASON: Final = (LOST,)
 
 
 def viewOf(entries: Sequence[Entry]) -> View:
-    """The view of the process that reported these entries."""
+    """Return the view of the process that reported these entries."""
     numbers = sorted({entry.connection for entry in entries if entry.connection != PROCESS})
     return View(
         tuple(_seen([entry for entry in entries if entry.connection == number]) for number in numbers),

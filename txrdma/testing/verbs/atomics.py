@@ -1,8 +1,8 @@
 """
 Promises of every device about atomic operations, and about several reads and atomics at once.
 
-Follows InfiniBand Architecture vol. 1, 9.4.5 (atomic operations) and 10.8.3 (work requests). Nothing of it
-runs on a device that has no atomics (L{AtomicCapability.NONE}).
+Follows InfiniBand Architecture vol. 1, 9.4.5 (atomic operations) and 10.8.3 (work requests). The tests are
+skipped on a device without atomics (L{AtomicCapability.NONE}).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _ADD, _SWAP = Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP
 
 
 def wordAt(region: IMemoryRegion, offset: int = 0) -> int:
-    """The 64-bit number that stands there, as this host writes it."""
+    """Return the integer of 8 bytes at an offset of a region, in this host's byte order."""
     return int.from_bytes(region.view[offset : offset + 8], sys.byteorder)
 
 
 def putWord(region: IMemoryRegion, value: int, offset: int = 0) -> None:
-    """Write an integer of 8 bytes into a memory region, in this host's byte order."""
+    """Write an integer of 8 bytes at an offset of a region, in this host's byte order."""
     region.view[offset : offset + 8] = value.to_bytes(8, sys.byteorder)
 
 
 class AtomicEnds(TwoEnds):
-    """The base of suites whose ends do atomic operations; skipped on devices without them."""
+    """A test case with ends for atomic operations; it is skipped on devices without them."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -51,7 +51,7 @@ class AtomicEnds(TwoEnds):
                 raise SkipTest(f"{device.name} has no atomics")
 
     def atomicPair(self, access: Access = WITH_ATOMICS) -> tuple[End, End, IMemoryRegion]:
-        """Two connected ends, and memory of the second for atomics."""
+        """Return two connected ends, and memory of the second for atomics."""
         alice, bob = self.pair(access=access)
         return alice, bob, self.words(bob)
 
@@ -72,7 +72,7 @@ class AtomicEnds(TwoEnds):
         place: Segment | None = None,
         identifier: int = 1,
     ) -> SendRequest:
-        """A request, whose result goes to the beginning of the end's memory if nothing else is said."""
+        """Return a request, whose result is written to the beginning of the end's memory by default."""
         request = SendRequest(identifier, operation, [place or end.segment(0, 8)])
         request.operand, request.compare = operand, compare
         request.remoteAddress, request.rkey = target.address + offset, target.rkey
@@ -80,10 +80,10 @@ class AtomicEnds(TwoEnds):
 
 
 class AtomicContract(AtomicEnds):
-    """Compare and swap, fetch and add: 8 bytes of the peer's memory, changed as one."""
+    """Promises about compare and swap, and fetch and add: atomic changes of 8 bytes of the peer's memory."""
 
     def test_fetchAndAdd(self) -> None:
-        """A number is added to the peer's; we get what was there before; nobody there hears of it."""
+        """A fetch and add changes the peer's word, returns the old value, and completes only locally."""
         alice, bob, region = self.atomicPair()
         putWord(region, 40, 16)
         alice.queuePair.postSend([self.atomic(_ADD, alice, region, 2, offset=16, place=alice.segment(64, 8))])
@@ -96,7 +96,7 @@ class AtomicContract(AtomicEnds):
         self.quiet(bob)
 
     def test_addWraps(self) -> None:
-        """A sum has 64 bits; all of them take part."""
+        """A fetch and add uses all 64 bits, and wraps around."""
         alice, _bob, region = self.atomicPair()
         putWord(region, 0xFFFF_FFFF_FFFF_FFFE)
         alice.queuePair.postSend([self.atomic(_ADD, alice, region, 0x0123_4567_89AB_CDEF)])
@@ -105,7 +105,7 @@ class AtomicContract(AtomicEnds):
         self.assertEqual(wordAt(alice.memory), 0xFFFF_FFFF_FFFF_FFFE)
 
     def test_compareAndSwap(self) -> None:
-        """A compare and swap that finds the expected value replaces it, and returns the value from before."""
+        """A compare and swap that finds the expected value replaces it, and returns the previous value."""
         alice, bob, region = self.atomicPair()
         putWord(region, 0x1122_3344_5566_7788, region.length - 8)
         alice.queuePair.postSend(
@@ -120,7 +120,7 @@ class AtomicContract(AtomicEnds):
         self.quiet(bob)
 
     def test_compareWithoutSwap(self) -> None:
-        """A compare and swap that finds another value leaves it there, and returns it."""
+        """A compare and swap that finds another value leaves it unchanged, and returns it."""
         alice, _bob, region = self.atomicPair()
         putWord(region, 7)
         alice.queuePair.postSend([self.atomic(_SWAP, alice, region, 9, compare=7 | 1 << 63)])
@@ -128,7 +128,7 @@ class AtomicContract(AtomicEnds):
         self.assertEqual((alice.sent[0].status, wordAt(region), wordAt(alice.memory)), (Status.SUCCESS, 7, 7))
 
     def test_registered(self) -> None:
-        """A buffer of the program's own takes atomics, too, wherever 8 bytes begin in it."""
+        """A registered buffer of the program accepts atomics at any address that is divisible by 8."""
         alice, bob, _region = self.atomicPair()
         buffer = bytearray(64)
         region = bob.domain.registerMemory(memoryview(buffer), WITH_ATOMICS)
@@ -140,7 +140,7 @@ class AtomicContract(AtomicEnds):
         self.assertEqual(int.from_bytes(buffer[offset : offset + 8], sys.byteorder), 5)
 
     def test_unsignaledAtomic(self) -> None:
-        """An atomic whose success nobody wants to hear of happens all the same."""
+        """An unsignaled atomic is executed without a completion."""
         alice, bob, region = self.atomicPair()
         bob.receive(bob.segment())
         request = self.atomic(_ADD, alice, region, 3)
@@ -150,7 +150,7 @@ class AtomicContract(AtomicEnds):
         self.assertEqual((alice.sent[0].identifier, wordAt(region)), (2, 3))
 
     def test_reusedAtomic(self) -> None:
-        """A request may be changed and posted again at once."""
+        """A request may be changed and posted again immediately."""
         alice, _bob, region = self.atomicPair()
         request = self.atomic(_ADD, alice, region, 0)
         for index in range(6):
@@ -163,7 +163,7 @@ class AtomicContract(AtomicEnds):
         self.assertEqual(wordAt(region), 111111)
 
     def test_fencedResult(self) -> None:
-        """A fenced message can carry what an atomic before it brought."""
+        """A fenced message can carry the result of a preceding atomic."""
         alice, bob, region = self.atomicPair()
         putWord(region, 99)
         bob.receive(bob.segment())
@@ -178,7 +178,7 @@ class AtomicContract(AtomicEnds):
         self.runUntilCompleted(alice, sends=2)
 
     def test_afterWrite(self) -> None:
-        """An atomic finds what a write before it has written, and a read after it what it has left."""
+        """An atomic sees the result of a preceding write, and a following read sees the atomic's result."""
         alice, bob, region = self.atomicPair()
         putWord(alice.memory, 1000)
         alice.rdma(Operation.RDMA_WRITE, region, alice.segment(0, 8), identifier=1)
@@ -191,7 +191,7 @@ class AtomicContract(AtomicEnds):
         self.quiet(bob)
 
     def test_manyOutstanding(self) -> None:
-        """More reads and atomics than may be outstanding take turns, and complete in order."""
+        """Reads and atomics beyond the limit of outstanding ones wait, and all complete in order."""
         alice, bob, region = self.atomicPair()
         for index in range(15):
             bob.memory.view[index * 3000 : index * 3000 + 3000] = bytes([index + 1]) * 3000
@@ -211,7 +211,7 @@ class AtomicContract(AtomicEnds):
         self.assertEqual(bytes(alice.memory.view[:45_000]), bytes(bob.memory.view[:45_000]))
 
     def test_everyOutstanding(self) -> None:
-        """As many as the devices allow may be outstanding, and as few as one."""
+        """Atomics complete with one outstanding operation, and with as many as the devices allow."""
         most = min(
             255,
             *(min(d.limits.maxRDAtomic, d.limits.maxDestRDAtomic) for d in self.devices),
@@ -229,7 +229,7 @@ class AtomicContract(AtomicEnds):
             self.assertEqual([wordAt(alice.memory, i * 8) for i in range(40)], list(range(40)))
 
     def test_concurrent(self) -> None:
-        """Two queue pairs add to one number at once: no addition is lost, each gets its own results."""
+        """Two queue pairs add to one word concurrently: no addition is lost, and each result occurs once."""
         alice, bob, region = self.atomicPair()
         carol = self.end(0)
         bobToo = self.end(1, access=WITH_ATOMICS, beside=bob)
@@ -248,7 +248,7 @@ class AtomicContract(AtomicEnds):
         self.assertEqual([sorted(of) for of in got], got)
 
     def test_bothWays(self) -> None:
-        """Both ends may do atomics to each other at once."""
+        """Both ends can execute atomics on each other's memory concurrently."""
         alice, bob = self.end(0, access=WITH_ATOMICS), self.end(1, access=WITH_ATOMICS)
         self.connect(alice, bob)
         theirs = {alice: self.words(bob), bob: self.words(alice)}
@@ -263,7 +263,7 @@ class AtomicContract(AtomicEnds):
 
 
 class AtomicRefusalContract(AtomicEnds):
-    """Atomics that must not happen."""
+    """Promises about atomics that must be refused."""
 
     def refusedAtomic(
         self, alice: End, bob: End, region: IMemoryRegion, request: SendRequest, *statuses: Status
@@ -281,7 +281,7 @@ class AtomicRefusalContract(AtomicEnds):
         self.assertEqual(bytes(alice.memory.view[:8]), bytes(8))
 
     def test_atomicWithoutTheRight(self) -> None:
-        """Memory that peers may read and write takes no atomics without that right."""
+        """Memory without the remote atomic right refuses atomics, even if peers may read and write it."""
         for operation in (_ADD, _SWAP):
             alice, bob, _ = self.atomicPair()
             region = self.words(bob, access=EVERYTHING)
@@ -290,13 +290,13 @@ class AtomicRefusalContract(AtomicEnds):
             self.refusedAtomic(alice, bob, region, request, Status.REM_ACCESS_ERR)
 
     def test_atomicQueuePairWithoutTheRight(self) -> None:
-        """A queue pair that allows no atomics does none, whatever the memory's rights."""
+        """A queue pair without the remote atomic right refuses atomics, whatever the memory's rights."""
         alice, bob, region = self.atomicPair(access=EVERYTHING)
         request = self.atomic(_ADD, alice, region, 1)
         self.refusedAtomic(alice, bob, region, request, Status.REM_INV_REQ_ERR, Status.REM_ACCESS_ERR)
 
     def test_atomicWrongKey(self) -> None:
-        """A key that nobody gave opens nothing; the other device tells of it."""
+        """An atomic with an unknown key is refused, and the peer's device reports it."""
         alice, bob, region = self.atomicPair()
         request = self.atomic(_ADD, alice, region, 1)
         request.rkey = RKey(region.rkey ^ 0x5A5A5A5A)
@@ -306,21 +306,21 @@ class AtomicRefusalContract(AtomicEnds):
             self.assertEqual(bob.events[0].kind, AsyncEventKind.QP_ACCESS_ERROR)
 
     def test_atomicOutside(self) -> None:
-        """The 8 bytes are inside the region, all of them."""
+        """An atomic outside of its region is refused."""
         for offset in (-8, 4096):
             alice, bob, region = self.atomicPair()
             request = self.atomic(_ADD, alice, region, 1, offset=offset)
             self.refusedAtomic(alice, bob, region, request, Status.REM_ACCESS_ERR)
 
     def test_atomicAcrossTheEnd(self) -> None:
-        """A region whose length is not divisible by 8 has no atomics in its last bytes."""
+        """An atomic that exceeds a region, whose length is not divisible by 8, is refused."""
         alice, bob, _ = self.atomicPair()
         region = self.words(bob, 4092)
         request = self.atomic(_ADD, alice, region, 1, offset=4088)
         self.refusedAtomic(alice, bob, region, request, Status.REM_ACCESS_ERR)
 
     def test_atomicDeregistered(self) -> None:
-        """Neither does a region that is deregistered."""
+        """An atomic to a deregistered region is refused."""
         alice, bob, region = self.atomicPair()
         other = bob.domain.allocateMemory(4096, WITH_ATOMICS)
         request = self.atomic(_ADD, alice, other, 1)
@@ -328,13 +328,13 @@ class AtomicRefusalContract(AtomicEnds):
         self.refusedAtomic(alice, bob, region, request, Status.REM_ACCESS_ERR)
 
     def test_atomicOtherDomain(self) -> None:
-        """Nor memory of another protection domain."""
+        """An atomic to memory of another protection domain is refused."""
         alice, bob, _ = self.atomicPair()
         region = self.words(self.end(1))
         self.refusedAtomic(alice, bob, region, self.atomic(_ADD, alice, region, 1), Status.REM_ACCESS_ERR)
 
     def test_misalignedAtomic(self) -> None:
-        """The address is divisible by 8; the responder says so, where the poster's library does not."""
+        """An atomic to an address not divisible by 8 is refused by the responder or the local library."""
         alice, bob, region = self.atomicPair()
         request = self.atomic(_ADD, alice, region, 1, offset=12)
         if self.quirks[0].misalignedIsPosted:
@@ -344,7 +344,7 @@ class AtomicRefusalContract(AtomicEnds):
         self.assertEqual(bytes(region.view), bytes(region.length))
 
     def test_atomicFormAtHome(self) -> None:
-        """The result needs registered memory, of 8 bytes at least; otherwise nothing is posted."""
+        """An atomic is not posted unless its result has registered memory of at least 8 bytes."""
         alice, _bob, region = self.atomicPair()
         short = self.atomic(_ADD, alice, region, 1, place=alice.segment(0, 7))
         inline = replace(short, segments=(), inline=[bytes(8)])
@@ -356,7 +356,7 @@ class AtomicRefusalContract(AtomicEnds):
         self.assertEqual((alice.sent[0].status, wordAt(region)), (Status.SUCCESS, 1))
 
     def test_atomicIntoReadOnly(self) -> None:
-        """A result can't be put into memory that may not be written, nor into that of another domain."""
+        """An atomic fails locally if its result's memory is not writable, or belongs to another domain."""
         for index in range(2):
             alice, _bob, region = self.atomicPair()
             home = alice.domain if index else self.end(0).domain

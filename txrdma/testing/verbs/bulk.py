@@ -1,5 +1,5 @@
 """
-Bringing many bytes from one end to another, and seeing that they are the same there.
+Contract: long transfers by all operations arrive unchanged.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from txrdma.interfaces import IMemoryRegion
 from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, TwoEnds
 
 ENDURING = replace(PATIENT, timeout=15, retryCount=7, rnrRetry=7)
-"""Attributes for connections that a bad wire must not end: 0.13 seconds, seven times."""
+"""Attributes for connections that must survive a lossy network: timeout 0.13 seconds, seven retries."""
 
 SEND, WRITE, READ = Operation.SEND, Operation.RDMA_WRITE, Operation.RDMA_READ
 
 
 class BulkContract(TwoEnds):
     """
-    Long transfers by all operations.
+    Transfers of many bytes by all operations, with checks that they arrive unchanged.
 
     @cvar message: bytes of each request.
-    @cvar patience: seconds until a transfer has to be done.
+    @cvar patience: seconds within which a transfer must be completed.
     """
 
     message = 1 << 20
@@ -31,9 +31,9 @@ class BulkContract(TwoEnds):
 
     def transfer(self, alice: End, bob: End, operation: Operation, length: int, seed: int = 1) -> str:
         """
-        Bring that many bytes from Alice to Bob, or by a read from Bob to Alice; Alice asks.
+        Transfer this many bytes from Alice to Bob, or by a read from Bob to Alice; Alice is the requester.
 
-        @return: the hash of what has arrived, which is that of what was sent.
+        @return: the hash of the received data, which equals that of the sent data.
         """
         mine = alice.domain.allocateMemory(length, EVERYTHING)
         yours = bob.domain.allocateMemory(length, EVERYTHING)
@@ -57,7 +57,7 @@ class BulkContract(TwoEnds):
     def _post(
         self, alice: End, bob: End, operation: Operation, mine: IMemoryRegion, yours: IMemoryRegion
     ) -> None:
-        """A few requests at a time, until all are done."""
+        """Post a few requests at a time, until all are completed."""
         sent, received = len(alice.sent), len(bob.received)
         places = list(range(0, mine.length, self.message))
         count, posted = len(places), 0

@@ -1,8 +1,8 @@
 """
-Several clients of one device in a simulation: they share its receives, and numbers for atomic operations.
+Several clients of one server in a simulation, which share its receives and its words for atomic operations.
 
-What must hold: messages arrive once and in each client's order, whoever takes which receive; and all results
-of atomic operations can be told as one history in which one came after the other.
+Messages must arrive once and in each client's order, whichever receives they consume. All results of atomic
+operations must be consistent with one sequential history.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _RIGHTS: Final = Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
 @dataclass(slots=True)
 class Atomic:
-    """An atomic operation of a client, with what it found once that is known."""
+    """An atomic operation of a client, with its result once that is known."""
 
     request: SendRequest
     word: int
     original: int | None = None
 
     def after(self, before: int) -> int:
-        """The number that an atomic operation makes of another one."""
+        """Return the value that the operation leaves in a word with the value C{before}."""
         request = self.request
         if request.operation is Operation.FETCH_AND_ADD:
             return before + request.operand & _64_BITS
@@ -64,8 +64,8 @@ class History:
     """
     Values that one word of memory has had, as far as the clients know.
 
-    @ivar operations: of each client, in order; those whose result is not known come last. They may have been
-        carried out, up to any one of them.
+    @ivar operations: operations of each client, in order. Those without a known result come last; any number
+        of the first of these may have been executed.
     """
 
     first: int
@@ -73,9 +73,9 @@ class History:
 
     def explains(self, last: int) -> bool:
         """
-        Whether an order of all operations leads from the first number to this one, with these results.
+        Return whether some order of all operations leads from the first value to C{last}, with these results.
 
-        Numbers are random and long, so each is there once at most: what comes next is nearly always known.
+        Values are long random numbers and occur at most once, so the next operation is nearly always known.
         """
         begin = self.first, (0,) * len(self.operations)
         seen = {begin}
@@ -97,12 +97,12 @@ class History:
                         seen.add(state)
                         stack.append(state)
                     if operation.original == value == operation.after(value):
-                        break  # it changes nothing: when it comes makes no difference
+                        break  # it changes nothing, so its position does not matter
         return False
 
 
 class Client:
-    """A client that sends to the server, and changes its numbers."""
+    """A client that sends to the server, and modifies its words."""
 
     def __init__(self, scenario: ClientsScenario, number: int) -> None:
         self.scenario = scenario
@@ -118,8 +118,8 @@ class Client:
         self.region = self.domain.allocateMemory(8 * 256, Access.LOCAL_WRITE)
         self.results = self.region.view.cast("Q")
         self.there = scenario.acceptFor(self)
-        self.last = list(scenario.plan.words)  # as far as we know
-        self.posted: dict[int, Atomic | bytes] = {}  # what is not complete
+        self.last = list(scenario.plan.words)  # as far as the client knows
+        self.posted: dict[int, Atomic | bytes] = {}  # not completed
         self.atomics: list[Atomic] = []
         self.sent: list[bytes] = []
         self.acknowledged = 0
@@ -132,7 +132,7 @@ class Client:
         return QPState.ERR in (self.qp.state, self.there.state)
 
     def post(self, plans: Sequence[RequestPlan]) -> None:
-        """Post some of the client's requests together, while it is connected."""
+        """Post some of the client's requests together, if it is connected."""
         if self.qp.state is not QPState.RTS:
             return
         requests = []
@@ -165,7 +165,7 @@ class Client:
         return request
 
     def poll(self) -> None:
-        """Take and check the completions of a client."""
+        """Poll and check the completions of the client."""
         for completion in self.queue.poll(256):
             what = self.posted.get(completion.identifier)
             check(what is not None, f"{completion} for nothing that was posted")
@@ -181,7 +181,7 @@ class Client:
                 self.acknowledged += 1
 
     def checkMessages(self) -> None:
-        """Each arrived once, in order; all of them, while the connection lives."""
+        """Check that messages arrived once and in order, and all of them unless the connection broke."""
         count = len(self.received)
         check(
             self.received == self.sent[:count], f"client {self.number}'s messages arrived as something else"
@@ -218,7 +218,7 @@ class ClientsScenario:
         self.byNumber = {client.there.number: client for client in self.clients}
 
     def acceptFor(self, client: Client) -> IQueuePair:
-        """Connect a client with a queue pair of ours."""
+        """Create a queue pair of the server, and connect a client to it."""
         there = self.domain.createQueuePair(
             QPKind.RC, self.queue, self.queue, Capacity(1, 0, 1, 1), self.receives
         )
@@ -253,9 +253,9 @@ class ClientsScenario:
 
     def run(self) -> Outcome:
         """
-        Play the simulation to its end.
+        Run the simulation to its end.
 
-        @raise txrdma.testing.outcome.Violation: a promise was broken.
+        @raise txrdma.testing.outcome.Violation: a promise was violated.
         """
         plan, clock = self.plan, self.clock
         for client in self.clients:
@@ -275,21 +275,21 @@ class ClientsScenario:
         return outcome
 
     def _settle(self) -> None:
-        """Let time pass until nothing more would happen."""
+        """Let time pass until nothing more is scheduled."""
         while self.clock.calls:
             self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
             self.poll()
             check(self.network.sent < _MOST_PACKETS, "it never ends")
 
     def postReceives(self, count: int) -> None:
-        """Post receives to the shared queue, up to its depth."""
+        """Post this many receives to the shared queue."""
         for number in range(self.rooms, self.rooms + count):
             segment = Segment(self.inbox.address + _LENGTH * number, _LENGTH, self.inbox.lkey)
             self.receives.postReceive([ReceiveRequest(number, [segment])])
         self.rooms += count
 
     def poll(self) -> None:
-        """Take and check all completions of the server."""
+        """Poll and check all completions of the clients and the server."""
         for client in self.clients:
             client.poll()
         for completion in self.queue.poll(1024):
@@ -308,11 +308,11 @@ class ClientsScenario:
         self.flushed.append(completion.qpn)
 
     def _look(self) -> None:
-        """What has become of it all."""
+        """Check the results of the simulation."""
         for client in self.clients:
             check(not client.broken or not self.plan.isFair, "a connection broke in fair weather")
             client.checkMessages()
-        for client in self.clients:  # so that receives that were begun are flushed
+        for client in self.clients:  # this flushes receives that have begun
             client.there.modify(QPAttributes(state=QPState.ERR))
         self.poll()
         check(len(self.receives.receives) == self.rooms - len(self.filled), "receives have vanished")
@@ -342,8 +342,8 @@ class ClientsScenario:
 
 def playClients(plan: ClientsPlan) -> Outcome:
     """
-    Play the plan of a simulation.
+    Run the simulation of a plan.
 
-    @raise txrdma.testing.outcome.Violation: a promise was broken.
+    @raise txrdma.testing.outcome.Violation: a promise was violated.
     """
     return ClientsScenario(plan).run()

@@ -20,7 +20,7 @@ from txrdma.testing.verbs.ends import TwoEnds
 
 
 class DescriptionContract(TwoEnds):
-    """A device knows what it is."""
+    """Promises about the attributes of devices and their ports."""
 
     def test_attributes(self) -> None:
         """A device has a type, a GUID, and a level of atomicity."""
@@ -35,7 +35,7 @@ class DescriptionContract(TwoEnds):
                 self.assertGreaterEqual(number, 0)
 
     def test_port(self) -> None:
-        """A port that carries traffic says how."""
+        """A port that carries traffic reports its attributes."""
         for device in self.devices:
             for number in range(1, device.portCount + 1):
                 port = device.portAttributes(number)
@@ -49,7 +49,7 @@ class DescriptionContract(TwoEnds):
                 self.assertGreaterEqual(min(port.badPKeys, port.badQKeys), 0)
 
     def test_gids(self) -> None:
-        """The table of GIDs has them in the order of C{gids}, each with its type."""
+        """The GID table lists the GIDs in the order of C{gids}, each with its type."""
         for device in self.devices:
             for number in range(1, device.portCount + 1):
                 table = device.gidTable(number)
@@ -62,13 +62,13 @@ class DescriptionContract(TwoEnds):
                 self.assertIn(GIDType.ROCE_V2, {entry.type for entry in there})
 
     def test_ownGIDs(self) -> None:
-        """Every port has GIDs of its own."""
+        """The GIDs of all ports of a device are distinct."""
         for device in self.devices:
             gids = [g for number in range(1, device.portCount + 1) for g in device.gids(number) if any(g.raw)]
             self.assertEqual(len(set(gids)), len(gids))
 
     def test_pkeys(self) -> None:
-        """Every port is a full member of the default partition, first of all."""
+        """Every port is a full member of the default partition with its first P_Key."""
         for device in self.devices:
             for number in range(1, device.portCount + 1):
                 pkeys = device.pkeys(number)
@@ -76,14 +76,14 @@ class DescriptionContract(TwoEnds):
                 self.assertEqual(pkeys[0], 0xFFFF)
 
     def test_noSuchPort(self) -> None:
-        """Ports are numbered from 1; others are not asked for."""
+        """Ports are numbered from 1; queries with other numbers are refused."""
         for device in self.devices:
             for number in (0, -1, device.portCount + 1):
                 for question in (device.gids, device.gidTable, device.pkeys, device.portAttributes):
                     self.assertRaises(InvalidRequest, question, number)
 
     def test_named(self) -> None:
-        """A device has the name that it is called by."""
+        """A device has a name and at least one port."""
         for device in self.devices:
             self.assertTrue(device.name)
             self.assertGreaterEqual(device.portCount, 1)

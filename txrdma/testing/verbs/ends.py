@@ -1,5 +1,5 @@
 """
-Ends for tests of verbs: a queue pair with all that belongs to it, and two of them connected.
+Ends for tests of verbs: a queue pair with its resources, and two of them connected.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ PATIENT = QPAttributes(
     rqPSN=0xFFFFFA,
     sqPSN=0xFFFFFA,
 )
-"""The attributes of queue pairs in tests, unless they say more: 0.07 seconds, seven times, RNR for ever."""
+"""Default attributes of queue pairs in tests: timeout 0.07 seconds, seven retries, unlimited RNR retries."""
 
 
 USUAL = Capacity(maxInline=256)
-"""The capacity of queue pairs in tests that ask for nothing else."""
+"""Default capacity of queue pairs in tests."""
 
 
 class End:
     """
-    A queue pair, and what it stands on.
+    A queue pair with its resources.
 
-    @ivar memory: 64 KiB that everybody may read and write.
-    @ivar sent: completions of sends that were seen, and C{received} those of receives.
+    @ivar memory: 64 KiB that every peer may read and write.
+    @ivar sent: polled completions of sends; C{received}: polled completions of receives.
     @ivar events: asynchronous events of the device.
-    @ivar gidIndex: the GID that others reach it by: the first of IPv4, else the first that is not link-local.
+    @ivar gidIndex: index of the GID for peers: the first of IPv4, else the first that is not link-local.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class End:
         beside: End | None = None,
     ) -> None:
         """
-        @param access: the rights of the queue pair.
-        @param shared: where it takes its receives from.
-        @param beside: whose protection domain it belongs to, if it has none of its own.
+        @param access: access rights of the queue pair.
+        @param shared: its shared receive queue, if any.
+        @param beside: end whose protection domain it uses, instead of its own.
         """
         self.device = device
         self.access = access
@@ -100,17 +100,17 @@ class End:
         self.unsubscribe = device.subscribe(self.events.append)
 
     def look(self) -> None:
-        """Take the completions that are in the end's queues."""
+        """Poll both completion queues of the end."""
         self.sent += self.sends.poll(64)
         self.received += self.receives.poll(64)
 
     def segment(self, offset: int = 0, length: int = 64, region: IMemoryRegion | None = None) -> Segment:
-        """A piece of C{memory}, or of another region."""
+        """Return a segment of C{memory}, or of another region."""
         region = region or self.memory
         return Segment(region.address + offset, length, region.lkey)
 
     def fill(self, data: bytes, offset: int = 0) -> Segment:
-        """Put data into the end's memory, and return the segment that it fills."""
+        """Copy data into the end's memory, and return its segment."""
         self.memory.view[offset : offset + len(data)] = data
         return self.segment(offset, len(data))
 
@@ -136,13 +136,13 @@ class End:
         immediate: int = 0,
         inline: Sequence[Buffer] = (),
     ) -> None:
-        """Post an RDMA request to the peer's memory."""
+        """Post an RDMA request for the peer's memory."""
         request = SendRequest(identifier, operation, segments, inline=inline, immediate=immediate)
         request.remoteAddress, request.rkey = peer.address + offset, peer.rkey
         self.queuePair.postSend([request])
 
     def statuses(self) -> tuple[list[Status], list[Status]]:
-        """The statuses of all completions that were seen: of sends, then of receives."""
+        """Return the statuses of all polled completions: of sends, then of receives."""
         return [c.status for c in self.sent], [c.status for c in self.received]
 
     def toInit(self) -> None:
@@ -185,12 +185,12 @@ class End:
         self.queuePair.modify(attributes)
 
     def destinationOf(self, peer: End) -> AddressVector:
-        """The address vector from this end's port to another end's."""
+        """Return the address vector from this end's port to another end's."""
         port = peer.device.portAttributes(1)
         return AddressVector(peer.device.gids(1)[peer.gidIndex], sgidIndex=self.gidIndex, dmac=port.mac)
 
     def close(self) -> None:
-        """Close all that the end has made on its device, but not the device."""
+        """Close everything that the end has created on its device, but not the device."""
         self.unsubscribe()
         self.queuePair.close()
         self.memory.close()
@@ -205,24 +205,24 @@ class TwoEnds(Base):
     """
     A test case with two devices that reach each other.
 
-    A provider's suite says how to make them, and how to let time pass. A device may move bytes only while
-    somebody looks at its completion queues, or has armed them, so both ends do one or the other.
+    The suite of an implementation defines how to open them, and how to let time pass. A device may transfer
+    data only while its completion queues are polled or armed, so tests do one or the other for both ends.
 
-    @cvar quirks: what the first and the second device do where they have the choice.
+    @cvar quirks: permitted differences of the first and the second device.
     """
 
     quirks: tuple[Quirks, Quirks] = (OURS, OURS)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """Two devices, which may be one and the same; the suite closes them at the end."""
+        """Open two devices, which may be one and the same; the suite closes them at the end."""
         raise NotImplementedError
 
     def runUntil(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
-        """Let the world go on until the condition holds; fail when it does not in that time."""
+        """Let time pass until the condition is true; fail if that takes more than this many seconds."""
         raise NotImplementedError
 
     def runFor(self, seconds: float) -> None:
-        """Let the world go on for a while."""
+        """Let this many seconds pass."""
         raise NotImplementedError
 
     def setUp(self) -> None:
@@ -240,14 +240,14 @@ class TwoEnds(Base):
         shared: ISharedReceiveQueue | None = None,
         beside: End | None = None,
     ) -> End:
-        """A new end, on the first device or on the second."""
+        """Create an end on the first (0) or the second (1) device."""
         end = End(self.devices[which], kind, capacity, access, depth, shared, beside)
         self.addCleanup(end.close)
         self._ends.append(end)
         return end
 
     def forget(self, end: End) -> None:
-        """Don't look at it any more: its device is closed."""
+        """Stop polling an end whose device is closed."""
         self._ends.remove(end)
 
     def connect(self, one: End, other: End, say: QPAttributes = PATIENT) -> None:
@@ -265,18 +265,18 @@ class TwoEnds(Base):
         access: Access = EVERYTHING,
         say: QPAttributes = PATIENT,
     ) -> tuple[End, End]:
-        """Two connected ends; the second with the capacity and the rights that are said."""
+        """Return two connected ends, of which the second has this capacity and these access rights."""
         alice, bob = self.end(0), self.end(1, capacity=capacity, access=access)
         self.connect(alice, bob, say)
         return alice, bob
 
     def runUntilCompleted(self, end: End, sends: int = 0, receives: int = 0) -> None:
-        """Until that many completions were seen, in all; not more come with them. All ends look meanwhile."""
+        """Poll all ends until C{end} has this many completions in total; assert that it has no more."""
         self.runPolling(lambda: len(end.sent) >= sends and len(end.received) >= receives, *self._ends)
         self.assertEqual((len(end.sent), len(end.received)), (sends, receives), (end.sent, end.received))
 
     def runPolling(self, condition: Callable[[], bool], *ends: End) -> None:
-        """Run until a condition holds, as C{runUntil}; these ends look meanwhile."""
+        """Poll these ends until a condition is true, as C{runUntil}."""
 
         def looked() -> bool:
             for end in ends:

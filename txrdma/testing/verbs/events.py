@@ -24,22 +24,22 @@ from txrdma.interfaces import AsyncEvent
 from txrdma.testing.verbs.ends import End, PATIENT, QKEY, TwoEnds
 
 STEADY = replace(PATIENT, timeout=17)
-"""Attributes for connections that outlive a port that is down for a while: 0.5 seconds, seven times."""
+"""Attributes for connections that survive a port that is down: timeout 0.5 seconds, seven retries."""
 
 HASTY = replace(PATIENT, timeout=8, retryCount=1)
-"""Attributes for connections that do not outlive it."""
+"""Attributes for connections that fail while a port is down."""
 
 
 def eventsOf(end: End, *kinds: AsyncEventKind) -> list[AsyncEvent]:
-    """The asynchronous events of these kinds that an end has heard."""
+    """Return the asynchronous events of these kinds that an end has received."""
     return [event for event in end.events if event.kind in kinds]
 
 
 class QueueEventContract(TwoEnds):
-    """Events of queue pairs and completion queues."""
+    """Promises about events of queue pairs and completion queues."""
 
     def test_established(self) -> None:
-        """The first message of a queue pair in RTR tells that the other end is there; the second does not."""
+        """Only the first message of a queue pair in RTR raises C{COMMUNICATION_ESTABLISHED}."""
         alice, bob = self.end(0), self.end(1)
         for end in (alice, bob):
             end.toInit()
@@ -61,7 +61,7 @@ class QueueEventContract(TwoEnds):
         self.runUntilCompleted(alice, sends=2, receives=1)
 
     def test_notEstablishedAgain(self) -> None:
-        """A queue pair that is in RTS already has nothing of the kind to tell."""
+        """A message of a queue pair that is already in RTS does not raise C{COMMUNICATION_ESTABLISHED}."""
         alice, bob = self.pair()
         bob.receive(bob.segment())
         alice.send(inline=[b"hello"])
@@ -71,7 +71,7 @@ class QueueEventContract(TwoEnds):
         self.assertEqual(eventsOf(bob, AsyncEventKind.COMMUNICATION_ESTABLISHED), [])
 
     def test_refusalEvent(self) -> None:
-        """The device whose queue pair refuses a request tells its own program, too."""
+        """A device whose queue pair refuses a request raises an event."""
         for operation, kind in (
             (Operation.RDMA_WRITE, AsyncEventKind.QP_ACCESS_ERROR),
             (Operation.RDMA_READ, AsyncEventKind.QP_ACCESS_ERROR),
@@ -86,7 +86,7 @@ class QueueEventContract(TwoEnds):
             self.assertEqual([event.queuePair for event in bob.events], [bob.queuePair] * len(expected))
 
     def test_overrunBySends(self) -> None:
-        """A completion queue that is given too many sends is in error, too, and so is its queue pair."""
+        """A completion queue that overruns by sends is in error, and so is its queue pair."""
         alice, bob = self.end(0, depth=4), self.end(1)
         self.connect(alice, bob)
         most = alice.sends.depth + 8
@@ -98,7 +98,7 @@ class QueueEventContract(TwoEnds):
         def isOverrun() -> bool:
             bob.look()
             if len(bob.received) == most:
-                alice.sends.poll(1)  # where sends complete only while somebody looks, that is now
+                alice.sends.poll(1)  # some devices complete sends only while polled
             return bool(eventsOf(alice, AsyncEventKind.CQ_ERROR))
 
         self.runUntil(isOverrun)
@@ -106,7 +106,7 @@ class QueueEventContract(TwoEnds):
         self.runUntil(lambda: alice.queuePair.state is QPState.ERR)
 
     def test_othersOverrun(self) -> None:
-        """Queue pairs whose completions go elsewhere do not suffer from it."""
+        """An overrun does not affect queue pairs with other completion queues."""
         alice, (carol, dave) = self.end(0, depth=4), self.pair()
         alice.toInit()
         for index in range(alice.receives.depth + 8):
@@ -122,9 +122,9 @@ class QueueEventContract(TwoEnds):
 
 class PortEventContract(TwoEnds):
     """
-    Events of a port that goes down, and comes up again.
+    Promises about events of a port that goes down, and comes up again.
 
-    A provider says how that is done: by command, or by the interface that the port stands on.
+    The suite of an implementation defines how: by command, or by the network interface of the port.
     """
 
     def setPort(self, which: int, isUp: bool) -> None:
@@ -132,7 +132,7 @@ class PortEventContract(TwoEnds):
         raise NotImplementedError
 
     def down(self, which: int) -> Callable[[], None]:
-        """Down now, and up again when the answer is called, at the end of the test at the latest."""
+        """Take a port down; return a function that brings it up, which is called after the test, too."""
         self.setPort(which, False)
         isDown = [True]
 
@@ -144,7 +144,7 @@ class PortEventContract(TwoEnds):
         return up
 
     def test_portEvents(self) -> None:
-        """A port that goes down, or up again, raises an event, and its attributes agree with that."""
+        """A port that goes down, or up again, raises an event, and its attributes show the new state."""
         end = self.end(0)
         up = self.down(0)
         self.runUntil(lambda: bool(eventsOf(end, AsyncEventKind.PORT_ERROR)))
@@ -158,20 +158,20 @@ class PortEventContract(TwoEnds):
 
 class PortContract(PortEventContract):
     """
-    Traffic through a port that goes down, and comes up again.
+    Promises about traffic through a port that goes down, and comes up again.
 
-    @cvar isOneWire: the ports are the ends of one wire: when one goes down, the other has no link, sooner or
-        later, and the system may keep datagrams until it has.
+    @cvar isOneWire: whether the ports are the ends of one wire: when one goes down, the other loses its link
+        eventually, and the system may queue datagrams meanwhile.
     """
 
     isOneWire = False
 
     def mayFailAtOnce(self, which: int) -> bool:
-        """Whether the first device is one that does not wait for its own port, and that may be down, too."""
+        """Return whether the first device may fail at once, since it does not wait for its port to be up."""
         return not self.quirks[0].waitsForItsPort and (which == 0 or self.isOneWire)
 
     def test_backInTime(self) -> None:
-        """Requests posted while a port is down, on either side, are carried out once when it is up again."""
+        """Requests posted while a port is down, on either side, are executed once when it is up again."""
         for which in (0, 1):
             alice, bob = self.pair(say=STEADY)
             for _ in range(3):
@@ -201,7 +201,7 @@ class PortContract(PortEventContract):
             self.assertEqual(bytes(alice.memory.view[2000:2007]), b"written")
 
     def test_tooLate(self) -> None:
-        """A connection without patience ends while the port is down, on either side."""
+        """A connection with few retries ends while the port is down, on either side."""
         for which in (0, 1):
             alice, bob = self.pair(say=HASTY)
             bob.receive(bob.segment())
@@ -220,16 +220,16 @@ class PortContract(PortEventContract):
             self.assertEqual(bob.received, [])
 
     def test_connectedWhileDown(self) -> None:
-        """Queue pairs can be connected while a port is down; what they send arrives when it is up."""
+        """Queue pairs can be connected while a port is down, and their messages arrive when it is up."""
         up = self.down(1)
         try:
             alice, bob = self.pair(say=STEADY)
         except DeviceUnavailable:
-            # The kernel looks for the peer's link address, and may have it still, or not.
+            # The kernel resolves the peer's link address, which may or may not be cached.
             self.assertTrue(any(quirks.needsPeerForRTR for quirks in self.quirks))
             return
         if any(quirks.needsPeerForRTR for quirks in self.quirks):
-            return  # it had; what is sent while the link is down is another test's
+            return  # it was cached; another test sends while the link is down
         bob.receive(bob.segment())
         alice.send(inline=[b"patience"])
         self.runFor(0.05)
@@ -239,7 +239,7 @@ class PortContract(PortEventContract):
         self.assertEqual(bytes(bob.memory.view[:8]), b"patience")
 
     def test_datagramsWhileDown(self) -> None:
-        """Datagrams are lost meanwhile, or kept by the system; later ones arrive."""
+        """Datagrams sent while a port is down are lost, or queued by the system; later ones arrive."""
         alice, bob = self.end(0, QPKind.UD), self.end(1, QPKind.UD)
         self.connect(alice, bob)
         for _ in range(2):

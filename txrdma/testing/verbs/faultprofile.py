@@ -1,5 +1,5 @@
 """
-Profiles of a simulated network's faults, by chance.
+Random profiles of a simulated network's faults.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ def faultProfile(random: Random) -> tuple[Faults, bool]:
     """
     Draw the faults of a network: none, few, or many.
 
-    @return: faults, and whether every operation must get through in spite of them.
+    @return: the faults, and whether every operation must succeed in spite of them.
     """
     kind = random.randrange(4)
     merging, congestion = random.random(), random.choice((0.0, 0.1))

@@ -24,19 +24,19 @@ from txrdma.interfaces import IMemoryRegion
 from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, TwoEnds
 
 HASTY = replace(PATIENT, timeout=8, retryCount=1, rnrRetry=1)
-"""Attributes for connections that are to be given up soon."""
+"""Attributes for connections that fail after few retries."""
 
 _FLUSHED = Status.WR_FLUSH_ERR
 
 
 class ProtectionContract(TwoEnds):
-    """Nobody reaches memory without the key, the range and the right."""
+    """Memory is accessible only with its key, within its range, and with the access right."""
 
     def refused(self, alice: End, bob: End, post: Callable[[], None], *statuses: Status) -> None:
         """
-        Assert that Alice's posted request fails for Bob's reasons, and ends the connection on both sides.
+        Assert that Bob refuses Alice's request, which ends the connection on both sides.
 
-        What was posted behind it, and Bob's receives, are flushed.
+        Requests posted behind it and Bob's receives are flushed.
         """
         statuses = statuses or (Status.REM_ACCESS_ERR,)
         bob.receive(bob.segment(60_000, 10), identifier=50)
@@ -56,12 +56,12 @@ class ProtectionContract(TwoEnds):
     def write(
         self, alice: End, region: IMemoryRegion, offset: int = 0, length: int = 64
     ) -> Callable[[], None]:
-        """A function that posts a write of ones."""
+        """Return a function that posts a write of ones."""
         piece = alice.fill(b"1" * length)
         return lambda: alice.rdma(Operation.RDMA_WRITE, region, piece, offset=offset)
 
     def test_wrongKey(self) -> None:
-        """A write with a key that nobody gave fails on both sides, and Bob's device tells of it."""
+        """A write with an unknown key fails on both sides, and Bob's device reports it."""
         alice, bob = self.pair()
 
         def post() -> None:
@@ -76,12 +76,12 @@ class ProtectionContract(TwoEnds):
             self.assertIs(bob.events[0].queuePair, bob.queuePair)
 
     def test_beyondTheEnd(self) -> None:
-        """A write that reaches one byte too far changes nothing at all."""
+        """A write that exceeds its region by one byte changes nothing."""
         alice, bob = self.pair()
         self.refused(alice, bob, self.write(alice, bob.memory, bob.memory.length - 63))
 
     def test_longBeyondTheEnd(self) -> None:
-        """A write of many packets, of which only the last is outside, changes nothing that it should not."""
+        """A write of many packets that exceeds its region only at its end changes nothing elsewhere."""
         alice, bob = self.pair()
         neighbour = bob.domain.allocateMemory(1 << 16, EVERYTHING)
         self.addCleanup(neighbour.close)
@@ -96,12 +96,12 @@ class ProtectionContract(TwoEnds):
         )
 
     def test_beforeTheBeginning(self) -> None:
-        """A write that begins one byte too early changes nothing."""
+        """A write that begins one byte before its region changes nothing."""
         alice, bob = self.pair()
         self.refused(alice, bob, self.write(alice, bob.memory, -1))
 
     def test_deregistered(self) -> None:
-        """A region can be written until it is deregistered, and then no more."""
+        """A region can be written until it is deregistered, but not afterwards."""
         alice, bob = self.pair()
         region = bob.domain.allocateMemory(4096, EVERYTHING)
         self.write(alice, region)()
@@ -111,7 +111,7 @@ class ProtectionContract(TwoEnds):
         self.refused(alice, bob, self.write(alice, region))
 
     def test_deregisteredBuffer(self) -> None:
-        """A write to a buffer of the program's own is refused once that is deregistered, without effect."""
+        """A write to a program's buffer is refused without effect once the buffer is deregistered."""
         alice, bob = self.pair()
         buffer = bytearray(4096)
         region = bob.domain.registerMemory(memoryview(buffer), EVERYTHING)
@@ -123,7 +123,7 @@ class ProtectionContract(TwoEnds):
         self.assertEqual(buffer, b"1" * 64 + bytes(4032))
 
     def test_noRightToWrite(self) -> None:
-        """A region that peers may only read is not written."""
+        """A region without the remote write right is not written."""
         alice, bob = self.pair()
         region = bob.domain.allocateMemory(4096, Access.LOCAL_WRITE | Access.REMOTE_READ)
         self.addCleanup(region.close)
@@ -131,7 +131,7 @@ class ProtectionContract(TwoEnds):
         self.assertEqual(bytes(region.view), bytes(4096))
 
     def test_noRightToRead(self) -> None:
-        """A region that peers may only write is not read."""
+        """A region without the remote read right is not read."""
         alice, bob = self.pair()
         region = bob.domain.allocateMemory(4096, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
         self.addCleanup(region.close)
@@ -141,7 +141,7 @@ class ProtectionContract(TwoEnds):
         self.assertEqual(bytes(alice.memory.view[:100]), bytes(100))
 
     def test_readBeyondTheEnd(self) -> None:
-        """A read that reaches too far gets nothing."""
+        """A read that exceeds its region returns nothing."""
         alice, bob = self.pair()
         piece = alice.segment(0, 100)
         self.refused(
@@ -151,19 +151,19 @@ class ProtectionContract(TwoEnds):
         )
 
     def test_otherDomain(self) -> None:
-        """Memory of another protection domain of the same device is not reached."""
+        """Memory of another protection domain of the same device is not accessible."""
         alice, bob = self.pair()
         stranger = self.end(1)
         self.refused(alice, bob, self.write(alice, stranger.memory))
         self.assertEqual(bytes(stranger.memory.view), bytes(stranger.memory.length))
 
     def test_queuePairWithoutTheRight(self) -> None:
-        """A queue pair that allows no remote writes takes none, whatever the memory's rights."""
+        """A queue pair without the remote write right refuses writes, whatever the memory's rights."""
         alice, bob = self.pair(access=Access.LOCAL_WRITE | Access.REMOTE_READ)
         self.refused(alice, bob, self.write(alice, bob.memory), Status.REM_INV_REQ_ERR, Status.REM_ACCESS_ERR)
 
     def test_queuePairWithoutTheRightToRead(self) -> None:
-        """A queue pair that allows no remote reads answers none."""
+        """A queue pair without the remote read right refuses reads."""
         alice, bob = self.pair(access=Access.LOCAL_WRITE | Access.REMOTE_WRITE)
         piece = alice.segment(0, 100)
         self.refused(
@@ -175,7 +175,7 @@ class ProtectionContract(TwoEnds):
         )
 
     def failsAtHome(self, alice: End, bob: End, post: Callable[[], None]) -> None:
-        """Assert that Alice's posted request ends her queue pair, before Bob has heard anything."""
+        """Assert that Alice's request fails locally and ends her queue pair; Bob receives nothing."""
         bob.receive(bob.segment())
         post()
         alice.send(inline=[b"behind"], identifier=2)
@@ -188,24 +188,24 @@ class ProtectionContract(TwoEnds):
         self.assertNotIn(Status.SUCCESS, bob.statuses()[1])
 
     def test_wrongLocalKey(self) -> None:
-        """A segment whose key is no key of ours fails at home."""
+        """A segment with an unknown key fails locally."""
         alice, bob = self.pair()
         wrong = Segment(alice.memory.address, 10, LKey(alice.memory.lkey ^ 0x5A5A5A5A))
         self.failsAtHome(alice, bob, lambda: alice.send(wrong))
 
     def test_localBeyondTheEnd(self) -> None:
-        """A segment that reaches out of its region fails at home."""
+        """A segment that exceeds its region fails locally."""
         alice, bob = self.pair()
         self.failsAtHome(alice, bob, lambda: alice.send(alice.segment(alice.memory.length - 9, 10)))
 
     def test_localOtherDomain(self) -> None:
-        """A segment of another protection domain fails at home."""
+        """A segment of another protection domain fails locally."""
         alice, bob = self.pair()
         stranger = self.end(0)
         self.failsAtHome(alice, bob, lambda: alice.send(stranger.segment()))
 
     def test_readIntoReadOnly(self) -> None:
-        """A read into memory that may not be written fails at home."""
+        """A read into memory without the local write right fails locally."""
         alice, bob = self.pair()
         bob.fill(b"not for you")
         region = alice.domain.allocateMemory(4096, Access.NONE)
@@ -219,7 +219,7 @@ class ProtectionContract(TwoEnds):
         self.assertEqual(bytes(region.view), bytes(4096))
 
     def test_sendFromReadOnly(self) -> None:
-        """Memory that may not be written can be sent from."""
+        """Data can be sent from memory without the local write right."""
         alice, bob = self.pair()
         region = alice.domain.allocateMemory(4096, Access.NONE)
         self.addCleanup(region.close)
@@ -231,10 +231,10 @@ class ProtectionContract(TwoEnds):
 
 
 class ReceiverContract(TwoEnds):
-    """Promises about messages whose receiver is not ready, not able, or gone."""
+    """Promises about messages whose receiver is not ready, in error, or closed."""
 
     def test_receiveTooShort(self) -> None:
-        """A message longer than its receive fails on both sides; nothing behind the receive is touched."""
+        """A message longer than its receive fails on both sides, and writes nothing behind the receive."""
         alice, bob = self.pair()
         bob.receive(bob.segment(0, 10), identifier=4)
         bob.receive(bob.segment(1000, 10), identifier=5)
@@ -259,7 +259,7 @@ class ReceiverContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[39_999:]), bytes(bob.memory.length - 39_999))
 
     def test_receiveIntoReadOnly(self) -> None:
-        """A receive whose memory may not be written fails on both sides."""
+        """A receive into memory without the local write right fails on both sides."""
         alice, bob = self.pair()
         region = bob.domain.allocateMemory(4096, Access.REMOTE_READ)
         self.addCleanup(region.close)
@@ -271,7 +271,7 @@ class ReceiverContract(TwoEnds):
         self.assertEqual(bytes(region.view), bytes(4096))
 
     def test_notReady(self) -> None:
-        """A message that comes before its receive waits for it, and so do those behind it."""
+        """A message that arrives before its receive waits for it, and so do the messages behind it."""
         alice, bob = self.pair()
         for index in range(3):
             alice.send(alice.fill(b"%d" % index, index), identifier=index)
@@ -283,7 +283,7 @@ class ReceiverContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[:4]), b"012\0")
 
     def test_longNotReady(self) -> None:
-        """A message of many packets may wait, too."""
+        """A message of many packets waits for its receive, too."""
         alice, bob = self.pair()
         alice.send(alice.fill(b"x" * 40_000))
         self.runFor(0.02)
@@ -303,7 +303,7 @@ class ReceiverContract(TwoEnds):
         self.assertEqual((bob.received[0].immediate, bytes(bob.memory.view[:5])), (9, b"early"))
 
     def test_neverReady(self) -> None:
-        """With few RNR retries a message without a receive is given up."""
+        """A message without a receive fails when its few RNR retries are exhausted."""
         alice, bob = self.pair(say=HASTY)
         alice.send(alice.fill(b"nobody"))
         self.runUntilCompleted(alice, sends=1)
@@ -311,7 +311,7 @@ class ReceiverContract(TwoEnds):
         self.assertEqual(alice.queuePair.state, QPState.ERR)
 
     def gone(self, alice: End) -> None:
-        """A message does not reach its receiver, and that ends the connection."""
+        """Assert that messages do not reach their receiver, which ends the connection."""
         alice.send(alice.fill(b"anybody?"), identifier=1)
         alice.send(alice.fill(b"hello?"), identifier=2)
         self.runUntilCompleted(alice, sends=2)
@@ -325,20 +325,20 @@ class ReceiverContract(TwoEnds):
         self.gone(alice)
 
     def test_peerInError(self) -> None:
-        """A peer in ERR answers no more than one that is gone."""
+        """Retries are exhausted when the peer's queue pair is in ERR."""
         alice, bob = self.pair(say=HASTY)
         bob.receive(bob.segment())
         bob.queuePair.modify(QPAttributes(state=QPState.ERR))
         self.gone(alice)
 
     def test_peerReset(self) -> None:
-        """Neither does one in RESET."""
+        """Retries are exhausted when the peer's queue pair is in RESET."""
         alice, bob = self.pair(say=HASTY)
         bob.queuePair.modify(QPAttributes(state=QPState.RESET))
         self.gone(alice)
 
     def test_peerDeviceClosed(self) -> None:
-        """Retries are exhausted when the peer's device is closed under its queue pair."""
+        """Retries are exhausted when the peer's device is closed."""
         alice, bob = self.pair(say=HASTY)
         self.devices[1].close()
         self.forget(bob)
@@ -346,7 +346,7 @@ class ReceiverContract(TwoEnds):
         bob.close()
 
     def test_waitingPeerGoes(self) -> None:
-        """A message that waits for a receive fails when the receiver goes."""
+        """A message that waits for a receive fails when the peer's queue pair is closed."""
         alice, bob = self.pair(say=replace(HASTY, rnrRetry=7))
         alice.send(alice.fill(b"waiting"))
         self.runFor(0.01)

@@ -1,5 +1,5 @@
 """
-Promises of every device about states, queues, events, and the end.
+Promises of every device about states, queues, events, and closing.
 
 Follows InfiniBand Architecture vol. 1, 10.3.1 (states), 10.2.5 (completion queues) and 11.4.2 (notification).
 """
@@ -39,10 +39,10 @@ _FLUSHED = Status.WR_FLUSH_ERR
 
 
 class StateContract(TwoEnds):
-    """The states of a queue pair, and what is allowed in each."""
+    """Promises about the states of a queue pair, and about what is allowed in each."""
 
     def test_states(self) -> None:
-        """A queue pair tells its state on the way to RTS."""
+        """A queue pair reports its state on the way to RTS."""
         alice, bob = self.end(0), self.end(1)
         self.assertEqual(alice.queuePair.state, QPState.RESET)
         for end in (alice, bob):
@@ -54,7 +54,7 @@ class StateContract(TwoEnds):
         self.assertEqual(alice.queuePair.state, QPState.RTS)
 
     def test_query(self) -> None:
-        """All attributes can be asked for."""
+        """All attributes of a queue pair can be queried."""
         alice, bob = self.pair()
         known = alice.queuePair.query()
         self.assertEqual(known.state, QPState.RTS)
@@ -89,7 +89,7 @@ class StateContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[:10]), b"early bird")
 
     def test_receiverNeedsNoRTS(self) -> None:
-        """A queue pair in RTR receives, and answers."""
+        """A queue pair in RTR receives and acknowledges messages."""
         alice, bob = self.end(0), self.end(1)
         for end in (alice, bob):
             end.toInit()
@@ -103,7 +103,7 @@ class StateContract(TwoEnds):
         self.assertEqual(alice.sent[0].status, Status.SUCCESS)
 
     def test_refusedTransitions(self) -> None:
-        """A transition that is not there, or lacks an attribute, or has one too many, changes nothing."""
+        """An invalid transition, or one with a missing or an extra attribute, changes nothing."""
         alice, bob = self.end(0), self.end(1)
         modify = alice.queuePair.modify
         for attributes in (
@@ -133,7 +133,7 @@ class StateContract(TwoEnds):
         self.runUntilCompleted(bob, receives=1)
 
     def test_error(self) -> None:
-        """Going to ERR flushes sends and receives, each in order; what is posted later is flushed, too."""
+        """The transition to ERR flushes sends and receives in order; later requests are flushed, too."""
         alice, _bob = self.pair()
         for index in range(3):
             alice.receive(alice.segment(), identifier=10 + index)
@@ -148,7 +148,7 @@ class StateContract(TwoEnds):
         self.assertEqual({c.qpn for c in alice.sent}, {alice.queuePair.number})
 
     def test_fullQueueIsFlushed(self) -> None:
-        """In ERR there is always room: what is posted is flushed at once."""
+        """In ERR any number of requests is accepted and flushed at once."""
         alice, _bob = self.pair()
         alice.queuePair.modify(QPAttributes(state=QPState.ERR))
         most = alice.queuePair.capacity.maxSend
@@ -157,7 +157,7 @@ class StateContract(TwoEnds):
         self.runUntilCompleted(alice, sends=most + 5)
 
     def test_resetAndAgain(self) -> None:
-        """A queue pair that failed can be reset and connected anew; nothing of its former life comes back."""
+        """A failed queue pair can be reset and reconnected, and completes no former requests."""
         alice, bob = self.pair()
         alice.receive(alice.segment(), identifier=66)
         alice.rdma(Operation.RDMA_READ, bob.memory, alice.segment(0, 70_000))
@@ -179,7 +179,7 @@ class StateContract(TwoEnds):
         )
 
     def test_drain(self) -> None:
-        """In SQD the send queue empties, says so, and holds what is posted until RTS."""
+        """In SQD the send queue drains, raises an event, and retains new requests until RTS."""
         alice, bob = self.pair()
         bob.receive(bob.segment())
         alice.send(alice.fill(b"first"))
@@ -219,17 +219,17 @@ class StateContract(TwoEnds):
 
 
 class QueueContract(TwoEnds):
-    """The contract of queues: how much they hold, and what may stand in them."""
+    """Promises about the capacity of queues, and about the form of requests."""
 
     def test_capacity(self) -> None:
-        """A queue pair holds at least what was asked for."""
+        """A queue pair has at least the requested capacity."""
         wanted = Capacity(5, 6, 2, 3, 100)
         got = self.end(0, capacity=wanted).queuePair.capacity
         for name in ("maxSend", "maxReceive", "maxSendSegments", "maxReceiveSegments", "maxInline"):
             self.assertGreaterEqual(getattr(got, name), getattr(wanted, name))
 
     def test_sendQueueFull(self) -> None:
-        """Requests that do not fit into the send queue are refused as a whole; later there is room again."""
+        """Requests that exceed the send queue are refused as a whole; completed requests free entries."""
         alice, bob = self.pair()
         most = alice.queuePair.capacity.maxSend
         waiting = [SendRequest(index, Operation.SEND, inline=[b"."]) for index in range(most - 1)]
@@ -247,7 +247,7 @@ class QueueContract(TwoEnds):
         self.assertEqual([c.identifier for c in alice.sent], [*range(most - 1), 1000, 1000])
 
     def test_receiveQueueFull(self) -> None:
-        """Receives that do not fit into the receive queue are refused as a whole."""
+        """Receives that exceed the receive queue are refused as a whole."""
         bob = self.end(1, capacity=Capacity(maxReceive=4))
         bob.toInit()
         most = bob.queuePair.capacity.maxReceive
@@ -259,7 +259,7 @@ class QueueContract(TwoEnds):
         self.runUntilCompleted(bob, receives=most)
 
     def test_misshapen(self) -> None:
-        """Requests of the wrong form are refused as a whole, and the connection goes on."""
+        """Malformed requests are refused as a whole, and the connection continues."""
         alice, bob = self.pair()
         capacity = alice.queuePair.capacity
         good = SendRequest(1, Operation.SEND, inline=[b"good"])
@@ -279,7 +279,7 @@ class QueueContract(TwoEnds):
         self.assertEqual((alice.sent[0].identifier, bob.received[0].identifier), (1, 100))
 
     def test_misshapenDatagram(self) -> None:
-        """RDMA can't be done by datagrams, and every datagram needs an address."""
+        """A datagram queue pair refuses RDMA requests, and datagrams without an address."""
         alice = self.end(0, QPKind.UD)
         self.connect(alice, self.end(1, QPKind.UD))
         handle = alice.domain.createAddressHandle(alice.destinationOf(alice))
@@ -291,7 +291,7 @@ class QueueContract(TwoEnds):
             self.assertRaises(InvalidRequest, alice.queuePair.postSend, [wrong])
 
     def test_pollTakesItsShare(self) -> None:
-        """A poll takes no more than it is asked for, oldest first."""
+        """A poll returns no more completions than requested, oldest first."""
         alice, _bob = self.pair()
         alice.queuePair.modify(QPAttributes(state=QPState.ERR))
         for index in range(5):
@@ -301,7 +301,7 @@ class QueueContract(TwoEnds):
         self.assertEqual(list(alice.sends.poll(10)), [])
 
     def test_badMemory(self) -> None:
-        """Memory that can't be registered is refused."""
+        """Memory that cannot be registered is refused."""
         domain = self.end(0).domain
         self.assertRaises(InvalidRequest, domain.allocateMemory, 0, EVERYTHING)
         self.assertRaises(InvalidRequest, domain.allocateMemory, 10, Access.REMOTE_WRITE)
@@ -310,14 +310,14 @@ class QueueContract(TwoEnds):
 
 
 class EventContract(TwoEnds):
-    """Promises about completion events: whoever sleeps on a channel is woken."""
+    """Promises about completion events, which wake a program that waits for a channel."""
 
     def rung(self, end: End) -> bool:
-        """Is the channel's descriptor readable?"""
+        """Return whether the channel's descriptor is readable."""
         return bool(select([end.channel.fileno()], [], [], 0)[0])
 
     def test_event(self) -> None:
-        """An armed queue raises one event for its next completion, and is then unarmed."""
+        """An armed queue raises one event for its next completion, and is then disarmed."""
         alice, bob = self.pair()
         bob.receives.arm()
         self.assertFalse(self.rung(bob))
@@ -333,7 +333,7 @@ class EventContract(TwoEnds):
         self.assertFalse(self.rung(bob))
 
     def test_sleeperLoop(self) -> None:
-        """Arm, poll until empty, sleep: nothing is missed in a hundred rounds."""
+        """A program that arms, polls until empty, and waits misses no completion in a hundred rounds."""
         alice, bob = self.pair()
         for _ in range(32):
             bob.receive(bob.segment())
@@ -356,7 +356,7 @@ class EventContract(TwoEnds):
         self.assertEqual(got, sum(1 + turn % 3 for turn in range(100)))
 
     def test_sendEvent(self) -> None:
-        """A send that completes wakes, too."""
+        """The completion of a send raises an event, too."""
         alice, bob = self.pair()
         bob.receive(bob.segment())
         alice.sends.arm()
@@ -366,7 +366,7 @@ class EventContract(TwoEnds):
         self.runUntilCompleted(alice, sends=1)
 
     def test_lateSendEvent(self) -> None:
-        """A send that had to wait for its receiver raises an event when it completes, too."""
+        """A send that has to wait for its receiver raises an event when it completes."""
         alice, bob = self.pair()
         alice.sends.arm()
         alice.send(inline=[b"done?"])
@@ -378,7 +378,7 @@ class EventContract(TwoEnds):
         self.runUntilCompleted(alice, sends=1)
 
     def test_solicited(self) -> None:
-        """A queue armed for solicited completions sleeps through others."""
+        """A queue armed for solicited completions raises no event for others."""
         alice, bob = self.pair()
         bob.receives.arm(solicitedOnly=True)
         for _ in range(2):
@@ -392,7 +392,7 @@ class EventContract(TwoEnds):
         self.runUntilCompleted(bob, receives=2)
 
     def test_errorsAreSolicited(self) -> None:
-        """A failure wakes whoever waits for solicited completions."""
+        """A failure raises an event of a queue armed for solicited completions."""
         _alice, bob = self.pair()
         bob.receive(bob.segment())
         bob.receives.arm(solicitedOnly=True)
@@ -405,7 +405,7 @@ class EventContract(TwoEnds):
         self.assertEqual(list(bob.channel.takeEvents()), [bob.receives])
 
     def test_peersEndWakes(self) -> None:
-        """A sleeper whose connection breaks is woken by the failure of its request."""
+        """The failure of a request on a broken connection raises an event."""
         alice, bob = self.pair(say=replace(PATIENT, timeout=8, retryCount=1))
         alice.sends.arm()
         alice.send(inline=[b"hello?"])
@@ -416,7 +416,7 @@ class EventContract(TwoEnds):
         self.assertEqual(alice.sent[0].status, Status.RETRY_EXC_ERR)
 
     def test_overrun(self) -> None:
-        """A completion queue that is given too many is in error, and so are its queue pairs."""
+        """A completion queue that overruns is in error, and so are its queue pairs."""
         alice = self.end(0, depth=4)
         alice.toInit()
         for index in range(20):
@@ -428,7 +428,7 @@ class EventContract(TwoEnds):
         self.assertEqual(alice.queuePair.state, QPState.ERR)
 
     def test_unsubscribed(self) -> None:
-        """A listener that has unsubscribed hears no more events."""
+        """A subscriber that has unsubscribed gets no more events."""
         alice, _bob = self.pair()
         other = self.end(0)
         alice.unsubscribe()
@@ -439,10 +439,10 @@ class EventContract(TwoEnds):
 
 
 class EndContract(TwoEnds):
-    """The device itself, and how everything ends."""
+    """Promises about the device itself, and about closing objects."""
 
     def test_device(self) -> None:
-        """A device says what it is."""
+        """A device reports its name, its limits, its ports and their GIDs."""
         for device in self.devices:
             self.assertGreaterEqual(device.portCount, 1)
             port = device.portAttributes(1)
@@ -456,7 +456,7 @@ class EndContract(TwoEnds):
             self.assertTrue(device.name)
 
     def test_provides(self) -> None:
-        """Everything provides what it should."""
+        """All objects provide their interfaces."""
         end = self.end(0)
         handle = end.domain.createAddressHandle(end.destinationOf(end))
         self.addCleanup(handle.close)
@@ -472,14 +472,14 @@ class EndContract(TwoEnds):
             self.assertTrue(interface.providedBy(thing), (thing, interface))
 
     def test_numbers(self) -> None:
-        """Queue pairs have numbers of their own, of 24 bits."""
+        """Queue pairs have distinct numbers of 24 bits."""
         ends = [self.end(0) for _ in range(5)]
         numbers = {end.queuePair.number for end in ends}
         self.assertEqual(len(numbers), 5)
         self.assertTrue(all(1 < number < QPN(1 << 24) for number in numbers))
 
     def test_closeIsSilent(self) -> None:
-        """A queue pair that is closed makes no completion, and what was not polled is gone."""
+        """Closing a queue pair makes no completion, and discards those that were not polled."""
         alice, bob = self.pair()
         alice.receive(alice.segment())
         bob.receive(bob.segment())
@@ -491,7 +491,7 @@ class EndContract(TwoEnds):
         self.assertRaises(RDMAError, alice.send, inline=[b""])
 
     def test_closeTwice(self) -> None:
-        """Everything may be closed twice."""
+        """All objects may be closed twice."""
         alice, bob = self.pair()
         handle = alice.domain.createAddressHandle(alice.destinationOf(bob))
         for thing in (
@@ -508,7 +508,7 @@ class EndContract(TwoEnds):
             thing.close()
 
     def test_closeInAnyOrder(self) -> None:
-        """Everything may be closed in the wrong order, in the middle of traffic, without an exception."""
+        """All objects may be closed in the wrong order, in the middle of traffic, without an exception."""
         alice, bob = self.pair()
         alice.send(inline=[b"."])
         bob.receive(bob.segment())
@@ -527,7 +527,7 @@ class EndContract(TwoEnds):
         self.runFor(0.02)
 
     def test_closedDevice(self) -> None:
-        """A closed device makes nothing any more."""
+        """A closed device refuses to create objects."""
         device = self.devices[0]
         device.close()
         self.assertRaises(RDMAError, device.createProtectionDomain)

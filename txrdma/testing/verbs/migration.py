@@ -27,32 +27,32 @@ _MIGRATED, _REARM, _ARMED = MigrationState
 _TOLD = AsyncEventKind.PATH_MIGRATED
 
 QUICK = replace(PATIENT, timeout=8, retryCount=2)
-"""A path that fails is given up soon."""
+"""Attributes with which a path fails after few retries."""
 
 
 class MigrationContract(TwoEnds):
     """
-    A connection has a second path, and takes it.
+    Promises about connections with an alternate path.
 
-    Both devices have two ports, of which those of the same number reach each other. The provider says how a
-    path breaks.
+    Both devices have two ports; ports of the same number reach each other. The suite of an implementation
+    defines how a path is broken.
     """
 
     def breakPath(self, number: int) -> None:
-        """Let no packet pass between the first ports (or the second ones) any more."""
+        """Drop all packets between the ports with this number."""
         raise NotImplementedError
 
     def mendPath(self, number: int) -> None:
-        """Make the path with that number carry packets again."""
+        """Restore the path between the ports with this number."""
         raise NotImplementedError
 
     def path(self, end: End, peer: End, number: int) -> AddressVector:
-        """From one port to the peer's of the same number."""
+        """Return the address vector from a port to the peer's port of the same number."""
         port = peer.device.portAttributes(number)
         return AddressVector(peer.device.gids(number)[0], port=number, dmac=port.mac)
 
     def migrating(self, say: QPAttributes = QUICK, armed: bool = True) -> tuple[End, End]:
-        """Two connected ends, whose second path is loaded, and armed if so said."""
+        """Return two connected ends with a loaded alternate path, which is armed by default."""
         alice, bob = self.end(0), self.end(1, access=WITH_ATOMICS)
         for end in (alice, bob):
             end.toInit()
@@ -78,7 +78,7 @@ class MigrationContract(TwoEnds):
         return alice, bob
 
     def arm(self, alice: End, bob: End) -> None:
-        """Have both ready, which takes a message."""
+        """Arm the alternate path at both ends, which takes an exchange of messages."""
         for end in (alice, bob):
             end.queuePair.modify(QPAttributes(migrationState=_REARM))
         self.exchange(alice, bob)
@@ -86,7 +86,7 @@ class MigrationContract(TwoEnds):
         self.runPolling(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
 
     def states(self, *ends: End) -> list[MigrationState | None]:
-        """The migration states of the ends' queue pairs."""
+        """Return the migration states of the ends' queue pairs."""
         return [end.queuePair.query().migrationState for end in ends]
 
     def exchange(self, alice: End, bob: End, data: bytes = b"hello") -> None:
@@ -99,7 +99,7 @@ class MigrationContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[60_000 : 60_000 + len(data)]), data)
 
     def migrated(self, alice: End, bob: End, number: int = 2, times: int = 1) -> None:
-        """Both have taken the other path, and were told so, once for each time."""
+        """Assert that both ends use the path with this number, with one event for each migration."""
         self.runPolling(lambda: self.states(alice, bob) == [_MIGRATED, _MIGRATED], alice, bob)
         for end, peer in ((alice, bob), (bob, alice)):
             self.assertEqual(end.queuePair.query().address, self.path(end, peer, number))
@@ -110,7 +110,7 @@ class MigrationContract(TwoEnds):
             self.assertEqual(eventsOf(end, AsyncEventKind.PATH_MIGRATION_FAILED), [])
 
     def test_loaded(self) -> None:
-        """An alternate path is known, and not taken, as long as it is not armed."""
+        """An alternate path that is loaded, but not armed, can be queried, but is not used."""
         alice, bob = self.migrating(armed=False)
         known = alice.queuePair.query()
         self.assertEqual(known.alternateAddress, self.path(alice, bob, 2))
@@ -126,7 +126,7 @@ class MigrationContract(TwoEnds):
         self.assertEqual(eventsOf(alice, _TOLD), [])
 
     def test_armed(self) -> None:
-        """An alternate path is armed when both ends want it, and not before."""
+        """An alternate path is armed when both ends have requested it, and not before."""
         alice, bob = self.migrating(armed=False)
         alice.queuePair.modify(QPAttributes(migrationState=_REARM))
         self.exchange(alice, bob)
@@ -165,7 +165,7 @@ class MigrationContract(TwoEnds):
         self.runPolling(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
 
     def test_byCommand(self) -> None:
-        """By command one end takes the alternate path, and the other follows; both are told."""
+        """When one end migrates by command the other one follows, and both get an event."""
         alice, bob = self.migrating()
         alice.queuePair.modify(QPAttributes(migrationState=_MIGRATED))
         self.exchange(alice, bob, b"by the other")
@@ -175,7 +175,7 @@ class MigrationContract(TwoEnds):
         self.exchange(alice, bob, b"the first is not needed")
 
     def test_byCommandOfTheOther(self) -> None:
-        """The end that has nothing to send can take the alternate path by command while its peer sends."""
+        """An end with nothing to send can migrate by command while its peer sends."""
         alice, bob = self.migrating()
         for index in range(4):
             bob.receive(bob.segment(index * 10_000, 10_000), identifier=index)
@@ -188,7 +188,7 @@ class MigrationContract(TwoEnds):
         self.migrated(alice, bob)
 
     def test_pathFails(self) -> None:
-        """Traffic in whose middle the path fails arrives by the other path, all of it, in order and once."""
+        """When a path fails during traffic all messages arrive by the other path, in order and once."""
         alice, bob = self.migrating()
         before = len(alice.sent), len(bob.received)
         count = 12
@@ -211,7 +211,7 @@ class MigrationContract(TwoEnds):
         self.exchange(bob, alice, b"and the way back")
 
     def test_readsAndAtomicsMigrate(self) -> None:
-        """Reads and atomics that are on their way when the path fails happen once, too."""
+        """Reads and atomics in flight when the path fails are executed once, too."""
         alice, bob = self.migrating()
         region = bob.domain.allocateMemory(4096, WITH_ATOMICS)
         self.addCleanup(region.close)
@@ -237,7 +237,7 @@ class MigrationContract(TwoEnds):
         self.migrated(alice, bob)
 
     def test_rearmed(self) -> None:
-        """After a migration the former path can be the alternate one, and be taken again."""
+        """After a migration the former path can be armed as the alternate one, and be used again."""
         alice, bob = self.migrating()
         alice.queuePair.modify(QPAttributes(migrationState=_MIGRATED))
         self.exchange(alice, bob)
@@ -260,7 +260,7 @@ class MigrationContract(TwoEnds):
         self.migrated(alice, bob, number=1, times=2)
 
     def test_bothFail(self) -> None:
-        """A queue pair whose alternate path fails, too, comes to its end."""
+        """A queue pair whose alternate path fails, too, moves to ERR."""
         alice, bob = self.migrating()
         self.breakPath(1)
         self.breakPath(2)
@@ -272,7 +272,7 @@ class MigrationContract(TwoEnds):
         self.assertEqual(alice.queuePair.state, QPState.ERR)
 
     def test_notArmedNotTaken(self) -> None:
-        """An alternate path can't be armed without being there, nor taken without being armed."""
+        """An alternate path cannot be armed without being loaded, and no program can set the state ARMED."""
         alice, bob = self.pair()
         refused = QPAttributes(migrationState=_REARM)
         self.assertRaises(InvalidRequest, alice.queuePair.modify, refused)

@@ -1,5 +1,5 @@
 """
-Changes of a connection's paths in a simulation: they are cut, or left by command, and made ready.
+Changes of a connection's paths in a simulation: cuts, migrations by command, and rearming.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _MOST_STEPS: Final = 300
 
 class PathChanges:
     """
-    Between two sides with two paths.
+    Changes of paths between two sides with two paths.
 
-    Each change waits until both sides are ready for it, and does not come when nothing moves them to be.
+    Each change waits until both sides are ready for it, and does not happen if they never are.
 
-    @ivar cuts: paths that were cut while both sides could leave them.
+    @ivar cuts: number of paths that were cut while both sides could migrate.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class PathChanges:
         self.cuts = 0
 
     def begin(self) -> None:
-        """Change paths from now on."""
+        """Schedule the first change."""
         self._clock.callLater(self._plan.changesAt, self._step)
 
     def _step(self) -> None:
-        """Look whether the next change can come."""
+        """Make the next change if both sides are ready, and schedule another attempt."""
         self._steps -= 1
         sides = self._sides
         if not self._left or self._steps == 0 or any(side.qp.state is not QPState.RTS for side in sides):
@@ -59,12 +59,12 @@ class PathChanges:
         self._clock.callLater(_STEP * self._noise.randrange(1, 10), self._step)
 
     def _path(self) -> int | None:
-        """The path that both are on."""
+        """Return the path that both sides use, or None if they differ."""
         here, there = (side.qp.query().port for side in self._sides)
         return here if here == there else None
 
     def _leave(self, plan: DeparturePlan) -> None:
-        """Have them take the other path."""
+        """Make the sides migrate to the other path."""
         path = self._path()
         if path is not None and plan.isCut:
             self.cuts += 1
@@ -75,7 +75,7 @@ class PathChanges:
                 side.qp.modify(QPAttributes(migrationState=MigrationState.MIGRATED))
 
     def _rearm(self) -> None:
-        """They have left it: what was cut is whole again, and may be used again."""
+        """Heal the network after a migration, and arm the former path as the alternate one."""
         check(self._path() is not None, "both sides have migrated, but to different paths")
         self._network.heal()
         here, there = self._sides

@@ -1,8 +1,8 @@
 """
-A peer of a simulated connection: its requests, and a model that says what every byte has to be.
+A peer of a simulated connection: its requests, and a model of the expected content of its memory.
 
-Each operation has its own slice of memory on both sides. Atomic operations share a few words, and are carried
-out in the order in which they were posted, so their results are known beforehand.
+Each operation has its own slice of memory on both sides. Atomic operations share a few words and are executed
+in the order in which they were posted, so their results are known in advance.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _64_BITS: Final = (1 << 64) - 1
 
 
 class Area:
-    """A part of a side's memory with its own region, and guards around that no key reaches."""
+    """A part of a side's memory with its own region, between guard bytes that no key covers."""
 
     def __init__(self, side: Peer, number: int, access: Access) -> None:
         self.start = GUARD + number * (AREA + GUARD)
@@ -63,18 +63,18 @@ class Area:
         self.region: IMemoryRegion = side.domain.registerMemory(view, access)
 
     def take(self, length: int) -> int:
-        """A slice that nobody else uses: its offset in the memory."""
+        """Allocate a slice, and return its offset in the memory."""
         offset = self.start + self.used
         self.used += length + 1
         check(self.used <= AREA, "the scenario is too large for its memory")
         return offset
 
     def address(self, offset: int) -> int:
-        """As work requests name it."""
+        """Return the address of an offset, for work requests."""
         return self.region.address + offset - self.start
 
     def segments(self, cuts: tuple[int, ...], offset: int, length: int) -> list[Segment]:
-        """The slice, in one or more pieces, cut at these offsets in it."""
+        """Return a slice as one or more segments, cut at these offsets in it."""
         ends = [*cuts, length]
         begins = [0, *cuts]
         return [
@@ -86,11 +86,11 @@ class Area:
 @dataclass(slots=True)
 class Planned:
     """
-    An operation: what is posted, and what must come of it.
+    An operation: its request, and its expected result.
 
-    @ivar plan: what the simulation's plan says about it.
-    @ivar where: offset of the slice that changes: in the peer's memory, or in ours for a READ or an atomic.
-    @ivar words: what the peer's words are when an atomic operation was carried out.
+    @ivar plan: its part of the simulation's plan.
+    @ivar where: offset of the slice that changes: in the peer's memory, or here for a READ or an atomic.
+    @ivar words: values of the peer's words after an atomic operation.
     """
 
     plan: OperationPlan
@@ -102,13 +102,13 @@ class Planned:
 
     @property
     def spoilt(self) -> str:
-        """The way in which the request is spoilt, of L{SPOILT}; empty for a good one."""
+        """Fault of the request, one of L{SPOILT}; empty for a valid one."""
         return self.plan.spoilt
 
 
 @dataclass(slots=True)
 class Posted:
-    """A receive, with the slice that it fills."""
+    """A posted receive, with the slice that it fills."""
 
     identifier: int
     offset: int
@@ -119,11 +119,11 @@ class Peer:
     """
     A peer of the simulated connection, with its queue pair, its memory and its plan.
 
-    @ivar noise: what no plan needs to say: content of messages and memory.
-    @ivar model: what C{memory} has to be, but for operations that are under way.
-    @ivar shared: the receives, if they are not the queue pair's own.
-    @ivar words: the numbers for atomic operations, as they will be when all that is planned is done.
-    @ivar atomics: what we have posted to the peer's words.
+    @ivar noise: generator of everything that is not part of a plan: content of messages and memory.
+    @ivar model: expected content of C{memory}, except for operations in progress.
+    @ivar shared: the shared receive queue, if any.
+    @ivar words: values of the words for atomic operations after all planned operations.
+    @ivar atomics: atomic operations posted to the peer's words.
     """
 
     def __init__(
@@ -165,9 +165,9 @@ class Peer:
         self.posted: deque[Planned] = deque()
         self.atomics: list[Planned] = []
         self.unfinished: dict[int, Planned] = {}
-        self.rooms = deque(plan.receives)  # that are still to be posted
+        self.rooms = deque(plan.receives)  # not posted yet
         self.receives: deque[Posted] = deque()
-        self.messages: deque[Planned] = deque()  # of the peer, posted, not received
+        self.messages: deque[Planned] = deque()  # posted by the peer, not received yet
         self.failure: Status | None = None
         self.events: list[AsyncEvent] = []
         self.device.subscribe(self.events.append)
@@ -184,15 +184,15 @@ class Peer:
 
     @property
     def paths(self) -> int:
-        """Number of ports that the peer has."""
+        """Number of the peer's ports."""
         return self.device.portCount
 
     def way(self, number: int) -> AddressVector:
-        """Address vector by which the other peer's port of that number reaches ours."""
+        """Return the address vector to this peer's port, for the other peer's port of the same number."""
         return AddressVector(self.device.gids(number)[0], port=number, dmac=self.device.ports[number - 1].mac)
 
     def join(self, peer: Peer, mtu: MTU, reads: int, rnrRetry: int) -> None:
-        """Bring the queue pair to RTS, with an alternate path where there are two."""
+        """Bring the queue pair to RTS, with an alternate path if there are two."""
         rights = Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
         migrates = self.paths > 1
         self.qp.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=rights))
@@ -220,7 +220,7 @@ class Peer:
             )
         )
 
-    # What it does.
+    # Requests.
 
     def prepare(self, peer: Peer) -> None:
         """Prepare the operations of the plan, to be posted later."""
@@ -228,7 +228,7 @@ class Peer:
             self.planned.append(self.operation(peer, number, plan))
 
     def operation(self, peer: Peer, number: int, plan: OperationPlan) -> Planned:
-        """Prepare an operation of that number."""
+        """Prepare the operation with that number."""
         operation, length = plan.operation, plan.length
         request = SendRequest(
             number,
@@ -261,7 +261,7 @@ class Peer:
         return Planned(plan, request, data, where)
 
     def _atomic(self, peer: Peer, request: SendRequest, plan: OperationPlan) -> Planned:
-        """What it will find, and what it leaves, follows from those planned before."""
+        """Prepare an atomic operation; its results follow from those planned before."""
         original = peer.words[plan.word]
         request.operand = plan.operand
         after = original + request.operand & _64_BITS
@@ -279,7 +279,7 @@ class Peer:
         return Planned(plan, request, original.to_bytes(8, sys.byteorder), room, words=peer.words)
 
     def setWords(self, memory: bytearray, words: tuple[int, ...]) -> None:
-        """Write the numbers into C{memory}, or into C{model}."""
+        """Write the values of the words into C{memory} or C{model}."""
         start = self.counters.start
         memory[start : start + 8 * WORDS] = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
 
@@ -296,7 +296,7 @@ class Peer:
             request.segments = [piece._replace(lkey=LKey(piece.lkey ^ 1)) for piece in request.segments]
 
     def post(self, peer: Peer, count: int) -> None:
-        """Post the next operations, together."""
+        """Post the next operations together."""
         batch, self.planned = self.planned[:count], self.planned[count:]
         if not batch:
             return
@@ -315,10 +315,10 @@ class Peer:
         receive = ReceiveRequest(identifier, self.inbox.segments(plan.cuts, offset, plan.room))
         (self.shared or self.qp).postReceive([receive])
 
-    # What comes of it.
+    # Completions.
 
     def poll(self, peer: Peer) -> None:
-        """Take and check all completions of the peer."""
+        """Poll and check all completions of the peer."""
         for completion in self.receiveQueue.poll(256):
             self._received(completion)
         for completion in self.sendQueue.poll(256):
@@ -357,7 +357,7 @@ class Peer:
             check(peer.broken, f"{status!r}, but the peer goes on")
 
     def _done(self, planned: Planned, peer: Peer) -> None:
-        """A request has succeeded: its effect is there, and will not come a second time."""
+        """Check the effect of a request that has succeeded, and note that it must not happen again."""
         check(not planned.done, f"{planned} ended twice")
         planned.done = True
         del self.unfinished[planned.request.identifier]
@@ -382,7 +382,7 @@ class Peer:
         if completion.status is not Status.SUCCESS:
             allowed = (Status.WR_FLUSH_ERR, Status.LOC_LEN_ERR)
             check(completion.status in allowed and self.broken, f"{completion} though nothing is wrong")
-            # What it held of a message that was never finished may be there.
+            # It may contain a part of a message that was not completed.
             end = posted.offset + posted.length
             self.model[posted.offset : end] = self.memory[posted.offset : end]
             return
@@ -405,7 +405,7 @@ class Peer:
         )
 
     def checkMemory(self, peer: Peer) -> None:
-        """Check memory: only operations have changed it; what is under way is half old, half new."""
+        """Check that only operations have changed the memory; those in progress may be done in part."""
         writes = [p for p in peer.unfinished.values() if p.request.operation in WRITES and not p.spoilt]
         answered = (Operation.RDMA_READ, *ATOMICS)
         reads = [p for p in self.unfinished.values() if p.request.operation in answered]
@@ -420,9 +420,9 @@ class Peer:
 
     def _checkWords(self, peer: Peer) -> None:
         """
-        Each atomic operation was carried out once, in order.
+        Check that each atomic operation was executed once, in order.
 
-        Those that are not known to be done may have been, up to any one of them.
+        Of those that are not known to be complete, any number of the first may have been executed.
         """
         start, end = self.counters.start, self.counters.start + 8 * WORDS
         done = [planned.done for planned in peer.atomics]

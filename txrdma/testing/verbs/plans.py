@@ -1,5 +1,5 @@
 """
-Plans of simulated queue pairs, which L{txrdma.testing.verbs.scenario} and C{clients} play.
+Plans of simulated queue pairs, which L{txrdma.testing.verbs.scenario} and C{clients} run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPERATIONS: Final = (
     *ATOMICS,
 )
 WORDS: Final = 3
-"""Numbers that atomic operations of the peer are for."""
+"""Number of words for atomic operations of the peer."""
 
 SPOILT: Final = {
     "wrong rkey": Status.REM_ACCESS_ERR,
@@ -38,10 +38,10 @@ SPOILT: Final = {
     "too long": Status.REM_INV_REQ_ERR,
     "no atomics": Status.REM_ACCESS_ERR,
 }
-"""Ways to spoil a request, and the status with which it has to end."""
+"""Faults of requests, and the status with which each must end."""
 
 _LONGEST_NAP: Final = 0.05
-"""Less than connections of these simulations take for a failure."""
+"""Seconds of the longest nap, which connections of these simulations do not take for a failure."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class OperationPlan:
     The plan of one request.
 
     @ivar length: bytes of the message; atomic operations have none.
-    @ivar spoilt: what is wrong with it, of L{SPOILT}; C{spoilAt}: which bit of a key, or which byte.
+    @ivar spoilt: fault of the request, one of L{SPOILT}; C{spoilAt}: bit of a key, or bytes before an end.
     @ivar cuts: offsets at which its memory is split into segments.
-    @ivar inline: bytes of the first of two inline pieces; None: it comes from memory.
-    @ivar word: number of the peer's word that it changes, with C{operand}; C{compare}: what it compares with,
-        where None is the word's value. C{gap}: bytes that stay free behind its result.
-    @ivar isOverwritten: the memory that a write has changed is changed again once it is complete.
+    @ivar inline: bytes of the first of two inline pieces; None if the data is in registered memory.
+    @ivar word: number of the peer's word that it changes, with C{operand}; C{compare}: expected value, where
+        None is the word's value; C{gap}: unused bytes behind its result.
+    @ivar isOverwritten: whether the memory that a write has changed is changed again once it is complete.
     """
 
     operation: Operation
@@ -77,7 +77,7 @@ class OperationPlan:
 
 @dataclass(frozen=True)
 class ReceivePlan:
-    """The plan of a receive for C{room} bytes, posted at a time, in segments cut at these offsets."""
+    """The plan of a receive of C{room} bytes, posted C{at} seconds after the start, cut into segments."""
 
     at: float
     room: int
@@ -86,7 +86,7 @@ class ReceivePlan:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The plan of a time at which something is posted, and how much of it."""
+    """The plan of the time at which a number of requests or receives is posted."""
 
     at: float
     count: int
@@ -94,7 +94,7 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class SpanPlan:
-    """The plan of something that begins and ends, in seconds; None: it never ends."""
+    """The plan of a period in seconds; it never ends if C{end} is None."""
 
     begin: float
     end: float | None
@@ -105,12 +105,12 @@ class PeerPlan:
     """
     The plan of one side.
 
-    @ivar segments: datagrams of one send.
-    @ivar isSharing: its receives are in a shared receive queue.
-    @ivar words: values of its words for atomic operations.
-    @ivar rnrTimer: C{minRNRTimer} of its queue pair; C{timeout}: of the same; C{psn}: its first.
-    @ivar batches: when it posts its operations, and how many at once.
-    @ivar naps: when its process is busy with something else.
+    @ivar segments: largest number of datagrams of one send.
+    @ivar isSharing: whether its queue pair uses a shared receive queue.
+    @ivar words: initial values of its words for atomic operations.
+    @ivar rnrTimer: C{minRNRTimer} of its queue pair; C{timeout}: its timeout; C{psn}: its first PSN.
+    @ivar batches: times at which it posts operations, and their numbers.
+    @ivar naps: periods in which its process is busy.
     """
 
     segments: int
@@ -127,7 +127,7 @@ class PeerPlan:
 
 @dataclass(frozen=True)
 class DeparturePlan:
-    """The plan of one change of paths: the path is cut, or sides leave it by command, in this order."""
+    """The plan of one change of paths: the path is cut, or sides leave it by command in this order."""
 
     isCut: bool
     sides: tuple[int, ...]
@@ -138,12 +138,12 @@ class PairPlan:
     """
     The plan of a simulation of two queue pairs.
 
-    @ivar seed: of the noise: faults of packets, content of messages, when paths are looked at.
-    @ivar isFair: the network's faults are no reason for a connection to end.
+    @ivar seed: seed of the noise: faults of packets, content of messages, times at which paths are checked.
+    @ivar isFair: whether the network's faults must not end a connection.
     @ivar paths: number of ports of each side.
-    @ivar reads: READs and atomic operations that may be outstanding.
-    @ivar cut: when all paths are cut, and when they are whole again.
-    @ivar changesAt: when paths begin to be left: C{departures}.
+    @ivar reads: largest number of outstanding READs and atomics.
+    @ivar cut: period in which all paths are cut.
+    @ivar changesAt: time of the first change of paths; C{departures}: the changes.
     """
 
     seed: int
@@ -187,7 +187,7 @@ class ClientPlan:
     """
     The plan of a client.
 
-    @ivar reads: READs and atomic operations that may be outstanding.
+    @ivar reads: largest number of outstanding READs and atomics.
     @ivar rnrTimers: C{minRNRTimer} of its queue pair, and of the server's.
     """
 
@@ -201,11 +201,11 @@ class ClientsPlan:
     """
     The plan of a simulation of several clients.
 
-    @ivar seed: of the noise: faults of packets, content of messages.
-    @ivar isFair: the network's faults are no reason for a connection to end.
-    @ivar words: first values of the server's words.
-    @ivar rooms: when the server posts receives, and how many.
-    @ivar failing: number of the client whose connection fails, None for none; C{failingAt}: when.
+    @ivar seed: seed of the noise: faults of packets, content of messages.
+    @ivar isFair: whether the network's faults must not end a connection.
+    @ivar words: initial values of the server's words.
+    @ivar rooms: times at which the server posts receives, and their numbers.
+    @ivar failing: number of the client whose connection fails, or None; C{failingAt}: when it fails.
     """
 
     seed: int
@@ -251,13 +251,13 @@ def drawPair(seed: int) -> PairPlan:
 def _drawPeer(
     random: Random, operations: tuple[OperationPlan, ...], others: tuple[OperationPlan, ...]
 ) -> PeerPlan:
-    """Draw a side that has these operations, and receives for messages of the others."""
+    """Draw the plan of a side with these operations, and with receives for messages of the other side."""
     batches, left = [], len(operations)
     while left > 0:
         count = random.randint(1, left)
         left -= count
         batches.append(BatchPlan(random.random() * 0.02, count))
-    # PSNs are often about to wrap.
+    # Many PSNs are about to wrap.
     psn = random.choice((random.randrange(1 << 24), (1 << 24) - random.randrange(1, 40)))
     return PeerPlan(
         segments=random.choice((1, 16)),
@@ -315,7 +315,7 @@ def _drawOperations(random: Random, count: int, mtu: int, isSpoilt: bool) -> tup
             }.get(spoilt, random.choice(WRITES))
             length = max(length, 1)
         elif operation is Operation.RDMA_READ and number == 0 and random.random() < 0.15:
-            length = random.randrange(64 * 1024, 80 * 1024)  # more than one request asks for
+            length = random.randrange(64 * 1024, 80 * 1024)  # needs more than one READ request
         operations.append(_drawOperation(random, operation, length, spoilt))
     return tuple(operations)
 

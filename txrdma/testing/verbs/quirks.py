@@ -1,8 +1,8 @@
 """
-The points in which providers of verbs may differ, and what each of them does.
+Permitted differences between implementations of verbs.
 
-A test that meets such a place asks here. Each attribute says what the specification wants, and for what
-reason a provider does otherwise; the default is what our software device does.
+Tests depend on these where implementations differ. Each attribute documents what the specification requires,
+and why an implementation deviates; the default is the behaviour of txrdma's software device.
 """
 
 from __future__ import annotations
@@ -16,35 +16,36 @@ from txrdma.iba.verbs import Status
 @dataclass(frozen=True, slots=True)
 class Quirks:
     """
-    The ways of one provider of verbs where it has, or takes itself, the choice.
+    The behaviour of one implementation of verbs where it has a choice, or deviates from the specification.
 
-    @ivar establishes: the first message of a queue pair in RTR raises C{COMMUNICATION_ESTABLISHED}, as IBA
-        11.6.3.1 has it.
-    @ivar reportsRefusals: the responder that refuses a request raises C{QP_ACCESS_ERROR} or
+    @ivar establishes: whether the first message of a queue pair in RTR raises C{COMMUNICATION_ESTABLISHED}
+        (IBA 11.6.3.1).
+    @ivar reportsRefusals: whether a responder that refuses a request raises C{QP_ACCESS_ERROR} or
         C{QP_REQUEST_ERROR} (IBA 11.6.3.2).
-    @ivar failuresAreSolicited: a completion queue that is armed for solicited completions wakes for failures,
-        too (IBA 11.4.2.2). rxe makes no difference between a flushed receive and an ordinary one.
-    @ivar shortReceive: what becomes of a message that is longer than its receive, at the sender's and at the
-        receiver's. IBA 9.9.3 has "invalid request" there, and a length error here. rxe takes it for
-        a broken receive: see C{badReceive}.
-    @ivar badReceive: the same when the receive's memory can't be written: an operational error there, and
-        here a protection error (IBA 10.10.3). rxe says LOC_QP_OP_ERR.
-    @ivar misalignedIsPosted: an atomic to an address that is not divisible by 8 can be posted, and the
-        responder refuses it (IBA 9.4.5: NAK "invalid request"). Otherwise the poster's library refuses it.
-    @ivar longDatagramFails: a datagram that is longer than a packet ends in an error. IBA C10-93.1.1 has it
-        vanish without one, which helps nobody to find the mistake; we tell.
-    @ivar hasSQE: a datagram that fails leaves its queue pair in SQE, where it still receives, and can be
-        brought back to RTS (IBA 10.3.1.6). Otherwise it goes to ERR.
-    @ivar drainsWhatIsPosted: what was posted before SQD is carried out in it. IBA 10.3.1.5 says so only of
-        requests that had begun; rxe keeps those that had not.
-    @ivar resumesFromSQD: what was posted in SQD goes out with the transition to RTS (IBA 10.3.1.5). rxe
-        leaves it until something else is posted.
-    @ivar waitsForItsPort: what is posted while the own port is down has the usual patience, as what gets no
-        answer. rxe has no route then, and fails at once, as with C{localFailure}.
-    @ivar needsPeerForRTR: the transition to RTR looks for the peer's MAC address, and fails where there is
-        no answer. So does Linux; our device asks the system when it sends.
-    @ivar localFailure: how a send ends whose own memory is not as its segments say. IBA 10.10.3: a local
-        protection error. rxe flushes it with those behind it, so that nobody learns the reason.
+    @ivar failuresAreSolicited: whether failures raise events of a completion queue armed for solicited
+        completions (IBA 11.4.2.2). rxe does not distinguish a flushed receive from an ordinary one.
+    @ivar shortReceive: statuses of a message longer than its receive, at the sender and at the receiver. IBA
+        9.9.3 requires "invalid request" and a length error. rxe treats it as a broken receive: see
+        C{badReceive}.
+    @ivar badReceive: the same if the receive's memory cannot be written: an operational error at the sender,
+        a protection error at the receiver (IBA 10.10.3). rxe reports LOC_QP_OP_ERR.
+    @ivar misalignedIsPosted: whether an atomic to an address that is not divisible by 8 can be posted, and is
+        refused by the responder (IBA 9.4.5: NAK "invalid request"). Otherwise the requester's library refuses
+        it.
+    @ivar longDatagramFails: whether a datagram longer than a packet completes in error. IBA C10-93.1.1 drops
+        it silently, which hides the mistake; the software device reports it.
+    @ivar hasSQE: whether a failed datagram moves its queue pair to SQE, where it still receives and can
+        return to RTS (IBA 10.3.1.6). Otherwise it moves to ERR.
+    @ivar drainsWhatIsPosted: whether requests posted before SQD are executed in it. IBA 10.3.1.5 requires
+        this only of requests that had begun; rxe retains the others.
+    @ivar resumesFromSQD: whether requests posted in SQD are sent upon the transition to RTS (IBA 10.3.1.5).
+        rxe sends them when another request is posted.
+    @ivar waitsForItsPort: whether requests posted while the local port is down are retried like unanswered
+        ones. rxe has no route then, and fails at once with C{localFailure}.
+    @ivar needsPeerForRTR: whether the transition to RTR resolves the peer's MAC address, and fails without an
+        answer, as in Linux. The software device leaves this to the system when it sends.
+    @ivar localFailure: status of a send whose memory does not match its segments. IBA 10.10.3 requires a
+        local protection error. rxe flushes it with the following requests, which hides the reason.
     """
 
     establishes: bool = True
@@ -63,7 +64,7 @@ class Quirks:
 
 
 OURS: Final = Quirks()
-"""The quirks of our software device: the defaults."""
+"""The quirks of txrdma's software device: the defaults."""
 
 RXE: Final = Quirks(
     establishes=False,

@@ -1,5 +1,5 @@
 """
-Refusals of every device, at once and with nothing changed: what the Linux kernel refuses is the measure.
+Requests that every device refuses at once and without effect, as the Linux kernel does.
 
 Follows InfiniBand Architecture vol. 1, 10.3.1 and 11.2.4.2 (states and their attributes), 11.4.1 (posting)
 and 11.2.1.2 (limits of a device).
@@ -28,10 +28,10 @@ from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, QKEY, TwoEnds
 
 
 class TransitionContract(TwoEnds):
-    """Each transition with all that it needs, and with nothing that it does not take."""
+    """Promises about the attributes that each transition requires and accepts."""
 
     def initially(self, end: End) -> QPAttributes:
-        """The attributes that take the end's queue pair from RESET to INIT."""
+        """Return the attributes that move the end's queue pair from RESET to INIT."""
         initial = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1)
         return (
             replace(initial, qkey=QKEY)
@@ -40,7 +40,7 @@ class TransitionContract(TwoEnds):
         )
 
     def towards(self, end: End, peer: End) -> QPAttributes:
-        """The attributes that take a connection's queue pair from INIT to RTR."""
+        """Return the attributes that move a connection's queue pair from INIT to RTR."""
         mtu = min(d.portAttributes(1).activeMTU for d in self.devices)
         return QPAttributes(
             state=QPState.RTR,
@@ -53,7 +53,7 @@ class TransitionContract(TwoEnds):
         )
 
     SENDING = QPAttributes(state=QPState.RTS, sqPSN=1, timeout=14, retryCount=7, rnrRetry=7, maxRDAtomic=1)
-    """The attributes that take a connection from RTR to RTS."""
+    """The attributes that move a connection's queue pair from RTR to RTS."""
 
     def refuses(self, end: End, attributes: QPAttributes) -> None:
         """Assert that the queue pair refuses these attributes, and that nothing has changed."""
@@ -62,7 +62,7 @@ class TransitionContract(TwoEnds):
         self.assertEqual(end.queuePair.query(), before)
 
     def refusesWithout(self, end: End, attributes: QPAttributes) -> None:
-        """Assert that each of the attributes is needed, but the state."""
+        """Assert that each of the attributes, except the state, is required."""
         for name in sorted(attributes.given() - {"state"}):
             self.refuses(end, replace(attributes, **{name: None}))
 
@@ -72,7 +72,7 @@ class TransitionContract(TwoEnds):
             self.refuses(end, replace(attributes, **{name: value}))  # type: ignore[arg-type]  # by name
 
     def test_attributesOfRC(self) -> None:
-        """A connection needs all its attributes at each step, and takes no others."""
+        """A connection requires all its attributes at each step, and accepts no others."""
         alice, bob = self.end(0), self.end(1)
         step = self.initially(alice)
         self.refusesWithout(alice, step)
@@ -96,7 +96,7 @@ class TransitionContract(TwoEnds):
         self.assertEqual(alice.queuePair.state, QPState.RTS)
 
     def test_attributesOfUD(self) -> None:
-        """A queue pair for datagrams needs its own at each step."""
+        """A datagram queue pair requires all its attributes at each step, and accepts no others."""
         alice = self.end(0, QPKind.UD)
         step = self.initially(alice)
         self.refusesWithout(alice, step)
@@ -114,7 +114,7 @@ class TransitionContract(TwoEnds):
         self.assertEqual(alice.queuePair.state, QPState.RTS)
 
     def test_noWay(self) -> None:
-        """Some states can't be had from some others, whatever one says."""
+        """Transitions that a queue pair's state diagram does not have are refused."""
         alice, bob = self.end(0), self.end(1)
         self.refuses(alice, replace(self.towards(alice, bob), access=EVERYTHING))
         self.refuses(alice, self.SENDING)
@@ -143,7 +143,7 @@ class TransitionContract(TwoEnds):
         self.refusesWith(alice, self.SENDING, ("currentState", QPState.SQD), ("currentState", QPState.RTS))
 
     def test_nothingOfTheKind(self) -> None:
-        """The port, its P_Key and its GID have to be there."""
+        """A port, P_Key or GID that does not exist is refused."""
         alice, bob = self.end(0), self.end(1)
         step = self.initially(alice)
         self.refusesWith(
@@ -169,7 +169,7 @@ class TransitionContract(TwoEnds):
         alice.queuePair.modify(step)
 
     def test_outOfRange(self) -> None:
-        """Numbers have their sizes, and the device its limits."""
+        """Values that exceed their field or the device's limits are refused."""
         alice, bob = self.end(0), self.end(1)
         limits = alice.device.limits
         alice.queuePair.modify(self.initially(alice))
@@ -201,16 +201,16 @@ class TransitionContract(TwoEnds):
 
 
 class PostingContract(TwoEnds):
-    """A call that posts a request of a wrong form, or in a wrong state, is refused: it posts nothing."""
+    """Promises about requests of a wrong form, or in a wrong state: the call is refused and posts nothing."""
 
     def refusesToSend(self, end: End, *requests: SendRequest) -> None:
-        """Assert that each of these requests is refused, although a good one stands before it."""
+        """Assert that each of these requests is refused, together with a valid one posted before it."""
         good = SendRequest(77, Operation.SEND, inline=[b"good"])
         for request in requests:
             self.assertRaises(InvalidRequest, end.queuePair.postSend, [good, request])
 
     def test_states(self) -> None:
-        """A queue pair sends nothing before RTS, receives nothing before INIT, and keeps nothing refused."""
+        """A queue pair refuses sends before RTS and receives before INIT, and retains nothing of them."""
         alice, bob = self.end(0), self.end(1)
         refused = SendRequest(1, Operation.SEND, inline=[b"refused"])
         for step in (
@@ -235,7 +235,7 @@ class PostingContract(TwoEnds):
         self.quiet(alice, bob)
 
     def test_datagramStates(self) -> None:
-        """A queue pair for datagrams sends nothing before RTS, and receives nothing before INIT."""
+        """A datagram queue pair refuses sends before RTS, and receives before INIT."""
         alice = self.end(0, QPKind.UD)
         handle = alice.domain.createAddressHandle(alice.destinationOf(alice))
         self.addCleanup(handle.close)
@@ -246,10 +246,10 @@ class PostingContract(TwoEnds):
             self.assertRaises(InvalidRequest, alice.queuePair.postSend, [request])
 
     def test_inlineTooLong(self) -> None:
-        """More inline bytes than the queue pair takes are refused, as many as it takes are not."""
+        """Inline data up to the queue pair's capacity is accepted, and longer data is refused."""
         alice, bob = self.pair(say=PATIENT)
         most = alice.queuePair.capacity.maxInline
-        piece = bytes(min(most, 1 << 20))  # a device may take 2 GiB; one piece may stand there often
+        piece = bytes(min(most, 1 << 20))  # a device may accept 2 GiB, so one piece is repeated
         pieces = [piece] * (most // len(piece)) + [bytes(most % len(piece))]
         self.refusesToSend(
             alice,
@@ -263,7 +263,7 @@ class PostingContract(TwoEnds):
             self.assertEqual(bob.received[0].length, most)
 
     def test_form(self) -> None:
-        """Too many segments, segments beside inline bytes, reads to inline bytes: nothing of it is posted."""
+        """Too many segments, segments with inline data, and reads to inline data are refused as a whole."""
         alice, bob = self.pair()
         capacity = alice.queuePair.capacity
         many = [alice.segment(0, 1)] * (capacity.maxSendSegments + 1)
@@ -283,7 +283,7 @@ class PostingContract(TwoEnds):
         self.assertEqual((bob.received[0].identifier, bob.received[0].status), (3, Status.SUCCESS))
 
     def test_datagramForm(self) -> None:
-        """Datagrams are sent, to an address; nothing else can be done with them."""
+        """A datagram queue pair accepts only sends, and only with an address."""
         alice = self.end(0, QPKind.UD)
         self.connect(alice, self.end(1, QPKind.UD))
         handle = alice.domain.createAddressHandle(alice.destinationOf(alice))
@@ -297,7 +297,7 @@ class PostingContract(TwoEnds):
         )
 
     def test_closedQueuePair(self) -> None:
-        """A closed queue pair takes nothing."""
+        """A closed queue pair refuses requests and transitions."""
         alice, _bob = self.pair()
         alice.queuePair.close()
         posts: tuple[Callable[[], None], ...] = (
@@ -310,10 +310,10 @@ class PostingContract(TwoEnds):
 
 
 class LimitContract(TwoEnds):
-    """The contract of limits: what is more than the device has is not made."""
+    """Promises about limits: objects that exceed those of the device are refused."""
 
     def test_capacityLimits(self) -> None:
-        """A queue pair holds no more than the device's limits."""
+        """A queue pair with a capacity below zero or beyond the device's limits is refused."""
         end, limits = self.end(0), self.devices[0].limits
         for name, most in (
             ("maxSend", limits.maxQueuePairRequests),
@@ -338,13 +338,13 @@ class LimitContract(TwoEnds):
             )
 
     def test_queueLimits(self) -> None:
-        """A completion queue holds at least one, and no more than the device's limit."""
+        """A completion queue with a depth below one or beyond the device's limit is refused."""
         end = self.end(0)
         for depth in (0, -1, end.device.limits.maxCompletionQueueDepth + 1):
             self.assertRaises(InvalidRequest, end.device.createCompletionQueue, depth, end.channel)
 
     def test_memoryLimits(self) -> None:
-        """A region has at least one byte, and no more than the device's limit."""
+        """A region with a length below one or beyond the device's limit is refused."""
         end = self.end(0)
         for length in (0, -1):
             self.assertRaises(InvalidRequest, end.domain.allocateMemory, length, EVERYTHING)
@@ -352,7 +352,7 @@ class LimitContract(TwoEnds):
         self.assertRaises((InvalidRequest, ResourceExhausted), end.domain.allocateMemory, tooLong, EVERYTHING)
 
     def test_rights(self) -> None:
-        """Memory that peers change, we may change, too: other rights are refused."""
+        """The remote write and atomic rights are refused without the local write right."""
         end = self.end(0)
         for access in (
             Access.REMOTE_WRITE,
@@ -366,13 +366,13 @@ class LimitContract(TwoEnds):
         region.close()
 
     def test_notForRegistering(self) -> None:
-        """Memory that can't be written or has holes can't be registered."""
+        """Memory that is read-only, not contiguous or empty cannot be registered."""
         domain = self.end(0).domain
         for view in (memoryview(b"read only"), memoryview(bytearray(10))[::2], memoryview(bytearray(0))):
             self.assertRaises(InvalidRequest, domain.registerMemory, view, EVERYTHING)
 
     def test_foreigners(self) -> None:
-        """Queues and channels of another device can't be used with this one."""
+        """Queues and channels of another device are refused."""
         if self.devices[0] is self.devices[1]:
             return
         alice, bob = self.end(0), self.end(1)
@@ -385,14 +385,14 @@ class LimitContract(TwoEnds):
         self.assertRaises(InvalidRequest, alice.device.createCompletionQueue, 10, bob.channel)
 
     def test_noSuchAddress(self) -> None:
-        """An address handle needs a GID that leads somewhere."""
+        """An address handle with the zero GID is refused."""
         alice = self.end(0)
         way = alice.destinationOf(alice)
         nowhere = AddressVector(type(way.dgid)(bytes(16)), sgidIndex=way.sgidIndex)
         self.assertRaises(InvalidRequest, alice.domain.createAddressHandle, nowhere)
 
     def test_limitsAreReported(self) -> None:
-        """Every limit is a number above zero; queue pairs with as many segments can be had."""
+        """Every limit is above zero, and a queue pair with the largest number of segments can be created."""
         limits = self.devices[0].limits
         for field in fields(limits):
             self.assertGreater(getattr(limits, field.name), 0, field.name)

@@ -1,5 +1,5 @@
 """
-A simulation of two queue pairs, by a plan, and the promises that must hold in it.
+A simulation of two queue pairs according to a plan, and the promises that must hold in it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from txrdma.testing.verbs.plans import OperationPlan, PairPlan
 
 _PATIENCE: Final = 600.0
 _MOST_PACKETS: Final = 200_000
-"""A READ of 64 KiB whose answers come in disorder may cost a quarter of that: all the rest at each gap."""
+"""Limit of packets: a reordered READ of 64 KiB may cost a quarter, since each gap repeats the rest."""
 
 
 class Scenario:
-    """A simulation of two peers, connected through a bad network, as its plan says."""
+    """A simulation of two peers, connected through a bad network, according to its plan."""
 
     def __init__(self, plan: PairPlan) -> None:
         self.plan = plan
@@ -44,9 +44,9 @@ class Scenario:
 
     def run(self) -> Outcome:
         """
-        Play the simulation to its end.
+        Run the simulation to its end.
 
-        @raise txrdma.testing.outcome.Violation: a promise was broken.
+        @raise txrdma.testing.outcome.Violation: a promise was violated.
         """
         plan = self.plan
         if plan.cut is not None:
@@ -70,19 +70,19 @@ class Scenario:
                 )
                 check(not side.messages, "messages are left")
                 peer = self.bob if side is self.alice else self.alice
-                while side.posted:  # unsignaled ones at the end
+                while side.posted:  # unsignaled requests at the end
                     side._done(side.posted.popleft(), peer)
         self.alice.checkMemory(self.bob)
         self.bob.checkMemory(self.alice)
         return self._close()
 
     def cut(self, paths: Iterable[int]) -> None:
-        """Let nothing pass by these paths any more."""
+        """Drop all packets on these paths."""
         for path in paths:
             self.network.partition(f"10.0.{path}.1", f"10.0.{path}.2")
 
     def _planNaps(self) -> None:
-        """Now and then a process is busy with something else."""
+        """Schedule the periods in which processes are busy."""
         for host, peer in enumerate(self.plan.peers, 1):
             for nap in peer.naps:
                 for path in range(1, self.plan.paths + 1):
@@ -99,7 +99,7 @@ class Scenario:
             self.clock.callLater(batch.at, side.post, peer, batch.count)
 
     def _settle(self) -> None:
-        """Let time pass until nothing more would happen."""
+        """Let time pass until nothing more is scheduled."""
         clock = self.clock
         end = clock.seconds() + _PATIENCE
         while clock.calls:
@@ -109,7 +109,7 @@ class Scenario:
             check(clock.seconds() < end and self.network.sent < _MOST_PACKETS, "it never ends")
 
     def _breakUp(self, spoil: bool) -> None:
-        """When one side is gone, the other one must learn it as soon as it sends."""
+        """Check that after the failure of one side the other one fails as soon as it sends."""
         check(spoil or not self.plan.isFair, f"a connection broke in fair weather: {self._failures()}")
         for side, peer in ((self.alice, self.bob), (self.bob, self.alice)):
             if not side.broken:
@@ -142,8 +142,8 @@ class Scenario:
 
 def playPair(plan: PairPlan) -> Outcome:
     """
-    Play the plan of a simulation.
+    Run the simulation of a plan.
 
-    @raise txrdma.testing.outcome.Violation: a promise was broken.
+    @raise txrdma.testing.outcome.Violation: a promise was violated.
     """
     return Scenario(plan).run()

@@ -25,40 +25,40 @@ _LAST = AsyncEventKind.QP_LAST_WQE_REACHED
 
 
 class SharedEnds(TwoEnds):
-    """Ends that take from one queue."""
+    """A test case with ends that share a receive queue."""
 
     def hub(self, maxReceive: int = 16, maxSegments: int = 2) -> tuple[End, ISharedReceiveQueue]:
-        """A queue of the second device, and the end whose domain it is of."""
+        """Create a shared receive queue of the second device; return an end of its domain, and the queue."""
         hub = self.end(1)
         shared = hub.domain.createSharedReceiveQueue(maxReceive, maxSegments)
         self.addCleanup(shared.close)
         return hub, shared
 
     def taker(self, hub: End, shared: ISharedReceiveQueue) -> tuple[End, End]:
-        """Connected ends, the second of which takes from the queue."""
+        """Return two connected ends, of which the second uses the shared receive queue."""
         alice = self.end(0)
         bob = self.end(1, access=EVERYTHING, shared=shared, beside=hub)
         self.connect(alice, bob)
         return alice, bob
 
     def offer(self, hub: End, shared: ISharedReceiveQueue, count: int, length: int = 64) -> None:
-        """Post receives, each with its own piece of the hub's memory; C{identifier} says which."""
+        """Post receives, each with the part of the hub's memory that its identifier selects."""
         shared.postReceive(
             [ReceiveRequest(index, [hub.segment(index * 1000, length)]) for index in range(count)]
         )
 
     def closeShared(self, shared: ISharedReceiveQueue, *takers: End) -> None:
-        """At the end of a test, the queue pairs before their queue."""
+        """Close queue pairs, then their shared receive queue."""
         for end in takers:
             end.queuePair.close()
         shared.close()
 
 
 class SharedReceiveContract(SharedEnds):
-    """Several queue pairs take their receives from one queue."""
+    """Promises about queue pairs that share a receive queue."""
 
     def test_sharedCapacity(self) -> None:
-        """A shared receive queue holds at least what was asked for, and is armed for nothing."""
+        """A shared receive queue has at least the requested capacity, and its limit is not armed."""
         _hub, shared = self.hub(10, 3)
         self.assertTrue(ISharedReceiveQueue.providedBy(shared))
         self.assertGreaterEqual(shared.maxReceive, 10)
@@ -68,7 +68,7 @@ class SharedReceiveContract(SharedEnds):
         shared.close()
 
     def test_twoTake(self) -> None:
-        """Messages of two connections fill the receives in their order, and complete where they came in."""
+        """Messages of two connections consume receives in order, and complete on their own queue pair."""
         hub, shared = self.hub()
         pairs = [self.taker(hub, shared) for _ in range(2)]
         self.offer(hub, shared, 6)
@@ -87,7 +87,7 @@ class SharedReceiveContract(SharedEnds):
                 self.assertEqual(bytes(hub.memory.view[at : at + 9]), b"%d from %d\0" % (turn, which))
 
     def test_atOnce(self) -> None:
-        """Long messages of two connections at once do not get into each other's receives."""
+        """Concurrent long messages of two connections do not mix in their receives."""
         hub, shared = self.hub()
         pairs = [self.taker(hub, shared) for _ in range(2)]
         shared.postReceive([ReceiveRequest(i, [hub.segment(i * 16_000, 16_000)]) for i in range(4)])
@@ -107,7 +107,7 @@ class SharedReceiveContract(SharedEnds):
         self.assertEqual(sorted(seen), [0, 1, 2, 3])
 
     def test_emptyWaits(self) -> None:
-        """While the queue is empty messages wait, and go on when it is filled."""
+        """Messages wait while the shared receive queue is empty, and arrive when receives are posted."""
         hub, shared = self.hub()
         pairs = [self.taker(hub, shared) for _ in range(2)]
         for which, (alice, _bob) in enumerate(pairs):
@@ -121,7 +121,7 @@ class SharedReceiveContract(SharedEnds):
             self.assertEqual(bytes(hub.memory.view[at : at + 9]), b"waiting %d" % which)
 
     def test_sharedSegments(self) -> None:
-        """A receive of several segments is filled one after the other."""
+        """A message fills the segments of a receive one after the other."""
         hub, shared = self.hub(maxSegments=3)
         alice, bob = self.taker(hub, shared)
         shared.postReceive([ReceiveRequest(1, [hub.segment(0, 3), hub.segment(100, 2), hub.segment(200, 9)])])
@@ -131,7 +131,7 @@ class SharedReceiveContract(SharedEnds):
         self.assertEqual((memory[:4], memory[100:103], memory[200:203]), (b"abc\0", b"de\0", b"fg\0"))
 
     def test_writeTakesOne(self) -> None:
-        """A write with immediate data takes a receive from the queue, other writes take none."""
+        """A write with immediate data consumes a receive of the queue; other writes consume none."""
         hub, shared = self.hub()
         alice, bob = self.taker(hub, shared)
         self.offer(hub, shared, 2)
@@ -145,7 +145,7 @@ class SharedReceiveContract(SharedEnds):
         self.runUntilCompleted(alice, sends=3)
 
     def test_datagramsTake(self) -> None:
-        """Queue pairs for datagrams take from it, too."""
+        """Datagram queue pairs can use a shared receive queue, too."""
         hub, shared = self.hub()
         alice = self.end(0, QPKind.UD)
         bob = self.end(1, QPKind.UD, shared=shared, beside=hub)
@@ -163,10 +163,10 @@ class SharedReceiveContract(SharedEnds):
 
 
 class SharedRefusalContract(SharedEnds):
-    """Promises about requests that shared receive queues refuse, and about the events that they raise."""
+    """Promises about requests that shared receive queues refuse, and about their events."""
 
     def test_noReceivesOfItsOwn(self) -> None:
-        """A queue pair that takes from a shared queue refuses receives of its own, in every state."""
+        """A queue pair with a shared receive queue refuses receives of its own, in every state."""
         hub, shared = self.hub()
         alice = self.end(0)
         bob = self.end(1, shared=shared, beside=hub)
@@ -177,7 +177,7 @@ class SharedRefusalContract(SharedEnds):
         self.assertRaises(InvalidRequest, bob.receive)
 
     def test_sharedTooManySegments(self) -> None:
-        """A receive with too many segments is refused, and those posted with it, too."""
+        """A receive with too many segments is refused together with those posted with it."""
         hub, shared = self.hub()
         alice, bob = self.taker(hub, shared)
         wrong = ReceiveRequest(2, [hub.segment(0, 1)] * (shared.maxSegments + 1))
@@ -188,7 +188,7 @@ class SharedRefusalContract(SharedEnds):
         self.assertEqual(bob.received[0].identifier, 3)
 
     def test_sharedFull(self) -> None:
-        """Receives that do not fit into a shared queue are refused as a whole; taken ones make room."""
+        """Receives that exceed a shared queue are refused as a whole; consumed receives free entries."""
         hub, shared = self.hub(maxReceive=4)
         alice, bob = self.taker(hub, shared)
         most = shared.maxReceive
@@ -205,7 +205,7 @@ class SharedRefusalContract(SharedEnds):
         self.assertEqual([c.identifier for c in bob.received], list(range(most + 1)))
 
     def test_sharedLimits(self) -> None:
-        """No more is promised than the device has, and no less than one."""
+        """A shared receive queue beyond the device's limits, or of no receives, is refused."""
         domain, limits = self.end(1).domain, self.devices[1].limits
         for maxReceive, maxSegments in (
             (limits.maxSharedReceiveQueueRequests + 1, 1),
@@ -216,7 +216,7 @@ class SharedRefusalContract(SharedEnds):
             self.assertRaises(InvalidRequest, domain.createSharedReceiveQueue, maxReceive, maxSegments)
 
     def test_limit(self) -> None:
-        """The limit is told once when fewer receives than that are left; then it is armed no more."""
+        """The limit event is raised once when fewer receives than that are left, which disarms the limit."""
         hub, shared = self.hub()
         alice, bob = self.taker(hub, shared)
         self.offer(hub, shared, 6)
@@ -239,7 +239,7 @@ class SharedRefusalContract(SharedEnds):
         self.assertEqual(shared.limit(), 0)
 
     def test_errorLeavesTheRest(self) -> None:
-        """A queue pair that goes to ERR leaves the receives to others, and says that it takes no more."""
+        """A queue pair that moves to ERR leaves the receives to others, and raises C{QP_LAST_WQE_REACHED}."""
         hub, shared = self.hub()
         pairs = [self.taker(hub, shared) for _ in range(2)]
         self.offer(hub, shared, 3)
@@ -271,7 +271,7 @@ class SharedRefusalContract(SharedEnds):
         self.assertEqual(bytes(hub.memory.view[:4]), b"last")
 
     def test_othersError(self) -> None:
-        """A message too long for its receive ends its own connection, and no other."""
+        """A message too long for its receive ends only its own connection."""
         hub, shared = self.hub()
         (alice, bob), (carol, dave) = self.taker(hub, shared), self.taker(hub, shared)
         self.offer(hub, shared, 2)
@@ -286,7 +286,7 @@ class SharedRefusalContract(SharedEnds):
         self.assertEqual((dave.received[0].identifier, dave.received[0].status), (1, Status.SUCCESS))
 
     def test_sharedClosed(self) -> None:
-        """A queue that is closed ends the queue pairs that still take from it, and takes nothing more."""
+        """A closed shared receive queue moves its queue pairs to ERR, and refuses further receives."""
         hub, shared = self.hub()
         _alice, bob = self.taker(hub, shared)
         self.offer(hub, shared, 2)

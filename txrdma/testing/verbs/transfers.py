@@ -1,5 +1,5 @@
 """
-Promises of every device about moving bytes.
+Promises of every device about data transfers.
 
 Follows InfiniBand Architecture vol. 1, 9.4 (transport functions) and 10.8 (work requests).
 """
@@ -26,16 +26,16 @@ from txrdma.iba.verbs import (
 from txrdma.testing.verbs.ends import End, EVERYTHING, QKEY, TwoEnds
 
 LONG = 40_001
-"""Bytes that are many packets, and not a whole number of them."""
+"""Number of bytes that need many packets, the last of which is not full."""
 
 
 def noise(length: int, seed: int = 1) -> bytes:
-    """Pseudorandom bytes that repeat nowhere, the same ones for the same seed."""
+    """Return pseudorandom bytes without repetition, the same for the same seed."""
     return Random(seed).randbytes(length)
 
 
 class SendContract(TwoEnds):
-    """Messages from a send queue to a receive queue."""
+    """Promises about messages from a send queue to a receive queue."""
 
     def test_send(self) -> None:
         """A message fills the posted receive, and completes on both sides."""
@@ -54,7 +54,7 @@ class SendContract(TwoEnds):
         self.assertIsNone(received.immediate)
 
     def test_gatherAndScatter(self) -> None:
-        """Segments are sent one after the other, and fill the receive's one after the other."""
+        """The segments of a message fill those of its receive one after the other."""
         alice, bob = self.pair()
         bob.receive(bob.segment(0, 3), bob.segment(50, 1), bob.segment(90, 60))
         alice.send(alice.fill(b"ab", 10), alice.fill(b"", 900), alice.fill(b"cdef", 500), alice.fill(b"g", 0))
@@ -64,7 +64,7 @@ class SendContract(TwoEnds):
         self.assertEqual(bob.received[0].length, 7)
 
     def test_emptySend(self) -> None:
-        """A message of no bytes arrives, too."""
+        """A message of no bytes arrives."""
         alice, bob = self.pair()
         bob.receive()
         alice.send()
@@ -73,7 +73,7 @@ class SendContract(TwoEnds):
         self.assertEqual(bob.received[0].length, 0)
 
     def test_longSend(self) -> None:
-        """A message longer than many packets arrives whole."""
+        """A message of many packets arrives completely."""
         alice, bob = self.pair()
         bob.receive(bob.segment(0, 1000), bob.segment(1001, 60_000))
         alice.send(alice.fill(noise(LONG)))
@@ -84,7 +84,7 @@ class SendContract(TwoEnds):
         self.assertEqual(bob.received[0].length, LONG)
 
     def test_immediate(self) -> None:
-        """A message may carry 32 bits beside its bytes."""
+        """A message may carry 32 bits of immediate data in addition to its bytes."""
         alice, bob = self.pair()
         bob.receive(bob.segment())
         request = SendRequest(1, Operation.SEND_WITH_IMMEDIATE, [alice.fill(b"x")], immediate=0xFEDCBA98)
@@ -94,7 +94,7 @@ class SendContract(TwoEnds):
         self.assertEqual(bob.received[0].opcode, CompletionOpcode.RECEIVE)
 
     def test_inline(self) -> None:
-        """Inline bytes are taken when posted: what becomes of their buffer later changes nothing."""
+        """Inline data is copied when posted; later changes of its buffer have no effect."""
         alice, bob = self.pair()
         bob.receive(bob.segment())
         buffer = bytearray(b"inline")
@@ -104,7 +104,7 @@ class SendContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[:11]), b"two inline\0")
 
     def test_requestIsReused(self) -> None:
-        """A request may be changed and posted again at once, even one that has to wait."""
+        """A request may be changed and posted again immediately, even if it has to wait."""
         alice, bob = self.pair()
         request = SendRequest(0, Operation.SEND)
         for index in range(5):
@@ -121,7 +121,7 @@ class SendContract(TwoEnds):
         )
 
     def test_unsignaled(self) -> None:
-        """An unsignaled request that succeeds makes no completion, and gives back its place in the queue."""
+        """An unsignaled request that succeeds makes no completion, and frees its entry in the queue."""
         alice, bob = self.end(0, capacity=Capacity(maxSend=8)), self.end(1)
         self.connect(alice, bob)
         for index in range(alice.queuePair.capacity.maxSend * 2):
@@ -135,7 +135,7 @@ class SendContract(TwoEnds):
         self.assertEqual(alice.sent[0].identifier, 999)
 
     def test_order(self) -> None:
-        """Messages of all lengths, both ways at once, arrive in the order of posting."""
+        """Messages of all lengths, in both directions at once, arrive in the order of posting."""
         alice, bob = self.pair()
         lengths = [0, 1, 4096, 17, 1024, 2500, 3, 4500, 255, 4097]
         for end in (alice, bob):
@@ -151,7 +151,7 @@ class SendContract(TwoEnds):
             self.assertEqual([c.length for c in end.received], lengths)
 
     def test_manyTurns(self) -> None:
-        """A hundred messages go through queues of four places, each with its own bytes."""
+        """A hundred different messages pass through queues of four entries."""
         small = Capacity(maxSend=4, maxReceive=4)
         alice, bob = self.end(0, capacity=small), self.end(1, capacity=small)
         self.connect(alice, bob)
@@ -168,7 +168,7 @@ class SendContract(TwoEnds):
         self.assertEqual(got, [noise(1500, index) for index in range(100)])
 
     def test_strangers(self) -> None:
-        """Connections of the same two devices do not get each other's messages."""
+        """Connections of the same two devices do not receive each other's messages."""
         one, two = self.pair(), self.pair()
         for _alice, bob in (one, two):
             bob.receive(bob.segment())
@@ -189,7 +189,7 @@ class SendContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[:9]), b"neighbour")
 
     def test_route(self) -> None:
-        """A connected queue pair says which way its bytes go."""
+        """A connected queue pair reports the route of its data."""
         alice, bob = self.end(0), self.end(1)
         self.assertEqual(alice.queuePair.route, "")
         self.connect(alice, bob)
@@ -199,10 +199,10 @@ class SendContract(TwoEnds):
 
 
 class RDMAContract(TwoEnds):
-    """Writes to the peer's memory, and reads from it."""
+    """Promises about writes to the peer's memory, and reads from it."""
 
     def test_write(self) -> None:
-        """A write puts bytes into the peer's memory, and nobody there hears of it."""
+        """A write changes the peer's memory, and makes no completion there."""
         alice, bob = self.pair()
         bob.receive(bob.segment())
         alice.rdma(Operation.RDMA_WRITE, bob.memory, alice.fill(b"written"), offset=1000)
@@ -213,7 +213,7 @@ class RDMAContract(TwoEnds):
         self.quiet(bob)
 
     def test_longWrite(self) -> None:
-        """A write of many packets, gathered from pieces, lands whole, up to the last byte of a region."""
+        """A gathered write of many packets arrives completely, up to the last byte of a region."""
         alice, bob = self.pair()
         data = noise(LONG)
         pieces = alice.fill(data[:777]), alice.fill(data[777:30_000], 1000), alice.fill(data[30_000:], 45_000)
@@ -223,7 +223,7 @@ class RDMAContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[-LONG - 1 : -LONG]), b"\0")
 
     def test_inlineWrite(self) -> None:
-        """A write's bytes may be inline."""
+        """A write can carry inline data."""
         alice, bob = self.pair()
         buffer = bytearray(b"before")
         alice.rdma(Operation.RDMA_WRITE, bob.memory, inline=[buffer, b"."])
@@ -232,7 +232,7 @@ class RDMAContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[:8]), b"before.\0")
 
     def test_emptyWrite(self) -> None:
-        """A write of nothing succeeds, whatever its key."""
+        """A write of no bytes succeeds, whatever its address."""
         alice, bob = self.pair()
         request = SendRequest(1, Operation.RDMA_WRITE, rkey=bob.memory.rkey)
         alice.queuePair.postSend([request])
@@ -240,7 +240,7 @@ class RDMAContract(TwoEnds):
         self.assertEqual(alice.sent[0].status, Status.SUCCESS)
 
     def test_writeWithImmediate(self) -> None:
-        """A write with immediate data consumes a receive, whose memory it leaves alone."""
+        """A write with immediate data consumes a receive, and leaves the receive's memory unchanged."""
         alice, bob = self.pair()
         bob.receive(bob.segment(0, 4), identifier=5)
         alice.rdma(
@@ -260,7 +260,7 @@ class RDMAContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[64:78]), b"with immediate")
 
     def test_writeThenSend(self) -> None:
-        """All writes posted before a message are in memory when it arrives."""
+        """All writes posted before a message are in memory when the message arrives."""
         alice, bob = self.pair()
         for turn in range(20):
             bob.receive(bob.segment(60_000, 64))
@@ -275,7 +275,7 @@ class RDMAContract(TwoEnds):
             self.runUntilCompleted(alice, sends=turn + 1)
 
     def test_read(self) -> None:
-        """A read takes bytes out of the peer's memory into ours, and nobody there hears of it."""
+        """A read copies the peer's memory to the local memory, and makes no completion at the peer."""
         alice, bob = self.pair()
         bob.fill(b"to be read", 500)
         alice.rdma(Operation.RDMA_READ, bob.memory, alice.segment(0, 4), alice.segment(100, 6), offset=500)
@@ -287,7 +287,7 @@ class RDMAContract(TwoEnds):
         self.quiet(bob)
 
     def test_longRead(self) -> None:
-        """A read of many packets arrives whole."""
+        """A read of many packets arrives completely."""
         alice, bob = self.pair()
         bob.fill(noise(LONG), 3)
         alice.rdma(Operation.RDMA_READ, bob.memory, alice.segment(0, LONG), offset=3)
@@ -295,7 +295,7 @@ class RDMAContract(TwoEnds):
         self.assertEqual(bytes(alice.memory.view[:LONG]), noise(LONG))
 
     def test_manyReads(self) -> None:
-        """More reads than may be outstanding wait for their turn, and requests complete in order."""
+        """Reads beyond the limit of outstanding ones wait, and all requests complete in order."""
         alice, bob = self.pair()
         bob.fill(noise(20_000))
         for index in range(12):
@@ -308,7 +308,7 @@ class RDMAContract(TwoEnds):
         self.assertEqual(bytes(alice.memory.view[: 12 * 1500]), noise(20_000)[: 12 * 1500])
 
     def test_fence(self) -> None:
-        """A fenced request starts after the reads before it: it can send what they brought."""
+        """A fenced request starts after the reads before it, and can send their results."""
         alice, bob = self.pair()
         bob.fill(noise(9000))
         bob.receive(bob.segment(20_000, 9000))
@@ -319,7 +319,7 @@ class RDMAContract(TwoEnds):
         self.runUntilCompleted(alice, sends=2)
 
     def test_registeredMemory(self) -> None:
-        """A buffer of the program's own can be sent from, written to, read from and received into."""
+        """A registered buffer of the program can be sent from, written to, read from and received into."""
         alice, bob = self.pair()
         ours, theirs = bytearray(b"from a bytearray"), bytearray(32)
         mine = alice.domain.registerMemory(memoryview(ours), EVERYTHING)
@@ -338,7 +338,7 @@ class RDMAContract(TwoEnds):
         self.assertEqual(alice.statuses(), ([Status.SUCCESS] * 3, []))
 
     def test_regionsHaveTheirOwnPlace(self) -> None:
-        """A region begins zeroed, has its length, and shares neither address nor key with another."""
+        """A new region is zeroed, has its length, and shares neither address nor key with another."""
         alice = self.end(0)
         regions = [alice.domain.allocateMemory(length, Access.LOCAL_WRITE) for length in (1, 4096, 100_000)]
         for region in regions:
@@ -354,7 +354,7 @@ class DatagramContract(TwoEnds):
     """Promises about datagrams, which need no connection."""
 
     def datagrams(self) -> tuple[End, End]:
-        """Two ends for datagrams, in RTS."""
+        """Return two ends for datagrams, in RTS."""
         alice, bob = self.end(0, QPKind.UD), self.end(1, QPKind.UD)
         self.connect(alice, bob)
         return alice, bob
@@ -371,7 +371,7 @@ class DatagramContract(TwoEnds):
         sender.queuePair.postSend([request])
 
     def test_datagram(self) -> None:
-        """A datagram arrives behind 40 bytes for its GRH, and names its sender."""
+        """A datagram arrives behind 40 bytes for its GRH, and its completion names the sender."""
         alice, bob = self.datagrams()
         bob.receive(bob.segment(0, 40), bob.segment(40, 100), identifier=3)
         self.datagram(alice, bob, b"datagram")
@@ -392,7 +392,7 @@ class DatagramContract(TwoEnds):
         self.assertEqual((bob.received[0].immediate, bob.received[0].length), (77, 40))
 
     def test_otherQKey(self) -> None:
-        """A datagram with another Q_Key is dropped, without a word to its sender."""
+        """A datagram with a wrong Q_Key is dropped silently."""
         alice, bob = self.datagrams()
         bob.receive(bob.segment(0, 140))
         self.datagram(alice, bob, b"secret", qkey=QKEY + 1)
@@ -403,7 +403,7 @@ class DatagramContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[40:46]), b"proper")
 
     def test_nobodyListens(self) -> None:
-        """A datagram without a receive posted is lost; the next one finds its place."""
+        """A datagram without a posted receive is lost; the next one arrives."""
         alice, bob = self.datagrams()
         self.datagram(alice, bob, b"lost")
         self.runUntilCompleted(alice, sends=1)
@@ -414,7 +414,7 @@ class DatagramContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[40:45]), b"found")
 
     def test_answer(self) -> None:
-        """Whoever got a datagram can answer it by its queue pair's number."""
+        """The receiver of a datagram can answer it by the number of the source queue pair."""
         alice, bob = self.datagrams()
         for end in (alice, bob):
             end.receive(end.segment(1000, 200))
@@ -426,7 +426,7 @@ class DatagramContract(TwoEnds):
         self.assertEqual(bytes(alice.memory.view[1040:1046]), b"answer")
 
     def test_datagramTooLong(self) -> None:
-        """A datagram that does not fit into one packet fails, and ends sending, but not receiving."""
+        """A datagram that exceeds a packet does not arrive, and its sender can still receive."""
         alice, bob = self.datagrams()
         bob.receive(bob.segment(0, 8000))
         alice.receive(alice.segment(50_000, 200))
@@ -440,7 +440,7 @@ class DatagramContract(TwoEnds):
         self.assertEqual(bob.received, [])
 
     def test_datagramFails(self) -> None:
-        """A datagram from memory that is not ours ends sending, until a transition to RTS."""
+        """A datagram from invalid memory disables sending, until a transition to RTS."""
         alice, bob = self.datagrams()
         handle = alice.domain.createAddressHandle(alice.destinationOf(bob))
         self.addCleanup(handle.close)
@@ -465,7 +465,7 @@ class DatagramContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[40:46]), b"again\0")
 
     def test_datagramReceiveTooShort(self) -> None:
-        """A datagram that is longer than the receive is dropped or ends that receive in an error."""
+        """A datagram that is longer than its receive is dropped, or completes the receive in error."""
         alice, bob = self.datagrams()
         bob.receive(bob.segment(0, 50))
         self.datagram(alice, bob, noise(100))

@@ -1,9 +1,9 @@
 """
-The conversations that streams are held to, by chapters.
+The conversations that compare streams with TCP, by chapters.
 
-To add one, write a L{txrdma.testing.streams.conversation.Conversation} into the chapter that it belongs to:
-its two scripts (L{txrdma.testing.streams.script} has the words), and nothing of what is expected, since that
-is what TCP does::
+To add one, write a L{txrdma.testing.streams.conversation.Conversation} into the chapter that it belongs to,
+with its two scripts (L{txrdma.testing.streams.script}). The expected result is not a part of it, since TCP
+defines that::
 
     Conversation(
         "last-words",
@@ -30,18 +30,18 @@ CHAPTERS: dict[str, tuple[Conversation, ...]] = {
     "programs": programs.CONVERSATIONS,
     "wrapped": wrapped.CONVERSATIONS,
 }
-"""All conversations, by what they are about."""
+"""All conversations, by chapter."""
 
 
 def everyConversation() -> Iterator[Conversation]:
-    """All conversations of all chapters, in their order."""
+    """Yield all conversations of all chapters, in their order."""
     for chapter in CHAPTERS.values():
         yield from chapter
 
 
 def chosen(patterns: Sequence[str]) -> list[Conversation]:
     """
-    The conversations whose name or chapter matches a pattern as of file names; without any, all of them.
+    Return the conversations whose name or chapter matches a file name pattern; by default all of them.
 
     @raise ValueError: a pattern matches nothing.
     """

@@ -1,5 +1,5 @@
 """
-Conversations about the close of connections: by whom, when, with what still under way; and aborted.
+Conversations about closing and aborting connections: by either end, at any time, with data in flight.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CONVERSATIONS = (
         server="lost: stop",
         isQuick=True,
     ),
-    # Not by asyncio, which looks at its descriptors before it runs what is delayed by no time.
+    # Not on asyncio, which polls its descriptors before it runs calls with a delay of 0.
     Conversation(
         "delays-and-closes",
         "The client closes inside dataReceived, where it has delayed a call by no time before.",

@@ -1,5 +1,5 @@
 """
-Processes that end: in good order, by signals, without a word; with something written, or to be read.
+Conversations whose processes end: in order, by signals, or abruptly; with data written or unread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SYSTEM = (
 
 
 def vanished(end: str, calls: tuple[str, ...] = _LOST) -> tuple[Unlike, ...]:
-    """Declare what a survivor may see over RoCE when its peer ends without a word."""
+    """Declare the calls that a survivor may see over RoCE when its peer ends abruptly."""
     return (Unlike(ROCE, end, _SYSTEM, calls=calls, fewer=True),)
 
 

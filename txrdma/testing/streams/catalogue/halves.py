@@ -1,5 +1,5 @@
 """
-Half-closed connections: who has written everything says so, and goes on reading; with and without producers.
+Conversations with half-closed connections: an end that has written everything half-closes, and reads on.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from txrdma.testing.streams.conversation import Conversation, Outcome, ROCE, Unlike
 
 _ANSWERS = "read-lost: write 300kB; lose"
-"""A server that answers when the question is over."""
+"""Script of a server that answers when the client has half-closed."""
 
 
 _ORDERS = (
@@ -17,7 +17,7 @@ _ORDERS = (
 
 
 def _waits(*calls: str) -> tuple[Unlike, ...]:
-    """Declare what a client sees whose transport waits for its producer."""
+    """Declare the calls of a client whose transport waits for its producer."""
     why = (
         "`loseConnection` waits until the producer is unregistered, as Twisted's documentation promises; "
         "TCP closes under a push producer that it has not just paused, whatever that still wants to write"

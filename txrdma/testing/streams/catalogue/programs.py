@@ -1,5 +1,5 @@
 """
-Conversations as programs have them: requests, greetings, files, many small writes, new connections.
+Conversations like those of real programs: requests, greetings, files, many small writes, new connections.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Readers that do not read: paused, slow, blocked, stopped by the system; and what their peers do meanwhile.
+Conversations whose readers do not read: paused, slow, blocked, or stopped by the system.
 """
 
 from __future__ import annotations

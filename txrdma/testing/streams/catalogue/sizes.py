@@ -1,5 +1,5 @@
 """
-Conversations by their length: one end or both write, from nothing to much more than any buffer holds.
+Conversations of different lengths: one end or both write, from nothing to much more than any buffer holds.
 """
 
 from __future__ import annotations

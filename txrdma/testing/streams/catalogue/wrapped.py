@@ -1,5 +1,5 @@
 """
-Streams with something around them: TLS, and C{twistd smc-proxy} between the ends.
+Conversations with TLS, or with C{twistd smc-proxy} between the ends.
 """
 
 from __future__ import annotations
