@@ -302,7 +302,7 @@ class Channel:
         self._taken(self, packets, left)
         if receives and not self.isClosed:
             for request in receives:
-                view[request.identifier] = 0  # clear an earlier GRH: with IPv4 only the second half is written
+                view[request.identifier] = 0  # clear an earlier GRH: IPv4 writes only its second half
             if self._mending is None:
                 self._repost(receives)
 

@@ -8,7 +8,7 @@ from txrdma.error import RDMAError
 
 
 class Unreachable(RDMAError):
-    """Datagrams of some size do not pass between two modules. Check the interface and the MTU in the message."""
+    """Datagrams of some size do not pass between two modules. Check interface and MTU in the message."""
 
 
 class MessageFailed(RDMAError):

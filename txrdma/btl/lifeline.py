@@ -374,7 +374,8 @@ class PeerConnection(StreamProtocol):
             self._maybeEstablished()
         elif self._echoes == MOST_ECHOES * len(self._rails):
             self._sendFrame(FrameKind.READY)
-            self._reactor.callLater(0, self._reactor.callLater, 0, self._maybeEstablished)  # then READY is sent
+            # READY is sent before that.
+            self._reactor.callLater(0, self._reactor.callLater, 0, self._maybeEstablished)
 
     def _isMissing(self) -> bool:
         """Return whether a probe was not echoed yet."""

@@ -32,7 +32,7 @@ _SHOWN: Final = 5
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m txrdma.testing.streams",
-        description="Run conversations over streams and over TCP, and compare them. Results are in build/conversations.",
+        description="Compare conversations over streams and over TCP. Results are in build/conversations.",
     )
     parser.add_argument("--route", action="append", default=[], help="one of the routes; all of them")
     parser.add_argument(
