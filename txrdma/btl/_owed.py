@@ -65,7 +65,7 @@ class PendingAcks:
                 self.hasBatchEnded = isDue
                 return
             packets.append(Packet(peer, COMMAND, *peer.acknowledgement()))
-            received.told()
+            received.ackSent()
             del self.peers[peer]
             credits[COMMAND] -= 1
             self._counters.ackSends += 1

@@ -126,7 +126,7 @@ class ReceiveWindow:
         beyond = self._beyond
         return beyond.to_bytes((beyond.bit_length() + 7) // 8, "little")
 
-    def told(self) -> None:
+    def ackSent(self) -> None:
         """Note that an acknowledgement with the bitmap is sent."""
         self.isOwed = self.isUrgent = False
 

@@ -373,7 +373,7 @@ class Stripes:
     def _sendAgain(self, there: Lane) -> None:
         self._again.extend(piece for piece in there.inFlight if not piece.isArrived)
 
-    def told(self, following: int) -> None:
+    def peerEnded(self, following: int) -> None:
         """Note that the peer has ended, and has received exactly the messages before this number."""
         for number, message in list(self._unfinished.items()):
             if number < following and message.kind != Kind.PUT:  # a put is complete only with its result
@@ -521,7 +521,7 @@ class Stripes:
         if kind == Kind.PUT:
             self._urgent.append(Outgoing(Kind.PROGRESS, 0, b"", None, int(found.isRefused), number))
         elif kind == Kind.PROGRESS:
-            self._told(head.at, head.region)
+            self._putEnded(head.at, head.region)
         elif kind == Kind.MESSAGE and not self.order.wants(head.tag):
             self._release(head.total)
             self._events.append(Came(head.tag, memoryview(data)))
@@ -549,7 +549,7 @@ class Stripes:
         self._held.clear()
         self._release(self._buffered)
 
-    def _told(self, number: int, status: int) -> None:
+    def _putEnded(self, number: int, status: int) -> None:
         message = self._unfinished.get(number)
         if message is None or message.kind != Kind.PUT or not message.isCut:
             raise PeerViolation(f"there is no put {number}")

@@ -218,7 +218,7 @@ class PeerConnection(StreamProtocol):
         self._bundle: MultiRailPeer | None = None
         self._receiveBuffers: RemoteReceiveBuffers | None = None
         self._received = b""
-        self._its: Introduction | None = None
+        self._introduction: Introduction | None = None
         self._isClient, self._isPeerReady = isClient, not isClient
         self._isOver = self._isClean = self._hasFailed = self._isAborted = False
         self._isIntroduced = False
@@ -267,12 +267,12 @@ class PeerConnection(StreamProtocol):
         self._received += data
         self._receivedBytes += len(data)
         try:
-            hasGivenUp = self._its is None and self._received[0] == FrameKind.FAILED
-            if self._its is None and not hasGivenUp and len(self._received) >= INTRODUCTION_LENGTH:
-                self._its = Introduction.decode(self._received)
+            hasGivenUp = self._introduction is None and self._received[0] == FrameKind.FAILED
+            if self._introduction is None and not hasGivenUp and len(self._received) >= INTRODUCTION_LENGTH:
+                self._introduction = Introduction.decode(self._received)
                 self._received = self._received[INTRODUCTION_LENGTH:]
-                self._introduced(self._its)
-            isFramed = hasGivenUp or self._its is not None
+                self._introduced(self._introduction)
+            isFramed = hasGivenUp or self._introduction is not None
             while isFramed and not self._isOver and len(self._received) >= HEAD_LENGTH:
                 head = FrameHead.decode(self._received)
                 if head.length > LONGEST_FRAME:
@@ -285,49 +285,49 @@ class PeerConnection(StreamProtocol):
         except RDMAError:
             self._giveUp(Failure())
 
-    def _introduced(self, its: Introduction) -> None:
+    def _introduced(self, introduction: Introduction) -> None:
         if not self._rails or self._isOver:
             return
-        its.check()
-        if not its.interfaces or its.interfaces == len(self._rails) == 1:
-            self._meet([(self._rails[0], its, Interface(its.gid, 0, 0))])
+        introduction.check()
+        if not introduction.interfaces or introduction.interfaces == len(self._rails) == 1:
+            self._meet([(self._rails[0], introduction, Interface(introduction.gid, 0, 0))])
         else:
             offers = [(rail.introduction, rail.interface) for rail in self._rails]
             self._sendFrame(FrameKind.INTERFACES, encodeInterfaces(offers))
 
     def _match(self, remote: Sequence[tuple[Introduction, Interface]]) -> None:
         """Choose the rails; the peer chooses the same ones."""
-        ours, its = [rail.interface for rail in self._rails], [interface for _each, interface in remote]
+        local, others = [rail.interface for rail in self._rails], [interface for _each, interface in remote]
         if self._isClient:
-            pairs = match(ours, its)
+            pairs = match(local, others)
         else:
-            pairs = [(there, here) for here, there in match(its, ours)]
+            pairs = [(there, here) for here, there in match(others, local)]
         if not pairs:
-            ends = (", ".join(str(each.gid.ip or each.gid) for each in some) for some in (ours, its))
+            ends = (", ".join(str(each.gid.ip or each.gid) for each in some) for some in (local, others))
             raise Unreachable("there is no route from {} to {}".format(*ends))
         self._meet([(self._rails[here], *remote[there]) for here, there in pairs])
 
     def _meet(self, chosen: Sequence[tuple[Rail, Introduction, Interface]]) -> None:
         """Add the peer to the modules of these rails, and send probes."""
-        rails = [rail for rail, _its, _interface in chosen]
+        rails = [rail for rail, _remote, _interface in chosen]
         unused = [rail for rail in self._rails if rail not in rails]
         self._rails, self.module = rails, rails[0].module
         for rail in unused:
             rail.release()
         allowance = AMPLIFICATION * (TCP_OVERHEAD + self._receivedBytes) // len(rails)
         if len(rails) == 1:
-            its = chosen[0][1]
-            rails[0].meet(its, self, allowance)
+            introduction = chosen[0][1]
+            rails[0].meet(introduction, self, allowance)
             self.peer = rails[0].peer
             if _isOneHost(self.host, self.peerHost):
                 self._receiveBuffers = RemoteReceiveBuffers(
-                    self._reactor, self.module, rails[0].peer, its.place, self._sendFrame
+                    self._reactor, self.module, rails[0].peer, introduction.place, self._sendFrame
                 )
             self.send, self.soon = partial(self.module.core.send, self.peer), self.module.soon
             self.sendFast = partial(self.module.sendFast, self.peer)
             self.waiting, self.join = rails[0].peer.usual, rails[0].peer.join
         else:
-            interfaces = [interface for _rail, _its, interface in chosen]
+            interfaces = [interface for _rail, _remote, interface in chosen]
             bundle = MultiRailPeer(
                 self._reactor,
                 rails,
@@ -340,8 +340,8 @@ class PeerConnection(StreamProtocol):
             self._bundle, self.peer = bundle, bundle.peer
             self.send, self.soon = bundle.peer.send, bundle.soon
             self.sendFast, self.waiting, self.join = _never, deque(), _never
-            for number, (rail, its, _interface) in enumerate(chosen):
-                rail.meet(its, bundle.program(number), allowance)
+            for number, (rail, introduction, _interface) in enumerate(chosen):
+                rail.meet(introduction, bundle.program(number), allowance)
             bundle.met()
         self._isIntroduced = True
         for rail in rails:
@@ -391,7 +391,7 @@ class PeerConnection(StreamProtocol):
             if kind == FrameKind.INTERFACES:
                 self._match(decodeInterfaces(content))
         elif kind == FrameKind.FAREWELL and isinstance(self.peer, Stripes):
-            self.peer.told(int.from_bytes(content[:8], "big"))
+            self.peer.peerEnded(int.from_bytes(content[:8], "big"))
             self._turnStripes()
         elif kind == FrameKind.FAREWELL and isinstance(self.peer, Peer):
             self.module.core.farewell(self.peer, content, self.module.seconds())
@@ -426,8 +426,8 @@ class PeerConnection(StreamProtocol):
         rail = next((each for each in self._rails if each.missing), None)
         if rail is None:
             return Unreachable("no packet of the peer arrives here, or no answer there: it is not ready")
-        place, mtu, its = rail.module.place, rail.peer.mtu, rail.peer.addresses[COMMAND]
-        peer = self._peerName() if self._bundle is None else _addressOf(its)
+        place, mtu, address = rail.module.place, rail.peer.mtu, rail.peer.addresses[COMMAND]
+        peer = self._peerName() if self._bundle is None else _addressOf(address)
         route = f"{rail.module.interface} ({place.gid.ip or place.gid}) to {peer}"
         if SMALL in rail.missing:
             return Unreachable(f"no packet passes from {route}: of {SMALL_LENGTH} bytes or of {mtu}, its MTU")

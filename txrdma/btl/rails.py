@@ -72,7 +72,7 @@ class Rail:
         gid = self.module.place.gid
         return Interface(gid, _prefixLength(gid), self.module.device.portAttributes(1).rate)
 
-    def meet(self, its: Introduction, program: Program, allowance: int) -> None:
+    def meet(self, introduction: Introduction, program: Program, allowance: int) -> None:
         """
         Add the peer to the module.
 
@@ -81,7 +81,12 @@ class Rail:
         """
         mine = self.introduction
         self.peer = self.module.addPeer(
-            mine.name, its.name, its.place, (mine.sequence, its.sequence), program, allowance
+            mine.name,
+            introduction.name,
+            introduction.place,
+            (mine.sequence, introduction.sequence),
+            program,
+            allowance,
         )
 
     def probe(self, which: str) -> None:
@@ -185,7 +190,7 @@ class MultiRailPeer:
         self._reactor, self._rails = reactor, rails
         self._notify, self._turned, self._failed = notify, turned, failed
         self._echo = echo
-        speeds = [speedOf(rail.interface, its) for rail, its in zip(rails, remote, strict=True)]
+        speeds = [speedOf(rail.interface, interface) for rail, interface in zip(rails, remote, strict=True)]
         self.peer = Stripes(speeds, self._write, rails[0].module.stripesBudget)
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None

@@ -76,15 +76,15 @@ class RemoteReceiveBuffers:
         reactor: Any,
         module: ModulePort,
         peer: Peer,
-        its: Place,
+        remotePlace: Place,
         sendFrame: Callable[[FrameKind, bytes], None],
     ) -> None:
         """
-        @param its: the address of the peer's module.
+        @param remotePlace: the address of the peer's module.
         @param sendFrame: sends a frame to the peer.
         """
         self._reactor, self._sendFrame = reactor, sendFrame
-        self._module, self._peer, self._its = module, peer, its
+        self._module, self._peer, self._remotePlace = module, peer, remotePlace
         self._timer: IDelayedCall | None = None
         self._pair: IQueuePair | None = None
         self._isConnected = self._isClosed = False
@@ -154,12 +154,12 @@ class RemoteReceiveBuffers:
         @raise RDMAError: the ends share no memory, or there is no memory for a receive buffer.
         """
         pair = self._makePair() if self._pair is None else self._pair
-        module, its = self._module, self._its
+        module, remotePlace = self._module, self._remotePlace
         pair.modify(
             QPAttributes(
                 state=QPState.RTR,
-                address=module.destinationOf(its),
-                pathMTU=MTU.fitting(min(its.mtu, module.place.mtu)),
+                address=module.destinationOf(remotePlace),
+                pathMTU=MTU.fitting(min(remotePlace.mtu, module.place.mtu)),
                 destinationQPN=qpn,
                 rqPSN=0,
                 maxDestRDAtomic=0,
@@ -210,13 +210,15 @@ class RemoteReceiveBuffers:
         self._peer.receiveBuffer = ReceiveBuffer(len(target), write)
         _log.debug(
             "long messages to {peer} go by shared memory, {length} bytes of it",
-            peer=self._its.gid.ip,
+            peer=self._remotePlace.gid.ip,
             length=len(target),
         )
 
     def _refuse(self, error: RDMAError) -> None:
         """Use datagrams only, and tell the peer that there is no receive buffer."""
-        _log.debug("long messages with {peer} go by datagrams: {error}", peer=self._its.gid.ip, error=error)
+        _log.debug(
+            "long messages with {peer} use datagrams: {error}", peer=self._remotePlace.gid.ip, error=error
+        )
         self.close()
         self._sendFrame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode())
 

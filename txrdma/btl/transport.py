@@ -79,7 +79,7 @@ class BTLMessageTransport(MessageTransport):
         self._core, self._send, self._soon = lifeline.module.core, lifeline.send, lifeline.soon
         self._sendFast, self._waiting, self._join = lifeline.sendFast, lifeline.waiting, lifeline.join
         self._peer = lifeline.peer
-        self._host, self._its = cast(IAddress, lifeline.host), cast(IAddress, lifeline.peerHost)
+        self._host, self._remoteAddress = cast(IAddress, lifeline.host), cast(IAddress, lifeline.peerHost)
         self.protocol = protocol
         self._handlers: dict[int, Handler] = {}
         self._flow = Flow()
@@ -96,7 +96,7 @@ class BTLMessageTransport(MessageTransport):
         self._peer.order.tags.update((_MESSAGE, _WITH_IMMEDIATE))
 
     def __repr__(self) -> str:
-        return f"<BTLMessageTransport to {self._its}>"
+        return f"<BTLMessageTransport to {self._remoteAddress}>"
 
     def begin(self, reactor: object) -> None:
         """Connect the protocol."""
@@ -343,7 +343,7 @@ class BTLMessageTransport(MessageTransport):
 
     def getPeer(self) -> IAddress:
         """The peer's address of the TCP connection."""
-        return self._its
+        return self._remoteAddress
 
     # Calls of the lifeline: see L{txrdma.btl.lifeline.User}
 

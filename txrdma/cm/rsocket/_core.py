@@ -281,7 +281,7 @@ class RSocket:
         elif operation == Kind.CONTROL:
             self._controlReceived(value)
         elif operation == Kind.MAPPING:
-            self._mappings.told(value)
+            self._mappings.entryWritten(value)
         elif operation != IGNORED:
             raise PeerViolation(f"operation {operation} has no meaning")
 

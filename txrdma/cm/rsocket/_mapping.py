@@ -170,7 +170,7 @@ class Mappings:
         """The memory that the peer has mapped, by its offsets."""
         return sorted(self._peers.values())
 
-    def told(self, index: int) -> None:
+    def entryWritten(self, index: int) -> None:
         """
         Read an entry that the peer has written: no bytes are no memory.
 

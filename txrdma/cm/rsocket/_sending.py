@@ -38,7 +38,7 @@ class Sending:
     The bytes that go to the peer, from when they are written until they are in its memory.
 
     @ivar backlog: bytes that are not posted yet.
-    @ivar flying: messages that are posted and have not completed.
+    @ivar inFlight: messages that are posted and have not completed.
     """
 
     def __init__(self, buffer: memoryview, table: memoryview, places: int, isLittle: bool) -> None:
@@ -47,7 +47,7 @@ class Sending:
         @param table: memory in which the peer writes targets, in this host's byte order.
         @param places: maximum number of outstanding data messages.
         """
-        self.backlog = self.flying = 0
+        self.backlog = self.inFlight = 0
         self._buffer, self._table, self._places = buffer, table, places
         self._targetKind: type[Target] | type[LittleTarget] = LittleTarget if isLittle else Target
         self._waiting: deque[memoryview] = deque()
@@ -68,7 +68,7 @@ class Sending:
     @property
     def isIdle(self) -> bool:
         """Whether all that was written is in the peer's memory."""
-        return not (self.backlog or self.flying)
+        return not (self.backlog or self.inFlight)
 
     def write(self, data: bytes) -> None:
         """Take bytes to be sent; none at all are fine."""
@@ -99,11 +99,11 @@ class Sending:
     def completed(self) -> None:
         """Note that the oldest outstanding message is in the peer's memory."""
         self._free += self._lengths.popleft()
-        self.flying -= 1
+        self.inFlight -= 1
 
     def next(self) -> Post | None:
         """The next message to be posted; None while there is none, or something is missing for it."""
-        if not self.backlog or self.flying >= self._places or self._sequence == self._limit:
+        if not self.backlog or self.inFlight >= self._places or self._sequence == self._limit:
             return None
         while not self._left:
             if not self._targets:
@@ -119,7 +119,7 @@ class Sending:
         self._left -= length
         self._sequence = self._sequence + 1 & SEQUENCE
         self._lengths.append(length)
-        self.flying += 1
+        self.inFlight += 1
         return post
 
     def aside(self, data: memoryview, address: int, rkey: RKey) -> Post | None:
@@ -128,7 +128,7 @@ class Sending:
 
         @param address: destination in the peer's mapped memory; needs no target and no credit.
         """
-        if self.flying >= self._places or self._free < min(len(data), LEAST):
+        if self.inFlight >= self._places or self._free < min(len(data), LEAST):
             return None
         begin = self._place
         length = min(len(data), self._free, len(self._buffer) - begin)
@@ -136,7 +136,7 @@ class Sending:
         self._free -= length
         self._place = (begin + length) % len(self._buffer)
         self._lengths.append(length)
-        self.flying += 1
+        self.inFlight += 1
         return Post(begin, length, address, rkey, None)
 
     def _fill(self, length: int) -> None:

@@ -251,7 +251,7 @@ class Receiver:
     Receiving half of an RMPP transfer.
 
     @ivar isDone: the whole message was received.
-    @ivar kept: number of received segments.
+    @ivar accepted: number of received segments.
     """
 
     def __init__(self, room: int, overhead: int, window: int = WINDOW, longest: int | None = None) -> None:
@@ -274,7 +274,7 @@ class Receiver:
         self._firstLength = 0
         self._answers: list[RMPPHeader] = []
         self.isDone = False
-        self.kept = 0
+        self.accepted = 0
 
     def take(self) -> bytes:
         """Return the message, and release it."""
@@ -349,7 +349,7 @@ class Receiver:
     def _keep(self, number: int, data: bytes) -> None:
         if number in self._early:
             return
-        self.kept += 1
+        self.accepted += 1
         if number != self._expected:
             self._early[number] = data
             return

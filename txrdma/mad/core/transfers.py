@@ -336,7 +336,7 @@ class RMPPTransfers:
                 return False
             incoming = self._begin(key, datagram, path, now)
         receiver = incoming.receiver
-        wasDone, before = receiver.isDone, receiver.kept
+        wasDone, before = receiver.isDone, receiver.accepted
         offset: int = formatOf(datagram[1]).dataOffset  # type: ignore[attr-defined]  # every frame has it
         ended = receiver.received(header, datagram[offset:])
         for answer in receiver.outgoing():
@@ -349,9 +349,9 @@ class RMPPTransfers:
             self._deadline = min(self._deadline, incoming.forgetAt)
             self._requests -= key.requester is not None
             self._events.append(Received(incoming.first, receiver.take()))
-        elif receiver.kept > before:
+        elif receiver.accepted > before:
             incoming.forgetAt = now + IDLE_SECONDS
-        return receiver.kept > before
+        return receiver.accepted > before
 
     def _begin(self, key: _Key, datagram: bytes, path: IBPath, now: float) -> _Incoming:
         longest = None if key.requester is None else LONGEST_REQUEST

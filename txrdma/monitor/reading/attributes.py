@@ -102,15 +102,15 @@ WIDE: Final = ReadingKind((PortCountersExtended, ERROR_COUNTERS + DATA_COUNTERS 
 """Reading of a port that counts everything in 64 bits: one datagram has it all."""
 
 
-def kindOf(told: ClassPortInfo) -> ReadingKind:
+def kindOf(info: ClassPortInfo) -> ReadingKind:
     """Kind of reading that an agent supports, by its ClassPortInfo."""
-    able = Abilities(told.capabilityMask, told.capabilityMask2)
+    able = Abilities(info.capabilityMask, info.capabilityMask2)
     kind = NARROW
     if able.hasWideErrors:
         kind = WIDE
     elif able.isWide:
         kind = MIXED_CASTS if able.hasCasts else MIXED
-    lacks = frozenset(name for name, able in _OPTIONAL.items() if not told.capabilityMask & able)
+    lacks = frozenset(name for name, able in _OPTIONAL.items() if not info.capabilityMask & able)
     return _without(kind, lacks) if lacks else kind
 
 

@@ -157,16 +157,16 @@ class Flow:
             self._write.rkey = bearing.rkey
         self._target = None
 
-    def move(self, bearing: RemoteBuffer, kept: Sequence[Unacknowledged]) -> None:
+    def move(self, bearing: RemoteBuffer, unacknowledged: Sequence[Unacknowledged]) -> None:
         """
         Continue on another link: validate what the peer has received, then resend the rest (RFC 7609, 4.6).
 
-        @param kept: unacknowledged messages of this flow on the failed link, oldest first.
+        @param unacknowledged: unacknowledged messages of this flow on the failed link, oldest first.
         """
         self._bind(bearing)
         ring = self.ring
         again: list[bytes | memoryview] = []
-        for each in kept:
+        for each in unacknowledged:
             again += each[4]
         again += self._posted
         again += self._again  # not yet resent when the previous link failed

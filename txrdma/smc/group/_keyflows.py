@@ -49,7 +49,7 @@ class _Flow:
     carrier: LinkLife | None = None
     asked: tuple[RKey, ...] = ()
     isOverdue: bool = False
-    told: list[LinkLife] = field(default_factory=list)
+    informed: list[LinkLife] = field(default_factory=list)
 
 
 class KeyFlows:
@@ -137,12 +137,12 @@ class KeyFlows:
     def _askRKey(self, flow: _Flow, carrier: LinkLife) -> None:
         """Send CONFIRM RKEY with the buffer's keys on all links, by continuations if necessary."""
         name = flow.rkeys[0]
-        flow.told = [link for link in self._core.active if name in link.own]
+        flow.informed = [link for link in self._core.active if name in link.own]
         rkey, address = carrier.own.get(name, Token(name, 0))
         flow.asked = (rkey,)
         others = [
             LinkRKey(link=link.number, rkey=link.own[name].rkey, address=link.own[name].address)
-            for link in flow.told
+            for link in flow.informed
             if link is not carrier
         ]
         here, more = _filled(others[:2], 2), others[2:]
@@ -159,7 +159,7 @@ class KeyFlows:
         if (
             well
             and not flow.isDeletion
-            and any(name in link.own and link not in flow.told for link in self._core.links)
+            and any(name in link.own and link not in flow.informed for link in self._core.links)
         ):
             self._waiting.appendleft(flow)  # a link was added meanwhile, whose key the peer does not know
         else:

@@ -112,16 +112,16 @@ class LocalApproach:
         self._isBound = False
         return isOurs
 
-    def ask(self, transport: Connection, told: Callable[[], None]) -> None:
+    def ask(self, transport: Connection, done: Callable[[], None]) -> None:
         """Wait until the listener has accepted this connection."""
         announcement = self.announcement
         if announcement is None or not self.isExpected:
-            told()
+            done()
             return
 
         def answered() -> None:
             self.isSMC = announcement.isAccepted
-            told()
+            done()
 
         self.process, self.user = announcement.listener, announcement.user
         announcement.then(answered)

@@ -38,13 +38,13 @@ class AgreedApproach:
     def failed(self, error: object) -> bool:
         return False
 
-    def ask(self, transport: Connection, told: Callable[[], None]) -> None:
+    def ask(self, transport: Connection, done: Callable[[], None]) -> None:
         silent, now = silentPeers(self._reactor), self._reactor.seconds()
         peer = placeOf(transport.getPeer())
         self.isSMC = not (self._takesTCP and silent.isSilent(peer, now))
         if self.isSMC:
             silent.ask(peer, now)
-        told()
+        done()
 
     def decideNow(self) -> None:
         """Do nothing: there is no pending question."""

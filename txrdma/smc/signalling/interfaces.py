@@ -54,7 +54,7 @@ class IClientSignal(Interface):
     def failed(error: object) -> bool:
         """Release a socket that could not connect; return whether the client should be renewed."""
 
-    def ask(transport: Connection, told: Callable[[], None]) -> None:
+    def ask(transport: Connection, done: Callable[[], None]) -> None:
         """Call C{told} when C{isSMC} is known for this connection: now, or later."""
 
     def decideNow() -> None:

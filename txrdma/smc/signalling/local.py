@@ -169,8 +169,8 @@ class Teller:
     def obey(self, line: bytes) -> None:
         """Process C{connecting <number> <host> <port>} or C{plain <number>}."""
         try:
-            word, told, *rest = line.decode("ascii").split(" ")
-            number = int(told)
+            word, numberText, *rest = line.decode("ascii").split(" ")
+            number = int(numberText)
             if word == "plain" and not rest:
                 announced = self.open.get(number)  # the client may have proposed already
                 if announced is not None:

@@ -69,19 +69,19 @@ class MarkedApproach:
         self._isMarked = False
         return self._announced.failed(error)
 
-    def ask(self, transport: Connection, told: Callable[[], None]) -> None:
+    def ask(self, transport: Connection, done: Callable[[], None]) -> None:
         """Check whether the SYN-ACK had the option; otherwise query the listener on this host."""
         if self._isMarked and self._option.wasExchanged(transport.socket):
             self.isSMC = True
             silentPeers(self._reactor).ask(placeOf(transport.getPeer()), self._reactor.seconds())
-            told()
+            done()
             return
 
         def answered() -> None:
             announced = self._announced
             self.isSMC, self.process, self.user = announced.isSMC, announced.process, announced.user
             self.directory = announced.directory
-            told()
+            done()
 
         self._announced.ask(transport, answered)
 

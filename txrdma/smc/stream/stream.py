@@ -289,12 +289,12 @@ class Stream:
         """Use another link of the group, because the named one failed during the handshake."""
         self.link = link
 
-    def move(self, link: Link, bearing: RemoteBuffer, kept: Sequence[Unacknowledged]) -> None:
+    def move(self, link: Link, bearing: RemoteBuffer, unacknowledged: Sequence[Unacknowledged]) -> None:
         """Continue on another link of the group, because this one has failed."""
         self.link = link
         self._rkey = bearing.rkey
         self.flow.isDirty = False
-        self.flow.move(bearing, kept)
+        self.flow.move(bearing, unacknowledged)
 
     def linkLost(self, mayVanish: bool, arrived: int) -> None:
         """

@@ -135,7 +135,7 @@ class Ways:
         """Who has ended says so by another way."""
         for end, other in (self.ends, self.ends[::-1]):
             if end.hasEnded and not other.hasEnded:
-                other.stripes.told(end.stripes.following)
+                other.stripes.peerEnded(end.stripes.following)
                 other.hear()
 
 
@@ -377,7 +377,7 @@ class EndTests(SynchronousTestCase):
         ways.ends[0].stripes.send(PLAIN, b"x", "x")
         ways.ends[0].stripes.close()
         ways.send()
-        ways.ends[0].stripes.told(2)
+        ways.ends[0].stripes.peerEnded(2)
         ways.ends[0].hear()
         self.assertEqual((ways.ends[0].arrived, ways.ends[0].hasEnded), (["x"], True))
 

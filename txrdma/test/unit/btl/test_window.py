@@ -54,7 +54,7 @@ class ReceiveWindowTests(SynchronousTestCase):
         window.take(7, 1, 2.0)
         window.ackPiggybacked()
         self.assertTrue(window.isOwed)
-        window.told()
+        window.ackSent()
         self.assertFalse(window.isOwed)
 
 

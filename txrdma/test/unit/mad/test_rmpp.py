@@ -80,7 +80,7 @@ class ReceiverTests(SynchronousTestCase):
             self.take(number, 21, last=number == 2, content=b"x" * ROOM)
             self.assertEqual([number for number, _ in self.acknowledged()], [2])
         self.assertEqual(self.receiver.take(), bytes(ROOM) + b"abcde")
-        self.assertEqual((self.receiver.take(), self.receiver.kept), (b"", 2))
+        self.assertEqual((self.receiver.take(), self.receiver.accepted), (b"", 2))
 
     def test_behindTheLast(self) -> None:
         self.take(1, 21, last=True)
@@ -157,7 +157,7 @@ class ReceiverTests(SynchronousTestCase):
     def test_cutShort(self) -> None:
         self.assertIsNone(self.receiver.received(data(1, first=True), bytes(ROOM - 1)))
         self.assertIsNone(self.receiver.received(data(1, 30, True, True), bytes(9)))
-        self.assertEqual((self.receiver.kept, self.acknowledged()), (0, []))
+        self.assertEqual((self.receiver.accepted, self.acknowledged()), (0, []))
 
     def test_senderGivesUp(self) -> None:
         for kind, status in ENDS:
