@@ -1,5 +1,5 @@
 """
-C{txrdma btl-ping}: round trips of messages by the byte transfer layer, between two hosts or processes.
+C{txrdma btl-ping}: measures round trips over the byte transfer layer, between two hosts or processes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.messages.protocol import MessageProtocol
 
 PORT = 18517
-"""The port of TCP at which the two ends find each other, unless another one is named."""
+"""The server's default TCP port."""
 
 _PING, _PONG = 1, 2
 
 
 class CommandOptions(BaseOptions):
-    """Options of C{txrdma btl-ping}: the other end, and how many pings of which size."""
+    """Options of C{txrdma btl-ping}: the server, and the number and size of pings."""
 
     synopsis = "[options] HOST | --server [options]"
     longdesc = (
@@ -65,21 +65,21 @@ class CommandOptions(BaseOptions):
 
 @implementer(IMessageProtocolFactory)
 class Answering(MessageProtocol):
-    """Sends back all pings; it is its own factory, with a new protocol for each peer."""
+    """Answers pings. Each instance is also a factory, which creates a protocol for each peer."""
 
     def buildProtocol(self, peer: object) -> MessageProtocol:
-        """Make the protocol of a peer."""
+        """Return a new protocol for a peer."""
         return Answering()
 
     def connectionMade(self) -> None:
-        """Have pings answered from now on."""
+        """Start answering pings."""
         self.transport.receive(_PING, lambda data: self.transport.post(_PONG, bytes(data)))
 
 
 @implementer(IMessageProtocolFactory)
 class Asking(MessageProtocol):
     """
-    Sends pings, one after the other; it is its own factory, for one connection.
+    Sends pings in sequence. It is its own factory, for a single connection.
 
     @ivar ended: fires when the connection has ended.
     """
@@ -90,18 +90,18 @@ class Asking(MessageProtocol):
         self._pong: Deferred[None] | None = None
 
     def buildProtocol(self, peer: object) -> MessageProtocol:
-        """Be the protocol of the one connection."""
+        """Return this instance as the protocol of the connection."""
         return self
 
     def connectionMade(self) -> None:
-        """Have answers noted as they come."""
+        """Start receiving answers."""
         self.transport.receive(_PONG, self._answered)
 
     async def ping(self, data: bytes) -> float:
         """
         Send a ping, and wait for its answer.
 
-        @return: seconds.
+        @return: the round-trip time in seconds.
         """
         began = self._reactor.seconds()
         answer: Deferred[None] = Deferred()
@@ -116,7 +116,7 @@ class Asking(MessageProtocol):
             pong.callback(None)
 
     def connectionLost(self, reason: Failure) -> None:
-        """End; a ping that is under way fails."""
+        """Fail an outstanding ping, and fire C{ended}."""
         pong, self._pong = self._pong, None
         if pong is not None:
             pong.errback(reason)
@@ -124,7 +124,7 @@ class Asking(MessageProtocol):
 
 
 def result(host: str, size: int, times: list[float]) -> dict[str, Any]:
-    """The result of pings as JSON can carry it."""
+    """Return the result of pings for JSON."""
     return {
         "host": host,
         "size": size,
@@ -136,7 +136,7 @@ def result(host: str, size: int, times: list[float]) -> dict[str, Any]:
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
-    """Carry out C{txrdma btl-ping}: be the server or the client."""
+    """Run C{txrdma btl-ping} as the server or the client."""
     await (_serve if options["server"] else _ping)(reactor, options)
 
 

@@ -1,5 +1,5 @@
 """
-C{txrdma btl-stats}: counters of the byte transfer layer's modules, in each process of this user and in all.
+C{txrdma btl-stats}: counters of the byte transfer layer's modules, per process of this user and in total.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CommandOptions(WatchingOptions):
-    """Options of C{txrdma btl-stats}: how often to look, and how long to wait."""
+    """Options of C{txrdma btl-stats}: interval and timeout."""
 
     longdesc = (
         "Show the counters of the byte transfer layer in this user's processes, for each process and in "
@@ -29,12 +29,12 @@ class CommandOptions(WatchingOptions):
 
 
 async def entries(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
-    """Entries for JSON and tables: one for each process, and one for all where there are several."""
+    """Return entries for JSON and tables: one for each process, and their sum if there are several."""
     return summed(await askedOfAll(reactor, NAMESPACE, timeout))
 
 
 def summed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Entries of processes, and one of all where there are several: sums, and the largest of maxima."""
+    """Add an entry for all processes if there are several: sums, and for maxima the largest value."""
     counted = [entry["counters"] for entry in found if "error" not in entry]
     several = withSums(found)
     if several is not found:
@@ -45,7 +45,7 @@ def summed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def countersTable(found: Sequence[dict[str, Any]]) -> Table:
-    """Make a table of counters that are not zero, as L{entries} gives them, or of rates."""
+    """Return a table of the nonzero counters that L{entries} returns, or of their rates."""
     from rich.markup import escape
 
     isRate = any("seconds" in entry for entry in found)
@@ -70,7 +70,7 @@ def countersTable(found: Sequence[dict[str, Any]]) -> Table:
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
-    """C{txrdma btl-stats}: once, or again and again."""
+    """Run C{txrdma btl-stats}, once or repeatedly."""
 
     async def ask() -> list[dict[str, Any]]:
         return await entries(reactor, options["timeout"])

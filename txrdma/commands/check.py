@@ -1,4 +1,4 @@
-"""C{txrdma check}: faults of a fabric, with an exit status."""
+"""C{txrdma check}: checks a fabric for faults, which it prints and reports by its exit status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_CHECKED = 2
 
 
 class CommandOptions(ThresholdOptions):
-    """Options of C{txrdma check}: the fabric, and which of its counters to judge."""
+    """Options of C{txrdma check}: the fabric, and the checks."""
 
     longdesc = (
         "Check a whole fabric: nodes that do not answer, links that are not active or have less width or "
@@ -45,7 +45,7 @@ class CommandOptions(ThresholdOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma check}: sweep, print the findings, exit with 1 if there are any."""
+    """Run C{txrdma check}: sweep the fabric, print the findings, exit with 1 if there are any."""
 
     def cables(fabric: Fabric) -> list[Finding]:
         return [] if plan is None else list(cableFindings(fabric, plan))
@@ -68,7 +68,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
                 if not options["no-errors"]:
                     nodes = [
                         node for node in fabric.nodes.values() if node.lid
-                    ]  # others are findings already
+                    ]  # nodes without a LID are findings already
                     found += counterFindings(await counted(session, fabric, thresholds, nodes))
                     found += await correctionFindings(
                         session.agent, session.endPort, fabric, thresholds, options["outstanding"]
@@ -88,7 +88,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 
 def summary(fabric: Fabric, found: list[Finding]) -> str:
-    """Line about a fabric: numbers of nodes, links and findings."""
+    """Return a line with the numbers of nodes, links and findings."""
     switches = sum(node.isSwitch for node in fabric.nodes.values())
     links = sum(1 for _ in fabric.links())
     heading = f"{len(fabric.nodes)} nodes, {switches} of them switches, with {links} links"
@@ -96,7 +96,7 @@ def summary(fabric: Fabric, found: list[Finding]) -> str:
 
 
 def reportDict(fabric: Fabric, found: list[Finding]) -> dict[str, Any]:
-    """Findings of a fabric as JSON can carry them."""
+    """Return the findings of a fabric for JSON."""
     return {
         "isWell": not found,
         "nodes": len(fabric.nodes),

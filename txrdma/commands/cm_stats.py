@@ -1,5 +1,5 @@
 """
-C{txrdma cm-stats}: messages of communication managers, in each process of this user and in all.
+C{txrdma cm-stats}: messages of communication managers, per process of this user and in total.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KINDS: Final = (
 
 
 class CommandOptions(WatchingOptions):
-    """Options of C{txrdma cm-stats}: how often to look, and how long to wait."""
+    """Options of C{txrdma cm-stats}: interval and timeout."""
 
     longdesc = (
         "Count the messages that the communication managers of this user's processes have sent and "
@@ -38,12 +38,12 @@ class CommandOptions(WatchingOptions):
 
 
 async def entries(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
-    """Entries for JSON and tables: one for each process, and one for all where there are several."""
+    """Return entries for JSON and tables: one for each process, and their sum if there are several."""
     return withSums(await askedOfAll(reactor, NAMESPACE, timeout))
 
 
 def countersTable(found: Sequence[dict[str, Any]]) -> Table:
-    """Make a table of counters, as L{entries} gives them, or of rates."""
+    """Return a table of the counters that L{entries} returns, or of their rates."""
     from rich.markup import escape
 
     isRate = any("seconds" in entry for entry in found)
@@ -68,7 +68,7 @@ def countersTable(found: Sequence[dict[str, Any]]) -> Table:
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
-    """C{txrdma cm-stats}: once, or again and again."""
+    """Run C{txrdma cm-stats}, once or repeatedly."""
 
     async def ask() -> list[dict[str, Any]]:
         return await entries(reactor, options["timeout"])

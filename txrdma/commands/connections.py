@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CommandOptions(WatchingOptions):
-    """Options of C{txrdma connections}: how often to look, and at how much."""
+    """Options of C{txrdma connections}: interval, timeout and level of detail."""
 
     longdesc = "List the live connections of smc: endpoints in all processes of this user on this host."
     optFlags = [["debug", "d", "Also show tokens, flags and the ends of links, as smcss -d and -R do."]]
@@ -23,7 +23,7 @@ class CommandOptions(WatchingOptions):
 
 def flat(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """
-    Entries for JSON and tables: one for each connection and silent peer, or for a process that did not
+    Return entries for JSON and tables: one for each connection, silent peer, and process that did not
     answer.
     """
     entries: list[dict[str, Any]] = []
@@ -38,9 +38,9 @@ def flat(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 
 def _traffic(entry: dict[str, Any]) -> str:
-    """Cell about a connection's traffic and the cursors of its ring buffers."""
+    """Return the table cell with a connection's traffic and the cursors of its ring buffers."""
     parts = [f"sent {size(entry.get('bytesSent'))}, received {size(entry.get('bytesReceived'))}"]
-    if entry.get("mode") != "TCP" and "writes" in entry:  # the kernel's own stack does not count them
+    if entry.get("mode") != "TCP" and "writes" in entry:  # the kernel's stack does not count them
         parts += [
             f"{entry.get('writes')} RDMA writes",
             f"CDC {entry.get('messagesSent')} sent, {entry.get('messagesReceived')} received",
@@ -56,7 +56,7 @@ def _traffic(entry: dict[str, Any]) -> str:
 
 
 def _details(entry: dict[str, Any]) -> list[str]:
-    """Cells with what C{smcss -d} and C{-R} add: descriptors, tokens, flags, and the ends of the link."""
+    """Return the details that C{smcss -d} and C{-R} add: inode, tokens, flags, and the ends of the link."""
     parts = [f"inode {entry['inode']}"] if entry.get("inode") else []
     if "token" in entry:
         peers = f", peer's {entry['peerToken']:08x}" if "peerToken" in entry else ""
@@ -75,7 +75,7 @@ def _details(entry: dict[str, Any]) -> list[str]:
 
 
 def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False) -> Table:
-    """Table of the entries that L{flat} gives."""
+    """Return a table of the entries that L{flat} returns."""
     from rich.markup import escape
 
     table = makeTable("process", "connection", "mode", "traffic and cursors")
@@ -109,7 +109,7 @@ def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
-    """Carry out C{txrdma connections}, once or again and again."""
+    """Run C{txrdma connections}, once or repeatedly."""
 
     async def ask() -> list[dict[str, Any]]:
         return flat(await askAll(reactor, options["timeout"]))

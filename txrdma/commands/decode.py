@@ -1,5 +1,5 @@
 """
-C{txrdma decode}: management datagrams and conversations of SMC explained.
+C{txrdma decode}: explains management datagrams and SMC conversations.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _MOST_SEGMENTS: Final = 1 << 16
 
 
 class Found(NamedTuple):
-    """A MAD, the headers in front of it, and the place where it was found."""
+    """A MAD, the headers in front of it, and the packet of a capture that contains it."""
 
     where: str
     inside: Inside
 
 
 class CommandOptions(options.CommandOptions):
-    """Options of C{txrdma decode}: hexadecimal, a file, or standard input."""
+    """Options of C{txrdma decode}: hexadecimal digits, a file, or standard input."""
 
     synopsis = "[options] [HEX... | FILE]"
     longdesc = (
@@ -71,8 +71,8 @@ class CommandOptions(options.CommandOptions):
 
 
 async def run(reactor: object, options: CommandOptions) -> None:
-    """Carry out C{txrdma decode}: print what each datagram and conversation means."""
-    tuple(attributesOf(None))  # all are known from here on
+    """Run C{txrdma decode}: explain each datagram and conversation."""
+    tuple(attributesOf(None))  # registers all attributes
     if (clc := _clcIn(options["arguments"])) is not None:
         print(describeCLC(clc))
         return
@@ -107,8 +107,8 @@ async def run(reactor: object, options: CommandOptions) -> None:
 
 def _text(datagram: bytes, level: int) -> str:
     """
-    Text of a MAD; of a segment in the middle of an RMPP transfer only its headers, as fields would be
-    misplaced.
+    Return the text of a MAD. For a segment after the first of an RMPP transfer, the text has only headers,
+    because fields would be misplaced.
     """
     text = dumped(datagram, level)
     if level >= 2 and _segment(datagram) > 1:
@@ -136,12 +136,12 @@ def _dict(found: Found, records: list[Attribute] | None) -> dict[str, Any]:
 
 def _frame(datagram: bytes) -> MADFormat:
     frame = formatOf(MADHeader.decode(datagram).managementClass).decode(datagram.ljust(LENGTH, b"\0"))
-    assert isinstance(frame, MADFormat)  # every frame is one
+    assert isinstance(frame, MADFormat)  # true for every frame
     return frame
 
 
 def _segment(datagram: bytes) -> int:
-    """Number of an RMPP segment, from 1 on; 0 of a MAD that is no part of a transfer."""
+    """Return the number of an SA's RMPP segment, from 1; 0 for other MADs."""
     if datagram[1] != ManagementClass.SUBN_ADM:
         return 0
     frame = _frame(datagram)
@@ -151,16 +151,16 @@ def _segment(datagram: bytes) -> int:
 
 
 class Tables:
-    """Puts records together that came in several packets (IBA 13.6, 15.2.1.1)."""
+    """Reassembles records that are split over several packets (IBA 13.6, 15.2.1.1)."""
 
     def __init__(self) -> None:
         self._parts: dict[tuple[int, int], dict[int, bytes]] = {}
 
     def records(self, datagram: bytes) -> list[Attribute] | None:
         """
-        Records of the table that ends with this packet.
+        Add a packet, and return the records of the table that it completes.
 
-        @return: None for a packet that ends no table, or a table of which segments are missing.
+        @return: None if the packet is not the last one of a table, or segments are missing.
         """
         number = _segment(datagram)
         if not 0 < number <= _MOST_SEGMENTS:
@@ -188,7 +188,7 @@ class Tables:
 
 
 def _clcIn(arguments: tuple[str, ...]) -> Message | None:
-    """The CLC message that arguments in hexadecimal are, None when they are something else."""
+    """Return the CLC message in hexadecimal arguments, or None if they are something else."""
     text = "".join(arguments).lower().removeprefix("0x")
     if not text.startswith((SMCR.hex(), SMCD.hex())):
         return None
@@ -239,14 +239,14 @@ def _inFile(file: BinaryIO, smc: Explanation) -> Iterator[Found]:
         try:
             inside = inPacket(packet.data, packet.linkType)
         except WireError:
-            continue  # somebody else's packet
+            continue  # not a MAD
         if inside is not None:
             yield Found(f"packet {number} at {packet.when:.6f}", inside)
 
 
 def _bytes(text: str) -> bytes:
     """
-    Bytes of hexadecimal text as people copy it: blanks, colons, C{0x} and the offsets of dumps don't matter.
+    Parse hexadecimal text; spaces, colons, commas, C{0x} and the offsets of dumps are ignored.
 
     @raise InvalidRequest: the text is not hexadecimal.
     """

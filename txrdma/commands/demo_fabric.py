@@ -1,4 +1,4 @@
-"""C{txrdma demo-fabric}: the fabric monitor with its page, on a simulated fabric with faults."""
+"""C{txrdma demo-fabric}: demonstrates the fabric monitor on a simulated fabric with faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txrdma.sim.nets.netfile import Net
 from txrdma.tap.monitor import MonitorService
 
 RADIX: Final = 16
-"""Ports of a switch of the demonstration: 128 hosts have 16 leaf switches and 8 spines."""
+"""Ports of each simulated switch: 128 hosts have 16 leaf switches and 8 spine switches."""
 
 _CONFIG: Final = """
 [history]
@@ -43,7 +43,7 @@ _LATENCY_SECONDS: Final = 0.0005
 
 
 class CommandOptions(BaseOptions):
-    """Options of C{txrdma demo-fabric}: size, seed, and where its page is."""
+    """Options of C{txrdma demo-fabric}: size, seed, and endpoint of the page."""
 
     synopsis = "[options]"
     longdesc = (
@@ -60,7 +60,7 @@ class CommandOptions(BaseOptions):
     ]
 
     def postOptions(self) -> None:
-        """Refuse sizes that no such fat tree has, and pages for others: there is no password."""
+        """Reject impossible sizes, and endpoints other than loopback, since the page has no password."""
         if not isLoopback(self["listen"]):
             raise usage.UsageError(
                 f"--listen {self['listen']}: the demonstration is for this host alone, as {DEFAULT_LISTEN}"
@@ -73,9 +73,9 @@ class CommandOptions(BaseOptions):
 
 def netOf(hosts: int) -> Net:
     """
-    Net of the demonstration, with the names that clusters have.
+    Return the simulated network, with node names as in clusters.
 
-    @raise ValueError: no fat tree of switches with so many ports has room for the hosts.
+    @raise ValueError: a fat tree of such switches cannot have this number of hosts.
     """
     net = fatTree(hosts, RADIX if hosts <= RADIX**3 // 4 else 2 * RADIX)
     for identifier, node in net.nodes.items():
@@ -86,12 +86,12 @@ def netOf(hosts: int) -> Net:
 
 
 def makeService(reactor: Any, config: MonitorConfig, fabric: SimulatedFabric) -> MonitorService:
-    """Make the monitor of a simulated fabric, at its first host."""
+    """Create the monitor of a simulated fabric, at its first host."""
     return MonitorService(reactor, config, fabric.attach)
 
 
 def urlOf(address: object) -> str:
-    """URL of the page of a service that listens at an address."""
+    """Return the URL of the page at an address."""
     if isinstance(address, (IPv4Address, IPv6Address)):
         host = f"[{address.host}]" if ":" in address.host else address.host
         return f"http://{host}:{address.port}/"
@@ -99,19 +99,19 @@ def urlOf(address: object) -> str:
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma demo-fabric}: serve the page until the command is interrupted."""
+    """Run C{txrdma demo-fabric}: serve the page until Ctrl-C."""
     if options["verbose"]:
         globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stdout)], redirectStandardIO=False)
     fabric = SimulatedFabric(reactor, netOf(options["hosts"]), latencySeconds=_LATENCY_SECONDS)
     with tempfile.TemporaryDirectory(prefix="demo-fabric-") as folder:
-        fabric.correct()  # HDR has no links without
+        fabric.correct()  # HDR links always have FEC
         config = parseConfig(_CONFIG.format(history=os.path.join(folder, "history.db")))
         service = makeService(reactor, replace(config, listen=options["listen"]), fabric)
         faults = FaultGenerator(fabric, options["seed"])
         service.startService()
         faults.start(hasFaults=not options["calm"])
         ended: Deferred[None] = Deferred()
-        reactor.addSystemEventTrigger("before", "shutdown", lambda: ended)  # a thread has to end before
+        reactor.addSystemEventTrigger("before", "shutdown", lambda: ended)  # wait for the history's thread
         try:
             where = await service.address()
             print(f"The page is at {urlOf(where)} and Ctrl-C ends it.", flush=True)

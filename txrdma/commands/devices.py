@@ -16,7 +16,7 @@ from txrdma.error import DeviceUnavailable
 
 
 class CommandOptions(TableOptions):
-    """Options of C{txrdma devices}: one device or all, or a host."""
+    """Options of C{txrdma devices}: one device, all devices, or a host."""
 
     synopsis = "[options] [DEVICE | --for HOST]"
     longdesc = (
@@ -38,12 +38,12 @@ class CommandOptions(TableOptions):
 
     @property
     def showsTables(self) -> bool:
-        """True when tables will be printed: neither C{--json} nor C{--for} is given."""
+        """Whether tables will be printed: neither C{--json} nor C{--for} is given."""
         return super().showsTables and not self["for"]
 
 
 async def run(reactor: object, options: CommandOptions) -> None:
-    """Carry out C{txrdma devices}; JSON always has all values."""
+    """Run C{txrdma devices}; JSON always has all values."""
     if options["for"]:
         outlook = outlookFor(options["for"])
         print(json.dumps(asdict(outlook), indent=2) if options["json"] else "\n".join(told(outlook)))

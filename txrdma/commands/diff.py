@@ -24,7 +24,7 @@ NOT_CHECKED = 2
 
 
 class CommandOptions(SweepOptions):
-    """Options of C{txrdma diff}: the two snapshots, or one and the fabric."""
+    """Options of C{txrdma diff}: two snapshots, or one snapshot to compare with the fabric."""
 
     synopsis = "[options] BEFORE [AFTER]"
     longdesc = (
@@ -40,7 +40,7 @@ class CommandOptions(SweepOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma diff}: print the differences, exit with 1 if there are any."""
+    """Run C{txrdma diff}: print the differences, exit with 1 if there are any."""
     try:
         before = loaded(options["before"])
         if options["after"]:
@@ -67,7 +67,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 
 def differenceDict(each: Difference) -> dict[str, Any]:
-    """A difference as JSON can carry it."""
+    """Return a difference for JSON."""
     return {
         "kind": each.kind,
         "guid": str(each.guid),

@@ -28,14 +28,14 @@ from txrdma.fabric.nodenames import NodeNames, nodeNamesText
 
 
 def _slurm(fabric: Fabric, names: NodeNames) -> Iterable[str]:
-    from txrdma.fabric.slurm import slurmText  # seldom needed
+    from txrdma.fabric.slurm import slurmText  # rarely needed
 
     return slurmText(fabric, names)
 
 
 def _net(fabric: Fabric, names: NodeNames) -> Iterable[str]:
-    """Lines of a net file, from which simulators make the same fabric."""
-    from txrdma.sim.netfabrics import netOf  # seldom needed
+    """Return the lines of a net file, from which simulators create the same fabric."""
+    from txrdma.sim.netfabrics import netOf  # rarely needed
 
     return netOf(fabric, names).text().splitlines()
 
@@ -75,13 +75,13 @@ class CommandOptions(SweepOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma discover}: print the fabric in the chosen format."""
+    """Run C{txrdma discover}: print the fabric in the selected format."""
     fabric, names = await fabricOf(reactor, options)
     form = options["format"]
     if form == "json":
         printJSON(snapshotDict(fabric, names))
     elif form == "svg":
-        if isInterrupted(fabric):  # who does not want to wait is not shown a drawing, which takes time, too
+        if isInterrupted(fabric):  # do not draw after Ctrl-C, since drawing also takes time
             printProblems(fabric)
             raise SystemExit(INTERRUPTED)
         sys.stdout.write(await drawn(reactor, "\n".join(dotText(fabric, names))))
@@ -94,11 +94,11 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 async def drawn(reactor: Any, graph: str) -> str:
     """
-    The graph as SVG, drawn by Graphviz.
+    Draw a graph as SVG by Graphviz.
 
     @raise DeviceUnavailable: Graphviz is not installed, or its C{dot} fails.
     """
-    from twisted.internet.utils import getProcessOutputAndValue  # slow to import, and seldom needed
+    from twisted.internet.utils import getProcessOutputAndValue  # slow to import, and rarely needed
 
     program = shutil.which("dot")
     if program is None:

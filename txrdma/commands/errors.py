@@ -1,4 +1,4 @@
-"""C{txrdma errors}: ports with error counters beyond their thresholds."""
+"""C{txrdma errors}: lists ports with error counters above their thresholds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from txrdma.fabric.nodenames import NodeNames
 
 
 class ThresholdOptions(SweepOptions):
-    """Options of commands that judge error counters."""
+    """Base of the options of commands that compare error counters with thresholds."""
 
     optFlags = [["suppress-common", None, "Ignore counters that grow in healthy fabrics, too."]]
     optParameters = [
@@ -44,9 +44,9 @@ class ThresholdOptions(SweepOptions):
 
     def thresholds(self) -> Thresholds:
         """
-        Thresholds of the options, with the counters to leave out.
+        Return the thresholds and suppressed counters of the options.
 
-        @raise InvalidRequest: the file, or a counter's name, has no meaning.
+        @raise InvalidRequest: the file or the name of a counter is invalid.
         """
         names = [name for name in self["suppress"].split(",") if name.strip()]
         return readThresholds(self["thresholds"]).suppressing(
@@ -55,7 +55,7 @@ class ThresholdOptions(SweepOptions):
 
 
 class CommandOptions(ThresholdOptions, PartOptions):
-    """Options of C{txrdma errors}: which counters, of which nodes."""
+    """Options of C{txrdma errors}: the counters and the nodes."""
 
     longdesc = (
         "Read the error counters of all ports, and list those above their thresholds, as ibqueryerrors "
@@ -78,7 +78,7 @@ class CommandOptions(ThresholdOptions, PartOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma errors}: read, print and clear counters, exit with 1 if there are errors."""
+    """Run C{txrdma errors}: read, print and clear counters, exit with 1 if there are errors."""
     thresholds = options.thresholds()
     clear = " ".join(word for word, flag in (("errors", "clear"), ("data", "clear-data")) if options[flag])
     if clear:
@@ -114,7 +114,7 @@ def _where(options: CommandOptions) -> str:
 async def counted(
     session: Session, fabric: Fabric, thresholds: Thresholds, nodes: Any = None, **options: Any
 ) -> CounterReport:
-    """Read the counters of these nodes, or of all; progress is shown on a terminal."""
+    """Read the counters of the given nodes, by default of all nodes; show progress on a terminal."""
     with ProgressBar("asking for counters") as progress:
         survey = CounterSurvey(
             *(session.agent, session.endPort, thresholds),
@@ -137,7 +137,7 @@ def described(
     dataOnly: bool = False,
     withLinks: bool = False,
 ) -> Iterator[str]:
-    """Lines of a report as ibqueryerrors prints it."""
+    """Yield the lines of a report, as ibqueryerrors prints them."""
     last = None
     for each in report.ports:
         name = names.name(each.node.guid, each.node.description)
@@ -176,7 +176,7 @@ def _values(each: Counted) -> Iterator[str]:
 
 
 def _readable(value: int, size: int) -> str:
-    """A large number, and about how much that is, in words of so many bytes: C{"4096 (16.000KB)"}."""
+    """Return a count, and its approximate amount for units of C{size} bytes: C{"4096 (16.000KB)"}."""
     scaled, unit = float(value * size), 0
     while (scaled > 1024 or (scaled == 1024 and size == 1)) and unit < len(_UNITS) - 1:
         scaled /= 1024
@@ -185,7 +185,7 @@ def _readable(value: int, size: int) -> str:
 
 
 def reportDict(report: CounterReport, names: NodeNames) -> dict[str, Any]:
-    """A report as JSON can carry it. The port of a switch's sum is null."""
+    """Return a report for JSON. The port of a sum over all ports is null."""
     return {
         "nodesChecked": report.nodesChecked,
         "portsChecked": report.portsChecked,

@@ -1,5 +1,5 @@
 """
-C{txrdma linkgroups}: the link groups of SMC-R in all processes of this user, with their links and buffers.
+C{txrdma linkgroups}: SMC-R link groups in all processes of this user, with their links and buffers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CommandOptions(WatchingOptions):
-    """Options of C{txrdma linkgroups}: how often to look, and how long to wait."""
+    """Options of C{txrdma linkgroups}: interval and timeout."""
 
     longdesc = (
         "List the link groups of txrdma's own SMC-R stack in all processes of this user on this host: "
@@ -27,7 +27,7 @@ class CommandOptions(WatchingOptions):
 
 
 def flat(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Entries for JSON and tables: one for each link group, or for a process that did not answer."""
+    """Return entries for JSON and tables: one for each link group, and process that did not answer."""
     entries: list[dict[str, Any]] = []
     for answer in answers:
         if answer.error:
@@ -62,7 +62,7 @@ def _buffers(buffers: Sequence[dict[str, Any]]) -> str:
 
 
 def groupsTable(entries: Sequence[dict[str, Any]]) -> Table:
-    """Table of the entries that L{flat} gives."""
+    """Return a table of the entries that L{flat} returns."""
     from rich.markup import escape
 
     table = makeTable("process", "group", "terms", "links", "buffers")
@@ -82,7 +82,7 @@ def groupsTable(entries: Sequence[dict[str, Any]]) -> Table:
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
-    """Carry out C{txrdma linkgroups}, once or again and again."""
+    """Run C{txrdma linkgroups}, once or repeatedly."""
 
     async def ask() -> list[dict[str, Any]]:
         return flat(await askAll(reactor, options["timeout"]))

@@ -1,4 +1,4 @@
-"""C{txrdma links}: links of a fabric, and those of them that could be better."""
+"""C{txrdma links}: links of a fabric, and whether they could be wider or faster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CommandOptions(PartOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma links}: print each link once, or each port."""
+    """Run C{txrdma links}: print each link once, or each port."""
     fabric, names = await fabricOf(reactor, options)
     if options["line"]:
         for port in chosen(fabric, {**options, "all": True}):
@@ -57,7 +57,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 
 def chosen(fabric: Fabric, options: Any) -> Iterator[Port]:
-    """Ports whose links are to be printed: one end of each link, or every port."""
+    """Yield the ports to print: one end of each link, or every port."""
     for node in fabric.ordered():
         for number, port in node.ports.items():
             peer = port.peer
@@ -74,8 +74,8 @@ def chosen(fabric: Fabric, options: Any) -> Iterator[Port]:
 
 def _isFirst(port: Port, peer: Port) -> bool:
     """
-    True for the end at which a link is printed: the switch's, as there most links end, else the one with the
-    lower GUID.
+    Return whether a link is printed at this end: at the switch if the other end is none, else at the lower
+    GUID and port number.
     """
     if port.node.isSwitch != peer.node.isSwitch:
         return port.node.isSwitch
@@ -83,7 +83,7 @@ def _isFirst(port: Port, peer: Port) -> bool:
 
 
 def linkDict(port: Port, names: NodeNames, asEnabled: bool = False) -> dict[str, Any]:
-    """A link, or a port without one, for programs."""
+    """Return a link, or a port without a link, for JSON."""
     peer = port.peer
     return {
         "from": _endDict(port, names),
@@ -121,7 +121,7 @@ def _row(link: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-# As infiniband-diags has it.
+# Output as in infiniband-diags.
 
 _STATES: Final = {"INIT": "Initialize"}
 _PHYSICAL: Final = {
@@ -133,13 +133,13 @@ _PHYSICAL: Final = {
 
 
 def iblinkinfoLine(port: Port, names: NodeNames) -> str:
-    """Line of C{iblinkinfo -l} about a port."""
+    """Return the line of C{iblinkinfo -l} about a port."""
     name = names.name(port.node.guid, port.node.description)
     return f'{hexGUID(port.guid)} "{name:>30}" {linkText(port, names, " ")}'
 
 
 def linkText(port: Port, names: NodeNames, gap: str = "") -> str:
-    """Line about a port and its link: LID, number, width and speed, states, the other end."""
+    """Return a line about a port and its link: LID, number, width and speed, states, and the peer."""
     state = _STATES.get(port.state.name, port.state.name.capitalize())
     physical = _PHYSICAL.get(port.physicalState, port.physicalState.name.capitalize())
     carries = " " * 14 if port.state is PortState.DOWN else f"{f'{port.width}X':>3} {_speed(port):>18} "

@@ -1,4 +1,4 @@
-"""C{txrdma monitor}: a fabric watched in a terminal: its findings, and its busiest links."""
+"""C{txrdma monitor}: shows the findings and the busiest links of a fabric in a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STYLES: Final = {Severity.INFO: "cyan", Severity.WARNING: "yellow", Severity.CR
 
 
 class CommandOptions(FabricOptions):
-    """Options of C{txrdma monitor}: how often to poll, and how much to show."""
+    """Options of C{txrdma monitor}: polling interval, and number of links and rounds."""
 
     longdesc = (
         "Watch a fabric until Ctrl-C: findings as they are raised and cleared, and the busiest links. It "
@@ -44,7 +44,7 @@ class CommandOptions(FabricOptions):
 
 
 def prepare(options: CommandOptions) -> None:
-    """End the program where C{rich} is missing."""
+    """Exit if C{rich} is needed but missing."""
     if not options["json"]:
         from txrdma.commands.common.tables import needTables
 
@@ -52,7 +52,7 @@ def prepare(options: CommandOptions) -> None:
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma monitor}: poll, and show each round."""
+    """Run C{txrdma monitor}: poll, and show each round."""
     ended: Deferred[None] = Deferred()
     with opened(reactor, options) as session:
         interval: float = options["interval"]
@@ -64,7 +64,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
                 return
             try:
                 show(poller)
-            except Exception:  # nobody reads it any more, mostly
+            except Exception:  # usually, the reader has closed the pipe
                 ended.errback()
                 return
             if options["rounds"] and poller.statistics.turns >= options["rounds"]:
@@ -74,7 +74,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         poller = FabricPoller(reactor, session.agent, settings, thresholds=thresholds, onRound=isDone)
         try:
             poller.start()
-        except ResourceExhausted:  # another program gets the notices: look by turns alone
+        except ResourceExhausted:  # another program receives the notices: only poll
             settings = PollerSettings(
                 intervalSeconds=interval, settleSeconds=settings.settleSeconds, wantsNotices=False
             )
@@ -89,7 +89,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 
 def summaryOf(poller: FabricPoller) -> str:
-    """Line about a fabric: its size, and how the last round went."""
+    """Return a line about a fabric: its size, and the number and duration of the last round."""
     nodes = [] if poller.fabric is None else list(poller.fabric.nodes.values())
     switches = sum(node.isSwitch for node in nodes)
     statistics = poller.statistics
@@ -110,7 +110,7 @@ def _toJSON(poller: FabricPoller) -> None:
 
 
 class _Screen:
-    """A terminal that shows the last round; a file gets all of them."""
+    """Shows the last round on a terminal."""
 
     def __init__(self, links: int) -> None:
         from rich.console import Console
@@ -124,12 +124,12 @@ class _Screen:
         self._live.update(screenOf(poller, self._links), refresh=True)
 
     def close(self) -> None:
-        """Leave the terminal as it was, with the last round on it."""
+        """Restore the terminal; the last round stays visible."""
         self._live.stop()
 
 
 def screenOf(poller: FabricPoller, links: int) -> Group:
-    """A round, as a terminal shows it."""
+    """Return the text of a round for a terminal."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -150,5 +150,5 @@ def screenOf(poller: FabricPoller, links: int) -> Group:
 
 
 def _plain(text: str) -> str:
-    """Text without control characters: names come from the fabric, and are anybody's bytes."""
+    """Replace control characters by spaces: names come from the fabric, and may contain any bytes."""
     return "".join(letter if letter.isprintable() else " " for letter in text)

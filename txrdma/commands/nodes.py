@@ -22,11 +22,11 @@ _WORDS: Final = {
     NodeType.ROUTER: "router",
 }
 _OMITTED: Final = {"ports", "nodeInfo", "switchInfo"}
-"""Keys of a snapshot's nodes left out here: C{discover} prints them."""
+"""Keys of a snapshot's nodes that only C{discover} prints."""
 
 
 class CommandOptions(PartOptions):
-    """Options of C{txrdma nodes}: the sweep, and which types to print."""
+    """Options of C{txrdma nodes}: the sweep, and the types of nodes to print."""
 
     longdesc = (
         "List the nodes of a fabric, each with its type, GUID, number of ports, LIDs and name. If "
@@ -41,7 +41,7 @@ class CommandOptions(PartOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma nodes}: print a row for each node."""
+    """Run C{txrdma nodes}: print a row for each node."""
     fabric, names = await fabricOf(reactor, options, withLinks=False)
     nodes = chosen(fabric, options)
     if options["json"]:
@@ -63,7 +63,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 
 def chosen(fabric: Fabric, options: Any) -> list[Node]:
-    """The nodes of the kinds that were asked for; all, when none was."""
+    """Return the nodes of the selected types, by default all nodes."""
     kinds = [kind for word, kind in _KINDS.items() if options[word]]
     return [node for node in fabric.ordered() if not kinds or node.type in kinds]
 

@@ -1,4 +1,4 @@
-"""C{txrdma perfquery}: performance counters of ports, read, watched, sampled and cleared."""
+"""C{txrdma perfquery}: reads, watches, samples and clears performance counters of ports."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from txrdma.mad.schedule import MADSchedule
 
 ALL_PORTS: Final = 0xFF
 _ADDITIONAL: Final = PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED
-"""Bit of CapabilityMask2 in ClassPortInfo: extended counters include errors (IBA 16.1.3.1)."""
+"""The bit of CapabilityMask2 in ClassPortInfo for extended error counters (IBA 16.1.3.1)."""
 
 _CLEARED: Final = {PortCounters: {"counterSelect2": 1}, PortCountersExtended: {"counterSelect2": 0xFFFFFFFF}}
-"""Further select fields of a Set that clears counters, besides C{counterSelect}."""
+"""Select fields besides C{counterSelect} of a Set that clears counters."""
 
 KINDS: Final[dict[str, type[Attribute]]] = {
     "counters": PortCounters,
@@ -85,7 +85,7 @@ ALIASES: Final = {
     "vlxmittimecc": "vltimecc",
     "smplctl": "samples",
 }
-"""Options of infiniband-diags' perfquery that have other names here; both names are accepted."""
+"""Options of infiniband-diags' perfquery, and the names of their kinds; both names are accepted."""
 
 _SAMPLED: Final = (pma.PortSamplesControl, pma.PortSamplesResult, pma.PortSamplesResultExtended)
 _MOST_OUTSTANDING: Final = 16
@@ -95,7 +95,7 @@ _LONGEST_SAMPLE: Final = 60.0
 
 
 class CommandOptions(FabricOptions):
-    """Options of C{txrdma perfquery}: which counters, of which ports."""
+    """Options of C{txrdma perfquery}: the counters and the ports."""
 
     synopsis = "[options] [TARGET [PORTS]]"
     longdesc = (
@@ -151,7 +151,7 @@ class CommandOptions(FabricOptions):
 
 @dataclass(frozen=True, slots=True)
 class CounterSource:
-    """Ports whose counters are read, and the ClassPortInfo of their performance management agent."""
+    """Ports to read, and the ClassPortInfo of their performance management agent."""
 
     path: IBPath
     info: ClassPortInfo
@@ -159,18 +159,18 @@ class CounterSource:
     isSum: bool
 
     def can(self, capability: PerformanceCapability) -> bool:
-        """True when the agent has this capability."""
+        """Return whether the agent has a capability."""
         return bool(self.info.capabilityMask & capability)
 
     @property
     def hasExtended(self) -> bool:
-        """True when the agent has counters of 64 bits."""
+        """Whether the agent has 64-bit counters."""
         return self.can(PerformanceCapability.EXTENDED_WIDTH) or self.can(
             PerformanceCapability.EXTENDED_WIDTH_NO_IETF
         )
 
     def hides(self, kind: type[Attribute]) -> frozenset[str]:
-        """Names of an attribute's fields that mean nothing with this agent."""
+        """Return the names of an attribute's fields that this agent does not support."""
         if kind is PortCountersExtended and not self.info.capabilityMask2 & _ADDITIONAL:
             names = [field.name for field in PortCountersExtended.fields]
             return frozenset(["counterSelect2", *names[names.index("symbolErrorCounter") :]])
@@ -181,9 +181,9 @@ class CounterSource:
 
 def sampledCodes(text: str) -> list[int]:
     """
-    Codes of counters to sample in a text such as C{"1,0x2"}.
+    Parse the codes of counters to sample, such as C{"1,0x2"}.
 
-    @raise usage.UsageError: the text is no list of codes of 16 bits, or too long.
+    @raise usage.UsageError: the text is not a list of 16-bit codes, or the list is too long.
     """
     try:
         codes = [int(part, 0) for part in text.split(",")] if text else []
@@ -195,7 +195,7 @@ def sampledCodes(text: str) -> list[int]:
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma perfquery}: print, watch, sample or clear counters."""
+    """Run C{txrdma perfquery}: print, watch, sample or clear counters."""
     kind = KINDS[options["kind"]]
     with opened(reactor, options) as session:
         counted = await counterSource(session)
@@ -220,7 +220,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 
 async def counterSource(session: Session) -> CounterSource:
-    """Find the ports that the options mean, and the capabilities of their agent."""
+    """Return the ports that the options select, and the capabilities of their agent."""
     options = session.options
     path = await session.toServices(options["target"])
     info = await session.rpcs.PerformanceGet(ClassPortInfo, path)
@@ -233,7 +233,7 @@ async def counterSource(session: Session) -> CounterSource:
         return CounterSource(path, info, [node.localPortNum], False)
     first = 1
     if isSwitch and loops and (await session.agent.SubnGet(SwitchInfo, path)).enhancedPort0:
-        first = 0  # other switches' port 0 counts nothing
+        first = 0  # base port 0 has no counters
     every = ports or (range(1, node.numPorts + 1) if isSwitch else [node.localPortNum])
     if loops:
         return CounterSource(
@@ -245,9 +245,7 @@ async def counterSource(session: Session) -> CounterSource:
 
 
 async def _correctsByReedSolomon(session: Session, counted: CounterSource) -> bool:
-    """
-    True when the counters of extended speeds are those of RS-FEC, by the PortInfoExtended of the first port.
-    """
+    """Return whether extended speeds use RS-FEC counters, by the PortInfoExtended of the first port."""
     if not counted.can(PerformanceCapability.RS_FEC):
         return False
     port = 1 if counted.ports[0] in (0, ALL_PORTS) else counted.ports[0]
@@ -259,7 +257,7 @@ async def _correctsByReedSolomon(session: Session, counted: CounterSource) -> bo
 
 
 async def readAll(session: Session, counted: CounterSource, kind: type[Attribute]) -> list[Any]:
-    """The counters of all ports that are meant, one after the other or added; asked for several at a time."""
+    """Read the counters of all selected ports concurrently; return them per port, or their sum."""
     schedule = MADSchedule(session.rpcs, _MOST_OUTSTANDING)
     found: dict[int, Any] = {}
 
@@ -276,7 +274,7 @@ async def readAll(session: Session, counted: CounterSource, kind: type[Attribute
 
 
 async def clearAll(session: Session, counted: CounterSource, kind: type[Attribute]) -> None:
-    """Clear the counters of all ports that are meant."""
+    """Clear the counters of all selected ports."""
     values = {"counterSelect": (1 << _widthOf(kind, "counterSelect")) - 1, **_CLEARED.get(kind, {})}
     if session.options["mask"] is not None:
         values = {"counterSelect": session.options["mask"]}
@@ -294,7 +292,7 @@ def _widthOf(kind: type[Attribute], name: str) -> int:
 
 async def _sampled(session: Session, counted: CounterSource) -> Any:
     """
-    Let one port sample, and wait for its results (IBA 16.1.3.2 to 16.1.3.4).
+    Start sampling at one port, and wait for the results (IBA 16.1.3.2 to 16.1.3.4).
 
     @raise InvalidRequest: the port cannot sample, or is already sampling.
     """
@@ -330,8 +328,8 @@ async def _sampled(session: Session, counted: CounterSource) -> Any:
 
 def _asked(kind: type[Attribute], port: int, **values: int) -> Attribute:
     if not any(field.name == "portSelect" for field in kind.fields):
-        return kind()  # a result is that of the port that was let sample
-    return kind(portSelect=port, **values)  # type: ignore[call-arg]  # just looked for
+        return kind()  # a result is that of the sampled port
+    return kind(portSelect=port, **values)  # type: ignore[call-arg]  # just checked
 
 
 def _print(
@@ -358,7 +356,7 @@ def _print(
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Counters of an attribute that are read again and again."""
+    """Counters of an attribute that are read repeatedly."""
 
     kind: type[Attribute]
     names: list[str]
@@ -366,9 +364,10 @@ class Watched:
 
 def watched(counted: CounterSource, kind: type[Attribute], isConfirmed: bool) -> list[Watched]:
     """
-    Attributes and counters to read again and again.
+    Return the attributes and counters to read repeatedly.
 
-    @param isConfirmed: this attribute alone; otherwise the wide counters, and the errors that these may lack.
+    @param isConfirmed: read only this attribute; otherwise, if the port has 64-bit counters, read these, and
+        the error counters that they lack.
     """
     if isConfirmed or not counted.hasExtended:
         return [Watched(kind, [name for name in counterNames(kind) if name not in counted.hides(kind)])]
@@ -381,8 +380,8 @@ def watched(counted: CounterSource, kind: type[Attribute], isConfirmed: bool) ->
 
 async def _watch(session: Session, counted: CounterSource, kinds: list[Watched]) -> None:
     """
-    Print rates until Ctrl-C; a reading that fails is reported, and the next one is compared with the one
-    before.
+    Print rates until Ctrl-C or the last reading. A failed reading is reported; the next one is compared with
+    the last successful one.
     """
     options, clock = session.options, session.reactor
     before, then = await _looked(session, counted, kinds), clock.seconds()
@@ -402,7 +401,7 @@ async def _watch(session: Session, counted: CounterSource, kinds: list[Watched])
 
 
 async def _looked(session: Session, counted: CounterSource, kinds: list[Watched]) -> list[list[Any]]:
-    """Counters of all ports for each attribute; they are cleared afterwards with C{--reset}."""
+    """Read the counters of all ports for each attribute; with C{--reset}, clear them afterwards."""
     answers = [await readAll(session, counted, each.kind) for each in kinds]
     if session.options["reset"]:
         for each in kinds:
@@ -417,7 +416,7 @@ def _cleared(answers: list[list[Any]]) -> list[list[Any]]:
 def _rates(
     kinds: list[Watched], before: list[list[Any]], after: list[list[Any]], seconds: float
 ) -> list[Rates]:
-    """Rates of each port, from all attributes together."""
+    """Return the rates of each port, from all attributes."""
     rates = []
     for index, port in enumerate(after[0]):
         difference = Increase({})
@@ -446,7 +445,7 @@ _RATES_COLUMNS: Final = (
 
 
 def _ratesRow(rates: Rates) -> list[str]:
-    """Cells for people: traffic in a second, and what else has counted."""
+    """Return table cells: traffic per second, and increases of other counters."""
     others = [f"{name} +{number}" for name, number in rates.counted.items() if number and name not in TRAFFIC]
     others += [f"{name} is full: clear it" for name in rates.increase.saturated]
     others += [f"{name} was cleared" for name in rates.increase.cleared]

@@ -1,5 +1,5 @@
 """
-C{txrdma ping}: whether a host answers management datagrams, and how fast.
+C{txrdma ping}: checks whether a host answers management datagrams, and measures round-trip times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txrdma.mad.vendor import OpenIBPing, servePing
 
 
 class CommandOptions(FabricOptions):
-    """Options of C{txrdma ping}: the target, and how often to ask."""
+    """Options of C{txrdma ping}: the target, and the number and interval of requests."""
 
     synopsis = "[options] TARGET"
     longdesc = (
@@ -53,9 +53,10 @@ class CommandOptions(FabricOptions):
 @dataclass(slots=True)
 class Pings:
     """
-    Result of pinging a host.
+    The result of pinging a host.
 
-    @ivar times: round trip of each answer, in seconds; C{names} are those that the answers gave.
+    @ivar times: round-trip time of each answer in seconds.
+    @ivar names: name of the host in each answer.
     """
 
     sent: int = 0
@@ -64,7 +65,7 @@ class Pings:
     seconds: float = 0.0
 
     def toDict(self) -> dict[str, Any]:
-        """Result as JSON can carry it."""
+        """Return the result for JSON."""
         times = self.times
         return {
             "name": self.names[-1] if self.names else None,
@@ -77,7 +78,7 @@ class Pings:
         }
 
     def text(self, target: str) -> str:
-        """Summary as C{ping} prints it at its end."""
+        """Return a summary like that of C{ping}."""
         lost = round(100 * (self.sent - len(self.times)) / self.sent) if self.sent else 0
         times = self.times or [0.0]
         name = self.names[-1] if self.names else target
@@ -91,7 +92,7 @@ class Pings:
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma ping}, as client or as server."""
+    """Run C{txrdma ping} as client or server."""
     if options["server"]:
         await served(reactor, options, servePing)
         return
@@ -107,7 +108,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 
 async def _pinged(session: Session, path: IBPath) -> Pings:
-    """Ping until the count is reached, or Ctrl-C."""
+    """Ping until Ctrl-C or the requested number of pings."""
     reactor = session.reactor
     pings = Pings()
     begun = reactor.seconds()
@@ -135,7 +136,7 @@ async def _ask(session: Session, path: IBPath, pings: Pings) -> None:
                 print(f"{error} ({options['target']})", flush=True)
             continue
         except CancelledError:
-            pings.sent -= 1  # nobody waited for the answer
+            pings.sent -= 1  # interrupted before its answer or timeout
             raise
         pings.times.append(reactor.seconds() - begun)
         pings.names.append(answer.text)

@@ -1,4 +1,4 @@
-"""C{txrdma pingpong}: latency and bandwidth between two ends."""
+"""C{txrdma pingpong}: measures latency and bandwidth between two ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from txrdma.verbs.completions import ReaderReactor
 from txrdma.verbs.devices import openDevice
 
 INTERRUPTED: Final = 130
-"""Exit status of a client after Ctrl-C: 128 and SIGINT, as shells have it."""
+"""Exit status of a client after Ctrl-C: 128 + SIGINT, as in shells."""
 
 _COMPATIBLE_SIZES: Final = {Transfer.SEND: 4096, Transfer.UD: 2048}
 _COMPATIBLE_MTU: Final = 1024
@@ -54,7 +54,7 @@ class IPingPongReactor(IReactor, IReactorCore, IReactorProcess):
 
 
 def _choices(kinds: type[_E], text: str) -> Sequence[_E]:
-    """Members of an enumeration by their values with commas between, or C{all} of them."""
+    """Parse values of an enumeration, separated by commas, or C{all}."""
     known = [str(kind.value) for kind in kinds]
     words = known if text == "all" else text.split(",")
     for word in words:
@@ -168,19 +168,17 @@ class CommandOptions(TableOptions):
 
     @property
     def isServer(self) -> bool:
-        """True for a server, whose clients choose the tests."""
+        """Whether this is the server; its clients choose the tests."""
         return not self["host"] and not self["local"]
 
     @property
     def showsTables(self) -> bool:
-        """
-        True when tables will be printed: not by a server, unless it serves other programs (C{--compatible}).
-        """
+        """Whether tables will be printed: not by a server, except with C{--compatible}."""
         listens = self.isServer and not self["compatible"]
         return not listens and not self["json"] and self["csv"] != "-"
 
     def series(self) -> Series:
-        """Series of measurements that the options ask for."""
+        """Return the requested series of measurements."""
         return Series(
             transfers=self["test"] or (tuple(Transfer) if self["local"] else (Transfer.SEND,)),
             measures=self["measure"] or (Measure.LATENCY, Measure.BANDWIDTH),
@@ -195,7 +193,7 @@ class CommandOptions(TableOptions):
         )
 
     def game(self) -> Test:
-        """Test to run with another program, with the defaults of that."""
+        """Return the test for C{--compatible}, with the other program's defaults."""
         (transfer,) = self["test"] or (Transfer.SEND,)
         (size,) = self["size"] or (_COMPATIBLE_SIZES[transfer],)
         return Test(
@@ -203,7 +201,7 @@ class CommandOptions(TableOptions):
         )
 
     def side(self, reactor: IPingPongReactor) -> Side:
-        """Our end of a test: how to open its device, and the settings of its queue pairs."""
+        """Return the local end of a test: its device, and the settings of its queue pairs."""
 
         def open(address: object) -> IVerbsDevice:
             return openDevice(reactor, self["device"] or deviceAt(address))
@@ -229,9 +227,7 @@ def prepare(options: CommandOptions) -> None:
 
 
 def deviceAt(address: object) -> str:
-    """
-    Device string of the software device at this address of ours, which reaches whom the connection reaches.
-    """
+    """Return the string of the software device at a connection's local address, which reaches its peer."""
     host = getattr(address, "host", "127.0.0.1")
     ip = ipaddress.ip_address(host)
     mapped = getattr(ip, "ipv4_mapped", None)
@@ -239,7 +235,7 @@ def deviceAt(address: object) -> str:
 
 
 async def run(reactor: IPingPongReactor, options: CommandOptions) -> None:
-    """Carry out C{txrdma pingpong}, as client or as server; exit with 130 after Ctrl-C."""
+    """Run C{txrdma pingpong} as client or server; a client exits with 130 after Ctrl-C."""
     async with _Interruption(reactor) as interruption:
         if options["compatible"]:
             await play(reactor, options, interruption)
@@ -253,8 +249,9 @@ async def run(reactor: IPingPongReactor, options: CommandOptions) -> None:
 
 class _Interruption:
     """
-    Ctrl-C in a measurement: the reactor wants to stop, and waits until the results are printed.
+    Handles Ctrl-C during a measurement: delays the reactor's shutdown until the results are printed.
 
+    @ivar has: whether Ctrl-C was received.
     @ivar then: called at Ctrl-C.
     """
 
@@ -281,7 +278,7 @@ class _Interruption:
 
 
 async def serve(reactor: IPingPongReactor, options: CommandOptions, interruption: _Interruption) -> None:
-    """Serve until Ctrl-C, or with C{--once} until one client was served."""
+    """Serve until Ctrl-C; with C{--once}, until one client was served."""
     over: Deferred[None] = Deferred()
 
     def end() -> None:
@@ -307,12 +304,12 @@ async def serve(reactor: IPingPongReactor, options: CommandOptions, interruption
 async def _listening(
     reactor: IPingPongReactor, options: CommandOptions, factory: IProtocolFactory, usualPort: int
 ) -> AsyncIterator[None]:
-    """Listen while the context lasts; clients get the factory's protocols."""
+    """Listen with a factory while the context is active."""
     where = options["listen"] or str(usualPort)
     description = f"tcp:{where}" if where.isdigit() else where
     port: IListeningPort = await serverFromString(reactor, description).listen(factory)
     if description == "stdio:":
-        yield  # it has no port, and nobody reads what we have to say
+        yield  # no port to report or to close
         return
     try:
         report(f"waiting at {port.getHost()}")
@@ -322,7 +319,7 @@ async def _listening(
 
 
 async def play(reactor: IPingPongReactor, options: CommandOptions, interruption: _Interruption) -> None:
-    """Run one test with C{ibv_rc_pingpong} or C{ibv_ud_pingpong}, as client or as server."""
+    """Run one test with C{ibv_rc_pingpong} or C{ibv_ud_pingpong}, as client or server."""
     side, test = options.side(reactor), options.game()
     mtu = options["mtu"] or (0 if test.transfer is Transfer.UD else _COMPATIBLE_MTU)
     factory = OneGame(side, test, mtu, lambda game: playing(game))
@@ -342,15 +339,15 @@ async def play(reactor: IPingPongReactor, options: CommandOptions, interruption:
 
 
 def report(line: str) -> None:
-    """Print a line for people on standard error; results go elsewhere."""
-    with suppress(OSError):  # who has started us may be gone, and nobody reads it
+    """Print a message on standard error, separate from results."""
+    with suppress(OSError):  # the parent process may have closed the pipe
         print(f"txrdma pingpong: {line}", file=sys.stderr, flush=True)
 
 
 def endpointFor(
     reactor: IPingPongReactor, options: CommandOptions, usualPort: int = PORT
 ) -> IStreamClientEndpoint:
-    """Endpoint for connections to the server."""
+    """Return the endpoint for connections to the server."""
     host = options["host"]
     if options["local"]:
         return _ownServer(reactor, options)
@@ -368,7 +365,7 @@ def _isAddress(host: str) -> bool:
 
 
 def _ownServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamClientEndpoint:
-    """Endpoint of a server process of our own, connected by its standard input and output."""
+    """Return an endpoint that starts a local server process, connected by its standard input and output."""
     command = [sys.executable, "-m", "txrdma", "pingpong", "--listen", "stdio:", "--once"]
     command += ["--port", str(options["port"]), "--max-size", str(LARGEST)]
     command += ["--qp-timeout", str(options["qp-timeout"])]
@@ -381,7 +378,7 @@ def _ownServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamCli
 
 
 async def measure(reactor: IPingPongReactor, options: CommandOptions, interruption: _Interruption) -> None:
-    """Run all tests, one after the other; what was measured is printed in any case."""
+    """Run all tests in sequence; print the measurements, even after an error."""
     measurements: list[Measurement] = []
     with ExitStack() as closing:
         printOne = _printer(options, closing)
@@ -408,7 +405,7 @@ async def measure(reactor: IPingPongReactor, options: CommandOptions, interrupti
 
 
 def _printer(options: CommandOptions, closing: ExitStack) -> Callable[[Measurement], None]:
-    """Function called with each measurement as it ends, which adds a row of CSV if that is wanted."""
+    """Return a function that writes a measurement as a row of CSV, if C{--csv} is given."""
     if not options["csv"]:
         return lambda measurement: None
     out: TextIO = sys.stdout
@@ -428,7 +425,7 @@ def _report(measurements: Sequence[Measurement], options: CommandOptions) -> Non
 
 async def _connected(reactor: IPingPongReactor, options: CommandOptions) -> Client:
     endpoint = endpointFor(reactor, options)
-    # Who is started now must not hear of a Ctrl-C that is meant for us.
+    # The server process inherits the mask, so that Ctrl-C stops only this process.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if options["local"] else None
     try:
         connecting = Deferred.fromCoroutine(connect(endpoint, options.side(reactor)))

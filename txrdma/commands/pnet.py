@@ -1,5 +1,5 @@
 """
-C{txrdma pnet}: the table of physical networks, by which C{device=auto} finds RDMA ports for interfaces.
+C{txrdma pnet}: the table of physical networks, by which C{device=auto} finds the RDMA port of an interface.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from txrdma.ports.pnet import kernelTable, Networks, readText, tableFile, writeT
 
 _SHOW, _ADD, _REMOVE = "show", "add", "remove"
 _COUNTS: Final[dict[str, tuple[int, float]]] = {_SHOW: (0, 0), _ADD: (2, inf), _REMOVE: (1, inf)}
-"""The actions, and how many words may follow each."""
+"""The minimum and maximum number of arguments of each action."""
 
 
 class CommandOptions(commandOptions.CommandOptions):
-    """Options of C{txrdma pnet}: an action on the table, and the members that it is about."""
+    """Options of C{txrdma pnet}: an action on the table, and the members to add or remove."""
 
     synopsis = "[options] [show | add NETWORK MEMBER ... | remove NETWORK [MEMBER ...]]"
     longdesc = (
@@ -50,7 +50,7 @@ class CommandOptions(commandOptions.CommandOptions):
 
 
 async def run(reactor: object, options: CommandOptions) -> None:
-    """Carry out C{txrdma pnet}: change or print the table."""
+    """Run C{txrdma pnet}: change or print the table."""
     path = Path(options["file"]) if options["file"] else tableFile()
     try:
         if options["action"] != _SHOW:
@@ -75,7 +75,7 @@ def _changed(text: str, options: CommandOptions) -> str:
 
 
 def _kernels() -> Table:
-    """The kernel's table; empty where it cannot be read."""
+    """Return the kernel's table, or an empty one if it cannot be read."""
     try:
         return kernelTable()
     except OSError:
@@ -83,7 +83,7 @@ def _kernels() -> Table:
 
 
 def described(path: Path, table: Table, kernels: Table, seen: Networks) -> dict[str, Any]:
-    """Tables and the ports that they give interfaces, as JSON can carry them."""
+    """Return the tables, and the resulting RDMA port of each interface, for JSON."""
     here = Networks(seen.ports, (table, kernels), seen.interfaces, seen.root)
     return {
         "file": str(path),
@@ -106,7 +106,7 @@ def described(path: Path, table: Table, kernels: Table, seen: Networks) -> dict[
 
 
 def told(found: dict[str, Any]) -> list[str]:
-    """Lines of what L{described} gives."""
+    """Return the result of L{described} as lines of text."""
     rows = [(each["network"], each["member"], each["source"]) for each in found["entries"]]
     lines = (
         list(columns(("network", "member", "from"), *rows)) if rows else [f"  {found['file']} names nothing"]

@@ -1,5 +1,5 @@
 """
-C{txrdma portstate}: the state of ports, to see and to change.
+C{txrdma portstate}: shows and changes the state of ports.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5.6 (PortInfo), and 7.2.7 (the states of a link).
 """
@@ -36,7 +36,7 @@ _SHOWN: Final = (
 
 
 _RARE: Final = ("linkSpeedExtSupported2", "linkSpeedExtEnabled2", "linkSpeedExtActive2")
-"""Fields of PortInfo that are printed only for ports with XDR."""
+"""Fields of PortInfo that are printed only for ports that support XDR."""
 
 
 class CommandOptions(FabricOptions):
@@ -103,7 +103,7 @@ class CommandOptions(FabricOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma portstate}: print or change the state of ports, exit with 1 after an error."""
+    """Run C{txrdma portstate}: print or change the state of ports, exit with 1 after an error."""
     with opened(reactor, options) as session:
         if options["everywhere"]:
             results = await _everywhere(session)
@@ -154,7 +154,7 @@ def _cuts(changes: Sequence[Change]) -> bool:
 async def _done(
     session: Session, path: IBPath, node: NodeInfo, port: int, changes: Sequence[Change], isOwnPath: bool
 ) -> dict[str, Any]:
-    """Print a port, or change it and print it then; its entry for JSON."""
+    """Change a port if requested, print it, and return its entry for JSON."""
     info = await (session.agent if changes else session.rpcs).SubnGet(PortInfo, path, port)
     peer, error = None, ""
     if not changes:
@@ -212,7 +212,7 @@ def _showFields(info: PortInfo) -> None:
 async def _changed(
     session: Session, path: IBPath, port: int, info: PortInfo, changes: Sequence[Change], isOwnPath: bool
 ) -> PortInfo:
-    """Change fields of a port; returns the PortInfo afterwards."""
+    """Change fields of a port, and return its new PortInfo."""
     fields: dict[str, str] = {}
     for change in changes:
         if change.operation == FDR10:
@@ -221,7 +221,7 @@ async def _changed(
             fields.update(change.fields(info))
     isReset = any(change.operation == "reset" for change in changes)
     if isReset and isOwnPath and path != IBDRPath():
-        fields.update(STATES["enable"])  # who polls again has been down; another call would not get there
+        fields.update(STATES["enable"])  # POLLING also takes the link down; a second Set could not arrive
         isReset = False
     key = newKey(changes)
     keys = None if key is None else Keys(mkey=key)
@@ -231,7 +231,7 @@ async def _changed(
             await session.agent.SubnSet(wanted, path, port)
         except MADTimeoutError:
             if not isOwnPath:
-                raise  # else the answer had no way back any more
+                raise  # otherwise the response was lost with the link
         info = await session.agent.call("SubnGet", PortInfo, path, port, keys=keys)
     if isReset:
         again = assigned(PortInfo, STATES["enable"].items(), forSetting(info))
@@ -241,9 +241,7 @@ async def _changed(
 
 
 async def _setFDR10(session: Session, path: IBPath, port: int, isOn: bool) -> None:
-    """
-    Switch FDR10 on or off by ExtendedPortInfo; a node without this attribute answers with an error status.
-    """
+    """Switch FDR10 on or off by ExtendedPortInfo; nodes without this attribute return an error status."""
     results = await session.agent.SubnGet(ExtendedPortInfo, path, port)
     if isOn and not results.linkSpeedSupported & 1:
         raise InvalidRequest(f"fdr10 on: port {port} of {where(path)} cannot do that")
@@ -251,11 +249,11 @@ async def _setFDR10(session: Session, path: IBPath, port: int, isOn: bool) -> No
     await session.agent.SubnSet(assigned(ExtendedPortInfo, fields.items(), results), path, port)
 
 
-# Everywhere.
+# All ports of a fabric.
 
 
 async def _everywhere(session: Session) -> list[dict[str, Any]]:
-    """Change all ports that have links; those that go down go from the farthest link to the nearest."""
+    """Change all ports that have links; bring links down from the farthest to the nearest."""
     from txrdma.fabric.discovery import Sweep
 
     options = session.options
@@ -287,7 +285,7 @@ async def _everywhere(session: Session) -> list[dict[str, Any]]:
 
 async def _oneOfMany(session: Session, port: Port, changes: Sequence[Change]) -> dict[str, Any]:
     node = port.node
-    assert node.route is not None  # the sweep was by directed routes
+    assert node.route is not None  # the sweep used directed routes
     isOwnPath = port.number == _entry(node)
     error = ""
     try:
@@ -304,17 +302,17 @@ async def _oneOfMany(session: Session, port: Port, changes: Sequence[Change]) ->
 
 
 def linkedPorts(fabric: Fabric) -> list[Port]:
-    """Ports at both ends of all links."""
+    """Return the ports at both ends of all links."""
     return [port for node in fabric.nodes.values() for port in node.ports.values() if port.peer is not None]
 
 
 def farthestFirst(ports: Sequence[Port], isWhole: bool = False) -> list[Port]:
     """
-    Ends of links, one for each, in an order in which each can still be reached when it is its turn.
+    Return one end of each link, in an order in which each is still reachable when it is changed.
 
-    The end is the one reached without its link: not the port by which the route enters its node.
+    It is the end that is reached without the link: not the port by which the route enters its node.
 
-    @param isWhole: include our own link, as the last one.
+    @param isWhole: include the link of the local port, as the last one.
     """
     chosen: list[Port] = []
     seen: set[frozenset[tuple[bytes, int]]] = set()
@@ -332,7 +330,7 @@ def farthestFirst(ports: Sequence[Port], isWhole: bool = False) -> list[Port]:
 
 
 def _isFor(port: Port, changes: Sequence[Change]) -> bool:
-    """Ports are armed that are INIT, and ACTIVE after that; others are where they should be."""
+    """Return whether the changes apply to a port: arm only to state INIT, active only to ARMED."""
     wanted = {"arm": PortState.INIT, "active": PortState.ARMED}
     return all(port.state is wanted.get(change.operation, port.state) for change in changes)
 
@@ -342,15 +340,15 @@ def _depth(node: Node) -> int:
 
 
 def _entry(node: Node) -> int:
-    """Port by which a directed route enters the node; at its beginning our own."""
+    """Return the port by which a directed route enters the node; on the local node, the local port."""
     return node.info.localPortNum
 
 
-# What is shown.
+# Output.
 
 
 async def _peer(session: Session, path: IBPath, port: int, node: NodeInfo, info: PortInfo) -> PortInfo | None:
-    """PortInfo at the other end of a link of a switch, or of our own; None without an answer."""
+    """Return the PortInfo of the peer of a switch's port or of the local port; None without an answer."""
     isReachable = path == IBDRPath() if node.nodeType is not NodeType.SWITCH else bool(port)
     if not isReachable or info.portPhysicalState is not PhysicalState.LINK_UP:
         return None
@@ -364,14 +362,14 @@ async def _peer(session: Session, path: IBPath, port: int, node: NodeInfo, info:
 
 
 def _beyond(session: Session, path: IBPath, port: int) -> IBDRPath:
-    """Directed route with one more hop; for a path by LID it begins at that LID (IBA 14.2.2)."""
+    """Return a directed route with one more hop; after a path by LID, it begins at that LID (IBA 14.2.2)."""
     if isinstance(path, IBDRPath):
         return path.then(port)
     return IBDRPath(slid=session.endPort.lid, dlid=path.dlid, drSLID=session.endPort.lid, drPath=(port,))
 
 
 def _warnings(info: PortInfo, peer: PortInfo | None) -> list[str]:
-    """Warnings where a link has less width or speed than both its ends have enabled."""
+    """Return warnings if a link has less width or speed than both ends have enabled."""
     if peer is None:
         return []
     found = []
@@ -383,7 +381,7 @@ def _warnings(info: PortInfo, peer: PortInfo | None) -> list[str]:
         ("second extended speed", "linkSpeedExtActive2", "linkSpeedExtEnabled2"),
     ):
         if isFastest and "Ext" in active and not active.endswith("2"):
-            continue  # XDR stands in fields of its own
+            continue  # XDR has separate fields
         both = getattr(info, enabled) & getattr(peer, enabled)
         best = max((bit for bit in _RANKS.get(what, _BITS) if both & bit), key=_rank(what), default=0)
         if best and _rank(what)(getattr(info, active)) < _rank(what)(best):

@@ -1,4 +1,4 @@
-"""C{txrdma query}: any call of the specification, with any fields."""
+"""C{txrdma query}: makes any management call of the specification, with any fields."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CommandOptions(FabricOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma query}: make the call, print the answer."""
+    """Run C{txrdma query}: make the call, print the answer."""
     rpc = rpcNamed(options["rpc"])
     kind = _kind(options, rpc)
     keys = Keys(*(options[name] for name in ("mkey", "smkey", "bkey", "cckey")))
@@ -78,9 +78,9 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 def _kind(options: CommandOptions, rpc: RPC) -> type[Attribute]:
     """
-    Type of the attribute that a call is to carry, by its name or its number.
+    Return the type of the call's attribute, by its name or number.
 
-    @raise InvalidRequest: the call carries no such attribute.
+    @raise InvalidRequest: the call has no such attribute.
     """
     text = options["attribute"]
     try:
@@ -121,7 +121,7 @@ async def _payload(session: Session, rpc: RPC, kind: type[Attribute], path: IBPa
 
 
 def show(answer: Any, asJSON: bool) -> None:
-    """Print an answer: one attribute, several, or none."""
+    """Print an answer, which has one attribute, several, or none."""
     several = answer if isinstance(answer, list) else [] if answer is None else [answer]
     if asJSON:
         shown = [{"attribute": type(each).__name__, "fields": attributeDict(each)} for each in several]

@@ -1,5 +1,5 @@
 """
-C{txrdma resolve}: how a host and a port become a service id, a device and a path.
+C{txrdma resolve}: explains how a host and a port are resolved to a service ID, a device and a path.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HOPS = 64
 
 
 class CommandOptions(BaseOptions):
-    """Options of C{txrdma resolve}: a host and a port, or a service id."""
+    """Options of C{txrdma resolve}: a host and a port, or a service ID."""
 
     synopsis = "[options] HOST PORT | SERVICE"
     longdesc = (
@@ -67,7 +67,7 @@ class CommandOptions(BaseOptions):
 
 
 def serviceDict(serviceID: int) -> dict[str, Any]:
-    """The meaning of a service id: its port space and port, or none."""
+    """Return the port space and port of a service ID, or None for both."""
     found = portOf(serviceID)
     space, port = (None, None) if found is None else (found[0].name, found[1])
     return {"id": serviceID, "portSpace": space, "port": port}
@@ -75,9 +75,9 @@ def serviceDict(serviceID: int) -> dict[str, Any]:
 
 async def resolved(reactor: Any, options: CommandOptions) -> dict[str, Any]:
     """
-    All that is known of the way to a host and a port.
+    Return the service ID, addresses, device, path and timeouts for a host and a port.
 
-    @raise txrdma.error.RDMAError: the host has no address, or there is no way there.
+    @raise txrdma.error.RDMAError: the host has no address, or there is no route to it.
     """
     host, bind = options["what"], options["bind"]
     addresses = await addressesOf(reactor, host)
@@ -114,21 +114,21 @@ async def resolved(reactor: Any, options: CommandOptions) -> dict[str, Any]:
         endpoint = DatagramClientEndpoint(reactor, address, options["number"], place)
         protocol = await endpoint.connect(DatagramProtocol())
         peer = protocol.transport.peer
-        assert peer is not None  # of a client there is one
+        assert peer is not None  # a client has a peer
         protocol.transport.loseConnection()
         found["answer"] = {"qpn": peer.qpn, "qkey": peer.qkey, "privateData": peer.privateData.hex()}
     return found
 
 
 def explained(service: dict[str, Any]) -> str:
-    """The meaning of a service id, for people."""
+    """Return a service ID and its meaning as text."""
     if service["portSpace"] is None:
         return f"{service['id']:#018x}: none of RDMA CM's; ib:service={service['id']:#x} connects to it"
     return f"{service['id']:#018x}: port {service['port']} of RDMA CM's {service['portSpace']} port space"
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """Lines for people of what L{resolved} has found."""
+    """Return the result of L{resolved} as lines of text."""
     others = ", ".join(found["addresses"][1:])
     silent = found["requestSeconds"] * (1 + found["requestRetries"])
     what = "REQ" if found["service"]["portSpace"] == "TCP" else "SIDR_REQ"
@@ -149,7 +149,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
-    """Carry out C{txrdma resolve}: explain a service id, or the way to a host."""
+    """Run C{txrdma resolve}: explain a service ID, or the path to a host."""
     if not options["port"]:
         service = serviceDict(options["number"])
         if options["json"]:

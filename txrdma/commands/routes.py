@@ -43,8 +43,9 @@ class Tables:
     """
     A switch and its forwarding tables.
 
-    @ivar linear: output port for each LID; C{multicast} the output ports for each multicast LID.
-    @ivar groups: number of multicast LIDs that the table has room for.
+    @ivar linear: output port of each LID.
+    @ivar multicast: output ports of each multicast LID.
+    @ivar groups: capacity of the multicast table.
     """
 
     path: IBPath
@@ -56,16 +57,16 @@ class Tables:
     groups: int = 1
 
     def narrow(self, port: int) -> None:
-        """Remove LIDs that do not leave by this port."""
+        """Remove routes that do not use this output port."""
         self.linear = bytes(each if each == port else NO_PORT for each in self.linear)
         self.multicast = {mlid: exits for mlid, exits in self.multicast.items() if port in exits}
 
 
 def span(text: str) -> range:
     """
-    Range of LIDs in a text such as C{"7"} or C{"3-9"}.
+    Parse a range of LIDs, such as C{"7"} or C{"3-9"}.
 
-    @raise ValueError: the text is no such range.
+    @raise ValueError: the text is not a range of LIDs.
     """
     first, sign, last = text.partition("-")
     low, high = int(first, 0), int(last if sign else first, 0)
@@ -75,7 +76,7 @@ def span(text: str) -> range:
 
 
 class CommandOptions(SweepOptions):
-    """Options of C{txrdma routes}: a switch or all, and which tables."""
+    """Options of C{txrdma routes}: one or all switches, and the tables."""
 
     synopsis = "[options] [SWITCH]"
     longdesc = (
@@ -112,7 +113,7 @@ class CommandOptions(SweepOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma routes}: print forwarding tables, or the use of links."""
+    """Run C{txrdma routes}: print forwarding tables, or the use of links."""
     isUse = options["balance"] or options["over"] is not None
     owners: dict[int, str] = {}
     with opened(reactor, options) as session:
@@ -157,8 +158,8 @@ async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
     """
     Read the forwarding tables and compute the use of links.
 
-    @return: prints it.
-    @raise InvalidRequest: there is no such link.
+    @return: a function that prints the result.
+    @raise InvalidRequest: the selected port has no link.
     """
     options, names = session.options, session.names
     tables = _allOf(session, fabric)
@@ -203,7 +204,7 @@ def _allOf(session: Session, fabric: Fabric) -> list[Tables]:
 
 
 async def _read(session: Session, tables: list[Tables], fabric: Fabric) -> None:
-    """Read the tables of many switches at a time; a switch that fails becomes a problem of the fabric."""
+    """Read the tables of all switches concurrently; record failures as problems of the fabric."""
     schedule = MADSchedule(session.rpcs, session.options["outstanding"])
     isMulticast = session.options["multicast"]
     done = 0
@@ -226,7 +227,7 @@ async def _read(session: Session, tables: list[Tables], fabric: Fabric) -> None:
         await schedule.run(mqueue=(read(each) for each in tables))
 
 
-# Who has a LID.
+# Owners of LIDs.
 
 
 def _owners(fabric: Fabric, names: NodeNames) -> dict[int, str]:
@@ -240,7 +241,7 @@ def _owners(fabric: Fabric, names: NodeNames) -> dict[int, str]:
 
 
 async def _asked(session: Session, tables: list[Tables]) -> dict[int, str]:
-    """Ask the node at each LID for its NodeInfo; LIDs without an answer are left out."""
+    """Query the node at each LID for its name and GUID; omit LIDs without an answer."""
     owners: dict[int, str] = {}
     schedule = MADSchedule(session.rpcs, session.options["outstanding"])
 
@@ -265,18 +266,18 @@ async def _asked(session: Session, tables: list[Tables]) -> dict[int, str]:
 
 
 def _ownersOf(lid: int, lmc: int, kind: NodeType, guid: str, name: str) -> dict[int, str]:
-    """Names of all LIDs of a port, as ibroute has them: those beyond the first by the number of the path."""
+    """Return descriptions of all LIDs of a port, as in ibroute; those after the first have a path number."""
     many = 1 << lmc
     owners = {lid + at: f"(path #{at + 1} out of {many}: portguid {guid})" for at in range(1, many)}
     owners[lid] = f"({_WORDS.get(kind, 'Node')} portguid {guid}: {name!r})"
     return owners
 
 
-# What is told.
+# Output.
 
 
 def valid(tables: Tables, chosen: range | None = None) -> Iterator[tuple[int, int]]:
-    """LIDs that have a port, and the port."""
+    """Yield each LID that has an output port, with the port."""
     for lid, port in enumerate(tables.linear):
         if lid and port != NO_PORT and (chosen is None or lid in chosen):
             yield lid, port
@@ -286,9 +287,9 @@ def linearText(
     tables: Tables, chosen: range | None, owners: dict[int, str], isAll: bool = False
 ) -> Iterator[str]:
     """
-    Lines of a linear forwarding table, as ibroute prints it.
+    Yield the lines of a linear forwarding table, as ibroute prints them.
 
-    @param isAll: Include LIDs without a port.
+    @param isAll: include LIDs without a port.
     """
     top = max(0, len(tables.linear) - 1)
     low, high = (chosen[0], min(chosen[-1], top)) if chosen else (0, top)
@@ -309,8 +310,8 @@ def linearText(
 
 def multicastText(tables: Tables, chosen: range | None, owners: dict[int, str]) -> Iterator[str]:
     """
-    Lines of a multicast forwarding table, as ibroute -M prints it: a row for each group, a cross at each
-    port.
+    Yield the lines of a multicast forwarding table, as C{ibroute -M} prints them: a row for each group, with
+    a cross at each output port.
     """
     guid = hexGUID(tables.info.nodeGUID)
     every = chosen or range(FIRST_MULTICAST, FIRST_MULTICAST + tables.groups)
@@ -333,7 +334,7 @@ def multicastText(tables: Tables, chosen: range | None, owners: dict[int, str]) 
 def tablesDict(
     tables: Tables, isMulticast: bool, chosen: range | None, owners: dict[int, str]
 ) -> dict[str, Any]:
-    """Forwarding tables of a switch as JSON can carry them."""
+    """Return the linear or multicast forwarding table of a switch for JSON."""
     shown: dict[str, Any] = {
         "guid": str(tables.info.nodeGUID),
         "name": tables.name,

@@ -1,5 +1,5 @@
 """
-C{txrdma rping}: pings by RDMA reads and writes, with librdmacm's C{rping} or with itself.
+C{txrdma rping}: pings by RDMA reads and writes; interoperates with librdmacm's C{rping}.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from txrdma.ports.softdevices import softDeviceAt
 
 
 class CommandOptions(BaseOptions):
-    """Options of C{txrdma rping}: the end, the address, and how many pings, as C{rping} has them."""
+    """Options of C{txrdma rping}: server or client, address, and number of pings, as in C{rping}."""
 
     synopsis = "-s [options] | -c -a ADDRESS [options]"
     longdesc = (
@@ -64,23 +64,23 @@ class CommandOptions(BaseOptions):
                 raise usage.UsageError(f"--{name} {self[name]}: expected {low} to {high}")
 
     def show(self, ping: str) -> None:
-        """Show a ping, if that is wanted."""
+        """Print a ping if C{--verbose} is given."""
         if self["verbose"]:
             print(f"{'server ' if self['server'] else ''}ping data: {ping}", flush=True)
 
     def debug(self, line: str) -> None:
-        """Tell what happens, if that is wanted."""
+        """Print a connection event if C{--debug} is given."""
         if self["debug"]:
             print(line, file=sys.stderr, flush=True)
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
-    """Carry out C{txrdma rping}: be the server or the client."""
+    """Run C{txrdma rping} as the server or the client."""
     await (serve if options["server"] else ping)(reactor, options)
 
 
 async def ping(reactor: IReactor, options: CommandOptions) -> None:
-    """Connect, and ping so often."""
+    """Connect as the client, and send the requested number of pings."""
     source = options["bind"]
     device = options["device"] or (softDeviceAt(source) if source else None)
     endpoint = RDMAClientEndpoint(reactor, options["address"], options["port"], device, TERMS)
@@ -94,9 +94,9 @@ async def ping(reactor: IReactor, options: CommandOptions) -> None:
 @implementer(IMessageProtocolFactory)
 class PingFactory:
     """
-    The factory of a server: for one client, or for all that come.
+    The factory of a server, for one client, or with C{--persistent} for all.
 
-    @ivar over: fires when the one client has gone, or fails as it did.
+    @ivar over: fires when the only client has disconnected, or fails with its error.
     """
 
     def __init__(self, options: CommandOptions) -> None:
@@ -105,7 +105,7 @@ class PingFactory:
         self.over: Deferred[None] = Deferred()
 
     def buildProtocol(self, peer: MessagePeer) -> IRDMAProtocol | None:
-        """Make a protocol; while a server for one client has one, others are rejected."""
+        """Return a new protocol; a server for one client rejects others while it is connected."""
         who = f"{peer.address.host} port {peer.address.port}"
         if self._living and not self._options["persistent"]:
             self._options.debug(f"rejected: {who}")
@@ -114,7 +114,7 @@ class PingFactory:
         return PingServer(self._options.show, self._began)
 
     def abort(self) -> None:
-        """Abort all connections that clients have."""
+        """Abort the connections of all clients."""
         for server in tuple(self._living):
             server.transport.abortConnection()
 
@@ -136,7 +136,7 @@ class PingFactory:
 
 
 async def serve(reactor: IReactor, options: CommandOptions) -> None:
-    """Listen, and serve one client, or all until Ctrl-C."""
+    """Listen, and serve one client, or with C{--persistent} all clients until Ctrl-C."""
     host = options["address"] or "127.0.0.1"
     device = options["device"] or softDeviceAt(host)
     factory = PingFactory(options)

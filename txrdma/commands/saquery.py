@@ -1,4 +1,4 @@
-"""C{txrdma saquery}: records of subnet administration (SA), by any component."""
+"""C{txrdma saquery}: queries records of subnet administration (SA) by any component."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from txrdma.mad.layouts.values import SAStatus
 
 _EXACTLY: Final = "EXACTLY"
 _SELECTED: Final = ("mtu", "rate", "packetLifeTime")
-"""Components that mean nothing without their selector (IBA 15.2.5.16)."""
+"""Components that need a selector (IBA 15.2.5.16)."""
 
 _ABOUT_PATHS: Final = (sa.PathRecord, sa.MultiPathRecord, sa.TraceRecord)
 _CAPABILITY_BITS: Final = 1 << 31
-"""Attribute modifier that selects ports with these capabilities, whatever others they have (IBA 15.2.5.3)."""
+"""Attribute modifier that selects ports with at least these capabilities (IBA 15.2.5.3)."""
 
 _NAME: Final = "name"
 
@@ -39,11 +39,11 @@ _NAME: Final = "name"
 @dataclass(frozen=True, slots=True)
 class RecordKind:
     """
-    Records that C{txrdma saquery} can ask for.
+    A kind of records that C{txrdma saquery} can query.
 
-    @ivar names: names of the records, that of the specification first, in any capitals.
-    @ivar shorts: components that C{1/2/3} gives values to.
-    @ivar columns: columns of C{--table}; all components when it is empty.
+    @ivar names: case-insensitive names of the records; the first is that of the specification.
+    @ivar shorts: components to which C{1/2/3} assigns values.
+    @ivar columns: columns of C{--table}; if empty, all components.
     """
 
     record: type[Attribute]
@@ -115,15 +115,15 @@ KINDS: Final = (
         if each not in [kind.record for kind in _NAMED]
     ),
 )
-"""All records that can be asked for: some have only the name of their class."""
+"""All kinds of records that can be queried; some have only the name of their class."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """
-    A word for a frequent query, as infiniband-diags' saquery has an option for it.
+    The name of a frequent query, for which infiniband-diags' saquery has an option.
 
-    @ivar queries: components of each query; the records of all of them are printed together.
+    @ivar queries: components of each query; the records of all queries are printed together.
     """
 
     name: str
@@ -146,7 +146,7 @@ VIEWS: Final = (
 
 
 def kindNamed(name: str) -> RecordKind | None:
-    """Records of this name; None if there are none."""
+    """Return the kind of records with this name, or None."""
     for kind in KINDS:
         if name.lower() in (known.lower() for known in kind.names):
             return kind
@@ -229,7 +229,7 @@ class CommandOptions(FabricOptions):
 
 
 def _pairs(kind: RecordKind, text: str) -> Iterable[Pair]:
-    """Components of an argument: C{NAME=VALUE}, or values alone."""
+    """Return the components of an argument, which is C{NAME=VALUE} or only values."""
     if "=" in text:
         return [nameAndValue(text)]
     values, names = text.split("/"), kind.shorts.split()
@@ -239,7 +239,7 @@ def _pairs(kind: RecordKind, text: str) -> Iterable[Pair]:
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma saquery}: ask the SA, print its records."""
+    """Run C{txrdma saquery}: query the SA, print its records."""
     kind: RecordKind = options["kind"]
     columns = (options["columns"].split(",") if options["columns"] else kind.columns.split()) or []
     with opened(reactor, options) as session:
@@ -269,9 +269,10 @@ def _text(record: Any, owners: Owners) -> str:
 @dataclass(slots=True)
 class Owners:
     """
-    Names of the nodes that records are about.
+    Names of the nodes to which records belong.
 
-    @ivar byLID: names by LID; C{byGUID} by the port's GUID.
+    @ivar byLID: names by LID.
+    @ivar byGUID: names by the port's GUID.
     """
 
     names: NodeNames
@@ -279,14 +280,12 @@ class Owners:
     byGUID: dict[GUID, str] = field(default_factory=dict)
 
     def mapped(self, record: Any) -> str:
-        """
-        Name of a NodeRecord's node in the node-name map; C{""} for other records, and nodes not in the map.
-        """
+        """Return a NodeRecord's name from the node-name map; C{""} for other records and unknown nodes."""
         guid = record.nodeInfo.nodeGUID if isinstance(record, sa.NodeRecord) else None
         return "" if guid is None else self.names.names.get(guid, "")
 
     def name(self, record: Any) -> str:
-        """Name of the node that a record is about; C{""} where it is not known."""
+        """Return the name of a record's node, or C{""} if it is unknown."""
         if isinstance(record, sa.NodeRecord):
             return self.names.name(record.nodeInfo.nodeGUID, record.nodeDescription.text)
         if isinstance(record, sa.MCMemberRecord):
@@ -298,7 +297,7 @@ class Owners:
 
 
 async def _owners(session: Session) -> Owners:
-    """Names of all nodes, from the SA's NodeRecords."""
+    """Read the names of all nodes from the SA's NodeRecords."""
     owners = Owners(session.names)
     for record in await session.agent.SubnAdmGetTable(sa.NodeRecord):
         name = owners.name(record)
@@ -317,7 +316,7 @@ async def _asked(session: Session) -> list[Any]:
     records: list[Any] = []
     for pairs in view.queries if view is not None else ((),):
         completed = await _completed(session, kind, [*pairs, *options["components"]])
-        isTrace = kind.record is sa.TraceRecord  # it is asked for by the path that is to be traced
+        isTrace = kind.record is sa.TraceRecord  # it is queried by the path to trace
         query = queried(sa.PathRecord if isTrace else kind.record, completed)
         if isTrace:
             query = traceOf(query)
@@ -328,7 +327,7 @@ async def _asked(session: Session) -> list[Any]:
 
 
 async def _between(session: Session, query: sa.Query[Any]) -> sa.Query[Any]:
-    """The query with the GIDs of all sources and destinations (MultiPathRecord)."""
+    """Add the GIDs of all sources and destinations to a query (MultiPathRecord)."""
     sources = [await _gidOf(session, each) for each in session.options["from"]]
     targets = [await _gidOf(session, each) for each in session.options["to"]]
     asked = sa.MultiPathRecord.between(sources, targets)
@@ -337,7 +336,7 @@ async def _between(session: Session, query: sa.Query[Any]) -> sa.Query[Any]:
 
 
 async def _gidOf(session: Session, target: str) -> GID:
-    """GID of the port that was named, from the SA's NodeRecord."""
+    """Return the GID of a target's port, from the SA's NodeRecord."""
     try:
         return GID.fromString(target)
     except ValueError:
@@ -367,9 +366,9 @@ def _keys(options: FabricOptions) -> Keys:
 
 def _rpc(kind: RecordKind, options: FabricOptions) -> str:
     """
-    Name of the call that the options ask for.
+    Return the name of the call that the options request.
 
-    @raise InvalidRequest: these records don't have that call.
+    @raise InvalidRequest: the call is not defined for these records.
     """
     for flag in ("get", "set", "delete"):
         if options[flag]:
@@ -389,10 +388,9 @@ def _rpc(kind: RecordKind, options: FabricOptions) -> str:
 
 async def _completed(session: Session, kind: RecordKind, pairs: list[Pair]) -> list[Pair]:
     """
-    Components of a query with those added that a path needs (IBA 15.2.5.16): it begins at our port by
-    default.
+    Add components to a query: a path needs a source, by default the local port (IBA 15.2.5.16).
 
-    A component that has a selector is matched exactly, where no selector is given.
+    MTU, rate and packet life time without a selector are matched exactly.
     """
     options = session.options
     names = {name.lower() for name, _ in pairs}
@@ -418,7 +416,7 @@ def _show(kind: RecordKind, columns: list[str], records: list[Any], owners: Owne
     """
     Print records as a table.
 
-    @raise InvalidRequest: there is no such column.
+    @raise InvalidRequest: a column does not exist.
     """
     rows = [dict(lines(record)) for record in records]
     short = [{name.rpartition(".")[2]: text for name, text in row.items()} | row for row in rows]

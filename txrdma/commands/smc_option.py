@@ -1,5 +1,5 @@
 """
-C{txrdma smc-option}: installs, shows and removes the program that adds SMC's TCP option to sockets.
+C{txrdma smc-option}: installs, shows and removes the eBPF program that adds SMC's TCP option.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class CommandOptions(commandOptions.CommandOptions):
 
 
 async def run(reactor: object, options: CommandOptions) -> None:
-    """Carry out C{txrdma smc-option}; each action ends by printing the status."""
+    """Run C{txrdma smc-option}; each action then prints the status."""
     pins = Path(options["pins"])
     if options["action"] == _INSTALL:
         install(pins, Path(options["cgroup"]) if options["cgroup"] else cgroupRoot(), options["users"])
@@ -87,7 +87,7 @@ async def run(reactor: object, options: CommandOptions) -> None:
 
 
 def rows(found: Installation) -> list[tuple[str, str]]:
-    """Return rows of a name and a value."""
+    """Return the status as rows of a name and a value."""
     table = [("installed", f"at {found.pins}" if found.isInstalled else "no")]
     if found.isInstalled:
         unseen = "visible only to root"

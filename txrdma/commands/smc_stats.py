@@ -1,4 +1,4 @@
-"""C{txrdma smc-stats}: statistics of C{smc:} endpoints, of each process of this user and of all together."""
+"""C{txrdma smc-stats}: statistics of C{smc:} endpoints, per process of this user and in total."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CommandOptions(WatchingOptions):
-    """Options of C{txrdma smc-stats}: how often to look, and how long to wait."""
+    """Options of C{txrdma smc-stats}: interval and timeout."""
 
     longdesc = (
         "Show SMC-R statistics since process start, for each process of this user and in total: "
@@ -27,7 +27,7 @@ class CommandOptions(WatchingOptions):
 
 
 def entriesOf(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Entries for JSON and tables: one for each process, and one for all where there are several."""
+    """Return entries for JSON and tables: one for each process, and their sum if there are several."""
     entries: list[dict[str, Any]] = []
     for answer in answers:
         if answer.error:
@@ -38,7 +38,7 @@ def entriesOf(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 
 def _counts(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """Lines of counts of two levels, without those that are 0."""
+    """Yield a line for each outer name with its nonzero counts."""
     for outer, inner in sorted(counts.items()):
         parts = [f"{number(count)} {name}" for name, count in sorted(inner.items()) if count]
         if parts:
@@ -63,7 +63,7 @@ def _direction(counters: Mapping[str, Any], verb: str) -> str:
 
 
 def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
-    """Table of the entries that L{entriesOf} or L{Rates.since} gives."""
+    """Return a table of the entries that L{entriesOf} or L{Rates.since} returns."""
     from rich.markup import escape
 
     isRate = any("seconds" in entry for entry in entries)
@@ -101,7 +101,7 @@ def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
-    """Carry out C{txrdma smc-stats}, once or again and again."""
+    """Run C{txrdma smc-stats}, once or repeatedly."""
 
     async def ask() -> list[dict[str, Any]]:
         return entriesOf(await askAll(reactor, options["timeout"]))

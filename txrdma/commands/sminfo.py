@@ -1,4 +1,4 @@
-"""C{txrdma sminfo}: state and priority of a subnet manager, by its SMInfo."""
+"""C{txrdma sminfo}: shows or changes the state and priority of a subnet manager, by its SMInfo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTROLS: Final = {"handover": 1, "acknowledge": 2, "disable": 3, "standby": 4, 
 
 
 class CommandOptions(FabricOptions):
-    """Options of C{txrdma sminfo}: the SM, and what to set."""
+    """Options of C{txrdma sminfo}: the SM, and the control packet."""
 
     synopsis = "[options] [TARGET]"
     longdesc = (
@@ -43,7 +43,7 @@ class CommandOptions(FabricOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma sminfo}: print an SM's SMInfo, after a Set with C{--control}."""
+    """Run C{txrdma sminfo}: print an SM's SMInfo; with C{--control}, set it first."""
     with opened(reactor, options) as session:
         path = await _path(session)
         info = await session.rpcs.SubnGet(SMInfo, path)

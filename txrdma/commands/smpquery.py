@@ -41,7 +41,7 @@ from txrdma.mad.layouts.smp import (
 )
 
 Answers = list[tuple[int, Any]]
-"""Attribute modifiers, each with the attribute that was answered."""
+"""Pairs of an attribute modifier and the attribute in the answer."""
 
 _ADDRESS: Final = ("address", "addr")
 _EXTENDED_SPEEDS: Final = 1 << 31
@@ -52,11 +52,11 @@ _NO_PORT: Final = 255
 @dataclass(frozen=True, slots=True)
 class AttributeKind:
     """
-    An attribute that C{txrdma smpquery} can ask for.
+    An attribute that C{txrdma smpquery} can query.
 
-    @ivar names: names of the attribute, that of the specification first, in any capitals.
-    @ivar modifiers: gives the attribute modifiers to ask with, for a port, where none is given.
-    @ivar table: lines of all its answers together, for people; None where each is printed by itself.
+    @ivar names: case-insensitive names of the attribute; the first is that of the specification.
+    @ivar modifiers: returns the attribute modifiers of a port, if none is given; None: only 0.
+    @ivar table: formats all answers as one table; None: each answer is printed separately.
     """
 
     attribute: type[Attribute]
@@ -65,7 +65,7 @@ class AttributeKind:
     table: Callable[[Answers], Iterator[str]] | None = None
 
 
-# Which modifiers there are.
+# Attribute modifiers.
 
 
 async def _pkeyBlocks(session: Session, path: IBPath, port: int) -> list[int]:
@@ -124,7 +124,7 @@ async def _infoPort(session: Session, path: IBPath, port: int) -> list[int]:
     return [port | _EXTENDED_SPEEDS if session.options["extended"] else port]
 
 
-# Tables for people.
+# Tables.
 
 
 def _pkeyLines(answers: Answers) -> Iterator[str]:
@@ -150,7 +150,7 @@ def _laneLines(answers: Answers) -> Iterator[str]:
 
 def _arbitrationLines(answers: Answers) -> Iterator[str]:
     weighty = (at for _, answer in answers for at, entry in enumerate(answer.entries) if entry.weight)
-    used = max(weighty, default=0) + 1  # by one table at least
+    used = max(weighty, default=0) + 1  # by at least one table
     for modifier, answer in answers:
         block = modifier >> 16
         yield f"# {'low' if block <= 2 else 'high'} priority, entries {32 * (1 - block % 2)} and on"
@@ -223,11 +223,11 @@ KINDS: Final = (
         if each is not Notice and each not in [kind.attribute for kind in _NAMED]
     ),
 )
-"""All attributes that can be asked for: some have only the name of their class."""
+"""All attributes that can be queried; some have only the name of their class."""
 
 
 def kindNamed(name: str) -> AttributeKind | None:
-    """Attribute of this name; None if there is none."""
+    """Return the attribute with this name, or None."""
     for kind in KINDS:
         if name.lower() in (known.lower() for known in kind.names):
             return kind
@@ -266,7 +266,7 @@ class CommandOptions(FabricOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma smpquery}: get the attribute, or all blocks of a table, and print it."""
+    """Run C{txrdma smpquery}: get the attribute, or all blocks of a table, and print it."""
     kind: AttributeKind | None = options["kind"]
     if kind is None:
         await _address(reactor, options)

@@ -1,4 +1,4 @@
-"""C{txrdma sysstat}: name and processors of a host, asked by management datagrams."""
+"""C{txrdma sysstat}: queries a host's name and processors by management datagrams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS: Final[dict[str, type[VendorText]]] = {
 
 
 class CommandOptions(FabricOptions):
-    """Options of C{txrdma sysstat}: the host, and what to ask."""
+    """Options of C{txrdma sysstat}: the host, and the operation."""
 
     synopsis = "[options] TARGET [ping|host|cpu]"
     longdesc = (
@@ -42,7 +42,7 @@ class CommandOptions(FabricOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma sysstat}, as client or as server."""
+    """Run C{txrdma sysstat} as client or server."""
     if options["server"]:
         await served(reactor, options, serveSysstat)
         return

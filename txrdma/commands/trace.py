@@ -1,4 +1,4 @@
-"""C{txrdma trace}: path of packets from one port to another, hop by hop."""
+"""C{txrdma trace}: traces the path of packets from one port to another, hop by hop."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CommandOptions(FabricOptions):
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Carry out C{txrdma trace}: print the path hop by hop, exit with 1 where it does not reach its end."""
+    """Run C{txrdma trace}: print the path hop by hop, exit with 1 if it does not reach its destination."""
     isMulticast = options["multicast"] is not None
     with opened(reactor, options) as session:
         record, why = None, ""
@@ -87,7 +87,7 @@ def _view(session: Session) -> IView:
 
 
 async def _unicast(session: Session) -> tuple[PathRecord | None, list[Hop]]:
-    """The SA's PathRecord, with C{--sa}, and the hops of the path."""
+    """Return the SA's PathRecord, only with C{--sa}, and the hops of the path."""
     *sources, target = session.options["targets"]
     source = await lidOf(session, sources[0]) if sources else None
     lid = await lidOf(session, target)
@@ -100,7 +100,7 @@ async def _unicast(session: Session) -> tuple[PathRecord | None, list[Hop]]:
 
 
 async def _multicast(session: Session) -> list[Hop]:
-    """Hops to all members of a multicast group, or to one target."""
+    """Return the hops to all members of a multicast group, or to one target."""
     lids = [await lidOf(session, target) for target in session.options["targets"]]
     mlid = session.options["multicast"]
     hops = await traceMulticast(_view(session), mlid, lids[0] if lids else None)
@@ -109,7 +109,7 @@ async def _multicast(session: Session) -> list[Hop]:
 
 def destinationOf(hops: list[Hop], lid: int, mlid: int) -> list[Hop]:
     """
-    Hops to one LID, of a multicast tree.
+    Return the hops of a multicast tree that lead to a LID.
 
     @raise NoRoute: no branch leads to the LID.
     """
@@ -125,7 +125,7 @@ def destinationOf(hops: list[Hop], lid: int, mlid: int) -> list[Hop]:
 
 
 async def lidOf(session: Session, target: str) -> LID:
-    """LID of the port that a text names."""
+    """Return the LID of a target's port."""
     return (await session.toServices(target)).dlid
 
 
@@ -135,9 +135,9 @@ async def _recordOf(session: Session, source: LID | None, lid: LID) -> PathRecor
 
 
 def _branches(hops: list[Hop], isTree: bool) -> Iterator[tuple[str, Stop]]:
-    """Each stop after the first, and the exit that leads to it, indented by its depth in a tree."""
+    """Yield the exit to each stop after the first, indented by its depth in a tree, and the stop."""
     for before, hop in zip(hops, hops[1:], strict=False):
-        if hop.stop is not before.stop:  # else one more way out of what was told
+        if hop.stop is not before.stop:  # otherwise another exit of the same stop
             indent = "  " * (hop.depth - 1) if isTree else ""
             yield f"{indent}[{hops[hop.parent].exit}]", hop.stop
 
@@ -149,7 +149,7 @@ def described(
     isTree: bool = False,
     isWhole: bool = True,
 ) -> Iterator[str]:
-    """Lines as ibtracert prints them; hops of a multicast tree are indented by their depth."""
+    """Yield lines as ibtracert prints them; hops of a multicast tree are indented by their depth."""
     if not hops:
         return
     if record is not None:
@@ -172,7 +172,7 @@ def numbered(
     isTree: bool = False,
     isWhole: bool = True,
 ) -> Iterator[str]:
-    """Lines as ibtracert -n prints them: ports and LIDs."""
+    """Yield lines as C{ibtracert -n} prints them: GUIDs and port numbers."""
     if not hops:
         return
     yield f"From {_shortEnd(hops[0].stop)}"
@@ -198,7 +198,7 @@ def _lids(stop: Stop) -> str:
 
 
 def hopDict(hop: Hop, names: NodeNames) -> dict[str, Any]:
-    """A hop as JSON can carry it."""
+    """Return a hop for JSON."""
     stop = hop.stop
     return {
         "type": stop.info.nodeType.name,

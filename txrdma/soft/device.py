@@ -259,7 +259,7 @@ class SoftDevice:
         return ()
 
     def attend(self) -> None:
-        """Do nothing: the device has no events while it rests."""
+        """Do nothing: the device has no events while it is removed from the reactor."""
 
     def rest(self) -> None:
         for route in self._routePorts:
@@ -351,7 +351,7 @@ class SoftDevice:
 
     def connect(self, queuePair: SoftQueuePair) -> Route:
         """
-        The first route of the port that leads to the peer; raises L{ResourceExhausted} for a second GSI.
+        Return the port's first route that reaches the peer; raises L{ResourceExhausted} for a second GSI.
         """
         attributes = queuePair.attributes
         if queuePair.number == _GSI and any(
@@ -477,7 +477,7 @@ class SoftDevice:
 
 
 def _linkSiblings(ports: Sequence[SoftPort]) -> None:
-    """Link the RoCE ports of a device, because paths migrate from one to another."""
+    """Link the RoCE ports of a device, because paths can migrate between them."""
     from txrdma.soft.rc.roce import RoCEPort  # not at the top: see L{openPort}
 
     siblings: dict[int, RoutesPort] = {}
@@ -498,14 +498,15 @@ def openSoftDevice(
     runtime: str | None = None,
 ) -> SoftDevice:
     """
-    Open a software device at one or more IP addresses of this host: each is a port of its own.
+    Open a software device at one or more IP addresses of this host, each of which is a port.
 
-    @param port: its UDP port, 0 for any; without it that of RoCE v2, or any other when that one is taken.
+    @param port: UDP port, 0 for any free one; by default 4791 (RoCE v2), or any free one if that is in use.
     @param route: one of L{ROUTES <txrdma.soft.opening.ROUTES>}: the routes of its connections.
-    @param pcap: the name of a file that records all packets; the route is C{rocev2} then.
+    @param pcap: name of a file that records all packets; implies the route C{rocev2}.
     @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
-    @param runtime: a directory in which processes of other network namespaces are found, to share memory.
-    @raise DeviceUnavailable: there is no such address, the port is taken, or the file can't be written.
+    @param runtime: a directory in which processes of different network namespaces find each other, to share
+        memory.
+    @raise DeviceUnavailable: there is no such address, the port is in use, or the file can't be written.
     """
     if isinstance(addresses, str):
         addresses = (addresses,)

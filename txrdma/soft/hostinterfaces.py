@@ -1,8 +1,8 @@
 """
 The network interfaces of this host, as the ports of a software device see them.
 
-Everything is asked through sockets that are opened together with the device, so that a device in another
-network namespace sees that one's interfaces.
+All queries use sockets that are opened together with the device, so that a device in another network
+namespace sees the interfaces of that namespace.
 """
 
 from __future__ import annotations
@@ -53,11 +53,13 @@ class HostInterfaces:
 
     @property
     def known(self) -> HostInterfaces | None:
-        """The object itself; None if interfaces can't be read."""
+        """Return this object, or None if interfaces can't be read."""
         return None if self._network is None else self
 
     def interfaceOf(self, address: str) -> NetworkInterface | None:
-        """The interface that has this IP address, if the address is usable; None without one."""
+        """
+        Return the interface that has this IP address; None if there is none, or the address is not usable.
+        """
         if self._network is None:
             raise DeviceUnavailable("the network interfaces can't be read")
         found = self._network.interfaceOf(address)

@@ -1,5 +1,5 @@
 """
-The most that a software device takes of each kind, and the refusal of more.
+Limits of a software device, and errors for requests that exceed them.
 
 Follows InfiniBand Architecture vol. 1, 11.2.1.2 (query HCA) and 11.2.4 to 11.2.8 (what creating refuses).
 """

@@ -1,5 +1,5 @@
 """
-Opening a port of a software device: its sockets, and which of the routes it has.
+Opening a port of a software device: its sockets and its routes.
 """
 
 from __future__ import annotations

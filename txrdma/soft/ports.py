@@ -1,5 +1,5 @@
 """
-A port of a software device: one IP address of this host, and the routes that begin there.
+A port of a software device: one IP address of this host, and its routes.
 
 Follows InfiniBand Architecture vol. 1, 11.2.1.2 (port attributes), 11.6.3.3 (port events) and annex A17 (GIDs
 of RoCE v2).
@@ -44,7 +44,7 @@ class SoftPort:
     @ivar number: from 1, given by the device.
     @ivar routes: the kinds of routes, in the order in which they are tried.
     @ivar mac: locally administered; its last two bytes are the UDP port.
-    @ivar isEnabled: False while the port is taken down by command.
+    @ivar isEnabled: False while the port is disabled.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class SoftPort:
         interfaces: HostInterfaces | None = None,
     ) -> None:
         """
-        @param routes: are owned by the port, and closed with it.
+        @param routes: routes, which the port owns and closes.
         @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
-        @param interfaces: looks up the interface of the address; without it, the port is always up.
+        @param interfaces: looks up the interface of the address; if None, the port is always up.
         """
         self.number = 0
         self.address = address
@@ -78,7 +78,7 @@ class SoftPort:
         return f"<SoftPort {self.number} {self.address} port {self.udpPort}>"
 
     def adopt(self, number: int, notify: Callable[[AsyncEvent], None]) -> None:
-        """Become the device's port with that number, and hand the port's events to C{notify}."""
+        """Become the device's port with that number, and report the port's events to C{notify}."""
         self.number = number
         self._notify = notify
 

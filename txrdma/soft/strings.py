@@ -1,7 +1,7 @@
 """
 Parser of the device strings C{soft:...}.
 
-Twisted loads this module whenever it looks for device plugins, so it imports next to nothing.
+Twisted loads this module whenever it searches for device plugins, so it imports little.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class SoftDeviceStringParser:
     C{runtime}.
 
     C{ADDRESS} is an IP address of this host; each is a port of the device. C{port} is a UDP port, or 0 for
-    any that is free; without it that is 4791, or any other one when 4791 is taken. C{route} is C{auto},
-    C{rocev2} or C{shared-memory}. C{pcap} names a file that records all packets; it implies C{route=rocev2}.
-    C{mtu} is the largest payload of a packet: 256, 512, 1024, 2048 or 4096. C{runtime} is a directory in
-    which processes that share memory meet, across network namespaces.
+    any free one; by default 4791, or any free one if 4791 is in use. C{route} is C{auto}, C{rocev2} or
+    C{shared-memory}. C{pcap} names a file that records all packets; it implies C{route=rocev2}. C{mtu} is the
+    largest payload of a packet: 256, 512, 1024, 2048 or 4096. C{runtime} is a directory in which processes of
+    different network namespaces find each other, to share memory.
     """
 
     prefix = "soft"
@@ -74,7 +74,7 @@ class SoftDeviceStringParser:
         )
 
     def prepare(self, *args: str, **kwargs: str) -> None:
-        """Import what a device is made of; what RoCE needs only where the route may be by UDP."""
+        """Import the modules of a device; those of RoCE only if the route may be RoCE v2."""
         import_module("txrdma.soft.device")
         if kwargs.get("route") != "shared-memory":
             import_module("txrdma.soft.rc.roce")

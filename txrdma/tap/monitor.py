@@ -1,5 +1,5 @@
 """
-C{twistd fabric-monitor}: a fabric that is watched for as long as this runs.
+C{twistd fabric-monitor}: runs the fabric monitor as a service.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ _log = Logger()
 _TLS: Final = "OpenSSL"
 _SIMULATED: Final = "sim"
 _PLAIN: Final = ("tcp:", "tcp4:", "tcp6:", "smc:")
-"""Endpoints without encryption."""
+"""Prefixes of endpoint strings without encryption."""
 
 _UNHEARD: Final = (CannotListenError, OSError, OverflowError)
-"""Ways in which an address cannot be listened at; a port beyond 65535 is the last one."""
+"""Errors of listening at an address; L{OverflowError} is that of a port number above 65535."""
 
 _AHEAD_SECONDS: Final = 60.0
-"""Seconds by which the clock may be ahead of the time of day without a finding."""
+"""Seconds by which the clock may be ahead of the system time without a finding."""
 
 _FIXED: Final = ("port", "listen", "counters", "history")
-"""Parts of the configuration that are followed at the start alone."""
+"""Settings whose changes take effect only after a restart."""
 
 
 def logFinding(event: FindingEvent) -> None:
-    """Log a finding that was raised or cleared; not one that a former process has logged."""
+    """Log a finding that was raised or cleared. A previous process has logged L{Resumed} findings."""
     entry = event.entry
     if isinstance(event, Resumed):
         return
@@ -85,9 +85,9 @@ def logFinding(event: FindingEvent) -> None:
 
 def checkOf(config: MonitorConfig) -> Callable[[Fabric], list[Finding]]:
     """
-    Make what looks for the faults that a sweep shows.
+    Return the function that finds the faults of a swept fabric.
 
-    @raise InvalidRequest: the topology file cannot be read, or has mistakes.
+    @raise InvalidRequest: the topology file cannot be read or parsed.
     """
     if not config.topology:
         return fabricFindings
@@ -97,9 +97,9 @@ def checkOf(config: MonitorConfig) -> Callable[[Fabric], list[Finding]]:
 
 def portOf(config: MonitorConfig) -> str:
     """
-    Name of the management port to watch by: that of the configuration, else the first real one.
+    Return the name of the management port: the configured one, or the first real one.
 
-    @raise DeviceUnavailable: there is none; a simulated fabric is watched only where it is asked for.
+    @raise DeviceUnavailable: there is no real port. A simulated fabric must be configured explicitly.
     """
     name = config.port or defaultMADPort()
     if not config.port and name.partition(":")[0] == _SIMULATED:
@@ -112,13 +112,13 @@ def portOf(config: MonitorConfig) -> str:
 
 def endpointOf(reactor: Any, listen: str) -> IStreamServerEndpoint:
     """
-    Endpoint of the pages.
+    Return the server endpoint of the pages.
 
-    @raise InvalidRequest: the string has no meaning, or names files or packages that are not here.
+    @raise InvalidRequest: the string is not a valid endpoint, or a file or package that it needs is missing.
     """
     try:
         endpoint: IStreamServerEndpoint = serverFromString(reactor, listen)
-    except Exception as error:  # parsers of endpoints raise what they like
+    except Exception as error:  # parsers of endpoint strings raise any exception
         if isinstance(error, ImportError) and error.name == _TLS:
             requireTLS(f"web.listen {listen!r}")
         why = str(error) or type(error).__name__
@@ -128,9 +128,9 @@ def endpointOf(reactor: Any, listen: str) -> IStreamServerEndpoint:
 
 def requireTLS(what: str) -> None:
     """
-    Refuse what needs TLS where that is not installed.
+    Check that TLS is installed.
 
-    @raise InvalidRequest: it is not.
+    @raise InvalidRequest: TLS is not installed.
     """
     if find_spec(_TLS) is None:
         raise InvalidRequest(f"{what} needs TLS: pip install 'txrdma[tls]'")
@@ -138,9 +138,9 @@ def requireTLS(what: str) -> None:
 
 def channelsOf(reactor: Any, config: MonitorConfig) -> list[Channel]:
     """
-    Channels by which findings are told to others.
+    Return the channels that report findings: webhooks, mail and a log file.
 
-    @raise InvalidRequest: one of them needs TLS, which is not installed.
+    @raise InvalidRequest: a channel needs TLS, which is not installed.
     """
     for name, url, _kind, _authorization in config.webhooks:
         if url.startswith("https:"):
@@ -159,7 +159,7 @@ def channelsOf(reactor: Any, config: MonitorConfig) -> list[Channel]:
 
 
 def statusOf(poller: FabricPoller) -> str:
-    """Line about a fabric, as C{systemctl status} shows it."""
+    """Return the status of a fabric in one line, for C{systemctl status}."""
     nodes = 0 if poller.fabric is None else len(poller.fabric.nodes)
     worst = poller.findingLog.worst()
     state = (
@@ -170,9 +170,10 @@ def statusOf(poller: FabricPoller) -> str:
 
 class MonitorService(MultiService):
     """
-    Monitor of one fabric: its port, its poller, its history and its pages.
+    The monitor of one fabric: its management port, poller, history and pages.
 
-    @ivar poller: watches the fabric while the service runs. C{site} shows it.
+    @ivar poller: polls the fabric while the service runs.
+    @ivar site: serves the pages.
     """
 
     def __init__(
@@ -183,12 +184,11 @@ class MonitorService(MultiService):
         aheadSeconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """
-        @param reopen: opens the management port, each time that it was lost; by default that of the
-            configuration.
-        @param aheadSeconds: returns the time by which the reactor's clock is ahead of the time of day.
-        @raise ValueError: the port's name has no meaning.
-        @raise RDMAError: the port cannot be opened, or the files of who may read, or the history is another
-            monitor's; one that cannot be opened now is opened later.
+        @param reopen: opens the management port, first and after each loss; by default the configured port.
+        @param aheadSeconds: returns the time by which the reactor's clock is ahead of the system time.
+        @raise ValueError: the name of the port is invalid.
+        @raise RDMAError: the port, or a file of tokens or users, cannot be opened, or another monitor writes
+            to the history. A history that cannot be opened now is opened later.
         """
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._pool = ThreadPool(1, 1, "history")
@@ -253,11 +253,11 @@ class MonitorService(MultiService):
         self._listening: StreamServerEndpointService | None = None
         if endpoint is not None:
             listening = self._listening = StreamServerEndpointService(endpoint, self.site.factory)
-            listening._raiseSynchronously = True  # a port that is taken ends twistd, as with strports.service
+            listening._raiseSynchronously = True  # if the port is in use, twistd exits, as in strports
             listening.setServiceParent(self)
 
     def _restore(self, memory: MonitorMemory, store: HistoryStore) -> None:
-        """Restore what a former process has known; a finding of hours is held until it could be found."""
+        """Restore the state of the previous process; a finding stays until this one could have found it."""
         began: float = self._seconds()
         interval = self.config.settings.intervalSeconds
 
@@ -276,11 +276,11 @@ class MonitorService(MultiService):
         for receive in (logFinding, self._alerts.findingChanged, self.site.hub.findingChanged):
             with _log.failuresHandled("while {event!r} was reported", event=event):
                 receive(event)
-        if self._memory is not None and self._updating is None:  # once for all events of a turn
+        if self._memory is not None and self._updating is None:  # once per reactor iteration
             self._updating = self._reactor.callLater(0, self._update)
 
     def _update(self) -> None:
-        """Have the next process know what this one knows."""
+        """Store the state for the next process."""
         if self._updating is not None and self._updating.active():
             self._updating.cancel()
         self._updating = None
@@ -288,7 +288,7 @@ class MonitorService(MultiService):
             self._memory.update()
 
     def _read(self, since: float) -> None:
-        """Hand what was read in a round to history, files and pages, each in a step of its own."""
+        """Pass the readings of a round to history, files and pages; an error in one does not stop others."""
         step = self.poller.rounds.step
         with step("notifying systemd"):
             self._notifier.ready(statusOf(self.poller))
@@ -307,7 +307,7 @@ class MonitorService(MultiService):
             self._update()
 
     def _rowsSince(self, since: float) -> list[Row]:
-        """Rows for the history of all ports that were read since then."""
+        """Return history rows of all ports that were read since a time."""
         now = self._seconds()
         read = ((rowOf, self.poller.meters), (correctionRowOf, self.poller.corrections.meters))
         rows = (
@@ -319,7 +319,7 @@ class MonitorService(MultiService):
         return [row for row in rows if row is not None]
 
     def _clockFindings(self) -> list[Finding]:
-        """Fault of the clock: what is seen and told has wrong times until it is right."""
+        """Return a finding if the clock is ahead, since recorded and reported times are then wrong."""
         ahead = self._aheadSeconds()
         if ahead < _AHEAD_SECONDS:
             return []
@@ -327,14 +327,14 @@ class MonitorService(MultiService):
         return [Finding("clock-ahead", "the monitor", text)]
 
     def reloadBy(self, read: Callable[[], MonitorConfig]) -> None:
-        """Have SIGHUP read the configuration anew, by this function."""
+        """Set the function by which SIGHUP reads the configuration again."""
         self._reload = read
 
     def reload(self) -> bool:
         """
-        Read the configuration anew, and follow it; all that is known stays.
+        Read the configuration again, and apply it without losing state.
 
-        @return: False if it has mistakes, which are logged: then nothing has changed.
+        @return: False if nothing has changed: no function was set by L{reloadBy}, or an error was logged.
         """
         if self._reload is None:
             return False
@@ -366,7 +366,7 @@ class MonitorService(MultiService):
         self._reactor.callFromThread(self.reload)
 
     def address(self) -> Deferred[IAddress | None]:
-        """Fires with the address of the pages when they can be had; with None where there are none."""
+        """Return a Deferred of the address at which the pages are served, or of None without pages."""
         bound: Deferred[IAddress | None] = Deferred()
 
         def listens(port: IListeningPort) -> IListeningPort:
@@ -381,9 +381,9 @@ class MonitorService(MultiService):
 
     def privilegedStartService(self) -> None:
         """
-        Begin to listen, as C{twistd} wants before it is another user.
+        Start listening, before C{twistd} drops its privileges.
 
-        @raise SystemExit: that cannot be: the port is taken, or it takes a permission.
+        @raise SystemExit: listening failed: the port is in use, or a permission is missing.
         """
         try:
             super().privilegedStartService()  # type: ignore[no-untyped-call]  # of Twisted's
@@ -392,9 +392,9 @@ class MonitorService(MultiService):
 
     def startService(self) -> None:
         """
-        Begin to watch, and to listen.
+        Start polling and listening.
 
-        @raise DeviceUnavailable: the address of the pages is taken, or takes a permission.
+        @raise DeviceUnavailable: listening failed: the port is in use, or a permission is missing.
         """
         try:
             super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
@@ -413,7 +413,7 @@ class MonitorService(MultiService):
         self.site.start()
 
     def stopService(self) -> Deferred[None]:
-        """End watching, and write what history there is."""
+        """Stop polling, and write the remaining history."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
@@ -433,7 +433,7 @@ class MonitorService(MultiService):
 
 
 class Options(usage.Options):
-    """Options of C{twistd fabric-monitor}: its configuration."""
+    """The command line of C{twistd fabric-monitor}."""
 
     synopsis = "[options]"
     longdesc = (
@@ -445,7 +445,7 @@ class Options(usage.Options):
     ]
 
     def postOptions(self) -> None:
-        """Read the configuration, so that mistakes show before anything runs."""
+        """Read the configuration, to report errors before the service starts."""
         try:
             self["read"] = parseConfig("") if self["config"] is None else readConfig(self["config"])
         except RDMAError as error:
@@ -453,7 +453,7 @@ class Options(usage.Options):
 
 
 def makeService(options: Options) -> IService:
-    """Make the service that C{twistd} runs."""
+    """Create the service for C{twistd}."""
     from twisted.internet import reactor
 
     theReactor: Any = reactor
@@ -463,6 +463,6 @@ def makeService(options: Options) -> IService:
     except (RDMAError, ValueError) as error:
         raise SystemExit(f"fabric-monitor: {error}") from error
     if options["config"] is not None:
-        path = os.path.abspath(options["config"])  # a daemon has another working directory
+        path = os.path.abspath(options["config"])  # a daemon changes its working directory
         service.reloadBy(lambda: readConfig(path))
     return service

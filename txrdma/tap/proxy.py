@@ -1,5 +1,5 @@
 """
-C{twistd smc-proxy}: a proxy by which programs without SMC-R use it through a port of their host.
+C{twistd smc-proxy}: a proxy through which programs without support for SMC-R use it.
 """
 
 from __future__ import annotations

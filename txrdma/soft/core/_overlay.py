@@ -1,5 +1,5 @@
 """
-Mappings of files by C{mmap} objects that know nothing of the file, and so keep no descriptor of it.
+Mappings of files by C{mmap} objects that do not duplicate the file's descriptor.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from typing import Final
 
 _FIXED: Final = 0x10
-"""The flag MAP_FIXED of mmap(2): exactly at this address, in the place of what is there."""
+"""The flag MAP_FIXED of mmap(2): map at exactly this address, and replace an existing mapping."""
 
 
 class _Buffer(ctypes.Structure):
@@ -45,7 +45,7 @@ _mmap.restype = ctypes.c_void_p
 
 def overlaid(descriptor: int, length: int, protection: int) -> mmap.mmap:
     """
-    Map the first bytes of a file by an C{mmap} object of anonymous memory, which keeps no descriptor.
+    Map the first bytes of a file over an C{mmap} object of anonymous memory, which has no descriptor.
 
     @param length: bytes, whole pages.
     @param protection: C{mmap.PROT_READ}, C{mmap.PROT_WRITE}.

@@ -67,7 +67,7 @@ class SoftCompletionChannel:
     A descriptor that wakes readers of its queues.
 
     It is signaled by an armed queue that gets a completion, and, through C{doorbell}, by peers that wrote to
-    shared memory; as they can't name a queue, all are polled.
+    shared memory; they can't name a queue, so all queues are polled.
     """
 
     def __init__(self, closed: Callable[[SoftCompletionChannel], None] = lambda channel: None) -> None:
@@ -79,7 +79,7 @@ class SoftCompletionChannel:
 
     @property
     def doorbell(self) -> int:
-        """The descriptor that a peer process rings, by writing to it what an eventfd takes."""
+        """The descriptor that a peer process rings, by writing eight bytes as for an eventfd."""
         return self._open().writing
 
     def fileno(self) -> int:
@@ -238,7 +238,9 @@ class SoftCompletionQueue:
             self._lanes = tuple([lane for lane in self._lanes if lane is not route])
 
     def pollElsewhere(self, lane: Route) -> Sized:
-        """Stop polling this route, whose messages are taken elsewhere; return the queued completions."""
+        """
+        Stop polling this route, whose messages are received by other code; return the queued completions.
+        """
         self.detach(lane)
         self._lanes += (lane,)
         return self._completions

@@ -1,7 +1,7 @@
 """
-Datagrams of one queue pair without work requests: what has come, in the order in which it came.
+Datagrams of one queue pair without work requests, in the order of arrival.
 
-See L{txrdma.interfaces.IDirectDatagrams} for what it promises.
+See L{txrdma.interfaces.IDirectDatagrams} for the contract.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DatagramRoute(Route, Protocol):
     inbox: DirectDatagrams | None
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
-        """Send a datagram immediately; False where it has to be posted."""
+        """Send a datagram immediately. Return False if it has to be posted instead."""
 
 
 class Pair(Protocol):
@@ -50,7 +50,7 @@ class DirectDatagrams:
     ) -> None:
         """
         @param most: limit of queued datagrams; others are dropped, like those without a receive.
-        @param openInbox: has the queue pair queue its datagrams here.
+        @param openInbox: makes the queue pair queue its datagrams here.
         @param ring: wakes the reader of the completion queue, given whether the datagram is solicited.
         """
         self.way: DatagramRoute | None = None

@@ -1,8 +1,8 @@
 """
-Mappings of memory files, which keep no descriptor where there are many of them.
+Mappings of memory files, which keep no descriptor if there are many of them.
 
-Until Python 3.13 C{mmap} keeps a duplicate of the descriptor that it maps for as long as the mapping lives:
-ten thousand connections would need twenty thousand of these, for nothing.
+Before Python 3.13, an C{mmap} object keeps a duplicate of the mapped descriptor until it is closed: ten
+thousand connections would need twenty thousand unused descriptors.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Final
 
 PLAIN: Final = 128
 """
-Descriptors from this number on keep none in their mapping: the process has many. That costs two system calls.
+Mappings of descriptors from this number on keep no descriptor, which costs two system calls.
 """
 
 
 def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
-    """Map the first bytes (whole pages) of a file, whose descriptor may be closed then; raises OSError."""
+    """
+    Map the first bytes (whole pages) of a file. Its descriptor may be closed afterwards. Raises OSError.
+    """
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if isWritable else 0)
     if sys.version_info >= (3, 13):
         return mmap.mmap(descriptor, length, prot=protection, trackfd=False)

@@ -196,7 +196,7 @@ class KeyTable:
         )
 
     def allocate(self, domain: Domain, length: int, access: Access) -> Region:
-        """New zeroed memory with a key, by a memfd where the system has them."""
+        """Allocate zeroed memory with a key, in a memfd if the system supports them."""
         if length < 1:
             raise InvalidRequest(f"a memory region has at least one byte, not {length}")
         self._admit(access)

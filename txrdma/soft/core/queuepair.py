@@ -1,8 +1,8 @@
 """
-Queue pairs: their states, what may be posted when, and what becomes of it at the end.
+Queue pairs: their states, the posting of requests, and the flushing of requests at the end.
 
-Follows InfiniBand Architecture vol. 1, 10.2.4, 10.3.1 and 10.8. What moves the bytes is a
-L{route <txrdma.soft.core.route.Route>}.
+Follows InfiniBand Architecture vol. 1, 10.2.4, 10.3.1 and 10.8. A L{route <txrdma.soft.core.route.Route>}
+transfers the bytes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Host(Protocol):
     keys: KeyTable
 
     def connect(self, queuePair: SoftQueuePair) -> Route:
-        """The route for a queue pair that goes to RTR; by its C{kind} and C{attributes}."""
+        """Return the route for a queue pair that changes to RTR, by its C{kind} and C{attributes}."""
 
     def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
         """Check attributes against the device; raises L{InvalidRequest}."""
@@ -64,7 +64,7 @@ class Host(Protocol):
         """Deliver an event to listeners, in a later reactor iteration."""
 
     def forget(self, queuePair: SoftQueuePair) -> None:
-        """Forget a queue pair that has been closed."""
+        """Remove a closed queue pair."""
 
 
 @implementer(IQueuePair)
@@ -74,7 +74,7 @@ class SoftQueuePair:
 
     @ivar receives: the receive queue, or that of C{shared}. The requests in it are those that were posted:
         they must stay unchanged until their completion.
-    @ivar free: free places in the send queue.
+    @ivar free: number of requests that fit into the send queue.
     @ivar shared: the shared receive queue, if it uses one.
     """
 
@@ -198,7 +198,7 @@ class SoftQueuePair:
             self._flushed(request.identifier, _SEND)
 
     def _arePlainDatagrams(self, requests: Sequence[SendRequest]) -> bool:
-        """Whether these are valid datagrams without immediates, as nearly all are."""
+        """Return whether these are valid datagrams without immediates, the usual case."""
         port, most = self.attributes.port, self._maxInline
         for request in requests:
             address, inline = request.address, request.inline
@@ -368,7 +368,9 @@ class SoftQueuePair:
     # Called by the route.
 
     def retired(self, count: int) -> None:
-        """Free that many places in the send queue; completions are separate, by C{sendCompleted}."""
+        """
+        Release that many entries of the send queue. Completions are reported separately, by C{sendCompleted}.
+        """
         self.free += count
         if self.state is not _RTS:
             self.free = min(self.free, self.capacity.maxSend)  # a flush may have freed all
@@ -376,7 +378,7 @@ class SoftQueuePair:
                 self._reportDrained()
 
     def failed(self, event: AsyncEventKind | None = None) -> None:
-        """Go to ERR: flush sends, then receives (IBA 10.3.1.7). The failed send is completed already."""
+        """Change to ERR: flush sends, then receives (IBA 10.3.1.7). The failed send is already completed."""
         if self.state is _ERR or self.state is _RESET:
             return
         self.state = _ERR
@@ -395,11 +397,11 @@ class SoftQueuePair:
             self._host.notify(AsyncEvent(AsyncEventKind.QP_LAST_WQE_REACHED, queuePair=self))
 
     def raiseEvent(self, event: AsyncEventKind) -> None:
-        """Raise an asynchronous event after which the queue pair goes on."""
+        """Raise an asynchronous event that does not end the queue pair."""
         self._host.notify(AsyncEvent(event, queuePair=self))
 
     def laneOpened(self) -> Sized:
-        """Let the lane take messages itself; return the queued completions, which come first."""
+        """Let the lane receive messages itself; return the queued completions, which precede them."""
         assert self._route is not None, "a lane that is no route"
         return self.receiveQueue.pollElsewhere(self._route)
 

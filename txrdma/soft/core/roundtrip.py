@@ -1,10 +1,10 @@
 """
-Time-outs after which a requester retransmits, and gives up.
+Timeouts after which a requester retransmits or gives up.
 
-These are two questions. Giving up is decided by C{timeout} and C{retryCount}, the attributes of a queue pair
-(InfiniBand Architecture vol. 1, 9.7.6.1.3 and 9.9.2.1.1). Sending again may come much earlier, since a
-responder takes what it has already for a duplicate, and acknowledges it (9.7.5.1.3): when, follows from the
-measured round trip, as in TCP (RFC 6298).
+The requester gives up according to C{timeout} and C{retryCount}, attributes of the queue pair (InfiniBand
+Architecture vol. 1, 9.7.6.1.3 and 9.9.2.1.1). It may retransmit much earlier, because a responder
+acknowledges duplicates (9.7.5.1.3). The retransmission timeout follows from the measured round trip, as in
+TCP (RFC 6298).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ SHORTEST_TIMEOUT: Final = 0.008
 """Seconds: a timer shorter than a reactor iteration would only send everything twice."""
 
 FIRST_TIMEOUT: Final = 0.1
-"""Seconds before the first measurement: longer than local networks and most busy peers take."""
+"""Seconds before the first measurement: longer than the round trip of local networks and most busy peers."""
 
 EXPECTED_AT_FIRST: Final = 0.001
 """Assumed round trip in seconds before the first measurement."""
 
 LONGEST_TIMEOUT: Final = 1.0
-"""Most seconds between two tries, so that a peer that returns is noticed soon."""
+"""Largest number of seconds between two attempts, so that a returning peer is noticed within this time."""
 
 
 class RoundTrip:
@@ -59,7 +59,7 @@ class RoundTrip:
         self._end = None
 
     def expired(self) -> None:
-        """Double the timeout, because the peer was silent for that long."""
+        """Double the timeout after it has expired."""
         self.timeout = min(2 * self.timeout, LONGEST_TIMEOUT)
 
     def answered(self) -> None:
@@ -85,7 +85,7 @@ class RetryTimer:
     """
     The retries of one requester, while packets are in flight.
 
-    @ivar retryCount: as in L{QPAttributes<txrdma.iba.verbs.QPAttributes>}; with 0 nothing is sent again.
+    @ivar retryCount: as in L{QPAttributes<txrdma.iba.verbs.QPAttributes>}; with 0 nothing is retransmitted.
     @ivar roundTrip: determines when to resend, at the latest after C{timeout}.
     """
 

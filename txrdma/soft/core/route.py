@@ -1,7 +1,7 @@
 """
 The interface between a queue pair and the route that moves its bytes.
 
-There are three routes: RoCE v2 by UDP, shared memory on the same host, and datagrams.
+There are three routes: RoCE v2 over UDP, shared memory on the same host, and datagrams.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Route(Protocol):
     Moves the bytes of one queue pair, from RTR until C{close}.
 
     @cvar polled: whether completion queues call C{poll} and C{arm}.
-    @cvar direct: the route itself where it provides L{txrdma.interfaces.IDirectLane}; None elsewhere.
+    @cvar direct: the route itself if it provides L{txrdma.interfaces.IDirectLane}, else None.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Route(Protocol):
 
     def post(self, requests: Sequence[SendRequest]) -> None:
         """
-        Carry out requests, in order.
+        Execute requests, in order.
 
         Their form is checked; the route checks keys. Called only in RTS. The caller may reuse request objects
         and C{inline} data when this returns.
@@ -40,7 +40,7 @@ class Route(Protocol):
         return
 
     def poll(self) -> None:
-        """Take arrived messages and completions, without the reactor."""
+        """Process received messages and completions, without the reactor."""
         return
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:

@@ -12,7 +12,8 @@ from txrdma.soft.core.route import Route
 
 class RoutePort(Protocol):
     """
-    Makes the routes of queue pairs; C{canRest}: C{rest} loses nothing, as peers need no answers in time.
+    Creates the routes of queue pairs; C{canRest}: C{rest} loses nothing, because peers need no timely
+    answers.
     """
 
     canRest: bool
@@ -26,7 +27,10 @@ class RoutePort(Protocol):
         return
 
     def connect(self, queuePair: SoftQueuePair) -> Route | None:
-        """The route for a queue pair that goes to RTR; None if this kind does not lead there."""
+        """
+        Return the route for a queue pair that changes to RTR; None if this kind of route does not reach the
+        peer.
+        """
 
     def drive(self) -> bool:
         """Do the work of the reactor once, after its end; return whether acknowledgements are outstanding."""

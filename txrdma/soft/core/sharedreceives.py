@@ -1,5 +1,5 @@
 """
-Shared receive queues: receives that many queue pairs take from as their messages come.
+Shared receive queues, whose receives many queue pairs use as messages arrive.
 
 Follows InfiniBand Architecture vol. 1, 10.2.9 (shared receive queues) and 11.6.3.1 (their events).
 """

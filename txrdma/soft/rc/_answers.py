@@ -1,9 +1,9 @@
 """
 Answers to READs and atomic operations, in order; results of atomics are stored for repeated requests.
 
-Follows InfiniBand Architecture vol. 1, 9.4.4 (READ), 9.4.5 (atomics) and 9.7.5.1 (answers). A READ is read
-while it is answered, a repeated one anew. An atomic operation is executed once: a repeated request finds what
-the first one found.
+Follows InfiniBand Architecture vol. 1, 9.4.4 (READ), 9.4.5 (atomics) and 9.7.5.1 (answers). Memory is read
+while a READ is answered, again for a repeated one. An atomic operation is executed once: a repeated request
+gets the result of the first one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _64_BITS: Final = 0xFFFFFFFFFFFFFFFF
 
 
 class Read:
-    """A READ that is being answered: packets C{next} to C{end} are still to go."""
+    """A READ that is being answered: packets C{next} to C{end} remain to be sent."""
 
     __slots__ = ("address", "again", "end", "first", "left", "next", "rkey")
 
@@ -122,7 +122,7 @@ class Answers:
 
     def give(self, room: int, messages: int, runs: list[Outgoing]) -> int:
         """
-        Append as much of the oldest answer as fits; return the number of packets.
+        Append packets of the oldest answer, as many as fit; return their number.
 
         @raise ProtectionError: its memory was deregistered.
         """

@@ -56,7 +56,7 @@ _SEND_ONLY: Final = int(Opcode.UD_SEND_ONLY)
 _SEND_ONLY_WITH_IMMEDIATE: Final = int(Opcode.UD_SEND_ONLY_WITH_IMMEDIATE)
 
 START: Final = Struct(">QIII")
-"""BTH and DETH: eight bytes with all that does not change from packet to packet, PSN, Q_Key, and sender."""
+"""BTH and DETH: the eight bytes that are equal in all packets, then PSN, Q_Key and source queue pair."""
 
 _AROUND: Final = START.size + ICRC_LENGTH
 _ONLY: Final = _SEND_ONLY << 56
@@ -66,11 +66,11 @@ _DETH: Final = Struct(">II")
 _WORD: Final = Struct(">I")
 
 _CONTROLLED: Final = 0x80000000
-"""A Q_Key with this bit, in a request, stands for the queue pair's own (IBA 10.2.5)."""
+"""A Q_Key with this bit in a request selects the Q_Key of the queue pair (IBA 10.2.5)."""
 
 
 Inbox = Callable[[bytes, int, Buffer, bool], bool]
-"""Keeps a datagram: its sender's address and queue pair, its bytes, and whether it is solicited."""
+"""Queues a datagram: its source address and queue pair, its bytes, and whether it is solicited."""
 
 
 class Datagram(NamedTuple):

@@ -4,8 +4,8 @@ The migration state of a queue pair with an alternate path.
 Follows InfiniBand Architecture vol. 1, 17.2.8 (automatic path migration): the MigReq bit of every packet
 reports whether the sender has migrated; both ends are armed when both have cleared it.
 
-Unlike InfiniBand, UDP may reorder packets. So a MigReq on the path in use is from before the peer was ready,
-and is ignored; one on the alternate path is accepted even if the peer is not known to be ready.
+Unlike InfiniBand, UDP may reorder packets. Therefore a MigReq on the path in use was sent before the peer was
+ready, and is ignored; one on the alternate path is accepted even if the peer is not known to be ready.
 """
 
 from __future__ import annotations

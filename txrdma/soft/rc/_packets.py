@@ -1,9 +1,9 @@
 """
-Runs of packets: what the cores and the UDP port hand each other.
+Runs of packets, which the cores and the UDP port exchange.
 
-Long messages are many packets of one size that differ in little, and Python pays per call, so both directions
-move them as runs. Sequence numbers inside the cores do not wrap: they are plain integers whose lower 24 bits
-are the PSN (InfiniBand Architecture vol. 1, 9.7.2).
+Long messages are many packets of one size that differ little, and each Python call is expensive, so both
+directions process packets in runs. Sequence numbers inside the cores do not wrap: they are plain integers
+whose lower 24 bits are the PSN (InfiniBand Architecture vol. 1, 9.7.2).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txrdma.iba.verbs import AsyncEventKind, Completion
 
 PSN_MASK: Final = 0xFFFFFF
 ACKNOWLEDGE: Final = 0x80000000
-"""The bit beside the PSN that asks for an acknowledgement (IBA 9.2.10)."""
+"""The AckReq bit in the PSN's word: requests an acknowledgement (IBA 9.2.10)."""
 
 BTH_LENGTH: Final = 12
 ICRC_LENGTH: Final = 4
@@ -82,7 +82,7 @@ class Received(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The connection can't go on."""
+    """The connection has failed."""
 
     kind: AsyncEventKind | None
 

@@ -105,7 +105,7 @@ class Requester:
         """
         @param psn: of the first packet.
         @param timeout: its code; C{retryCount}, C{rnrRetry}, C{maxRDAtomic} as in L{QPAttributes}.
-        @param batch: full packets that go out best in one system call.
+        @param batch: best number of full packets for one system call.
         """
         self._number = number
         self._keys = keys

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from txrdma.soft.core.memory import Domain, KeyTable
 
 MOST_AT_ONCE: Final = 64
-"""Most packets of READ answers per L{Responder.outgoing}, for fairness."""
+"""Largest number of packets of READ answers per L{Responder.outgoing}, for fairness."""
 
 _SEND_FIRST: Final = int(Opcode.RC_SEND_FIRST)
 _SEND_ONLY_WITH_IMMEDIATE: Final = int(Opcode.RC_SEND_ONLY_WITH_IMMEDIATE)
@@ -125,8 +125,8 @@ class Responder:
         batch: int = 15,
     ) -> None:
         """
-        @param receives: the receive queue; what is filled is taken from its left.
-        @param psn: of the first packet to come.
+        @param receives: the receive queue; filled receives are removed from its left end.
+        @param psn: PSN of the first packet to be received.
         @param access: what the queue pair allows; C{maxDestRDAtomic}, C{minRNRTimer} as in L{QPAttributes}.
         @param batch: full packets that go out best in one system call.
         """

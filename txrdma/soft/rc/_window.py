@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 FIRST: Final = 256 * 1024
-"""Bytes at the beginning: what the socket buffers hold that Linux gives to everybody."""
+"""Initial window in bytes: the capacity of Linux's default socket buffers."""
 
 WIDEST: Final = 1024 * 1024
 FIRST_PACKETS: Final = 128

@@ -14,8 +14,8 @@ class RoCECounters:
 
     @ivar datagramsSent: RoCE packets; C{writes} counts what went to the system in one piece.
     @ivar wrongICRC: dropped: corrupted packets.
-    @ivar malformed: dropped: too short, of a version or partition that we don't know.
-    @ivar strays: dropped: for a queue pair that there is not, or from a host that is not its peer.
+    @ivar malformed: dropped: too short, or of an unknown version or partition.
+    @ivar strays: dropped: for an unknown queue pair, or from a host that is not its peer.
     """
 
     packetsSent: int = 0

@@ -1,7 +1,7 @@
 """
-Datagrams of a RoCE port to devices of this host, by shared memory.
+Datagrams of a RoCE port to devices of this host, through shared memory.
 
-The packets are the same as by UDP and are counted as such, but have no ICRC.
+The packets are the same as over UDP and are counted as such, but have no ICRC.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.datagrams import SharedDatagrams
 
 SEEK_SECONDS: Final = 1.0
-"""Seconds between attempts to get a lane to a peer."""
+"""Seconds between attempts to open a lane to a peer."""
 
 _QUIET: Final = 64
 _RECHECK: Final = 16
@@ -35,7 +35,7 @@ _PLAIN: Final = int(Opcode.UD_SEND_ONLY) << 56 | (int(DEFAULT_PKEY) & 0x7FFF) <<
 
 
 class LocalPeers:
-    """The peers of a RoCE port on this host, with which it exchanges datagrams by shared memory."""
+    """The peers of a RoCE port on this host, with which it exchanges datagrams through shared memory."""
 
     def __init__(self, home: RoutesPort, lanes: SharedDatagrams, routes: Mapping[QPN, PortRoute]) -> None:
         self._home = home
@@ -116,7 +116,7 @@ class LocalPeers:
             self._written.clear()
 
     def poll(self) -> None:
-        """Take packets from shared memory."""
+        """Process packets in shared memory."""
         if self._lanes.isOpen:
             self._lanes.poll()
 

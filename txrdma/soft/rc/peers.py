@@ -57,13 +57,13 @@ class RoutesPort(Protocol):
         """Have packets in shared memory wake the reactor; poll once after this."""
 
     def register(self, route: PortRoute) -> None:
-        """Hand packets for the route's queue pair number to the route."""
+        """Pass packets for the route's queue pair number to the route."""
 
     def forget(self, route: PortRoute) -> None:
-        """Forget a route that is closed: no packet reaches it any more."""
+        """Remove a closed route, which receives no more packets."""
 
     def release(self, route: PortRoute) -> None:
-        """Stop sending for a route that sends by another port now, but still receives here."""
+        """Stop sending for a route that now uses another port for sending, but still receives here."""
 
     def peerAt(self, address: AddressVector) -> Peer | None:
         """The peer at the end of that path; None where the IP family differs."""
@@ -78,13 +78,13 @@ class RoutesPort(Protocol):
         """Add packets to the frame that L{serve} sends."""
 
     def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Send a datagram, by shared memory where possible, else with the frame."""
+        """Send a datagram, through shared memory if possible, else with the frame."""
 
     def directLaneTo(self, address: AddressVector) -> DatagramLane | None:
         """The lane of shared memory to that address, if it is up."""
 
     def wrote(self, packets: int, size: int) -> None:
-        """Count packets sent by a lane, of C{size} bytes together."""
+        """Count packets sent through a lane, of C{size} bytes in total."""
 
     def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send packets immediately, when a route ends."""
@@ -103,7 +103,7 @@ class RoutesPort(Protocol):
 
 
 class PortRoute(Protocol):
-    """The interface of routes for the RoCE port by which they send."""
+    """The interface of routes for the RoCE port that they use."""
 
     number: QPN
     port: RoutesPort
@@ -136,10 +136,10 @@ class Peer:
     @ivar at: the local port.
     @ivar source: its IP address as the bytes of a header.
     @ivar grh: the bytes before the last received datagram, which had C{grhLength} bytes.
-    @ivar lane: shared memory for datagrams, where the peer is on this host; requested again at C{seekAt}.
+    @ivar lane: lane for datagrams, if the peer is on this host; requested again at C{seekAt}.
     @ivar guess: expected IPv4 identification of the next datagram, which the socket does not report.
-    @ivar most: identifications below this are accepted. Software devices send small ones; other senders any,
-        which leaves 16 bits of the check.
+    @ivar most: identifications below this are accepted. Software devices send small ones. Other senders use
+        any, which weakens the check to 16 bits.
     """
 
     __slots__ = (

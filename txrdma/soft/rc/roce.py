@@ -64,7 +64,7 @@ class RoCEPort(RoutePort):
     ) -> None:
         """
         @param carrier: is owned by the port, and closed with it.
-        @param capture: gets every packet; its owner closes its file.
+        @param capture: receives every packet; its owner closes its file.
         @param mtu: of the port; connections have their own.
         @param lanes: shared memory for datagrams to devices of this host.
         """
@@ -108,7 +108,9 @@ class RoCEPort(RoutePort):
     # RoutePort
 
     def connect(self, owner: SoftQueuePair) -> Route | None:
-        """The route for a queue pair that goes to RTR; None to a destination of the other IP family."""
+        """
+        Return the route for a queue pair that changes to RTR; None for a destination of the other IP family.
+        """
         if self._closed:
             raise DeviceUnavailable(f"{self!r} is closed")
         if owner.kind is QPKind.UD:
@@ -380,7 +382,7 @@ class RoCEPort(RoutePort):
             self._inFrame = index + count
 
     def _flush(self) -> None:
-        """Send the frame that is being filled, or queue it while the socket takes no more."""
+        """Send the current frame, or queue it while the socket's buffer is full."""
         peer = self._framePeer
         assert peer is not None
         data, segment = self._view[: self._fill], self._segment
@@ -502,7 +504,7 @@ class RoCEPort(RoutePort):
             peer.guess = index
 
     def _dispatch(self, head: int, data: memoryview, stride: int, count: int, peer: Peer, now: float) -> None:
-        """Hand a run of packets with equal first eight bytes of the BTH to its route."""
+        """Pass a run of packets with equal first eight bytes of the BTH to its route."""
         counters = self.counters
         flags = head >> 48
         pad = flags >> 4 & 3

@@ -74,7 +74,7 @@ def _required(value: int | None) -> int:
 
 
 class RoCERoute(Route):
-    """The connection of an RC queue pair by UDP; its C{requester} exists from RTS on."""
+    """The connection of an RC queue pair over UDP; its C{requester} exists from RTS on."""
 
     name = "rocev2"
     polled = False
@@ -341,7 +341,7 @@ class DatagramRoute(Route, PortRoute):
     The route of a UD queue pair, to and from any address, without acknowledgements and deadlines.
 
     @ivar polled: whether polling finds datagrams in the socket, without the reactor.
-    @ivar inbox: queue of datagrams that are taken without receives; None where receives take them.
+    @ivar inbox: queue of datagrams that need no receives; None if receives are used.
     """
 
     name = "rocev2"
@@ -418,7 +418,7 @@ class DatagramRoute(Route, PortRoute):
         return True
 
     def take(self, payload: memoryview, qkey: int, source: int, header: bytes, solicited: bool) -> None:
-        """Take one datagram that came by shared memory."""
+        """Process one datagram received through shared memory."""
         completion = self.datagrams.take(payload, qkey, source, header)
         if completion is not None:
             self._owner.receiveCompleted(completion, solicited)

@@ -1,8 +1,8 @@
 """
 A UDP socket on a reactor that moves many datagrams in one system call.
 
-Linux takes a run of equal datagrams for one destination at once (UDP_SEGMENT), and hands over what came
-together (UDP_GRO); udp(7). Where it does neither, each datagram goes alone.
+Linux can send a run of equally long datagrams to one destination with one call (UDP_SEGMENT), and receive
+such a run with one call (UDP_GRO); see udp(7). Without these, each datagram needs a call.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ class Carrier(Protocol):
     isLive: bool
 
     def start(self, receiver: Receiver) -> None:
-        """Bring datagrams from now on."""
+        """Start receiving datagrams."""
 
     def send(self, data: memoryview, segment: int, destination: RawAddress) -> bool:
         """
         Send datagrams of C{segment} bytes each; the last may be shorter.
 
-        The i-th has i as its IPv4 identification, which the ICRC must know.
+        The IPv4 identification of the i-th is i, because the ICRC covers it.
 
         @return: False if the socket's buffer is full; C{writable} is called later.
         """

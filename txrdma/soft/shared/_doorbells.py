@@ -1,11 +1,11 @@
 """
-Doorbells between two processes on one host: each completion channel's is handed over once.
+Doorbells between two processes on one host. The doorbell of each completion channel is sent once.
 
 A doorbell is an eventfd. Its owner numbers it, and the queue pairs name it by that number.
 
 A process with an eventfd can fill it, or make it blocking for all others: the flag belongs to the shared open
-file. So processes of different users, which meet in a shared directory, exchange no doorbell descriptors; a
-message (C{NUDGE}) wakes them instead.
+file. Therefore processes of different users, which connect in a shared directory, exchange no doorbell
+descriptors; a message (C{NUDGE}) wakes them instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Channel(Protocol):
 
 
 class Doorbell:
-    """A reference-counted doorbell of a peer; C{descriptor} is -1 where messages are sent instead."""
+    """A reference-counted doorbell of a peer; C{descriptor} is -1 if messages are sent instead."""
 
     __slots__ = ("_holders", "descriptor")
 
@@ -107,6 +107,6 @@ class LocalDoorbells:
             yield self._numbers.pop(channel)
 
     def forget(self, number: int) -> None:
-        """Forget that the peer has a doorbell, so that it is sent again."""
+        """Note that the peer does not have a doorbell, so that it is sent again."""
         for channel in [channel for channel, each in self._numbers.items() if each == number]:
             del self._numbers[channel]

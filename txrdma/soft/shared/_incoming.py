@@ -1,5 +1,5 @@
 """
-The incoming half of a lane: records into receives, and what the peer may not do.
+The incoming half of a lane: copies records into receives, and validates the peer's writes.
 
 Implements the responder of InfiniBand Architecture vol. 1, 9.7 and 10.8.3.2.
 
@@ -79,10 +79,10 @@ class Incoming:
 
     @ivar consumed: the position up to which the peer's records are consumed.
     @ivar idle: polls since the last record.
-    @ivar isUnannounced: the peer has not been woken for C{consumed}: the fence that this takes is left for
-        idle polls, and done before we sleep.
+    @ivar isUnannounced: the peer was not woken for C{consumed}: the necessary fence is deferred to idle
+        polls, or until this process sleeps.
     @ivar targets: receive buffers of a partly received message.
-    @ivar expected: the header of messages that need no receives; -1, which none has, while there are none.
+    @ivar expected: the header of messages that need no receives; -1 (no valid header) if there are none.
     """
 
     def __init__(self, owner: SoftQueuePair, outgoing: Outgoing, shared: bool) -> None:
@@ -127,7 +127,7 @@ class Incoming:
 
     def poll(self) -> None:
         """
-        Take records of the peer, and complete sends that it has consumed.
+        Process records of the peer, and complete sends that it has consumed.
 
         Fast path: a short SEND into a receive of one segment, nearly all traffic, is done without calls.
         """

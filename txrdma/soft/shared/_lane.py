@@ -1,12 +1,12 @@
 """
 The data path of two reliable queue pairs on one host.
 
-Keeps the promises of InfiniBand Architecture vol. 1, 9.7 (reliable connections) without packets: a SEND is a
-record in a ring that its receiver consumes into a posted receive; an RDMA WRITE is one copy into the peer's
-mapped memory. L{txrdma.soft.shared._layout} describes the ring. A lane has two halves,
-L{Outgoing <txrdma.soft.shared._outgoing.Outgoing>} and L{Incoming <txrdma.soft.shared._incoming.Incoming>};
-this module starts, times out and closes them together, and has the fast path for messages without work
-requests. Nothing here makes a system call; L{txrdma.soft.shared.routes} has the sockets.
+Implements InfiniBand Architecture vol. 1, 9.7 (reliable connections) without packets: a SEND is a record in a
+ring that its receiver consumes into a posted receive; an RDMA WRITE is one copy into the peer's mapped
+memory. L{txrdma.soft.shared._layout} describes the ring. A lane has two halves, L{Outgoing
+<txrdma.soft.shared._outgoing.Outgoing>} and L{Incoming <txrdma.soft.shared._incoming.Incoming>}; this module
+starts, times out and closes them together, and has the fast path for messages without work requests. Nothing
+here makes a system call; L{txrdma.soft.shared.routes} has the sockets.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ class Lane:
 
     @property
     def direct(self) -> Lane | None:
-        """The lane itself takes messages without work requests."""
+        """The lane, which can receive messages without work requests."""
         return self
 
     def attach(self, box: memoryview) -> None:
-        """Begin to read the peer's box; raises ValueError if it is none."""
+        """Start reading the peer's box; raises ValueError if it is invalid."""
         ringBytes(len(box))
         self._rings.read(box, FIRST)
         self._outgoing.isLinked = True
@@ -255,10 +255,10 @@ class Lane:
 
     def takeMessages(self, limit: int) -> Sequence[tuple[int, ...]]:
         """
-        Take at most C{limit} messages, oldest first.
+        Remove and return at most C{limit} messages, oldest first.
 
-        Other records are left to L{Incoming.poll}. Each poll of a link comes here, mostly in vain: the first
-        comparison decides that.
+        Other records are left to L{Incoming.poll}. Each poll of a link calls this, usually without messages;
+        the first comparison detects that.
         """
         rings = self._rings
         incoming = self._incoming

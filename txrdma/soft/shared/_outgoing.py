@@ -1,8 +1,9 @@
 """
-The outgoing half of a lane: requests into records and RDMA, and completions when the peer has consumed them.
+The outgoing half of a lane: turns requests into records and RDMA, and completes them when the peer has
+consumed them.
 
-Keeps the promises of InfiniBand Architecture vol. 1, 9.7 and 10.8.3 to whoever posts: requests are carried
-out in order, and complete in order, when the peer has consumed them into receives.
+Implements InfiniBand Architecture vol. 1, 9.7 and 10.8.3: requests are executed in order, and complete in
+order when the peer has consumed them into receives.
 """
 
 from __future__ import annotations
@@ -77,10 +78,10 @@ class Outgoing:
     Requests of one queue pair, from C{post} until they complete.
 
     @ivar rings: where records are written; C{wakeups}: wakes the peer; C{remote}: the peer's memory.
-    @ivar outstanding: requests that are carried out and not completed, oldest first.
-    @ivar waiting: requests that can't be carried out yet.
-    @ivar isSuspended: new requests skip the fast path: they wait for the peer, for room, for an answer or
-        behind a failure, or must be checked against an atomic.
+    @ivar outstanding: requests that are executed and not completed, oldest first.
+    @ivar waiting: requests that can't be executed yet.
+    @ivar isSuspended: new requests skip the fast path: they wait for the peer, for ring space or for an
+        answer, follow a failure, or must be checked against an atomic.
     @ivar isLinked: the peer's box is mapped.
     @ivar announcesAlways: every post ends with L{announce}.
     @ivar hasPeerLeft: the peer's queue pair or process has ended; C{isClosed}: this lane has.
@@ -108,10 +109,10 @@ class Outgoing:
 
     def post(self, requests: Sequence[SendRequest]) -> None:
         """
-        Carry out requests, in order.
+        Execute requests, in order.
 
         Fast path: a SEND of inline bytes in one piece, and an RDMA WRITE of one piece into a mapped region,
-        are done here without calls. For a SEND of 64 bytes that saves a fifth of the processor time.
+        are done here without calls. For a SEND of 64 bytes that saves a fifth of the CPU time.
         """
         if self.isSuspended:
             self._enqueue(requests)
@@ -166,7 +167,7 @@ class Outgoing:
             self.announce(solicited)
 
     def _postGeneral(self, requests: Iterator[SendRequest], solicited: bool) -> None:
-        """Carry out requests of any kind."""
+        """Execute requests of any kind."""
         for request in requests:
             if not self._start(request):
                 self.waiting.append(_copied(request))
@@ -181,7 +182,7 @@ class Outgoing:
             self.announce(solicited)
 
     def _enqueue(self, requests: Sequence[SendRequest]) -> None:
-        """Queue requests behind those that wait, and try to resume."""
+        """Queue requests behind waiting ones, and try to resume."""
         self.waiting.extend(map(_copied, requests))
         if self.hasPeerLeft:
             self.fail(Status.RETRY_EXC_ERR, None)
@@ -200,7 +201,7 @@ class Outgoing:
             self._services.watch()
 
     def _start(self, request: SendRequest) -> bool:
-        """Carry out one request; False when it has to wait."""
+        """Execute one request. Return False if it has to wait."""
         operation = request.operation
         if operation > _LAST_OUTWARD and not self._owner.attributes.maxRDAtomic:
             return self._failRequest(request, Status.LOC_QP_OP_ERR)
@@ -265,7 +266,9 @@ class Outgoing:
         return not self._atomics
 
     def _finishAccess(self, request: SendRequest, length: int) -> bool:
-        """Append the immediate of an RDMA operation whose bytes are copied; False when there is no room."""
+        """
+        Append the immediate of an RDMA operation whose bytes are copied. Return False if the ring is full.
+        """
         rings = self.rings
         if request.operation is Operation.RDMA_WRITE_WITH_IMMEDIATE:
             notice = b"".join(
@@ -320,7 +323,7 @@ class Outgoing:
             self.resume()  # the peer consumed records meanwhile
 
     def resume(self) -> None:
-        """Carry out waiting requests, as far as possible."""
+        """Execute waiting requests, as far as possible."""
         if self.isClosed or not self.isLinked or self.remote.asked is not None:
             return
         if self._isFailing:

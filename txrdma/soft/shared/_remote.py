@@ -1,5 +1,5 @@
 """
-The peer's memory: RDMA by a copy where it is mapped, else by messages.
+The peer's memory: RDMA by copying if it is mapped, else by messages.
 
 Follows InfiniBand Architecture vol. 1, 10.6 and 11.4.1.1 (access rights) for what the peer would refuse.
 """
@@ -46,7 +46,7 @@ class RemoteMemory:
         self._isClosed = False
 
     def targetOf(self, rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
-        """The mapped memory of the peer, and its valid word; None where it is not mapped."""
+        """Return the mapped memory of the peer and its valid word; None if it is not mapped."""
         region = self.regions.get(rkey)
         if region is None or region.writable is None:
             return None
@@ -56,7 +56,7 @@ class RemoteMemory:
         return region.writable[offset : offset + length], region.valid
 
     def write(self, request: SendRequest) -> bool:
-        """Fast path of an RDMA WRITE of one piece; False when it was not done."""
+        """Fast path of an RDMA WRITE of one piece. Return False if the general path is needed."""
         region = self.regions.get(request.rkey)
         if region is None:
             return False
@@ -89,7 +89,7 @@ class RemoteMemory:
         return True
 
     def copy(self, request: SendRequest, pieces: list[memoryview], length: int) -> Status | None:
-        """Carry out an RDMA operation by a copy; return the status, or None when it has to wait."""
+        """Execute an RDMA operation by copying; return the status, or None if it has to wait."""
         rkey = request.rkey
         if rkey not in self.regions:
             if self.asked is None:
@@ -130,7 +130,7 @@ class RemoteMemory:
                 self._services.access(request, pieces)
 
     def accessed(self, allowed: bool) -> bool:
-        """Take the reply to C{LaneServices.access}; return whether a request waits for it."""
+        """Process the reply to C{LaneServices.access}; return whether a request waits for it."""
         if self._isClosed or self.asked is None:
             return False
         if allowed:
@@ -175,7 +175,7 @@ class RemoteMemory:
         self._services = CLOSED_SERVICES
 
     def close(self) -> None:
-        """Forget the peer's memory, and call pending callbacks. Idempotent."""
+        """Unmap the peer's memory, and call pending callbacks. Idempotent."""
         self._isClosed = True
         self.regions.clear()
         preparing, self._preparing = self._preparing, {}

@@ -132,7 +132,7 @@ class RegionReply(Layout):
     """
     The answer to L{RegionRequest}; with the memory's descriptor when it is C{MAPPED}.
 
-    C{access} is all that the queue pair allows, C{rights} what of it the region allows, too.
+    C{access}: the rights that the queue pair allows; C{rights}: those that the region allows, too.
     C{validOffset} is where its valid word is, in a page of its own, the last one.
     """
 
@@ -256,7 +256,7 @@ def _sealedLength(descriptor: int) -> int:
 
 
 def mapBox(descriptor: int) -> mmap.mmap:
-    """Map the box of a peer; raises ValueError if it is none, or OSError."""
+    """Map the box of a peer; raises ValueError if it is invalid, or OSError."""
     length = _sealedLength(descriptor)
     ringBytes(length)
     return mapped(descriptor, length, False)

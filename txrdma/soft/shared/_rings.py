@@ -66,7 +66,7 @@ class RingPair:
         self.read(memoryview(bytes(HEADER_BYTES + LINE)), FIRST)
 
     def close(self) -> None:
-        """Let go of the memory of both rings."""
+        """Release the memory of both rings."""
         self.localWords[WAKE] = 0
         self.detach()
         self.localBytes = self.localWords = memoryview(b"")

@@ -2,11 +2,11 @@
 The data path of datagrams between two devices on one host: one ring per direction, without system calls.
 
 Rings and records are those of L{txrdma.soft.shared._layout}; a record contains a packet of RoCE v2 from its
-BTH on (InfiniBand Architecture vol. 1, annex A17), with an ICRC that is not computed. A packet that finds the
-ring full is lost, like one for which a socket has no room; by UDP it would overtake those before.
+BTH on (InfiniBand Architecture vol. 1, annex A17), with an ICRC that is not computed. A packet is dropped if
+the ring is full, as with a full socket buffer; over UDP it would overtake earlier ones.
 
-The peer's box is untrusted: lengths and positions are checked. A process that dies while it writes leaves a
-header of 0, behind which nothing is read.
+The peer's box is untrusted: lengths and positions are checked. If a process dies while it writes, the header
+is still 0, and nothing is read from there on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from txrdma.soft.shared._layout import (
 from txrdma.soft.shared._rings import RingPair
 
 AT_ONCE: Final = 64
-"""Most datagrams of one peer that are taken at once, for fairness."""
+"""Largest number of datagrams of one peer that are processed in one call, for fairness."""
 
 _KIND: Final = 0xFF
 
@@ -41,7 +41,7 @@ class DatagramLane:
 
     @ivar name: IP address and UDP port of the other device.
     @ivar isUp: whether the other device's box is attached, so that datagrams can be sent.
-    @ivar isClosed: whether the other process or this lane has ended; packets of the peer can still be taken.
+    @ivar isClosed: whether the other process or this lane has ended; received packets remain readable.
     @ivar lost: datagrams dropped because the ring was full.
     """
 
@@ -130,7 +130,7 @@ class DatagramLane:
             barrier()
 
     def leave(self) -> None:
-        """Stop sending; packets of the peer can still be taken."""
+        """Stop sending; packets of the peer can still be received."""
         self.isUp = False
         self.isClosed = True
 

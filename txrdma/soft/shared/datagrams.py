@@ -1,10 +1,10 @@
 """
-Datagrams between devices of one host by shared memory: the lanes of one port, and when they are polled.
+Datagrams between devices of one host through shared memory: the lanes of one port, and their polling.
 
-A lane is made when a datagram is sent to a device whose process may share memory with ours; until it is up,
-and where there is none, datagrams go by UDP. Polling a UD queue pair polls the lanes. One eventfd on the
-reactor wakes a process where nobody polls: it is rung once, and then not until the pollers want to sleep and
-arm their completion queues.
+A lane is created when a datagram is sent to a device whose process may share memory with this one. Until it
+is up, and without a lane, datagrams use UDP. Polling a UD queue pair polls the lanes. One eventfd on the
+reactor wakes a process that does not poll: it is rung once, and not again until the pollers are about to
+sleep and arm their completion queues.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RING_BYTES: Final = 1 << 22
 """Size of a ring in bytes: about 1,000 of the longest datagrams."""
 
 MOST_POLLED: Final = 16
-"""Most lanes that a poll covers, those that received last; the others ring."""
+"""Largest number of lanes that a poll covers: those that received last. The others ring."""
 
 
 WATCH_SECONDS: Final = 0.002
@@ -44,7 +44,7 @@ WATCH_SECONDS: Final = 0.002
 
 
 def _nothing() -> None:
-    """Do nothing: no packets are taken yet."""
+    """Do nothing: no packets are accepted yet."""
 
 
 @implementer(IReadDescriptor)
@@ -141,7 +141,7 @@ class SharedDatagrams:
         reach: Callable[[tuple[str, int]], DatagramLink | None],
         lost: Callable[[tuple[str, int], str], None],
     ) -> None:
-        """@param reach: finds the device with this IP address and UDP port, if it is one of this host."""
+        """@param reach: finds the device with this IP address and UDP port, if it is on this host."""
         self._reactor = reactor
         self._rendezvous = rendezvous
         self._connect = reach
@@ -162,14 +162,18 @@ class SharedDatagrams:
         """
         Pass packets to C{received} from now on; C{turnEnded} is called after a batch.
 
-        @param received: takes the peer's address, and packets from BTH to ICRC, valid until it returns.
+        @param received: called with the peer's address, and packets from BTH to ICRC, which are valid until
+            it returns.
         """
         self._received, self._turnEnded = received, turnEnded
 
     # Lanes.
 
     def laneTo(self, name: tuple[str, int]) -> DatagramLane | None:
-        """The lane to the device with this IP address and UDP port, possibly not up yet; None without one."""
+        """
+        Return the lane to the device with this IP address and UDP port, possibly not up yet; None if there is
+        none.
+        """
         try:
             datagramLink = None if self._isClosed else self._connect(name)
         except (OSError, RDMAError):
@@ -177,7 +181,7 @@ class SharedDatagrams:
         return None if datagramLink is None else datagramLink.lane
 
     def open(self, peer: PeerProcess) -> DatagramLink | None:
-        """Offer a new lane to that device; None where there is no memory or descriptor for it."""
+        """Offer a new lane to that device; return None if there is no memory or descriptor for it."""
         if self._isClosed:
             return None
         try:
@@ -208,7 +212,7 @@ class SharedDatagrams:
         self._ring()  # it may have written before we were armed
 
     def over(self, datagramLink: DatagramLink) -> None:
-        """Stop sending to a process that has ended; its datagrams are still taken."""
+        """Stop sending to a process that has ended; its datagrams are still received."""
         if datagramLink in self._datagramLinks:
             datagramLink.leave()
             self._ring()
@@ -220,7 +224,7 @@ class SharedDatagrams:
     # Polling.
 
     def poll(self) -> bool:
-        """Take datagrams from the polled lanes; return whether there were any."""
+        """Process datagrams of the polled lanes; return whether there were any."""
         return self._pollLanes(self._polledLanes)
 
     def _pollLanes(self, lanes: tuple[DatagramLane, ...]) -> bool:
@@ -283,7 +287,7 @@ class SharedDatagrams:
                 self.remove(datagramLink)
 
     def _watched(self) -> None:
-        """Arm the lanes, if no datagram was taken since the last call."""
+        """Arm the lanes, if no datagram was received since the last call."""
         self._timer = None
         receivedSince, self._receivedSince = self._receivedSince, False
         if self._isArmed:

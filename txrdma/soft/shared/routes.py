@@ -1,9 +1,9 @@
 """
-The route to queue pairs of other processes on the same host, by memory that both have mapped.
+The route to queue pairs of other processes on the same host, through memory that both have mapped.
 
 Two processes of one user find each other at an abstract UNIX socket (L{rendezvousName}); over the connection
 they exchange boxes, doorbells and memory regions (L{txrdma.soft.shared._rendezvous}). The kernel closes the
-connection when the peer ends, however it dies.
+connection when the peer's process ends for any reason.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class _Peer(PeerProcess):
         self.refuseDatagramRing()
 
     def refuseDatagramRing(self) -> None:
-        """Refuse the peer's box for lack of descriptors: datagrams go by UDP."""
+        """Refuse the peer's box for lack of descriptors, so that datagrams use UDP."""
         self._closeDatagramLink()
         self.send(DatagramRingOffer(kind=MessageKind.DATAGRAM_RING).encode())
 
@@ -379,7 +379,7 @@ class SharedMemoryPort(RoutePort):
         rendezvous: Rendezvous | None = None,
     ) -> None:
         """
-        @param rendezvous: connects to other processes; by abstract UNIX sockets without it.
+        @param rendezvous: connects to other processes; by default, through abstract UNIX sockets.
         @raise DeviceUnavailable: our name is taken.
         """
         self.reactor = reactor

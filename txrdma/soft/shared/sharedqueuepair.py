@@ -54,7 +54,7 @@ class SharingReactor(IReactorFDSet, IReactorTime):
 
 
 class SharedQueuePair:
-    """A queue pair that is connected by shared memory: its lane, and the resources of the lane."""
+    """A queue pair that is connected through shared memory: its lane, and the resources of the lane."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class SharedQueuePair:
     # Messages of the peer.
 
     def nudged(self) -> None:
-        """Poll the lane; wake our pollers where the peer has no doorbell."""
+        """Poll the lane; wake local pollers if the peer has no doorbell."""
         self.lane.nudged()
         if not self._peer.isTrusted:
             for queue in {self.owner.sendQueue, self.owner.receiveQueue}:
