@@ -22,6 +22,8 @@ CHECKOUT = Path(txrdma.__file__).parent.parent
 class CommandTests(TestCase):
     """C{txrdma rping}: two processes."""
 
+    slowBecause = "starts processes"
+
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start one."""
         command = [sys.executable, "-m", "txrdma", "rping", *words]

@@ -286,6 +286,8 @@ class SharedMemoryTests(SocketCase):
 
 
 class RoCETests(SharedMemoryTests):
-    """By RoCE v2, over UDP."""
+    """Mapped memory over RoCE v2."""
+
+    slowBecause = "starts processes"
 
     more = r"\:route=rocev2"

@@ -449,7 +449,9 @@ class StrangerTests(Case):
 
 
 class LiarTests(SynchronousTestCase):
-    """Messages with anything in them."""
+    """Messages with arbitrary contents."""
+
+    slowBecause = "Hypothesis runs a hundred examples"
 
     KINDS = (REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDRREQ, SIDRREP, LAP, APR)
     MESSAGES = st.tuples(st.sampled_from(KINDS), st.binary(min_size=232, max_size=232), st.integers(0, 3))
