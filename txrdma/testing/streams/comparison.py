@@ -133,7 +133,7 @@ def _seenOtherwise(tcp: Sequence[Seen], ours: Seen, allowed: _Allowed) -> Iterat
     if allowed.enough is not None:
         least = min(least, allowed.enough)
     if ours.heard < least and not any(each.fewer for each in excused):
-        yield f"heard {ours.heard:,} bytes; over TCP {_either(f'{seen.heard:,}' for seen in judges)}"
+        yield f"received {ours.heard:,} bytes; over TCP {_either(f'{seen.heard:,}' for seen in judges)}"
     lasted = [seen.lasted for seen in judges if seen.lasted is not None]
     if ours.lasted is not None and lasted and not any(each.later for each in excused):
         if ours.lasted > max(lasted) + allowed.late:
@@ -220,7 +220,7 @@ def _moreThanWritten(entries: Mapping[str, Sequence[Entry]], end: str) -> Iterat
     heard = _most(entries.get(end, ()), transcript.DATA)
     written = _most(entries.get(_PEER[end], ()), transcript.WROTE)
     if heard > written:
-        yield f"heard {heard} bytes, but only {written} were written"
+        yield f"received {heard} bytes, but only {written} were written"
 
 
 def _most(entries: Sequence[Entry], kind: str) -> int:

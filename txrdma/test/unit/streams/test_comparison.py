@@ -51,7 +51,7 @@ class PlantedTests(_Comparing):
 
     def test_fewerBytes(self) -> None:
         """One byte less is found."""
-        self.assertComplains(written(server=FEWER), "server: heard 4 bytes; over TCP 5")
+        self.assertComplains(written(server=FEWER), "server: received 4 bytes; over TCP 5")
 
     def test_moreBytes(self) -> None:
         """More bytes than over TCP are no fault, as long as they were written."""
@@ -128,7 +128,7 @@ class PlantedTests(_Comparing):
         other = (*ORDINARY_SERVER[:-1], "1# made", "1# data 4", "1# lost ConnectionDone", "- ended exit 0")
         tcp = [overTCP(server=twice)]
         self.assertComplains(written(), "server: 1 connections, over TCP 2", tcp=tcp)
-        expected = "server: 1 of 2 connections heard 4 bytes; over TCP 5"
+        expected = "server: 1 of 2 connections received 4 bytes; over TCP 5"
         self.assertComplains(written(server=other), expected, tcp=tcp)
 
     def test_logs(self) -> None:
@@ -160,7 +160,7 @@ class RuleTests(_Comparing):
     def test_tooMuch(self) -> None:
         """More bytes than were written are found."""
         more = ("made", "data 6", "lost ConnectionDone", "- ended exit 0")
-        self.assertComplains(written(server=more), "server: heard 6 bytes, but only 5 were written")
+        self.assertComplains(written(server=more), "server: received 6 bytes, but only 5 were written")
 
     def test_behindTheEnd(self) -> None:
         """Data behind connectionLost or readConnectionLost is found."""
@@ -198,7 +198,7 @@ class RaceTests(_Comparing):
         none = ("made", "lost ConnectionLost", "- ended exit 0")
         tcp = [overTCP(), overTCP(server=none)]
         self.assertComplains(written(server=none), tcp=tcp)
-        self.assertComplains(written(server=FEWER), "server: heard 4 bytes; over TCP 5", tcp=tcp)
+        self.assertComplains(written(server=FEWER), "server: received 4 bytes; over TCP 5", tcp=tcp)
 
     def test_also(self) -> None:
         """An outcome that the conversation knows of is good, too, but not with fewer bytes."""
@@ -211,7 +211,7 @@ class RaceTests(_Comparing):
         self.assertComplains(written(server=LOST, conversation=conversation), tcp=tcp)
         fewer = ("made", "data 4", "lost ConnectionLost", "- ended exit 0")
         self.assertComplains(
-            written(server=fewer, conversation=conversation), "server: heard 4 bytes; over TCP 5", tcp=tcp
+            written(server=fewer, conversation=conversation), "server: received 4 bytes; over TCP 5", tcp=tcp
         )
 
     def test_enough(self) -> None:
@@ -220,7 +220,7 @@ class RaceTests(_Comparing):
         tcp = [overTCP(conversation=conversation)]
         self.assertComplains(written(server=FEWER, conversation=conversation), tcp=tcp)
         fewer = ("made", "data 2", "lost ConnectionDone", "- ended exit 0")
-        expected = "server: heard 2 bytes; over TCP 5"
+        expected = "server: received 2 bytes; over TCP 5"
         self.assertComplains(written(server=fewer, conversation=conversation), expected, tcp=tcp)
 
 
@@ -248,7 +248,7 @@ class UnlikeTests(_Comparing):
     def test_notMore(self) -> None:
         """Fewer bytes are excused only together with the calls that tell of it."""
         conversation = replace(CONVERSATION, unlike=(self.unlike,))
-        expected = "server: heard 4 bytes; over TCP 5"
+        expected = "server: received 4 bytes; over TCP 5"
         self.assertComplains(written(server=FEWER, provider=ROCEV2, conversation=conversation), expected)
 
     def test_later(self) -> None:

@@ -36,7 +36,7 @@ class FailureTests(SynchronousTestCase):
     def test_text(self) -> None:
         """A failure has its complaints, both transcripts of both ends, and what repeats it."""
         text = report.failure(verdict(False))
-        self.assertIn("!! server: heard 0 bytes; over TCP 5", text)
+        self.assertIn("!! server: received 0 bytes; over TCP 5", text)
         rows = [line for line in text.splitlines() if "lost Connection" in line and "!!" not in line]
         self.assertEqual([line.count("lost Connection") for line in rows], [2, 2])
         self.assertEqual(sum("| " in line for line in rows), 1)

@@ -21,7 +21,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "both-close-at-once",
-        "Both ends close at the same time, and nothing was written.",
+        "Both ends close at the same time without having written.",
         client="made: settle; lose",
         server="made: settle; lose",
         races=_AT_ONCE,
@@ -30,7 +30,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "both-write-and-close-at-once",
-        "Both ends write 300 kB and close at the same time; nobody reads what the other has written.",
+        "Both ends write 300 kB and close at the same time; neither reads the other's data.",
         client="made: write 300kB; lose",
         server="made: write 300kB; lose",
         races=_UNREAD,
@@ -45,7 +45,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "writes-after-closing",
-        "What is written behind loseConnection does not arrive, and hurts nobody.",
+        "Data written after loseConnection does not arrive and causes no error.",
         client="made: write 5; lose; write 300kB\nlost: write 5; lose; abort; stop",
         server="lost: stop",
         isQuick=True,
@@ -81,7 +81,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "closes-on-word",
-        "The server closes when it has heard the last word.",
+        "The server closes when it has received the last message.",
         client="made: write 300kB",
         server="heard 300kB: write 5; lose",
         isQuick=True,
@@ -89,7 +89,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "closes-inside-dataReceived",
-        "The server closes inside dataReceived, while more is coming.",
+        "The server closes inside dataReceived while more data arrives.",
         client="made: push 5MB",
         server="heard 1kB: lose",
         races=_UNREAD,
@@ -98,7 +98,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "answers-and-closes-inside-dataReceived",
-        "The server answers and closes while more is coming, as web servers refuse an upload.",
+        "The server answers and closes while more data arrives, as web servers refuse an upload.",
         client="made: push 5MB",
         server="heard 1kB: write 300kB; lose",
         races=_UNREAD,
@@ -106,7 +106,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "closes-with-unread-data",
-        "The server has paused, and closes without having read what has come.",
+        "The server has paused and closes without having read the received data.",
         client="made: write 300kB; cue written",
         server="made: pause; await written; settle; lose",
         races=_UNREAD,
@@ -114,7 +114,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "answers-and-closes-with-unread-data",
-        "The server has paused, writes, and closes without having read what has come.",
+        "The server has paused, writes, and closes without having read the received data.",
         client="made: write 300kB; cue written",
         server="made: pause; await written; settle; write 300kB; lose",
         races=_UNREAD,
@@ -122,28 +122,28 @@ CONVERSATIONS = (
     ),
     Conversation(
         "pauses-and-closes",
-        "The server pauses and closes; there is nothing that it has not read.",
+        "The server pauses and closes after it has read all received data.",
         client="lost: stop",
         server="made: pause; lose",
         isQuick=True,
     ),
     Conversation(
         "pauses-and-closes-inside-dataReceived",
-        "The server pauses inside dataReceived, answers and closes there, too.",
+        "The server pauses, answers and closes inside dataReceived.",
         client="made: write 5",
         server="data: pause; write 300kB; lose",
         isQuick=True,
     ),
     Conversation(
         "resumes-after-closing",
-        "The server resumes after loseConnection: what was unread stays unread.",
+        "The server resumes after loseConnection; unread data is not delivered.",
         client="made: write 5; cue written",
         server="made: pause; await written; settle; lose; resume",
         races=_UNREAD,
     ),
     Conversation(
         "writes-after-the-peer-closed",
-        "The client has paused, so that it does not know of the server's end, and writes twice.",
+        "The client has paused, so that it does not notice that the server has closed, and writes twice.",
         client="made: pause; await closed; settle; write 5; settle; write 5; settle; resume",
         server="made: lose\nlost: cue closed; stop",
         races="what is written to who has gone comes back as a reset, before or after the end is read",
@@ -151,7 +151,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "pushes-to-who-has-closed",
-        "The client's producer goes on when the server, which reads nothing, has closed.",
+        "The client's producer continues after the server, which reads nothing, has closed.",
         client="made: pause; await closed; settle; push 5MB; settle; resume",
         server="made: lose\nlost: cue closed; stop",
         races="what is written to who has gone comes back as a reset, before or after the end is read",
@@ -174,14 +174,14 @@ CONVERSATIONS = (
     ),
     Conversation(
         "client-aborts-inside-dataReceived",
-        "The client aborts when it hears the first byte.",
+        "The client aborts when it receives the first byte.",
         client="data: abort",
         server="made: write 5",
         isQuick=True,
     ),
     Conversation(
         "server-aborts-inside-dataReceived",
-        "The server aborts when it hears the first byte.",
+        "The server aborts when it receives the first byte.",
         client="made: write 5",
         server="data: abort",
     ),
@@ -194,7 +194,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "aborts-with-unsent-data",
-        "The client writes 5 MB and aborts in the same turn.",
+        "The client writes 5 MB and aborts in the same reactor iteration.",
         client="made: write 5MB; abort",
         server="lost: stop",
         races="a reset overtakes data",
@@ -202,14 +202,14 @@ CONVERSATIONS = (
     ),
     Conversation(
         "aborts-with-unread-data",
-        "The server has paused, and aborts without having read what has come.",
+        "The server has paused and aborts without having read the received data.",
         client="made: write 300kB; cue written",
         server="made: pause; await written; settle; abort",
         isQuick=True,
     ),
     Conversation(
         "aborts-after-closing",
-        "The client closes, waits in vain for a reader that has paused, and aborts.",
+        "The client closes, waits for a paused reader without success, and aborts.",
         client="made: write 12MB; lose; settle; abort\nlost: cue aborted; stop",
         server="made: pause; await aborted; settle; resume",
         races="a reset overtakes data",

@@ -10,8 +10,8 @@ from txrdma.testing.streams.conversation import Conversation, Outcome, ROCE, Unl
 
 _LOST = ("made", "lost ConnectionLost")
 _SYSTEM = (
-    "the system closes the TCP connections of a process that has ended, and delivers what they hold; a queue "
-    "pair just vanishes. The survivor learns of that, but cannot know whether anything is missing"
+    "the system closes the TCP connections of a process that has ended, and delivers their queued data; a "
+    "queue pair ends without a message. The peer detects that, but cannot know whether data is missing"
 )
 
 
@@ -23,17 +23,16 @@ def vanished(end: str, calls: tuple[str, ...] = _LOST) -> tuple[Unlike, ...]:
 _FLUSHED = Unlike(
     (*ROCE, "shared-memory"),
     "client",
-    "who closes and then stops its reactor is told `ConnectionDone`, since all that it wrote is handed over; "
-    "Twisted's TCP drops what has not left when the reactor ends, and says `ConnectionLost`",
+    "an end that closes and stops its reactor gets `ConnectionDone`, because all written data is delivered; "
+    "Twisted's TCP drops unsent data when the reactor stops, and reports `ConnectionLost`",
     calls=("made", "lost ConnectionDone"),
 )
 
 _UNREAD = Unlike(
     ("shared-memory",),
     "client",
-    "a system resets the TCP connection of a process that is killed with bytes unread, and closes others in "
-    "order. How far a killed process has read in memory that it shared nobody knows: what it had taken "
-    "over counts as read",
+    "the system resets the TCP connection of a process that is killed with unread data, and closes others in "
+    "order. How far a killed process has read in shared memory is unknown: received data counts as read",
     calls=("made", "lost ConnectionDone"),
 )
 
@@ -51,7 +50,7 @@ def _endsAfterWriting() -> Iterator[Conversation]:
         unlike = vanished("server") if way in _WORDLESS else ()
         yield Conversation(
             f"writes-5-then-{way}",
-            f"The client writes 5 bytes and {words} a turn later.",
+            f"The client writes 5 bytes and {words} one reactor iteration later.",
             client=f"made: write 5; turn; {way}",
             server="lost: stop",
             isQuick=True,
@@ -59,7 +58,7 @@ def _endsAfterWriting() -> Iterator[Conversation]:
         )
         yield Conversation(
             f"writes-300kB-then-{way}",
-            f"The client writes 300 kB and {words} when they have left.",
+            f"The client writes 300 kB and {words} when the data is sent.",
             client=f"made: write 300kB; settle; {way}",
             server="lost: stop",
             isQuick=True,
@@ -68,7 +67,7 @@ def _endsAfterWriting() -> Iterator[Conversation]:
         )
         yield Conversation(
             f"writes-5MB-then-{way}",
-            f"The client writes 5 MB and {words} a turn later: what the system has taken arrives.",
+            f"The client writes 5 MB and {words} one iteration later: what the system has accepted arrives.",
             client=f"made: write 5MB; turn; {way}",
             server="lost: stop",
             races="how much the system takes in one turn is its own business",
@@ -76,7 +75,7 @@ def _endsAfterWriting() -> Iterator[Conversation]:
         )
         yield Conversation(
             f"writes-and-in-this-turn-{way}",
-            f"The client writes 300 kB and {words} in the same turn.",
+            f"The client writes 300 kB and {words} in the same reactor iteration.",
             client=f"made: write 300kB; {way}",
             server="lost: stop",
             races="how much leaves before the end is chance",
@@ -96,7 +95,7 @@ CONVERSATIONS = (
     *_endsAfterWriting(),
     Conversation(
         "stops-inside-dataReceived",
-        "The client stops its reactor inside dataReceived, with everything read.",
+        "The client stops its reactor inside dataReceived after reading everything.",
         client="heard 5: stop",
         server="made: write 5",
         isQuick=True,
@@ -162,13 +161,13 @@ CONVERSATIONS = (
     ),
     Conversation(
         "many-connections-then-stop",
-        "The client has twenty connections at a time, has written on each, and stops its reactor.",
+        "The client writes on twenty concurrent connections and stops its reactor.",
         client="made: again until 20; write 300kB; settle; wait 1; stop",
         server="lost: stop after 20",
     ),
     Conversation(
         "many-connections-then-kill",
-        "The client has twenty connections at a time, has written on each, and is killed.",
+        "The client writes on twenty concurrent connections and is killed.",
         client="made: again until 20; write 300kB; settle; wait 1; kill",
         server="lost: stop after 20",
         unlike=vanished("server"),
@@ -205,7 +204,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "paused-reader-is-killed",
-        "The server is killed when it has paused, with everything unread.",
+        "The server pauses and is killed with all data unread.",
         client="made: write 300kB; cue written",
         server="made: pause; await written; settle; kill",
         isQuick=True,
@@ -220,7 +219,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "forks",
-        "The client forks; the child holds what it inherited for two seconds, and the talk goes on.",
+        "The client forks; the child keeps the descriptors for two seconds; the conversation continues.",
         client="made: fork 2; write 300kB\nheard 300kB: lose",
         server="heard 300kB: write 300kB",
         isQuick=True,
@@ -235,7 +234,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "forks-and-is-killed",
-        "The client writes, forks and is killed; the child outlives it, and holds the connection.",
+        "The client writes, forks and is killed; the child outlives it and keeps the connection open.",
         client="made: write 300kB; settle; fork 2; kill",
         server="lost: stop",
         seconds=2,
@@ -243,7 +242,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "forks-a-child-that-ends-at-once",
-        "The server forks, the child ends at once, and the talk goes on.",
+        "The server forks, the child exits at once, and the conversation continues.",
         client="made: write 300kB; settle; write 300kB",
         server="heard 300kB: fork 0\nheard 600kB: write 300kB; lose",
         isQuick=True,

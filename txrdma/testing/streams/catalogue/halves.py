@@ -20,7 +20,7 @@ def _waits(*calls: str) -> tuple[Unlike, ...]:
     """Declare the calls of a client whose transport waits for its producer."""
     why = (
         "`loseConnection` waits until the producer is unregistered, as Twisted's documentation promises; "
-        "TCP closes under a push producer that it has not just paused, whatever that still wants to write"
+        "TCP closes although a push producer that is not paused has more to write"
     )
     return (Unlike(("shared-memory", *ROCE), "client", why, calls=calls),)
 
@@ -28,7 +28,7 @@ def _waits(*calls: str) -> tuple[Unlike, ...]:
 CONVERSATIONS = (
     Conversation(
         "client-half-closes",
-        "The client says that its question is over, and the server answers and closes.",
+        "The client half-closes after its request, and the server answers and closes.",
         client="made: write 300kB; half\nread-lost: lose",
         server=_ANSWERS,
         isQuick=True,
@@ -36,21 +36,21 @@ CONVERSATIONS = (
     ),
     Conversation(
         "server-half-closes",
-        "The server writes and half-closes; the client answers when it has heard that, and closes.",
+        "The server writes and half-closes; the client answers when it has noticed that, and closes.",
         client="read-lost: write 300kB; lose",
         server="made: write 300kB; half\nread-lost: lose",
         isQuick=True,
     ),
     Conversation(
         "half-closes-with-nothing-written",
-        "The client half-closes without having written anything, and hears 5 MB.",
+        "The client half-closes without having written, and receives 5 MB.",
         client="made: half\nread-lost: lose",
         server="read-lost: write 5MB; lose",
         isQuick=True,
     ),
     Conversation(
         "both-half-close",
-        "Both half-close when they have written; the client closes when it has heard the server's end.",
+        "Both ends write and half-close; the client closes when the server has half-closed.",
         client="made: write 300kB; half\nread-lost: lose",
         server="made: write 300kB; half\nread-lost: settle; lose",
         races="either end may come first, and who closes before its own has left is not told of that",
@@ -59,21 +59,21 @@ CONVERSATIONS = (
     ),
     Conversation(
         "half-closes-to-who-knows-no-halves",
-        "The client half-closes; the server's protocol knows nothing of that, so its connection closes.",
+        "The client half-closes; the server's protocol cannot half-close, so the connection closes.",
         client="made: write 300kB; half\nread-lost: lose",
         server="lost: stop",
         isQuick=True,
     ),
     Conversation(
         "hears-much-after-half-closing",
-        "The client half-closes while the server writes 5 MB, of which nothing is lost.",
+        "The client half-closes while the server writes 5 MB, all of which arrives.",
         client="made: write 5; half\nread-lost: lose",
         server="made: push 5MB; await sent; lose\nread-lost:",
         isQuick=True,
     ),
     Conversation(
         "half-closes-with-a-push-producer",
-        "The client half-closes while its push producer is registered, and writing.",
+        "The client half-closes while its push producer is registered and writes.",
         client="made: push 5MB; half\nread-lost: lose",
         server=_ANSWERS,
         isQuick=True,
@@ -90,7 +90,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "half-closes-with-an-idle-producer",
-        "The client half-closes with a producer registered that does nothing and is unregistered later.",
+        "The client half-closes while an idle producer is registered, which is unregistered later.",
         client="made: write 5; hold; half; settle; release\nread-lost: lose",
         server=_ANSWERS,
         isQuick=True,
@@ -104,7 +104,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "half-closes-to-who-has-paused",
-        "The server has paused when the client half-closes; it resumes, hears everything, and answers.",
+        "The server has paused when the client half-closes; it resumes, receives everything, and answers.",
         client="made: write 300kB; half; cue written\nread-lost: lose",
         server="made: pause; await written; settle; resume\nread-lost: write 5; lose",
         isQuick=True,
@@ -136,7 +136,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "half-closes-then-aborts",
-        "The client half-closes, and aborts a moment later.",
+        "The client half-closes and aborts shortly afterwards.",
         client="made: write 5; half; settle; abort\nwrite-lost:\nlost: cue aborted; stop",
         server="read-lost: await aborted; settle; write 5",
     ),
@@ -158,7 +158,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "closes-with-an-idle-producer",
-        "The client closes with a producer registered that does nothing and is unregistered later.",
+        "The client closes while an idle producer is registered, which is unregistered later.",
         client="made: write 300kB; hold; lose; settle; release",
         server="lost: stop",
         isQuick=True,
@@ -166,14 +166,14 @@ CONVERSATIONS = (
     ),
     Conversation(
         "closes-with-a-paused-producer",
-        "The client closes with a producer that was told to pause, and is unregistered later.",
+        "The client closes while a paused producer is registered, which is unregistered later.",
         client="made: hold; write 5MB; lose; await all; settle; release",
         server="heard 5MB: cue all",
         isQuick=True,
     ),
     Conversation(
         "peer-closes-with-an-idle-producer",
-        "The server closes while a producer of the client is registered, which is told to stop.",
+        "The server closes while a producer of the client is registered; its stopProducing is called.",
         client="made: write 5; hold",
         server="heard 5: settle; lose",
         isQuick=True,

@@ -9,8 +9,8 @@ from txrdma.testing.streams.conversation import Conversation, ROCE, Unlike
 _LATER = Unlike(
     ROCE,
     "client",
-    "`ConnectionDone` means that the peer has the bytes. RoCE in software has no kernel that takes them for "
-    "a process which does not run, so the closing side hears it when that process runs again",
+    "`ConnectionDone` means that the peer has received the data. With RoCE in software no kernel receives it "
+    "for a blocked process, so the closing end gets it when the peer's process runs again",
     later=True,
 )
 
@@ -29,7 +29,7 @@ def _pausedUntilTheEnd(size: str) -> Conversation:
 CONVERSATIONS = (
     Conversation(
         "paused-for-a-moment",
-        "The server has paused for half a second while the client writes and closes, and lives on.",
+        "The server has paused for half a second while the client writes and closes without exiting.",
         client="made: write 300kB; lose\nlost: wait 2; stop",
         server="made: pause; wait 0.5; resume",
     ),
@@ -37,7 +37,7 @@ CONVERSATIONS = (
     _pausedUntilTheEnd("300kB"),
     Conversation(
         "paused-for-64-s",
-        "The server has paused for 64 s when the client, which lives on, has long closed.",
+        "The server pauses for 64 s; the client closes meanwhile, without exiting.",
         client="made: write 300kB; lose\nlost: wait 66; stop",
         server="made: pause; wait 64; resume",
         seconds=67,
@@ -45,21 +45,21 @@ CONVERSATIONS = (
     ),
     Conversation(
         "paused-for-64-s-with-more-than-fits",
-        "The server has paused for 64 s while the client waits to get rid of 12 MB.",
+        "The server pauses for 64 s while the client has 12 MB to send.",
         client="made: write 12MB; lose",
         server="made: pause; wait 64; resume",
         seconds=65,
     ),
     Conversation(
         "paused-for-64-s-after-a-half-close",
-        "The server has paused for 64 s when the client has long half-closed, and answers then.",
+        "The server pauses for 64 s, during which the client half-closes, and answers then.",
         client="made: write 300kB; half\nread-lost: lose",
         server="made: pause; wait 64; resume\nread-lost: write 5; lose",
         seconds=65,
     ),
     Conversation(
         "idle-for-64-s",
-        "Nothing is said for 64 s, and then both talk.",
+        "The connection is idle for 64 s; then both ends write.",
         client="made: wait 64; write 300kB\nheard 300kB: lose",
         server="heard 300kB: write 300kB",
         seconds=65,
@@ -73,7 +73,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "slow-reader-of-a-producer",
-        "The server pauses after each piece; the client has a producer write 12 MB, closes and exits.",
+        "The server pauses after each piece; the client's producer writes 12 MB, and the client exits.",
         client="made: push 12MB; await sent; lose",
         server="made: slowly 0.005",
     ),
@@ -85,7 +85,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "blocked-for-2-s",
-        "The server's reactor does nothing for two seconds, while the client writes, closes and exits.",
+        "The server's reactor is blocked for two seconds while the client writes, closes and exits.",
         client="made: write 300kB; lose",
         server="made: block 2",
         seconds=2,
@@ -93,7 +93,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "blocked-for-2-minutes",
-        "The server's reactor does nothing for two minutes, while the client writes, closes and exits.",
+        "The server's reactor is blocked for two minutes while the client writes, closes and exits.",
         client="made: write 300kB; lose",
         server="made: block 120",
         seconds=121,
@@ -102,21 +102,21 @@ CONVERSATIONS = (
     ),
     Conversation(
         "blocked-for-2-minutes-between-words",
-        "The server's reactor does nothing for two minutes in the middle of a talk, which goes on.",
+        "The server's reactor is blocked for two minutes in the middle of a conversation, which continues.",
         client="made: write 300kB; settle; write 12MB\nheard 300kB: lose",
         server="heard 300kB: block 120\nheard 12MB: write 300kB",
         seconds=121,
     ),
     Conversation(
         "blocked-for-2-minutes-idle",
-        "The server's reactor does nothing for two minutes while nobody says anything; then both talk.",
+        "The server's reactor is blocked for two minutes on an idle connection; then both ends write.",
         client="made: wait 121; write 300kB\nheard 300kB: lose",
         server="made: settle; block 120\nheard 300kB: write 300kB",
         seconds=122,
     ),
     Conversation(
         "writer-blocked-for-2-minutes",
-        "The client writes, its reactor does nothing for two minutes, and it goes on.",
+        "The client writes, its reactor is blocked for two minutes, and it continues.",
         client="made: write 300kB; settle; block 120; write 300kB; lose",
         server="lost: stop",
         seconds=121,
@@ -146,7 +146,7 @@ CONVERSATIONS = (
     ),
     Conversation(
         "producer-is-paused-and-resumed",
-        "A producer is told to pause when more is written than is buffered, and to resume when that is gone.",
+        "A producer is paused when the buffer is full, and resumed when it is empty.",
         client="made: hold; write 5MB; await all; settle; release; lose",
         server="heard 5MB: cue all",
         isQuick=True,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from txrdma.testing.streams.conversation import Conversation, ROCE, Unlike
 
-SLOWER = "RoCE in software takes its time: Python does for each packet what the kernel does for TCP"
+SLOWER = "RoCE in software is slower: Python processes each packet, as the kernel does for TCP"
 
 _SIZES = ("1", "5", "300kB", "5MB")
 _EVERYWHERE = ("5", "5MB")
@@ -14,14 +14,14 @@ _EVERYWHERE = ("5", "5MB")
 _NOTHING = (
     Conversation(
         "client-closes",
-        "Nobody writes anything; the client closes as soon as it is connected.",
+        "The client closes as soon as it is connected; neither end writes.",
         client="made: lose",
         server="lost: stop",
         isQuick=True,
     ),
     Conversation(
         "server-closes",
-        "Nobody writes anything; the server closes as soon as it is connected.",
+        "The server closes as soon as it is connected; neither end writes.",
         client="lost: stop",
         server="made: lose",
         isQuick=True,
@@ -34,7 +34,7 @@ def _ofSize(size: str) -> tuple[Conversation, ...]:
     return (
         Conversation(
             f"client-writes-{size}",
-            f"The client writes {size}, closes, and ends when it is told that the connection is lost.",
+            f"The client writes {size}, closes, and exits after connectionLost.",
             client=f"made: write {size}; lose",
             server="lost: stop",
             isQuick=True,
@@ -42,7 +42,7 @@ def _ofSize(size: str) -> tuple[Conversation, ...]:
         ),
         Conversation(
             f"server-writes-{size}",
-            f"The server writes {size}, closes, and ends when it is told that the connection is lost.",
+            f"The server writes {size}, closes, and exits after connectionLost.",
             client="lost: stop",
             server=f"made: write {size}; lose",
             isQuick=True,
@@ -50,7 +50,7 @@ def _ofSize(size: str) -> tuple[Conversation, ...]:
         ),
         Conversation(
             f"both-write-{size}",
-            f"Both write {size}, and the client closes when it has heard everything.",
+            f"Both write {size}, and the client closes when it has received everything.",
             client=f"made: write {size}\nheard {size}: lose",
             server=f"made: write {size}",
             isQuick=True,
@@ -64,7 +64,7 @@ CONVERSATIONS = (
     *(conversation for size in _SIZES for conversation in _ofSize(size)),
     Conversation(
         "client-writes-300MB",
-        "The client has a producer write 300 MB, closes, and ends.",
+        "A producer of the client writes 300 MB; then the client closes and exits.",
         client="made: push 300MB; await sent; lose",
         server="lost: stop",
         seconds=120,

@@ -12,7 +12,7 @@ from txrdma.testing.streams.conversation import Conversation, Way
 _TLS = (
     Conversation(
         "tls-client-closes",
-        "With TLS, the client writes 300 kB and closes: its close_notify arrives, and all before it.",
+        "With TLS, the client writes 300 kB and closes: its close_notify and all data arrive.",
         client="made: write 300kB; lose",
         server="lost: stop",
         way=Way.TLS,
@@ -21,7 +21,7 @@ _TLS = (
     ),
     Conversation(
         "tls-server-closes",
-        "With TLS, the server answers a question with 5 MB and closes.",
+        "With TLS, the server answers a request with 5 MB and closes.",
         client="made: write 300",
         server="heard 300: write 5MB; lose",
         way=Way.TLS,
@@ -29,7 +29,7 @@ _TLS = (
     ),
     Conversation(
         "tls-both-ways",
-        "With TLS, both write 5 MB, and the client closes when it has heard everything.",
+        "With TLS, both write 5 MB, and the client closes when it has received everything.",
         client="made: write 5MB\nheard 5MB: lose",
         server="made: write 5MB",
         way=Way.TLS,
@@ -60,7 +60,7 @@ _TLS = (
     ),
     Conversation(
         "tls-stops",
-        "With TLS, the client stops its reactor without having closed.",
+        "With TLS, the client stops its reactor without closing.",
         client="made: write 300kB; settle; stop",
         server="lost: stop",
         way=Way.TLS,
@@ -104,7 +104,7 @@ def _proxied() -> Iterator[Conversation]:
         )
         yield Conversation(
             f"{name}-proxy-killed",
-            f"{words}the client is killed with half a request written.",
+            f"{words}the client is killed after writing half a request.",
             client="made: write 1kB; settle; kill",
             server="heard 2kB: write 5",
             way=way,
