@@ -1,5 +1,5 @@
 """
-Attributes and their fields by name, and their values from what people type.
+Looks up attributes and fields by name, and parses values of fields.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Pair = tuple[str, str]
 T = TypeVar("T", bound=Layout)
 
 _SMP_BYTES: Final = 64
-"""Bytes of an attribute of subnet management (IBA 14.2.1)."""
+"""Bytes of a subnet management attribute (IBA 14.2.1)."""
 
 _RAW: Final = "Attribute_"
 _INDEXED: Final = re.compile(r"(.+)\[(\d+)\]")
@@ -30,7 +30,7 @@ _TRUTH["off"] = False
 
 def rpcNamed(name: str) -> RPC:
     """
-    The call of this name (C{SubnGet}), in any capitals.
+    Return the call with this case-insensitive name (C{SubnGet}).
 
     @raise InvalidRequest: there is no such call.
     """
@@ -42,9 +42,9 @@ def rpcNamed(name: str) -> RPC:
 
 def attributeNamed(name: str, rpc: RPC | None = None) -> type[Attribute]:
     """
-    The attribute of this name (C{PortInfo}), in any capitals.
+    Return the attribute with this case-insensitive name (C{PortInfo}).
 
-    @param rpc: the call that is to carry it.
+    @param rpc: the call that carries the attribute; by default any call.
     @raise InvalidRequest: there is no such attribute, or the call does not carry it.
     """
     carried = {kind.__name__: kind for kind in attributesOf(rpc)}
@@ -56,7 +56,7 @@ def attributeNamed(name: str, rpc: RPC | None = None) -> type[Attribute]:
 
 
 def attributesOf(rpc: RPC | None) -> Iterator[type[Attribute]]:
-    """All attributes that a call carries; all known attributes without a call."""
+    """Return all attributes that a call carries; without a call, all known attributes."""
     import txrdma.cm.layouts.messages
     import txrdma.mad.layouts.baseboard
     import txrdma.mad.layouts.congestion
@@ -64,17 +64,17 @@ def attributesOf(rpc: RPC | None) -> Iterator[type[Attribute]]:
     import txrdma.mad.layouts.pma
     import txrdma.mad.layouts.sa
     import txrdma.mad.layouts.smp
-    import txrdma.mad.vendor  # noqa: F401  # each of them declares some
+    import txrdma.mad.vendor  # noqa: F401  # the modules declare attributes
 
     return (kind for kind in _declared(Attribute) if rpc is None or rpc.name in kind.rpcs)
 
 
 def _declared(kind: type[Attribute]) -> Iterator[type[Attribute]]:
     """
-    Subclasses of an attribute type that any call carries.
+    Yield the subclasses of an attribute type that declare their calls.
 
-    Two may have the same number; and what a private name is for, only its module knows. A class that only
-    inherits its calls is not declared, such as the one from which C{wire} has made another.
+    Several may have the same number. Private classes are omitted, and classes that only inherit their calls,
+    such as those that C{wire} has replaced by new classes.
     """
     for each in kind.__subclasses__():
         if vars(each).get("rpcs") and not each.__name__.startswith(("_", _RAW)):
@@ -86,9 +86,10 @@ def rawAttribute(
     rpc: RPC, number: int, vendorClass: ManagementClass | None = None, oui: int = 0
 ) -> type[Attribute]:
     """
-    An attribute type of this number that is bytes only, as many as a MAD of the call has room for.
+    Return an attribute type with this number and only bytes, as many as fit into a MAD of the call.
 
-    @param vendorClass: management class of a vendor's call; C{oui} is the vendor's OUI.
+    @param vendorClass: management class of a vendor's call.
+    @param oui: the vendor's OUI.
     """
     isSMP = rpc.managementClass is ManagementClass.SUBN_LID
     available = _SMP_BYTES if isSMP else _attributeBytes(vendorClass or rpc.managementClass)
@@ -101,27 +102,27 @@ def rawAttribute(
 
 def _attributeBytes(managementClass: int) -> int:
     frame = formatOf(managementClass)
-    offset: int = frame.dataOffset  # type: ignore[attr-defined]  # every frame has it
+    offset: int = frame.dataOffset  # type: ignore[attr-defined]  # true for every frame
     return frame.size - offset
 
 
 def isRaw(attribute: Attribute) -> bool:
-    """True when the type was made by L{rawAttribute}."""
+    """Return whether the type of an attribute was created by L{rawAttribute}."""
     return type(attribute).__name__.startswith(_RAW)
 
 
 def dumpLines(raw: bytes) -> Iterator[str]:
-    """Lines of a dump: offset, then 16 bytes in hexadecimal."""
+    """Return the lines of a dump: offset, then 16 bytes in hexadecimal."""
     return (f"{at:#06x}  {raw[at : at + 16].hex(' ', 4)}" for at in range(0, len(raw), 16))
 
 
 def assigned(kind: type[Attribute], pairs: Iterable[Pair], base: Attribute | None = None) -> Attribute:
     """
-    An attribute of the given type with these values of its fields.
+    Return an attribute of the given type with these values of fields.
 
-    C{inner.name}, or C{name} alone, is a field of an inner layout; C{name[3]} is one of several values.
+    C{inner.name}, or C{name} alone, is a field of an inner layout; C{name[3]} is an element of an array.
 
-    @param base: has the values of all other fields; zeros without.
+    @param base: has the values of all other fields; by default they are zero.
     @raise InvalidRequest: there is no such field, or the value does not fit.
     """
     made: Layout = kind() if base is None else base
@@ -138,7 +139,7 @@ def assigned(kind: type[Attribute], pairs: Iterable[Pair], base: Attribute | Non
 
 
 def _at(layout: Layout, place: list[Field]) -> Any:
-    """Value of the field that a place leads to."""
+    """Return the value of a field, by the fields that lead to it."""
     value: Any = layout
     for field in place:
         value = getattr(value, field.name)
@@ -147,9 +148,9 @@ def _at(layout: Layout, place: list[Field]) -> Any:
 
 def _oneOf(field: Field, values: Any, index: int, text: str) -> Any:
     """
-    The values of a field of several, with one of them replaced.
+    Return the values of an array with one element replaced.
 
-    @raise InvalidRequest: the index is beyond the last value.
+    @raise InvalidRequest: the index is out of range.
     """
     many = field.count or (len(values) if isinstance(values, bytes) else 0)
     if index >= many:
@@ -171,7 +172,7 @@ def _numbered(name: str, text: str, width: int) -> int:
 
 
 def forSetting(attribute: Attribute) -> Attribute:
-    """Attribute of a Get made ready for a Set: states of a PortInfo become "no change" (IBA 14.2.5.6)."""
+    """Prepare an attribute from a Get for a Set: states of a PortInfo become "no change" (IBA 14.2.5.6)."""
     from txrdma.iba.verbs import PhysicalState, PortState
     from txrdma.mad.layouts.smp import PortInfo
 
@@ -182,10 +183,10 @@ def forSetting(attribute: Attribute) -> Attribute:
 
 def queried(record: type[Record], pairs: Iterable[Pair]) -> Query[Any]:
     """
-    Query for the records with these components; those of the inner attribute have the names that it gives
-    them.
+    Return a query for records with these components; those of the inner attribute have the names of its
+    fields.
 
-    C{name[3]} is one of several values in one field: only that one is selected.
+    C{name[3]} is an element of an array; other elements are not compared.
 
     @raise InvalidRequest: there is no such component, or the value does not fit.
     """
@@ -221,9 +222,9 @@ def queried(record: type[Record], pairs: Iterable[Pair]) -> Query[Any]:
 
 def read(field: Field, text: str) -> Any:
     """
-    Value of a field read from text; several with commas between, where the field has several.
+    Parse the value of a field; elements of an array are separated by commas.
 
-    @raise InvalidRequest: it is none, or is too large.
+    @raise InvalidRequest: the text is not a value of the field, or is too large.
     """
     if field.count is None:
         return _readOne(field, text)
@@ -265,7 +266,7 @@ def _readBytes(field: Field, text: str) -> bytes:
 
 
 def _readCode(kind: type[enum.Enum], text: str, width: int) -> enum.Enum:
-    """Value of an enumeration by name or number; flags by several names with commas between."""
+    """Return the member of an enumeration with this case-insensitive name, or with this number."""
     names = {name.lower(): member for name, member in kind.__members__.items()}
     requested = text.lower()
     if requested in names:
@@ -286,7 +287,7 @@ def _wanted(field: Field) -> str:
 
 
 def _place(kind: type[Layout], name: str) -> list[Field]:
-    """The fields, from the outermost in, that lead to one."""
+    """Return the fields, from outer to inner, that lead to the named field."""
     head, dot, rest = name.partition(".")
     for field in kind.fields:
         if field.reserved or field.name.lower() != head.lower():
@@ -308,7 +309,7 @@ def _isLayout(field: Field) -> bool:
 
 
 def _with(layout: Layout, place: list[Field], value: Any) -> Layout:
-    """Copy of a layout with another value at a place."""
+    """Return a copy of a layout with another value of a field, by the fields that lead to it."""
     field, *rest = place
     if rest:
         value = _with(getattr(layout, field.name), rest, value)
@@ -321,8 +322,8 @@ def _replaced(layout: T, **values: Any) -> T:
 
 
 def attributeDict(layout: Layout) -> dict[str, Any]:
-    """Fields of a layout as JSON can carry them: L{Attribute.toDict}, with the bytes of texts as strings."""
-    attribute: dict[str, Any] = layout.toDict()  # type: ignore[attr-defined]  # those of attributes have it
+    """Return the fields of a layout for JSON: L{Attribute.toDict}, with texts as strings."""
+    attribute: dict[str, Any] = layout.toDict()  # type: ignore[attr-defined]  # layouts of attributes have it
     for field in layout.fields:
         if field.name in _TEXTS:
             attribute[field.name] = getattr(layout, field.name).partition(b"\0")[0].decode("utf-8", "replace")

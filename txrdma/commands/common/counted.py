@@ -1,7 +1,7 @@
 """
-Counters that processes tell of: how they are asked for, sums over processes, rates between two looks.
+Counters of processes: queries, sums over processes, and rates between two reports.
 
-They are dictionaries of numbers, some of them in dictionaries.
+Counters are dictionaries of numbers and of such dictionaries.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from twisted.internet.defer import Deferred, gatherResults
 from txrdma.unix.answers import askProcess, IReactor, processesIn
 
 ALL: Final = "all"
-"""The name under which sums over all processes are shown."""
+"""The label of sums over all processes, in place of a PID."""
 
 Numbers = Mapping[str, Any]
 
 Ask = Callable[[], Coroutine[Deferred[Any], Any, list[dict[str, Any]]]]
-"""Function that asks processes, and returns an entry of each."""
+"""A function that queries processes, and returns an entry for each."""
 
 
 def added(many: Iterable[Numbers]) -> dict[str, Any]:
-    """The sum of statistics, number by number."""
+    """Return the sum of counters, for each name."""
     total: dict[str, Any] = {}
     for each in many:
         for name, value in each.items():
@@ -35,7 +35,7 @@ def added(many: Iterable[Numbers]) -> dict[str, Any]:
 
 
 def differences(new: Numbers, old: Numbers, seconds: float) -> dict[str, Any]:
-    """Subtract older counters from new ones, and divide by the seconds between the two."""
+    """Return rates: the differences of new and old counters, divided by the seconds between them."""
     return {
         name: differences(value, old.get(name, {}), seconds)
         if isinstance(value, Mapping)
@@ -45,7 +45,7 @@ def differences(new: Numbers, old: Numbers, seconds: float) -> dict[str, Any]:
 
 
 class Rates:
-    """Converts counters of two successive looks into rates per second."""
+    """Converts the counters of two successive reports into rates per second."""
 
     def __init__(self) -> None:
         self._before: dict[object, Numbers] = {}
@@ -53,9 +53,9 @@ class Rates:
 
     def since(self, entries: Sequence[dict[str, Any]], now: float) -> list[dict[str, Any]]:
         """
-        Entries of a look with rates instead of counters, without processes that are new since the last look.
+        Return a report's entries with rates instead of counters, without processes that are new in it.
 
-        @param now: the time of the look in seconds.
+        @param now: the time of the report in seconds.
         """
         before, seconds = self._before, now - self._at
         self._before = {each["pid"]: each["counters"] for each in entries if "counters" in each}
@@ -72,10 +72,10 @@ class Rates:
 
 async def askedOfAll(reactor: IReactor, namespace: str, timeout: float) -> list[dict[str, Any]]:
     """
-    Ask every process of our user that answers in a namespace for its counters and gauges.
+    Query the counters and gauges of every process of this user that answers in a namespace.
 
-    @param timeout: seconds for each of them.
-    @return: an entry of each; one that does not answer has an C{error} in the place of these.
+    @param timeout: seconds to wait for each process.
+    @return: an entry for each process; it has C{error} instead of counters if the process did not answer.
     """
     return await gatherResults(
         [Deferred.fromCoroutine(_asked(reactor, namespace, pid, timeout)) for pid in processesIn(namespace)]
@@ -91,12 +91,12 @@ async def _asked(reactor: IReactor, namespace: str, pid: int, timeout: float) ->
             "counters": dict(answer["counters"]),
             "gauges": dict(answer["gauges"]),
         }
-    except Exception as error:  # whatever it is, the other processes' answers are still wanted
+    except Exception as error:  # other processes' answers are still reported
         return {"pid": pid, "error": f"no answer: {error or type(error).__name__}"}
 
 
 def withSums(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Entries of processes, and one more with their sums where several have counted."""
+    """Add an entry with sums if several processes have counters."""
     counted = [each for each in entries if "error" not in each]
     if len(counted) < 2:
         return entries
@@ -106,9 +106,9 @@ def withSums(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def thenRates(ask: Ask, seconds: Callable[[], float]) -> Ask:
     """
-    Wrap a question so that it gives counters the first time, and rates since the time before afterwards.
+    Wrap a query so that its first result has counters, and each later one has rates since the previous one.
 
-    @param seconds: returns the present time in seconds.
+    @param seconds: returns the current time in seconds.
     """
     rates = Rates()
     isFirst = True
@@ -124,5 +124,5 @@ def thenRates(ask: Ask, seconds: Callable[[], float]) -> Ask:
 
 
 def number(value: float) -> str:
-    """A count, or a rate, for people."""
+    """Format a count or a rate."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"

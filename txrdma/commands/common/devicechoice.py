@@ -1,4 +1,4 @@
-"""Choice of a device for connections to a host, as C{device=auto} makes it, with reasons."""
+"""The device that C{device=auto} selects for connections to a host, with reasons."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from txrdma.smc.terms.options import LOCAL_DEVICE, USUAL
 @frozen
 class Outlook:
     """
-    Device that connections to a host would use.
+    The device that connections to a host would use.
 
-    @ivar address: the first address of the host, to which a TCP connection would go; C{own} is our end's
-        address.
-    @ivar interface: network interface that the connection would leave by.
-    @ivar network: PNET ID of that interface; empty when it has none.
+    @ivar address: the address of the host that a TCP connection would use.
+    @ivar own: the local address of such a connection.
+    @ivar interface: the network interface of the local address.
+    @ivar network: PNET ID of that interface; empty if it has none.
     @ivar device: device string; empty for plain TCP.
-    @ivar port: port number of the device; None where it has only one.
+    @ivar port: port number of the device; None if it has only one port.
     @ivar why: the reasons, as sentences.
     """
 
@@ -41,9 +41,9 @@ class Outlook:
 
 def outlookFor(host: str) -> Outlook:
     """
-    Look at addresses, interfaces, ports and tables as C{device=auto} does, and connect to nobody.
+    Return the device that C{device=auto} would select for a host, without connecting to it.
 
-    @raise DeviceUnavailable: the host has no address, no way leads there, or the system does not tell.
+    @raise DeviceUnavailable: the host has no address or no route, or the system does not list its interfaces.
     """
     address, own = _ends(host)
     networks = Networks.look()
@@ -66,7 +66,7 @@ def outlookFor(host: str) -> Outlook:
 
 
 def _withoutPorts(networks: Networks, address: str) -> tuple[str, bool]:
-    """Reason for shared memory or plain TCP where no RDMA port will do, and True for shared memory."""
+    """Return why shared memory or plain TCP is used instead of RDMA ports, and whether the host is local."""
     if networks.interfaceOf(address, address) is not None:
         text = f"{address} is this host's: memory is shared with processes of {_userName()}, else plain TCP."
         return text, True
@@ -85,7 +85,7 @@ def _userName() -> str:
 
 
 def _ends(host: str) -> tuple[str, str]:
-    """The host's address and our own for connections to it."""
+    """Return the remote and the local address of connections to a host."""
     try:
         found = socket.getaddrinfo(host, 1, 0, socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as error:
@@ -102,7 +102,7 @@ def _ends(host: str) -> tuple[str, str]:
 
 
 def told(outlook: Outlook) -> Iterator[str]:
-    """Lines of an outlook for people."""
+    """Return an outlook as lines of text."""
     device = outlook.device or "none: plain TCP"
     if outlook.port is not None:
         device += f", port {outlook.port}"

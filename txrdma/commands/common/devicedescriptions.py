@@ -1,7 +1,7 @@
 """
-Descriptions of RDMA devices as JSON can carry them: from the device where it can be opened, and from sysfs.
+Descriptions of RDMA devices for JSON: from the device if it can be opened, and from sysfs.
 
-The keys are those of L{txrdma.iba.verbs}, and do not change; None stands for unknown values.
+The keys are those of L{txrdma.iba.verbs}, and are stable; None stands for unknown values.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from txrdma.ports.sysfs import SYS
 from txrdma.verbs.devices import availableDevices, deviceKinds, openDevice
 
 Description = dict[str, Any]
-"""Values of a device by name; anything that JSON can carry."""
+"""Values of a device by name, for JSON."""
 
 _KERNELS = "pyverbs:"
-"""Prefix of device strings for devices of the kernel."""
+"""Prefix of device strings for kernel devices."""
 
 
 def describeAll(reactor: object, root: str | Path = SYS) -> list[Description]:
-    """
-    Descriptions of all devices that can be opened here, and of the kernel's that cannot, with the reason.
-    """
+    """Return descriptions of all available devices, and of kernel devices that are not, with the reason."""
     names = availableDevices()
     names += [f"{_KERNELS}{each.name}" for each in devices(root) if f"{_KERNELS}{each.name}" not in names]
     return [describeDevice(reactor, name, root) for name in names]
@@ -37,9 +35,9 @@ def describeAll(reactor: object, root: str | Path = SYS) -> list[Description]:
 
 def chosen(spelling: str, root: str | Path = SYS) -> str:
     """
-    Device string for a device string, a device of the kernel, or one of its ports.
+    Return the device string for a device string, a kernel device, or one of its ports.
 
-    @raise DeviceUnavailable: the text names no device; the message lists those that there are.
+    @raise DeviceUnavailable: the text does not name a device; the message lists available devices.
     """
     if spelling.partition(":")[0] in deviceKinds():
         return spelling
@@ -52,8 +50,8 @@ def chosen(spelling: str, root: str | Path = SYS) -> str:
 
 def describeDevice(reactor: object, name: str, root: str | Path = SYS) -> Description:
     """
-    Description of the device of a device string; with C{error} and the values of sysfs if it cannot be
-    opened.
+    Return the description of a device; if it cannot be opened, with C{error} and only the values of
+    sysfs.
     """
     description: Description = {"device": name}
     try:
@@ -63,7 +61,7 @@ def describeDevice(reactor: object, name: str, root: str | Path = SYS) -> Descri
     else:
         try:
             description.update(_opened(device))
-        except RDMAError as error:  # it has just gone
+        except RDMAError as error:  # removed since it was opened
             description["error"] = str(error)
         finally:
             device.close()
@@ -77,7 +75,7 @@ def describeDevice(reactor: object, name: str, root: str | Path = SYS) -> Descri
 
 
 def _ofKernel(name: str, root: str | Path) -> RDMADevice | None:
-    """The device of the kernel that a device string means."""
+    """Return the kernel device of a device string, or None."""
     if not name.startswith(_KERNELS):
         return None
     wanted = name.removeprefix(_KERNELS).removeprefix("name=")
@@ -137,7 +135,7 @@ def _port(
 
 
 def _tables(gidTable: Sequence[GIDEntry], pkeys: Sequence[PKey]) -> Description:
-    """The tables of a port without their empty places."""
+    """Return the GID and P_Key tables of a port without empty entries."""
     taken = [(index, entry) for index, entry in enumerate(gidTable) if any(entry.gid.raw)]
     return {
         "gids": [str(entry.gid) for _index, entry in taken],
@@ -150,7 +148,7 @@ def _tables(gidTable: Sequence[GIDEntry], pkeys: Sequence[PKey]) -> Description:
 
 
 def _addKernels(description: Description, device: RDMADevice) -> None:
-    """Add the values of sysfs to a description; all of them where the device could not be opened."""
+    """Add values of sysfs to a description; if the device could not be opened, all of them."""
     if "ports" not in description:
         description["attributes"] = {
             "nodeType": device.nodeType.name,
@@ -178,7 +176,7 @@ def _addKernels(description: Description, device: RDMADevice) -> None:
 
 
 def _kernelsPort(port: EndPort) -> Description:
-    """A port that could not be asked itself."""
+    """Return the description of a port by sysfs only."""
     now = port.attributes()
     return {
         "port": port.number,

@@ -1,4 +1,4 @@
-"""Base classes for the command lines of all commands."""
+"""Base classes for the options of all commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BaseOptions(usage.Options):
         try:
             print(self)
             sys.stdout.flush()
-        except BrokenPipeError:  # "| head" has seen enough
+        except BrokenPipeError:  # for example after "| head"
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0)
 
@@ -43,7 +43,7 @@ class BaseOptions(usage.Options):
         raise SystemExit(0)
 
     def getUsage(self, width: int | None = None) -> str:
-        """Help as Twisted makes it, but without empty defaults, or those that an option's own text has."""
+        """Return Twisted's help without empty defaults, and without those that an option's text has."""
         defaults = self.defaults
         parsed = {name for name, doc in self.docs.items() if "[default:" in (doc or "")}
         self.defaults = {
@@ -57,11 +57,11 @@ class BaseOptions(usage.Options):
 
 
 _ENFORCED: Final = "Parameter type enforcement failed: "
-"""Beginning of Twisted's message about a value that could not be converted."""
+"""Prefix of Twisted's message about a value that could not be converted."""
 
 
 def _named(name: str, coerce: Callable[[str], object]) -> Callable[[str], object]:
-    """Conversion of an option's text whose L{ValueError} begins with the option's name and that text."""
+    """Wrap a conversion so that its L{ValueError} begins with the name and text of the option."""
 
     def named(text: str) -> object:
         try:
@@ -74,11 +74,11 @@ def _named(name: str, coerce: Callable[[str], object]) -> Callable[[str], object
 
 class CommandOptions(BaseOptions):
     """
-    Base of a command's options, which may stand behind its arguments, too.
+    Base of the options of a command; they may also follow its arguments.
 
     @cvar synopsis: arguments that follow the command's name.
-    @cvar appendix: lines at the end of the help, printed as they are: lists of known names.
-    @cvar isCancelledByInterrupts: Ctrl-C cancels the coroutine of the command, which cleans up then.
+    @cvar appendix: lines at the end of the help, printed unchanged, such as lists of known names.
+    @cvar isCancelledByInterrupts: whether Ctrl-C cancels the command's coroutine, which can then clean up.
     """
 
     synopsis = "[options]"
@@ -99,7 +99,7 @@ class CommandOptions(BaseOptions):
         return f"Usage: txrdma {name} {self.synopsis}".rstrip()
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """Parse a command line as Twisted does, after options behind arguments were put before them."""
+        """Parse a command line as Twisted does, but allow options after arguments."""
         given = sys.argv[1:] if options is None else options
         try:
             parsed, arguments = gnu_getopt(list(given), self.shortOpt, self.longOpt)
@@ -120,18 +120,18 @@ class CommandOptions(BaseOptions):
 
 
 def columns(*rows: Sequence[str]) -> Iterator[str]:
-    """Lines of aligned columns, for the end of a command's help."""
+    """Yield lines of aligned columns, for example for a command's help."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 class TableOptions(CommandOptions):
-    """Base of the options of a command that prints tables, for which it needs C{rich}."""
+    """Base of the options of a command that prints tables, which need C{rich}."""
 
     optFlags = [["json", None, "JSON instead of a table."]]
 
     @property
     def showsTables(self) -> bool:
-        """True when tables will be printed with these options."""
+        """Whether tables will be printed."""
         return not self["json"]

@@ -1,5 +1,5 @@
 """
-Management datagrams in packets: the headers in front of a MAD, and the MAD.
+Finds management datagrams in packets: a MAD, and the headers in front of it.
 
 Follows InfiniBand Architecture vol. 1, 7.7 (LRH), chapters 8 and 9, annexes A16 and A17 (RoCE), and the
 kernel's C{ib_user_mad.h}.
@@ -26,7 +26,7 @@ COOKED: Final = 113
 ERF: Final = 197
 INFINIBAND: Final = 247
 COOKED2: Final = 276
-"""Link types of captures that can hold management datagrams."""
+"""Link types of captures that can contain management datagrams, from L{ETHERNET} on."""
 
 _ETHERTYPE_ROCE: Final = 0x8915
 _TAGS: Final = (0x8100, 0x88A8, 0x9100)
@@ -35,21 +35,21 @@ _UMAD: Final = (64, 56)
 
 
 class Inside(NamedTuple):
-    """A MAD, and a line for each header in front of it."""
+    """A MAD, and a line of text for each header in front of it."""
 
     datagram: bytes
     front: tuple[str, ...] = ()
 
     def behind(self, *front: str) -> Inside:
-        """Copy of this MAD with more headers in front."""
+        """Return a copy of this MAD with more headers in front."""
         return Inside(self.datagram, (*front, *self.front))
 
 
 def inBytes(data: bytes) -> Inside:
     """
-    The MAD in bytes that begin with it, or with headers in front of it.
+    Return the MAD in bytes that begin with it, or with headers in front of it.
 
-    @raise InvalidRequest: the bytes hold no MAD.
+    @raise InvalidRequest: the bytes do not contain a MAD.
     """
     for length in _UMAD:
         if len(data) == length + LENGTH and _isMAD(data[length:]):
@@ -63,7 +63,7 @@ def inBytes(data: bytes) -> Inside:
             continue
         if found is not None:
             return found
-    for length in _UMAD:  # what the kernel reads may be longer, or the head of what got no answer
+    for length in _UMAD:  # umad data may be longer, or the start of an unanswered request
         if _isMAD(data[length:]):
             return Inside(data[length:], (_umadLine(data[:length]),))
     raise InvalidRequest(f"these {len(data)} bytes are no management datagram")
@@ -71,9 +71,9 @@ def inBytes(data: bytes) -> Inside:
 
 def inPacket(data: bytes, linkType: int) -> Inside | None:
     """
-    The MAD in a packet of a capture; None when the packet is something else.
+    Return the MAD in a packet of a capture, or None if the packet contains no MAD.
 
-    @raise WireError: the packet contradicts itself.
+    @raise WireError: the packet is malformed.
     """
     if linkType == INFINIBAND:
         return _inInfiniBand(data)
@@ -87,9 +87,9 @@ def inPacket(data: bytes, linkType: int) -> Inside | None:
 
 def networkPacket(data: bytes, linkType: int) -> tuple[int | None, bytes]:
     """
-    The packet above the link's header: an IP packet, or one of RoCE v1 from its GRH on.
+    Remove the link header of an IP packet, or of a RoCE v1 packet, which then begins with its GRH.
 
-    @return: its EtherType, and the packet; None for another protocol's, and for other links.
+    @return: the EtherType, which is None for other protocols and links, and the packet.
     """
     if linkType in RAW_IP:
         return (ETHERTYPE_IPV6 if data[:1] >= b"\x60" else ETHERTYPE_IPV4), data
@@ -106,9 +106,7 @@ def networkPacket(data: bytes, linkType: int) -> tuple[int | None, bytes]:
 
 
 def _isMAD(data: bytes) -> bool:
-    """
-    True of bytes that begin with a known base version, and a class version that the management class has.
-    """
+    """Return whether bytes begin with base version 1, class version 1 or 2, and a management class."""
     return len(data) >= 24 and data[0] == 1 and data[2] in (1, 2) and data[1] != 0
 
 
@@ -122,7 +120,7 @@ def _inIP(data: bytes) -> Inside | None:
 
 
 def _inERF(data: bytes) -> Inside | None:
-    """Extensible record format: 16 bytes, extensions of 8 as long as the type's highest bit is set."""
+    """Return the MAD in a record: 16 bytes, and 8 bytes more while the highest bit of a type is set."""
     if len(data) < 16 or data[8] & 0x7F != _ERF_INFINIBAND:
         return None
     offset, more = 16, data[8] & 0x80
@@ -133,7 +131,7 @@ def _inERF(data: bytes) -> Inside | None:
 
 
 def _inInfiniBand(data: bytes) -> Inside | None:
-    """The MAD in a packet that begins with its LRH (IBA 7.7)."""
+    """Return the MAD in a packet that begins with its LRH (IBA 7.7)."""
     header = LRH.decode(data)
     readers = {LinkNextHeader.BTH: _inTransport, LinkNextHeader.GRH: _inGlobal}
     read = readers.get(header.linkNextHeader)
@@ -143,7 +141,7 @@ def _inInfiniBand(data: bytes) -> Inside | None:
 
 
 def _inGlobal(data: bytes) -> Inside | None:
-    """The MAD in a packet that begins with its GRH."""
+    """Return the MAD in a packet that begins with its GRH."""
     header = GRH.decode(data)
     found = _inTransport(data[GRH.size :])
     return None if found is None else found.behind(f"GRH {header.sgid} to {header.dgid}")
@@ -151,8 +149,8 @@ def _inGlobal(data: bytes) -> Inside | None:
 
 def _inTransport(data: bytes) -> Inside | None:
     """
-    The MAD in a packet that begins with its BTH: sent to queue pair 0 or 1, or with the Q_Key of queue pair
-    1.
+    Return the MAD in a packet that begins with its BTH, and is sent to queue pair 0 or 1, or with the Q_Key
+    of queue pair 1.
     """
     bth = BTH.decode(data)
     if bth.opcode is not Opcode.UD_SEND_ONLY:
@@ -167,8 +165,8 @@ def _inTransport(data: bytes) -> Inside | None:
 
 def _umadLine(header: bytes) -> str:
     """
-    Line about the kernel's umad header; host numbers are little endian in it, those of the network big
-    endian.
+    Return a line about the kernel's umad header, whose fields are little endian in host order, and big
+    endian in network order.
     """
     status, milliseconds = (int.from_bytes(header[at : at + 4], "little") for at in (4, 8))
     qpn, qkey = (int.from_bytes(header[at : at + 4], "big") for at in (20, 24))

@@ -31,13 +31,13 @@ STATES: Final[dict[str, dict[str, str]]] = {
 """Operations without a value, and the fields that they set first."""
 
 CUTTING: Final = ("disable", "off", "reset", "down")
-"""Operations after which the link is down, if only for a moment."""
+"""Operations that take the link down, if only temporarily."""
 
 
 class _Mask(NamedTuple):
     """
-    A field of PortInfo that enables some of a port's abilities, with the field of all abilities and the bits'
-    names.
+    A field of PortInfo that enables capabilities of a port, with the field of supported capabilities and the
+    names of bits.
     """
 
     enabled: str
@@ -75,7 +75,8 @@ class _Number:
     """
     A field of PortInfo that takes a number.
 
-    @ivar isOfEnd: only ports with a LID have it: those of hosts and routers, and port 0 of switches.
+    @ivar isOfEnd: whether only ports with a LID have the field: those of hosts and routers, and port 0 of
+        switches.
     """
 
     field: str
@@ -86,9 +87,9 @@ class _Number:
 
     def read(self, operation: str, text: str) -> int:
         """
-        The number that a text means for this field.
+        Parse a number or name for this field.
 
-        @raise usage.UsageError: the text is no number, or one out of range.
+        @raise usage.UsageError: the text is neither a number nor a name, or is out of range.
         """
         try:
             number = self.names[text.lower()] if text.lower() in self.names else int(text, 0)
@@ -118,7 +119,7 @@ OPERATIONS: Final = ("query", *STATES, *VALUED)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Operation on a port, as it was typed."""
+    """An operation on a port, and its value as text."""
 
     operation: str
     value: str = ""
@@ -129,19 +130,19 @@ class Change:
 
     @property
     def isCutting(self) -> bool:
-        """True when the link goes down by this operation."""
+        """Whether the operation takes the link down."""
         return self.operation in CUTTING
 
     @property
     def isOfEnd(self) -> bool:
-        """True when only ports with a LID have the operation's field."""
+        """Whether only ports with a LID have the operation's field."""
         return self.operation in _NUMBERS and _NUMBERS[self.operation].isOfEnd
 
     def fields(self, info: PortInfo) -> dict[str, str]:
         """
-        Fields of PortInfo to set, with their values as text.
+        Return the fields of PortInfo to set, with their values as text.
 
-        @raise InvalidRequest: the port cannot do that.
+        @raise InvalidRequest: the port does not support the value.
         """
         operation, value = self.operation, self.value
         if operation == "on" and info.portPhysicalState is not PhysicalState.DISABLED:
@@ -167,10 +168,10 @@ class Change:
 
 def parsed(words: Sequence[str], ask: Callable[[str], str] = getpass) -> list[Change]:
     """
-    Parse the words of a command line: operations, each with its value where it takes one.
+    Parse the words of a command line: operations, each followed by its value if it takes one.
 
-    @param ask: asks for a key that was not typed, so that it stands in no shell history: C{mkey x}.
-    @raise usage.UsageError: an operation does not exist, or its value is missing or wrong.
+    @param ask: prompts for the key of C{mkey x}, to keep the key out of the shell's history.
+    @raise usage.UsageError: an operation does not exist, or its value is missing or invalid.
     """
     return list(_parsed(iter(words), ask))
 
@@ -199,12 +200,12 @@ def _parsed(words: Iterator[str], ask: Callable[[str], str]) -> Iterator[Change]
 
 
 def isSwitchedOn(value: str) -> bool:
-    """True if the value of the operation C{fdr10} means on."""
+    """Return whether a value of the operation C{fdr10} means on."""
     return _SWITCHED[value.lower()]
 
 
 def newKey(changes: Iterable[Change]) -> int | None:
-    """The M_Key that the port will have; None when that stays."""
+    """Return the new M_Key of the port, or None if it does not change."""
     return next((int(change.value, 0) for change in changes if change.operation == "mkey"), None)
 
 

@@ -1,4 +1,4 @@
-"""Progress of a long piece of work, shown on a terminal."""
+"""Shows the progress of long operations on a terminal."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _REDRAWN: Final = 0.1
 
 class ProgressBar:
     """
-    Progress bar on standard error when that is a terminal; shows nothing otherwise.
+    A progress bar on standard error if that is a terminal; otherwise it shows nothing.
 
-    A context manager, which removes the bar at its end. Call it with the work done and the total of it.
+    It is a context manager, which removes the bar at its end. Call it with the work done and the total.
     """
 
     def __init__(self, what: str, stream: TextIO | None = None) -> None:
@@ -47,7 +47,7 @@ class ProgressBar:
         self._bar.refresh()
 
     def _begin(self) -> bool:
-        """Draw the bar for the first time, which short work never needs; False, for good, without C{rich}."""
+        """Draw the bar, but not for short operations. Without C{rich}, return False and disable the bar."""
         try:
             from rich.console import Console
             from rich.progress import (

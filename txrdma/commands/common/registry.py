@@ -1,10 +1,10 @@
 """
-Registry of the commands of C{txrdma}: each is a module of this room, imported when it is called.
+Registry of the commands of C{txrdma}: each is a module of L{txrdma.commands}, imported when it is called.
 
-A new command is one line in L{COMMANDS} and a module of its name (a dash is written C{_}), which has
+A new command is one line in L{COMMANDS} and a module of its name (with C{_} for a dash), which has
 C{CommandOptions}, a subclass of L{txrdma.commands.common.options.CommandOptions}, and
-C{async def run(reactor, options) -> None}. It may have C{prepare(options)}, too, which is called before
-there is a reactor.
+C{async def run(reactor, options) -> None}. It may also have C{prepare(options)}, which is called before
+the reactor is installed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class CommandModule(Protocol):
     @staticmethod
     def run(reactor: Any, options: Any) -> Coroutine[Deferred[Any], Any, None]:
         """
-        Carry out the command; an L{txrdma.error.RDMAError} is printed without a traceback.
+        Run the command; an L{txrdma.error.RDMAError} is printed without a traceback.
 
-        @param reactor: L{IReactor<txrdma.commands.common.options.IReactor>}, or as much of it as the command
-            uses.
+        @param reactor: L{IReactor<txrdma.commands.common.options.IReactor>}, or the parts of it that the
+            command uses.
         @param options: the module's C{CommandOptions}.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Entry of a command: its name, the group that the help lists it in, and its summary in one line."""
+    """The entry of a command: its name, its group in the help, and its one-line summary."""
 
     name: str
     group: str
@@ -55,14 +55,14 @@ class Command:
         return f"txrdma.commands.{self.name.replace('-', '_')}"
 
     def load(self) -> CommandModule:
-        """The module of the command, imported."""
+        """Import and return the module of the command."""
         return cast(CommandModule, import_module(self.moduleName))
 
     def prepare(self, options: CommandOptions) -> None:
         """
-        Do what must precede the reactor: C{prepare} of the module, if it has one.
+        Call the C{prepare} of the module, if it has one, before the reactor is installed.
 
-        Ends the program where tables will be printed and C{rich} is missing, not only after the work is done.
+        If tables will be printed and C{rich} is missing, exit now rather than after the work.
         """
         if isinstance(options, TableOptions) and options.showsTables:
             from txrdma.commands.common.tables import needTables
@@ -73,7 +73,7 @@ class Command:
             prepare(options)
 
     def makeOptions(self) -> CommandOptions:
-        """A new parser of the command's own command line."""
+        """Return a new parser of the command's options."""
         return self.load().CommandOptions()
 
 
@@ -113,5 +113,5 @@ COMMANDS: Final = (
 
 
 def command(name: str) -> Command:
-    """Entry of the command with this name, which exists."""
+    """Return the entry of the command with this name, which must exist."""
     return next(each for each in COMMANDS if each.name == name)

@@ -1,5 +1,5 @@
 """
-Long lists, as rows: a table on a terminal that C{rich} draws; aligned columns in a pipe, and for many rows.
+Long lists as rows: a table by C{rich} on a terminal; aligned columns in a pipe, and for many rows.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from txrdma.commands.common.tables import haveTables, makeTable, show
 from txrdma.iba.types import GUID
 
 _SHORT = 300
-"""Most rows of a table drawn by C{rich}: it takes a millisecond for each."""
+"""Maximum rows of a table by C{rich}, which takes a millisecond per row."""
 
 
 def showRows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows below the names of their columns."""
+    """Print rows with a heading."""
     if sys.stdout.isatty() and len(rows) <= _SHORT and haveTables():
         from rich.text import Text
 
@@ -32,10 +32,10 @@ def showRows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def hexGUID(guid: GUID) -> str:
-    """GUID as infiniband-diags writes it: C{"0x0002c90300010002"}."""
+    """Return a GUID as infiniband-diags writes it: C{"0x0002c90300010002"}."""
     return f"0x{guid.raw.hex()}"
 
 
 def printJSON(what: object) -> None:
-    """Print a value as JSON, for programs; keys always stand in the same order."""
+    """Print a value as JSON, with keys in the order of insertion."""
     print(json.dumps(what, indent=2))

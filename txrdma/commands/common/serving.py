@@ -1,4 +1,4 @@
-"""Serving of requests for C{txrdma ping} and C{txrdma sysstat}, until the process is told to end."""
+"""The servers of C{txrdma ping} and C{txrdma sysstat}."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from txrdma.mad.vendor import TextHandler
 async def served(
     reactor: Any, options: Any, serve: Callable[[MADServer], tuple[TextHandler, Callable[[], None]]]
 ) -> None:
-    """
-    Answer requests until the process is told to end, by Ctrl-C for example; then print how many were
-    answered.
-    """
+    """Answer requests until the reactor stops, for example by Ctrl-C; then print the number of answers."""
     with opened(reactor, options) as session:
         handler, end = serve(MADServer(session.agent))
         qpn = getattr(session.agent.port, "qpn", 1)
@@ -32,7 +29,7 @@ async def served(
 
 
 def stopped(reactor: Any) -> Deferred[None]:
-    """Fires when the reactor is about to stop."""
+    """Return a Deferred that fires when the reactor is about to stop."""
     done: Deferred[None] = Deferred()
     reactor.addSystemEventTrigger("before", "shutdown", done.callback, None)
     return done

@@ -1,7 +1,7 @@
 """
-Sessions of the commands about InfiniBand fabrics: their options, and an agent on a management port.
+Sessions of commands for InfiniBand fabrics: their options, and an agent on a management port.
 
-A command says::
+Example of a command::
 
     with opened(reactor, options) as session:
         info = await session.rpcs.SubnGet(NodeInfo, await session.toManagement("DR 0,1"))
@@ -49,7 +49,7 @@ TARGETS: Final = f"{TARGET}; the default is the local port."
 
 _SIMULATED: Final = "sim"
 _AT_QUEUE_PAIR: Final = re.compile(r"(\S+)\s+dqpn\s+(\d+|0x[0-9a-fA-F]+)")
-"""A target that is served by another queue pair than 1, as on RoCE without the kernel: C{"7 dqpn 0x12"}."""
+"""A target whose queue pair is not 1, as on RoCE without the kernel: C{"7 dqpn 0x12"}."""
 
 _FIELD_STATUS: Final = 0x1C
 _ALL_PORTS: Final = 0xFF
@@ -57,7 +57,7 @@ _LONGEST_TIMEOUT: Final = 4.0
 
 
 class FabricOptions(CommandOptions):
-    """Options of all commands that send management datagrams into a fabric."""
+    """Options of all commands that send management datagrams."""
 
     isCancelledByInterrupts = True
     optFlags = [
@@ -88,22 +88,24 @@ class FabricOptions(CommandOptions):
         self["debug"] = 0
 
     def opt_debug(self) -> None:
-        """Print datagrams to standard error; given twice, their fields, three times, their bytes."""
+        """Print datagrams to standard error; if given twice, also fields, and if three times, also bytes."""
         self["debug"] += 1
 
 
 @dataclass
 class Session:
     """
-    An open management port of a command, and what is known of it.
+    An open management port of a command, and its properties.
 
-    @ivar agent: makes calls as they are; C{rpcs} is for all questions: the same agent, or a
-        L{SATransactor<txrdma.mad.satransactor.SATransactor>}, which asks the SA instead.
-    @ivar endPort: LID, GIDs and SM of our own port.
-    @ivar names: names of nodes.
+    @ivar reactor: the reactor, with any interfaces that the command uses.
+    @ivar agent: makes calls unchanged.
+    @ivar rpcs: makes queries: the same agent, or a L{SATransactor<txrdma.mad.satransactor.SATransactor>},
+        which queries the SA instead.
+    @ivar endPort: LID, GIDs and SM of the local port.
+    @ivar names: the node-name map.
     """
 
-    reactor: Any  # whatever the command may use of it
+    reactor: Any
     agent: MADAgent
     rpcs: RPCs
     endPort: MADEndPort
@@ -113,7 +115,7 @@ class Session:
     @property
     def sa(self) -> IBPath:
         """
-        Path to the SA, from our own port.
+        The path from the local port to the SA.
 
         @raise DeviceUnavailable: the port knows no subnet manager.
         """
@@ -122,7 +124,7 @@ class Session:
         return toSA(self.endPort)
 
     async def toManagement(self, target: str = "") -> IBPath:
-        """Path of SMPs to a target: a directed route where one is given, and for our own port."""
+        """Return the path of SMPs to a target: a directed route if one is given, or for the local port."""
         if not target:
             return IBDRPath()
         if (both := combined(target)) is not None:
@@ -130,7 +132,7 @@ class Session:
         return await self._resolved(target)
 
     def _combined(self, lid: LID, route: str) -> IBDRPath:
-        """Path by LID to a switch, and by a directed route from there on (IBA 14.2.2)."""
+        """Return a path by LID to a switch, and by a directed route from there (IBA 14.2.2)."""
         own = self.endPort.lid
         if not own:
             raise DeviceUnavailable("the local port has no LID, so it cannot reach LIDs")
@@ -138,9 +140,9 @@ class Session:
 
     async def toServices(self, target: str = "") -> IBPath:
         """
-        Path to the general services of a target's port, for all calls but C{Subn...}.
+        Return the path to the general services of a target's port, for all calls except C{Subn...}.
 
-        A directed route is followed to find the LID at its end, which for a switch is that of port 0.
+        A directed route is resolved to the LID at its end; for a switch, to the LID of port 0.
         """
         if not target:
             return self._toOurselves()
@@ -151,8 +153,8 @@ class Session:
 
     async def nameAt(self, path: IBPath) -> str:
         """
-        Name of the node at the end of a path in the node-name map; C{""}, without any call, where there is no
-        map.
+        Return the name of the node at the end of a path from the node-name map. Without a map, return C{""}
+        and make no call.
         """
         from txrdma.mad.layouts.smp import NodeInfo
 
@@ -163,7 +165,7 @@ class Session:
 
     async def checkPorts(self, path: IBPath, ports: Iterable[int], error: MADError) -> None:
         """
-        Explain a refused value by a port number that the node does not have.
+        Check whether a port number that the node does not have is the cause of an invalid field.
 
         @raise InvalidRequest: the node has no such port.
         """
@@ -193,11 +195,11 @@ class Session:
         return await SAPathResolver(self.agent, self.endPort).resolve(known)
 
     def _isDirect(self, gid: GID) -> bool:
-        """True of a GID on RoCE, which is an address: no SA needs to be asked for the path."""
+        """Return whether a GID is an address on RoCE, for which the SA is not queried."""
         return not self.endPort.smLID and (gid.isMapped or not self.agent.port.hasSMI)
 
     async def _lidNamed(self, name: str) -> int | None:
-        """The LID of the node of this name, in the node-name map or by its description; None without one."""
+        """Return the LID of the node with this name in the node-name map or as its description, or None."""
         from txrdma.mad.layouts.sa import NodeRecord
 
         encoded = name.encode()
@@ -252,9 +254,9 @@ def _directed(text: str) -> IBDRPath:
 @contextmanager
 def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
     """
-    Open the management port of the options, and close it at the end, or after an error.
+    Open the management port of the options while the context is active.
 
-    Errors of calls leave as one line; with C{--debug} they have more.
+    L{MADFailure} is converted to L{RDMAError} with one line, or with details if C{--debug} is given.
     """
     names = readNodeNames(options["node-names"])
     device = options["device"] or defaultMADPort()
@@ -289,7 +291,7 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
     except (
         GeneratorExit,
         KeyboardInterrupt,
-    ):  # Ctrl-C: nobody waits any more, so calls that end must not tell of it
+    ):  # after Ctrl-C do not close the agent, since nothing waits for the failures of calls
         owner = port
         raise
     finally:
@@ -298,8 +300,8 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
 
 def _timeoutOf(options: FabricOptions, endPort: MADEndPort) -> float | None:
     """
-    Seconds to wait for an answer: those of the options, or None for the subnet's, but not the hours that some
-    have.
+    Return the seconds to wait for an answer: C{--timeout}, or None for the subnet's timeout, but not the
+    hours that some subnets have.
     """
     if options["timeout"] is None and lifetimeSeconds(endPort.subnetTimeout) > _LONGEST_TIMEOUT:
         return _LONGEST_TIMEOUT
@@ -309,11 +311,11 @@ def _timeoutOf(options: FabricOptions, endPort: MADEndPort) -> float | None:
 
 def confirmed(what: str, isConfirmed: bool) -> None:
     """
-    Ask for a confirmation before the fabric is changed.
+    Prompt for a confirmation before the fabric is changed.
 
-    @param what: the change, in words.
-    @param isConfirmed: the confirmation is given already, and nothing is asked.
-    @raise SystemExit: the answer is no, or there is no terminal to ask at.
+    @param what: a description of the change.
+    @param isConfirmed: do not prompt.
+    @raise SystemExit: the answer is no, or standard input is not a terminal.
     """
     if isConfirmed:
         return
@@ -325,7 +327,7 @@ def confirmed(what: str, isConfirmed: bool) -> None:
 
 
 def where(path: IBPath) -> str:
-    """A path in short: C{"DR 0,1"}, C{"lid 7"}."""
+    """Return the short form of a path: C{"DR 0,1"}, C{"lid 7"}."""
     if isinstance(path, IBDRPath):
         return str(path)
     return f"lid {path.dlid}" if path.dlid or path.dgid is None else str(path.dgid)

@@ -1,5 +1,5 @@
 """
-A management port that shows all datagrams that pass.
+A management port that prints all its datagrams.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txrdma.mad.layouts.dump import dumped
 
 @implementer(IMADPort, IMADReceiver)
 class ShowingPort:
-    """A management port that prints passing datagrams on standard error."""
+    """Wraps a management port, and prints its datagrams on standard error."""
 
     def __init__(self, port: IMADPort, level: int) -> None:
         self._port = port
@@ -36,7 +36,7 @@ class ShowingPort:
     # IMADPort
 
     def start(self, receiver: IMADReceiver) -> None:
-        """Start the port, with this one as its receiver. See L{IMADPort.start}."""
+        """Start the wrapped port, with this one as its receiver. See L{IMADPort.start}."""
         self._receiver = receiver
         self._port.start(self)
 
@@ -50,11 +50,11 @@ class ShowingPort:
         self._port.send(datagram, path, answerWithin)
 
     def pathOf(self, envelope: object) -> IBPath:
-        """Path back to a datagram's sender. See L{IMADPort.pathOf}."""
+        """Return the path to a datagram's sender. See L{IMADPort.pathOf}."""
         return self._port.pathOf(envelope)
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """True when a datagram came from a path. See L{IMADPort.isFrom}."""
+        """Return whether a datagram was received from a path. See L{IMADPort.isFrom}."""
         return self._port.isFrom(envelope, path)
 
     def refresh(self) -> MADEndPort:
@@ -63,30 +63,30 @@ class ShowingPort:
         return self.endPort
 
     def close(self) -> None:
-        """Close the port behind this one. See L{IMADPort.close}."""
+        """Close the wrapped port. See L{IMADPort.close}."""
         self._port.close()
 
     # IMADReceiver
 
     def received(self, datagram: bytes, envelope: object) -> None:
-        """Print a datagram that has come, and hand it to the receiver."""
+        """Print a received datagram, and pass it to the receiver."""
         self._show("<-", datagram)
         assert self._receiver is not None
         self._receiver.received(datagram, envelope)
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        """Print a datagram that was not delivered, and hand it to the receiver."""
+        """Print an undelivered datagram, and pass it to the receiver."""
         self._show(f"undeliverable ({reason}):", datagram)
         assert self._receiver is not None
         self._receiver.undeliverable(datagram, reason)
 
     def portLost(self, reason: str) -> None:
-        """Tell the receiver that the port was lost."""
+        """Notify the receiver that the port was lost."""
         assert self._receiver is not None
         self._receiver.portLost(reason)
 
     def portChanged(self, wantsRegistration: bool) -> None:
-        """Take over the state of a port that has changed, and tell the receiver."""
+        """Copy the changed state of the wrapped port, and notify the receiver."""
         assert self._receiver is not None
         self.endPort = self._port.endPort
         self._receiver.portChanged(wantsRegistration)

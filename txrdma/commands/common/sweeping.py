@@ -1,4 +1,4 @@
-"""Fabrics for commands: a sweep of all or of a part, or a snapshot of an earlier one."""
+"""Fabrics for commands: from a sweep of a whole fabric or a part of it, or from a snapshot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 WAYS = ("dr", "lid", "sa")
 INTERRUPTED: Final = 130
 INTERRUPTED_SWEEP: Final = "interrupted"
-"""The kind of problem that such a sweep has."""
+"""The kind of the problem that records the interruption of a sweep."""
 
 
 class SweepOptions(FabricOptions):
@@ -66,7 +66,7 @@ class SweepOptions(FabricOptions):
 
 
 class PartOptions(SweepOptions):
-    """Options for a sweep of a whole fabric, or of a node and what is around it."""
+    """Options for a sweep of a whole fabric, or of a node and its neighbourhood."""
 
     synopsis = "[options] [TARGET]"
     optParameters = [
@@ -86,9 +86,9 @@ class PartOptions(SweepOptions):
 
 async def fabricOf(reactor: Any, options: SweepOptions, withLinks: bool = True) -> tuple[Fabric, NodeNames]:
     """
-    The fabric that the options name, swept now or loaded from a snapshot, and the names of its nodes.
+    Return the fabric of the options, swept now or loaded from a snapshot, and the node-name map.
 
-    A sweep that is interrupted gives what it has found until then, with a problem that records this.
+    The fabric of an interrupted sweep is partial, and has a problem that records the interruption.
     """
     if options["load"]:
         names = readNodeNames(options["node-names"])
@@ -99,12 +99,12 @@ async def fabricOf(reactor: Any, options: SweepOptions, withLinks: bool = True) 
 
 async def swept(session: Session, isPartial: bool = False, withLinks: bool = True) -> Fabric:
     """
-    Sweep the fabric, or a part, as the session's options ask; progress is shown on a terminal.
+    Sweep the fabric, or a part of it, by the session's options; show progress on a terminal.
 
-    Problems are in the fabric; the snapshot that C{--save} asks for is written.
+    Problems are recorded in the fabric. With C{--save}, a snapshot is written.
 
-    @param isPartial: what an interrupted sweep has found is returned; otherwise its size is printed.
-    @param withLinks: of a part, find out the links of its outermost nodes, too.
+    @param isPartial: return the partial fabric of an interrupted sweep; otherwise only print its size.
+    @param withLinks: for a part, also discover the links of its outermost nodes.
     """
     options = session.options
     if options["load"]:
@@ -128,8 +128,8 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
 
 def _isReported(fabric: Fabric, isPartial: bool) -> bool:
     """
-    True if what an interrupted sweep has found is wanted, which then gets a problem that records the
-    interruption.
+    Return C{isPartial}, after recording the interruption of a sweep as a problem of the partial fabric, or
+    printing the size of the fabric.
     """
     text = f"{len(fabric.nodes)} nodes were found before"
     if isPartial:
@@ -140,7 +140,7 @@ def _isReported(fabric: Fabric, isPartial: bool) -> bool:
 
 
 async def _sweptAround(session: Session, isPartial: bool, withLinks: bool) -> Fabric:
-    """The part that was asked for, without a question to anybody else."""
+    """Sweep the selected part, without requests to other nodes."""
     from txrdma.fabric.neighbourhood import Neighbourhood
     from txrdma.fabric.parts import part
     from txrdma.mad.satransactor import SATransactor
@@ -203,10 +203,10 @@ def _sweep(session: Session, start: IBDRPath, progress: ProgressBar | None) -> S
 @contextmanager
 def unswept() -> Iterator[None]:
     """
-    Context without Python's cyclic garbage collection: a sweep makes many objects that live on.
+    Disable Python's cyclic garbage collection in a context: a sweep creates many long-lived objects.
 
-    Objects made in it are not examined later, either. With 10,000 hosts a seventh of a sweep's time went
-    there.
+    Existing objects are also excluded from later collections. With 10,000 hosts, collection took a seventh
+    of a sweep's time.
     """
     wasEnabled = gc.isenabled()
     gc.disable()
@@ -220,15 +220,15 @@ def unswept() -> Iterator[None]:
 
 def loaded(path: str) -> Fabric:
     """
-    Load a snapshot: JSON that C{--save} or C{discover --json} wrote, or a net file, as C{discover} prints it.
+    Load a snapshot: JSON from C{--save} or C{discover --json}, or a net file, as C{discover} prints it.
 
-    @raise InvalidRequest: the file holds no snapshot.
+    @raise InvalidRequest: the file cannot be read, or is not a snapshot.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
         if text.lstrip().startswith(("{", "[")):
             return load(json.loads(text))
-        from txrdma.sim.netfabrics import readFabric  # seldom needed
+        from txrdma.sim.netfabrics import readFabric  # rarely needed
 
         return readFabric(text, path)
     except (OSError, ValueError) as error:
@@ -237,9 +237,9 @@ def loaded(path: str) -> Fabric:
 
 def recalled(options: FabricOptions, names: NodeNames) -> Fabric:
     """
-    The snapshot that was asked for, or the part of it around a target.
+    Load the snapshot of C{--load}, or the part of it around the target.
 
-    @raise InvalidRequest: there is no such snapshot, or no such part.
+    @raise InvalidRequest: the snapshot cannot be loaded, or the target is not in it.
     """
     fabric = loaded(options["load"])
     target = options.get("target")
@@ -263,14 +263,14 @@ def save(fabric: Fabric, path: str) -> None:
 
 
 def printProblems(fabric: Fabric) -> None:
-    """Print the problems of a fabric on standard error, one a line."""
+    """Print the problems of a fabric on standard error, one per line."""
     for line in described(fabric.problems):
         print(line, file=sys.stderr)
 
 
 def endWith(fabric: Fabric) -> None:
     """
-    End a command: print the problems, and exit with a status if there are any.
+    Print the problems of a fabric, and exit with a status if there are any.
 
     @raise SystemExit: there are problems, or the sweep was interrupted.
     """
@@ -281,5 +281,5 @@ def endWith(fabric: Fabric) -> None:
 
 
 def isInterrupted(fabric: Fabric) -> bool:
-    """True of a fabric whose sweep was stopped before its end."""
+    """Return whether the sweep of a fabric was interrupted."""
     return any(problem.kind == INTERRUPTED_SWEEP for problem in fabric.problems)

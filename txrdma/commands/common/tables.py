@@ -1,4 +1,4 @@
-"""Tables for people, drawn by the optional package C{rich}."""
+"""Tables, drawn by the optional package C{rich}."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 def needTables() -> None:
-    """End the program with advice on installing it where C{rich} is missing."""
+    """Exit with advice if C{rich} is not installed."""
     if not haveTables():
         raise SystemExit("Tables need rich: pip install 'txrdma[cli]'. Or use --json.")
 
 
 def haveTables() -> bool:
-    """True when the package C{rich} can be imported."""
+    """Return whether the package C{rich} can be imported."""
     try:
         import rich  # noqa: F401
     except ImportError:
@@ -25,7 +25,7 @@ def haveTables() -> bool:
 
 
 def makeTable(*columns: str, title: str | None = None) -> Table:
-    """A table without rows, for C{rich}."""
+    """Return a table of C{rich} without rows."""
     from rich.table import Table
 
     table = Table(*columns, header_style="bold", expand=False, title=title, title_justify="left")
@@ -35,22 +35,22 @@ def makeTable(*columns: str, title: str | None = None) -> Table:
 
 
 def show(what: RenderableType) -> None:
-    """Print a table or text by C{rich}, in colours on a terminal."""
+    """Print a table or text by C{rich}, with colours on a terminal."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
-        console = Console(width=200)  # a pipe has no width, and rows shall not be folded there
+        console = Console(width=200)  # a pipe has no width; do not wrap rows
     console.print(what)
 
 
 def size(count: object) -> str:
-    """Number of bytes with a unit, for people; C{"?"} where it is unknown."""
+    """Format a number of bytes with a unit; C{"?"} if it is unknown."""
     from rich.filesize import decimal
 
     return decimal(count) if isinstance(count, int) else "?"
 
 
 def lines(*parts: object) -> str:
-    """Cell of a table with several lines; empty parts are left out."""
+    """Return a table cell with several lines; empty parts are omitted."""
     return "\n".join(str(part) for part in parts if part not in ("", None))

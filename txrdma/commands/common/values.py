@@ -1,5 +1,5 @@
 """
-Values of options and arguments, read from their texts.
+Parsers for the values of options and arguments.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from twisted.python import usage
 
 def seconds(text: str) -> float:
     """
-    Seconds that an option gives, from 0.001 to 3600.
+    Parse seconds, from 0.001 to 3600.
 
-    @raise ValueError: the text is no such number.
+    @raise ValueError: the text is not such a number.
     """
     try:
         value = float(text)
@@ -24,9 +24,9 @@ def seconds(text: str) -> float:
 
 def count(text: str) -> int:
     """
-    Number of an option that is not negative; C{0x} makes it hexadecimal.
+    Parse a nonnegative number, decimal or hexadecimal (C{0x}).
 
-    @raise ValueError: the text is no such number.
+    @raise ValueError: the text is not such a number.
     """
     try:
         value = int(text, 0)
@@ -39,9 +39,9 @@ def count(text: str) -> int:
 
 def field(text: str) -> tuple[str, str]:
     """
-    Name and value of an argument C{NAME=VALUE}.
+    Split an argument C{NAME=VALUE} into name and value.
 
-    @raise usage.UsageError: the argument lacks a name or the sign.
+    @raise usage.UsageError: the name or the equals sign is missing.
     """
     name, sign, value = text.partition("=")
     if not sign or not name:
@@ -51,9 +51,9 @@ def field(text: str) -> tuple[str, str]:
 
 def portNumbers(text: str) -> list[int]:
     """
-    Port numbers that a text such as C{"1,4-7"} lists.
+    Parse a list of port numbers such as C{"1,4-7"}.
 
-    @raise usage.UsageError: the text is no list of numbers from 0 to 255.
+    @raise usage.UsageError: the text is not a list of numbers from 0 to 255.
     """
     found: list[int] = []
     for part in text.split(",") if text else ():

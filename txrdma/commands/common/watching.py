@@ -1,5 +1,5 @@
 """
-Commands that ask all processes of this user, once or again and again.
+Base of commands that query all processes of this user, once or repeatedly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _inRange(name: str, seconds: float) -> float:
 
 
 class WatchingOptions(TableOptions):
-    """Options for looking once or again and again, and for the seconds to wait for processes."""
+    """Options for the interval of repeated queries, and for their timeout."""
 
     synopsis = "[options] [--watch [SECONDS]]"
     optFlags = [["watch", "w", "Repeat every second, or every SECONDS, until Ctrl-C."]]
@@ -54,13 +54,13 @@ async def watch(
     nobody: str,
 ) -> None:
     """
-    Print what processes tell, as JSON or as a table, once or again and again.
+    Query processes and print their entries as JSON or as a table, once or repeatedly.
 
     @param nobody: printed instead of a table without entries.
     """
     while True:
         entries = await ask()
-        if options["json"]:  # on one line where more will follow
+        if options["json"]:  # one line per report with --watch
             print(json.dumps(entries, indent=None if options["watch"] else 2), flush=True)
         elif entries:
             show(table(entries))

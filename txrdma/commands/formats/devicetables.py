@@ -1,4 +1,4 @@
-"""Tables of RDMA devices, from the descriptions of L{txrdma.commands.common.devicedescriptions}."""
+"""Tables of RDMA devices, from descriptions by L{txrdma.commands.common.devicedescriptions}."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BYTES: Final = frozenset({"maxMessageLength", "maxMemoryRegionLength", "maxInli
 
 
 def devicesTable(descriptions: Sequence[Description]) -> Table:
-    """Table of devices with a row for each port."""
+    """Return a table of devices with a row for each port."""
     from rich.markup import escape
 
     table = makeTable("device", "port", "state", "interface", "MAC", "MTU", "GIDs")
@@ -46,7 +46,7 @@ def devicesTable(descriptions: Sequence[Description]) -> Table:
 
 
 def deviceTables(device: Description) -> list[Table]:
-    """Tables of all known values of one device."""
+    """Return tables of all known values of a device."""
     tables = [_deviceTable(device)]
     if device.get("limits"):
         tables.append(_pairs(f"limits of {device['device']}", device["limits"]))
@@ -81,7 +81,7 @@ def _gidTable(where: str, entries: Sequence[Description]) -> Table:
 
 
 def _pairs(title: str, rows: Mapping[str, Any]) -> Table:
-    """Table with a row for each known value."""
+    """Return a table with a row for each known value."""
     from rich.markup import escape
 
     table = makeTable("what", "value", title=escape(title))
@@ -96,7 +96,7 @@ def _named(prefix: str, values: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _words(key: str) -> str:
-    """C{pathMTU} as C{path MTU}, and C{maxRDAtomic} as C{max RD atomic}."""
+    """Split a key into words: C{pathMTU} into C{path MTU}, C{maxRDAtomic} into C{max RD atomic}."""
     if key in _LABELS:
         return _LABELS[key]
     parts = re.findall(r"[A-Z]{2,}(?![a-z])|[A-Z]?[^A-Z]+|[A-Z]", key)

@@ -1,5 +1,5 @@
 """
-A fabric as a graph that Graphviz' C{dot} draws.
+Formats a fabric as a graph for Graphviz' C{dot}.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from txrdma.iba.verbs import NodeType, PortState
 
 def dotText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
     """
-    Lines of a graph for C{dot}: switches are boxes, links have ports and rate, nodes of one chassis are
-    framed.
+    Yield the lines of a graph for C{dot}.
 
-    Links that are not active are dashed.
+    Switches are boxes, links are labelled with ports and rate, inactive links are dashed, and the nodes of a
+    chassis are framed.
     """
     yield "graph fabric {"
     yield "  rankdir=BT; ranksep=2; nodesep=0.2;"

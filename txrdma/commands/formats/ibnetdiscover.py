@@ -1,5 +1,5 @@
 """
-A fabric as infiniband-diags' C{ibnetdiscover} prints it, which is a net file of ibsim, too.
+Formats a fabric as infiniband-diags' C{ibnetdiscover} does, which is also a net file for ibsim.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txrdma.mad.layouts.values import LANES
 
 _WIDTHS: Final = {int(flag): f"{lanes}x" for flag, lanes in LANES.items()}
 _MOST_RATES: Final = 4096
-"""Most ports whose rates are remembered: those of switches often have the same PortInfo."""
+"""Maximum number of cached rates; ports of switches often have the same PortInfo."""
 
 _width = peek(PortInfo, "linkWidthActive")
 _LETTERS: Final = {NodeType.SWITCH: "S", NodeType.CHANNEL_ADAPTER: "H", NodeType.ROUTER: "R"}
@@ -30,7 +30,7 @@ _GUIDS: Final = {NodeType.SWITCH: "switchguid", NodeType.CHANNEL_ADAPTER: "cagui
 
 
 def rate(port: Port) -> str:
-    """Width and speed of a port's link, as infiniband-diags has it: C{"4xHDR"}."""
+    """Return the width and speed of a port's link, as in infiniband-diags: C{"4xHDR"}."""
     return _rate(port.raw, port.end, port.vendors)
 
 
@@ -44,9 +44,9 @@ def _rate(raw: bytes, end: bytes, vendors: bytes) -> str:
 
 def listing(fabric: Fabric, names: NodeNames, groups: Sequence[Chassis] = ()) -> Iterator[str]:
     """
-    Lines of the listing, with a part for each node.
+    Yield the lines of the listing, with a section for each node.
 
-    @param groups: machines of several nodes, which are listed first, each by itself.
+    @param groups: chassis of several nodes, which are listed first.
     """
     first = next((node for node in fabric.nodes.values() if node.route == IBDRPath()), None)
     if first is not None:
@@ -67,7 +67,7 @@ def listing(fabric: Fabric, names: NodeNames, groups: Sequence[Chassis] = ()) ->
 
 
 class _Listed:
-    """The words of a node that the listing repeats at each of its ports and links."""
+    """The text of a node that the listing repeats for each of its ports and links."""
 
     __slots__ = ("code", "isSwitch", "lid", "name", "switchEnd", "switchStart")
 
@@ -76,7 +76,7 @@ class _Listed:
         self.code = f'"{_LETTERS.get(node.type, "H")}-{node.guid.raw.hex()}"'
         self.name = names.name(node.guid, node.description)
         self.lid = node.lid if self.isSwitch else 0
-        # of most lines all but numbers and rate
+        # the parts of most lines without port numbers and rate
         self.switchStart = f"]\t{self.code}["
         self.switchEnd = f']\t\t# "{self.name}" lid {self.lid} '
 
@@ -111,7 +111,7 @@ def _part(node: Node, known: dict[Node, _Listed], group: int = 0) -> Iterator[st
 def _switchLines(node: Node, end: bytes, known: dict[Node, _Listed]) -> Iterator[str]:
     for port in node.linked():
         peer = port.peer
-        assert peer is not None  # linked has looked
+        assert peer is not None  # by linked()
         other = known[peer.node]
         text = _rate(port.raw, end, port.vendors)
         if other.isSwitch:
@@ -127,7 +127,7 @@ def _switchLines(node: Node, end: bytes, known: dict[Node, _Listed]) -> Iterator
 
 def _hostLine(port: Port, own: _Listed, known: dict[Node, _Listed]) -> str:
     peer = port.peer
-    assert peer is not None  # linked has looked
+    assert peer is not None  # by linked()
     other = known[peer.node]
     raw = port.raw
     lid, lmc = (lidIn(raw), port.lmc) if raw else (0, 0)

@@ -16,7 +16,7 @@ _BAR_WIDTH = 50
 
 
 def showAll(measurements: Sequence[Measurement], histograms: bool) -> None:
-    """Print tables of latencies and of bandwidths, if there are any."""
+    """Print tables of latencies and bandwidths, if there are any."""
     latencies = [each for each in measurements if len(each.samples)]
     bandwidths = [each for each in measurements if not len(each.samples)]
     if latencies:
@@ -29,7 +29,7 @@ def showAll(measurements: Sequence[Measurement], histograms: bool) -> None:
 
 
 def latencyTable(measurements: Sequence[Measurement]) -> Table:
-    """Table of latencies, in microseconds."""
+    """Return a table of latencies in microseconds."""
     names = ("min", "median", "mean", "p90", "p99", "p99.9", "max", "stddev")
     table = makeTable("test", "bytes", "messages", *names, "", title="Latency, in microseconds")
     _alignRight(table, 1, 2 + len(names))
@@ -41,7 +41,7 @@ def latencyTable(measurements: Sequence[Measurement]) -> Table:
 
 
 def bandwidthTable(measurements: Sequence[Measurement]) -> Table:
-    """Bandwidths: MB are a million bytes, Gbit a thousand million bits."""
+    """Return a table of bandwidths; MB is 10^6 bytes, and Gbit is 10^9 bits."""
     table = makeTable(
         *("test", "bytes", "messages", "MB/s", "peak MB/s", "Gbit/s", "messages/s", ""), title="Bandwidth"
     )
@@ -58,7 +58,7 @@ def bandwidthTable(measurements: Sequence[Measurement]) -> Table:
 
 
 def histogramTable(measurement: Measurement) -> Table:
-    """Table of a latency histogram; the last row has all that is above the 99th percentile."""
+    """Return a table of a latency histogram; the last row has all values above the 99th percentile."""
     from rich.bar import Bar
 
     bins = measurement.samples.histogram()
@@ -86,7 +86,7 @@ def _head(measurement: Measurement) -> tuple[str, str, str]:
 
 
 def _remarks(measurement: Measurement) -> str:
-    """Cell with the route of a measurement, its losses, and how it ended."""
+    """Return a table cell with route, losses, verification and interruption of a measurement."""
     remarks = [measurement.route]
     if measurement.lost:
         remarks.append(f"{measurement.lost} lost")

@@ -1,5 +1,5 @@
 """
-A fabric as JSON: a snapshot with names and chassis.
+Formats a fabric as a JSON snapshot with names and chassis.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from txrdma.fabric.snapshots import nodeDict, problemDicts
 
 
 def snapshotDict(fabric: Fabric, names: NodeNames) -> dict[str, Any]:
-    """A fabric as JSON can carry it, sorted, with names and chassis; it can be loaded again."""
+    """Return a fabric for JSON, sorted, with names and chassis; it can be loaded again."""
     return {
         "nodes": [nodeDict(node, names) for node in fabric.ordered()],
         "chassis": [
