@@ -171,9 +171,14 @@ def parsed(words: Sequence[str], ask: Callable[[str], str] = getpass) -> list[Ch
     Parse the words of a command line: operations, each followed by its value if it takes one.
 
     @param ask: prompts for the key of C{mkey x}, to keep the key out of the shell's history.
-    @raise usage.UsageError: an operation does not exist, or its value is missing or invalid.
+    @raise usage.UsageError: an operation does not exist, its value is missing or invalid, or two operations
+        change the state.
     """
-    return list(_parsed(iter(words), ask))
+    changes = list(_parsed(iter(words), ask))
+    states = [change.operation for change in changes if change.operation in STATES]
+    if len(states) > 1:  # one Set has one state
+        raise usage.UsageError(f"{' and '.join(states)} are separate steps: run one command for each")
+    return changes
 
 
 def _parsed(words: Iterator[str], ask: Callable[[str], str]) -> Iterator[Change]:

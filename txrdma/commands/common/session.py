@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final
 
 from txrdma.commands.common.options import CommandOptions
 from txrdma.commands.common.showing import ShowingPort
@@ -36,9 +36,6 @@ from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.mad.resolvers import IPPathResolver, SAPathResolver
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
-
-if TYPE_CHECKING:
-    pass
 
 TARGET: Final = (
     "TARGET is a LID (7), a GID, a port GUID (0x...), a directed route (DR 0,1,3 or 0,1,3), a LID and a "

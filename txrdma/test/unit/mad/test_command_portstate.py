@@ -209,6 +209,8 @@ class WordsTests(SynchronousTestCase):
             (["9", "1", "lmc", "8"], "from 0 to 7"),
             (["9", "1", "lid", "0xc000"], "to 49151"),
             (["9", "1", "fdr10", "perhaps"], "on or off"),
+            (["9", "1", "arm", "active"], "arm and active are separate steps"),
+            (["--everywhere", "arm", "active"], "one command for each"),
         ):
             error = self.assertRaises(UsageError, Options().parseOptions, ["portstate", *arguments])
             self.assertIn(words, str(error))
