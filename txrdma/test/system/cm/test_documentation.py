@@ -26,6 +26,8 @@ CHECKOUT = Path(txrdma.__file__).parent.parent
 class PageTests(SynchronousTestCase):
     """docs/cm.md."""
 
+    slowBecause = "runs the examples in processes"
+
     def setUp(self) -> None:
         path = CHECKOUT / "docs" / "cm.md"
         if not path.exists():

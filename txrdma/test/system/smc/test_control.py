@@ -112,6 +112,8 @@ def otherProcess(connections: int) -> Iterator[subprocess.Popen[bytes]]:
 class AskingTests(TestCase):
     """Real sockets and real processes."""
 
+    slowBecause = "starts processes"
+
     if not platform.isLinux():
         skip = "abstract UNIX sockets are Linux's"
 

@@ -193,7 +193,9 @@ class TwoModules(RuleBasedStateMachine):
 
 
 class ModelTests(SynchronousTestCase):
-    """Hypothesis looks for a way to break the promises."""
+    """Hypothesis searches for steps that break the promises."""
+
+    slowBecause = "Hypothesis runs many examples"
 
     def test_twoModules(self) -> None:
         """No order of packets, losses, times and calls breaks them."""

@@ -325,7 +325,9 @@ class PutTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    """Ends, of one side or of both at once."""
+    """Connections that one or both ends close."""
+
+    slowBecause = "Hypothesis runs many examples"
 
     @given(some.integers(0, 1 << 32), some.booleans())
     def test_both(self, seed: int, isSilent: bool) -> None:

@@ -480,7 +480,9 @@ class LaneMachine(RuleBasedStateMachine):
 
 
 class LaneMachineTests(SynchronousTestCase):
-    """The machine under trial."""
+    """Hypothesis runs the state machine of two lanes."""
+
+    slowBecause = "Hypothesis runs many examples"
 
     def test_anyOrder(self) -> None:
         quick = settings(
