@@ -1,5 +1,5 @@
 """
-Access to the monitor: who is let in, who is not, and files that nobody else may read.
+Authentication of the monitor's site, and the permissions of its files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PATHS = ("/", "/nodes", "/metrics", "/api/v1/nodes", "/api/v1/events", "/static/
 
 
 def basic(name: str, password: str) -> str:
-    """Value of the head that a browser sends."""
+    """Return the Authorization header of a browser."""
     return "Basic " + b64encode(f"{name}:{password}".encode()).decode()
 
 
@@ -57,7 +57,7 @@ class AccessTests(SiteTestCase):
         return self.get(path, **heads).code
 
     def test_nobody(self) -> None:
-        """Without a token or a password nothing is told, by any page."""
+        """Without a token or a password, every page refuses access."""
         for path in PATHS:
             answer = self.get(path)
             self.assertEqual(answer.code, 401, path)
@@ -70,13 +70,13 @@ class AccessTests(SiteTestCase):
         self.assertIn('www-authenticate: bearer realm="fabric monitor"', said)
 
     def test_somebody(self) -> None:
-        """A token opens all pages, as does a password; a token is a password, too."""
+        """A token or a password gives access to all pages; a token is accepted as a password."""
         for header in (f"Bearer {TOKEN}", basic("alice", "pass:word"), basic("", TOKEN), basic("bob", TOKEN)):
             for path in PATHS[:-1]:
                 self.assertEqual(self.code(path, Authorization=header), 200, (path, header))
 
     def test_wrong(self) -> None:
-        """Wrong tokens and passwords, and what is neither, open nothing."""
+        """Wrong or malformed tokens and passwords are refused."""
         for header in (
             *("Bearer", "Bearer ", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Digest {TOKEN}", TOKEN),
             *(basic("alice", ""), basic("alice", "pass"), basic("bob", "pass:word"), "Basic ?", "Basic Og=="),
@@ -85,7 +85,10 @@ class AccessTests(SiteTestCase):
             self.assertEqual(self.code("/api/v1/nodes", Authorization=header), 401, header)
 
     def test_guesses(self) -> None:
-        """Who guesses a user's password is logged, and slowed; others, and programs with tokens, are not."""
+        """
+        Wrong passwords are logged and delayed for that user and address; other users and programs with tokens
+        are not delayed.
+        """
         now = 0.0
         access = Access([TOKEN.encode()], {b"alice": b"right", b"bob": b"right"}, Guesses(lambda: now))
         self.site = MonitorSite(self.clock, self.watch, access=access)
@@ -99,7 +102,7 @@ class AccessTests(SiteTestCase):
         self.assertEqual(self.code("/metrics", Authorization=basic("alice", "right")), 200)
 
     def test_forgotten(self) -> None:
-        """A right password makes the wrong ones before it forgotten; addresses are told apart."""
+        """A correct password resets the count of wrong ones; each address has its own count."""
         guesses = Guesses(lambda: 1.0)
         for _ in range(MOST_GUESSES - 1):
             guesses.wrong("10.0.0.1", b"alice")
@@ -112,7 +115,7 @@ class AccessTests(SiteTestCase):
         self.assertFalse(guesses.areTooMany("10.0.0.2", b"alice"))
 
     def test_manyGuessers(self) -> None:
-        """No more names and addresses are remembered than may be."""
+        """The number of remembered names and addresses is bounded."""
         guesses = Guesses(lambda: 1.0)
         with capturedLogs() as logs:
             for number in range(MOST_GUESSERS + 50):
@@ -120,7 +123,7 @@ class AccessTests(SiteTestCase):
         self.assertEqual((len(guesses._known), len(logs)), (MOST_GUESSERS, MOST_LOGGED))
 
     def test_files(self) -> None:
-        """Files that others can read, that are missing, empty or without a meaning, are refused with why."""
+        """Files that are readable by others, missing, empty or invalid are refused with a reason."""
         for tokens, users, why in (
             (self.file(TOKEN, 0o604), "", "everybody"),
             (self.file("short\n"), "", "line 1"),
@@ -134,10 +137,10 @@ class AccessTests(SiteTestCase):
 
 
 class BoundTests(SiteTestCase):
-    """What strangers can have a site store."""
+    """Limits of what unauthenticated clients can make the site store."""
 
     def test_bodies(self) -> None:
-        """A request with a body is refused when its head has come, and nothing of the body is stored."""
+        """A request with a body is refused after its header, and nothing of the body is stored."""
         self.patch(http, "_getContentFile", self.fail)
         for head in ("Content-Length: 100000000000", "Content-Length: 1", "Transfer-Encoding: chunked"):
             for method in ("GET", "POST", "PUT"):
@@ -151,14 +154,14 @@ class BoundTests(SiteTestCase):
                 connection.close()
 
     def test_empty(self) -> None:
-        """A request that announces an empty body has none."""
+        """A request with Content-Length 0 is accepted."""
         connection = Connection(self.site.factory)
         connection.ask("/api/v1/nodes", Content_Length="0")
         self.assertEqual(connection.answer.code, 200)
         connection.close()
 
     def test_connections(self) -> None:
-        """There are no more connections than may be; one that ends makes room for another."""
+        """The number of connections is limited; when one ends, another is accepted."""
         self.patch(site, "MOST_CONNECTIONS", 3)
         connections = [Connection(self.site.factory) for _ in range(3)]
         self.assertIsNone(self.site.factory.buildProtocol(None))
@@ -173,7 +176,7 @@ class OpenTests(SiteTestCase):
     """A site without tokens, on loopback."""
 
     def test_names(self) -> None:
-        """Who comes under the name of another site is not let in: name servers can lead anybody here."""
+        """A request with another Host header is refused, as protection against DNS rebinding."""
         for name, code in (
             ("localhost:9315", 200),
             ("127.0.0.1", 200),

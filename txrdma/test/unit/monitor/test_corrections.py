@@ -1,5 +1,5 @@
 """
-Counters of forward error correction: who is asked for them, what they become, and what is found by them.
+Counters of forward error correction: reading, metrics and findings.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FULL = 0xFFFF_FFFF
 
 
 class FormTests(SynchronousTestCase):
-    """Both forms, as bytes have them."""
+    """Decoding of both layouts."""
 
     def test_lanes(self) -> None:
-        """Of the older form the sums of the lanes in use come first, then what each lane has."""
+        """The older layout has the sums of the lanes in use, then the counters of each lane."""
         raw = pack(">x7B8s2H12H24I", *[1] * 7, bytes(8), 3, 4, *range(12), *range(100, 112), *range(5, 17))
         told = PortExtendedSpeedsCounters.decode(raw)
         names = dict(zip(namesOf(type(told), 4), valuesOf(told, 4), strict=True))
@@ -50,7 +50,7 @@ class FormTests(SynchronousTestCase):
         self.assertNotIn("errorDetectionCounterLanes4", names)
 
     def test_reedSolomon(self) -> None:
-        """Of the form of RS-FEC those of the whole port come first, then the symbols of each lane."""
+        """The RS-FEC layout has the counters of the port, then the symbols of each lane."""
         raw = pack(">x7B8s2H24s12I48s3I", *[1] * 7, bytes(8), 3, 4, b"", *range(12), b"", 7, 8, 9)
         told = PortExtendedSpeedsCountersRSFEC.decode(raw)
         names = dict(zip(namesOf(type(told), 2), valuesOf(told, 2), strict=True))
@@ -68,7 +68,7 @@ class FormTests(SynchronousTestCase):
         )
 
     def test_full(self) -> None:
-        """A sum is full when the counter of one lane is, since that misses what happens."""
+        """A sum is full when the counter of one lane is full."""
         told = PortExtendedSpeedsCounters(fecCorrectableBlockCounterLanes=(FULL, 1, *[0] * 10))
         self.assertEqual(valuesOf(told, 4)[1], FULL)
         told = PortExtendedSpeedsCounters(fecCorrectableBlockCounterLanes=(FULL - 1,) * 12)
@@ -94,7 +94,7 @@ class CorrectionTestCase(PollerTestCase):
         return {counter: meter.value(counter) for counter in meter.layout.names}
 
     def watched(self, attribute: int) -> list[bytes]:
-        """Requests for an attribute of performance management from now on."""
+        """Record requests for an attribute of performance management from now on."""
         agents = self.fabric.wire._pma
         answer, asked = agents.answer, []
 
@@ -108,17 +108,17 @@ class CorrectionTestCase(PollerTestCase):
 
 
 class ReadingTests(CorrectionTestCase):
-    """Who is asked, how often, and in which form."""
+    """Which ports are read, how often, and with which layout."""
 
     slowBecause = "it polls a fabric for hours"
 
     def known(self, name: str) -> None:
-        """Let a node be a device that is known to have the older form."""
+        """Make a node a device that is known to have the older layout."""
         node = self.fabric.node(name)
         node.info = NodeInfo.decode(node.info).replace(deviceID=0x1003, vendorID=0x2C9).encode()
 
     def test_unknown(self) -> None:
-        """Nobody is asked of whom nothing tells that he has such counters."""
+        """Nodes that do not report the capability are not read."""
         self.known("h00002")
         asked = self.watched(0x1F)
         self.started(200.0)
@@ -126,7 +126,7 @@ class ReadingTests(CorrectionTestCase):
         self.assertLess(len(asked), 10)
 
     def test_reedSolomon(self) -> None:
-        """Ports with RS-FEC are read in their form, all of them once in a turn, lanes in use alone."""
+        """Ports with RS-FEC are read with that layout, each once per cycle, and only for lanes in use."""
         self.fabric.correct()
         self.fabric.setCounters(
             *("leaf0000", 1), portFECCorrectedSymbolCtr=9, fecCorrectableSymbolCtrLanes3=5
@@ -144,7 +144,9 @@ class ReadingTests(CorrectionTestCase):
         self.assertTrue(linked <= len(asked) < 2 * linked, asked)  # a turn of few nodes is a shorter one
 
     def test_lanes(self) -> None:
-        """Ports with another code, and known devices without the capability, are read in the older form."""
+        """
+        Ports with another code, and known devices without the capability, are read with the older layout.
+        """
         self.fabric.correct("leaf0000", mode=FECMode.FIRECODE)
         self.known("h00002")
         for name in ("leaf0000", "h00002"):
@@ -156,7 +158,7 @@ class ReadingTests(CorrectionTestCase):
             self.assertNotIn("portFECCorrectedSymbolCtr", told)
 
     def test_modeRefused(self) -> None:
-        """A port that does not tell its mode is judged by its speed: HDR has no other code than RS-FEC."""
+        """If a port does not report its FEC mode, the speed decides: HDR always uses RS-FEC."""
         self.fabric.correct("leaf0000")
         self.fabric.port("leaf0000", 1).tables = None
         self.started(100.0)
@@ -164,7 +166,7 @@ class ReadingTests(CorrectionTestCase):
         self.assertIn("fecCorrectableSymbolCtrLanes0", self.counted("leaf0000", 1))
 
     def test_formAnew(self) -> None:
-        """The form is asked for again when the link has come up anew."""
+        """The FEC mode is read again when the link has come up again."""
         self.fabric.correct("leaf0000", mode=FECMode.FIRECODE)
         self.started(100.0)
         self.assertNotIn("portFECCorrectedSymbolCtr", self.counted("leaf0000", 1))
@@ -176,7 +178,7 @@ class ReadingTests(CorrectionTestCase):
         self.assertIn("portFECCorrectedSymbolCtr", self.counted("leaf0000", 1))
 
     def test_unable(self) -> None:
-        """Who refuses the attribute is not asked again, and nothing is found of it."""
+        """A node that refuses the attribute is not read again and causes no finding."""
         self.patch(pma, "GROUPS", {key: group for key, group in pma.GROUPS.items() if key != 0x1F})
         self.fabric.correct()
         asked = self.watched(0x1F)
@@ -188,7 +190,7 @@ class ReadingTests(CorrectionTestCase):
         self.assertEqual((self.poller.corrections.meters, self.said()), ({}, []))
 
     def test_passing(self) -> None:
-        """A refusal that may pass, as while a link trains, has the port asked again, more and more seldom."""
+        """After a temporary refusal, as during link training, the port is read again at growing intervals."""
         self.fabric.correct()
         agents = self.fabric.wire._pma
         answer, refused = agents.answer, [MADStatus.BUSY, MADStatus.INVALID_FIELD]
@@ -215,7 +217,10 @@ class ReadingTests(CorrectionTestCase):
         self.assertEqual(len(self.poller.corrections.meters), linked)
 
     def test_silent(self) -> None:
-        """Who is silent about this attribute alone is asked three times, and is no silent node."""
+        """
+        A node that does not answer for this attribute only is asked three times and is not reported as
+        silent.
+        """
         self.fabric.correct()
         agents = self.fabric.wire._pma
         answer = agents.answer
@@ -233,7 +238,7 @@ class ReadingTests(CorrectionTestCase):
         self.assertEqual(self.poller.statistics.silences, 0)
 
     def test_slow(self) -> None:
-        """Ports of slow links are not asked."""
+        """Ports of slow links are not read."""
         self.fabric.correct()
         for node in self.fabric.nodes.values():
             for port in node.external:
@@ -243,7 +248,7 @@ class ReadingTests(CorrectionTestCase):
         self.assertEqual((asked, self.poller.corrections.meters), ([], {}))
 
     def test_gaps(self) -> None:
-        """Nodes that are silent or gone have no values, and are forgotten with the fabric."""
+        """Silent or lost nodes have no values, and are removed together with the fabric."""
         self.fabric.correct()
         self.started(100.0)
         at = self.place("h00001", 1)
@@ -261,7 +266,7 @@ class ReadingTests(CorrectionTestCase):
 
 
 class FindingTests(CorrectionTestCase):
-    """What is found by the growth of these counters."""
+    """Findings caused by the growth of these counters."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -273,7 +278,7 @@ class FindingTests(CorrectionTestCase):
         self.pump(100.0)
 
     def test_corrected(self) -> None:
-        """Symbols and blocks that are corrected are no fault: with PAM4 there are always some."""
+        """Corrected symbols and blocks are not a finding: with PAM4 there are always some."""
         self.fabric.setCounters("leaf0000", 1, portFECCorrectedSymbolCtr=FULL - 4 * 10**8)
         self.fabric.growCounters(
             *("leaf0000", 1), portFECCorrectedSymbolCtr=4e5, portFECCorrectableBlockCtr=3e5
@@ -286,7 +291,9 @@ class FindingTests(CorrectionTestCase):
         self.assertIsNone(meter.rate("portFECCorrectedSymbolCtr"))
 
     def test_uncorrectable(self) -> None:
-        """Blocks beyond correction are found by their rate, and by their number; both are cleared in time."""
+        """
+        Uncorrectable blocks are a finding by their rate and by their number; both findings are cleared later.
+        """
         self.grow(2)
         self.assertEqual(self.said(), [])
         self.grow(3)
@@ -307,13 +314,13 @@ class FindingTests(CorrectionTestCase):
         )
 
     def test_both(self) -> None:
-        """A link with wrong symbols and blocks beyond correction has one rate of bit errors."""
+        """A link with symbol errors and uncorrectable blocks has one bit error finding."""
         self.fabric.setCounters("leaf0000", 1, portFECUncorrectableBlockCtr=4, symbolErrorCounter=7)
         self.pump(100.0)
         self.assertEqual(self.said(), [("raised", "symbol-ber", "leaf0000")])
 
     def test_reset(self) -> None:
-        """Counters that begin anew excuse no flapping, and count what they have counted since."""
+        """A counter reset does not hide flapping, and later growth counts."""
         self.grow(9)
         self.said()
         for at in range(4):
@@ -325,7 +332,7 @@ class FindingTests(CorrectionTestCase):
         self.assertIn("flapping", {kind for _what, kind, _where in self.said()})
 
     def test_stranger(self) -> None:
-        """What another node has counted at the LID is not told of this one."""
+        """Counts of another node with the same LID are not attributed to this node."""
         node = self.fabric.node("h00001")
         at = (node.guid, 1)
         self.patch(
@@ -356,7 +363,7 @@ class ToldTests(SynchronousTestCase):
     """Configuration, thresholds and Prometheus."""
 
     def test_configured(self) -> None:
-        """The limit and the metrics are configured as those of other counters are."""
+        """The limit and the metrics are configured like those of other counters."""
         config = parseConfig(
             "[limits]\nPortFECUncorrectableBlockCtr = {most = 0, seconds = 60}\n"
             '[metrics]\ncounters = ["PortFECUncorrectableBlockCtr", "FecCorrectableSymbolCtrLanes"]\n'
@@ -367,7 +374,7 @@ class ToldTests(SynchronousTestCase):
         self.assertEqual(parseThresholds("PortFECUncorrectableBlockCtr=5").limits, {UNCORRECTABLE: 5})
 
     def test_text(self) -> None:
-        """Lanes have a label of their own in one family, of both forms; a full counter has no series."""
+        """Both layouts use one metric family with a label for the lane; a full counter has no series."""
         modern = Meter(layoutOf(PortExtendedSpeedsCountersRSFEC, 2))
         modern.read((1, 2, FULL, 0, 0, 10, 11), 0.0)
         older = Meter(layoutOf(PortExtendedSpeedsCounters, 1))
@@ -384,10 +391,10 @@ class ToldTests(SynchronousTestCase):
 
 
 class CheckTests(FabricTestCase):
-    """C{txrdma check}, which looks once."""
+    """C{txrdma check}, which reads the fabric once."""
 
     def test_check(self) -> None:
-        """Ports with blocks beyond correction are found, unless a threshold allows them."""
+        """Ports with uncorrectable blocks are reported, unless a threshold allows them."""
         self.fabric.correct("left")
         self.fabric.setCounters("left", 2, portFECUncorrectableBlockCtr=7, portFECCorrectedSymbolCtr=99)
         done = Sweep(self.agent).run()

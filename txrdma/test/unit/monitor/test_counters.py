@@ -18,27 +18,27 @@ FULL = 0xFFFF_FFFF
 
 
 class MeterTests(SynchronousTestCase):
-    """A meter tells what a port has counted, and when it cannot know."""
+    """A meter reports the growth of a port's counters, or that it is unknown."""
 
     def setUp(self) -> None:
         self.meter = Meter(LAYOUT)
 
     def test_first(self) -> None:
-        """The first reading is a beginning: what was counted before is no growth, and there is no rate."""
+        """The first reading is the baseline: earlier counts are not growth, and there is no rate."""
         self.assertIsNone(self.meter.value("data"))
         self.assertFalse(self.meter.read((100, 7, 100), 10.0))
         self.assertEqual((self.meter.total("errors"), self.meter.rate("errors")), (0, None))
         self.assertEqual(self.meter.value("data"), 400)
 
     def test_unit(self) -> None:
-        """Data is counted in words of 4 octets, whatever the width of the link; errors one by one."""
+        """Data is counted in words of 4 octets, independent of the link width; errors are counted singly."""
         self.meter.read((100, 1, 0), 10.0)
         self.assertTrue(self.meter.read((150, 3, 0), 12.0))
         self.assertEqual((self.meter.rate("data"), self.meter.rate("errors")), (100.0, 1.0))
         self.assertEqual((self.meter.total("data"), self.meter.value("data")), (200, 600))
 
     def test_reset(self) -> None:
-        """A lower value was set to zero in between: what it shows has been counted since, at least."""
+        """A lower value means that the counter was reset; its value is the minimum growth since then."""
         self.meter.read((1000, 5, 0), 0.0)
         self.meter.read((30, 6, 0), 10.0)
         self.assertEqual((self.meter.total("data"), self.meter.total("errors")), (120, 1))
@@ -47,13 +47,13 @@ class MeterTests(SynchronousTestCase):
         self.assertEqual((self.meter.total("data"), self.meter.resetAt), (160, 10.0))
 
     def test_noWrap(self) -> None:
-        """A counter of 64 bits that falls from near its end was reset: to get there takes it decades."""
+        """A decreasing 64-bit counter was reset and did not wrap, which would take decades."""
         self.meter.read((0, 0, (1 << 64) - 10), 0.0)
         self.meter.read((0, 0, 5), 1.0)
         self.assertEqual((self.meter.total("wide"), self.meter.resetAt), (20, 1.0))
 
     def test_stuck(self) -> None:
-        """A counter of 32 bits that is full stands for no data: neither a value nor a rate of zero."""
+        """A full 32-bit data counter has neither a value nor a rate."""
         self.meter.read((5, 0, 0), 0.0)
         for second in (1.0, 2.0):
             self.meter.read((FULL, 0, 0), second)
@@ -62,7 +62,7 @@ class MeterTests(SynchronousTestCase):
         self.assertEqual(self.meter.rate("data"), 200.0)
 
     def test_stuckWide(self) -> None:
-        """A counter of 64 bits that firmware feeds from one of 32 bits is full where that one is."""
+        """A 64-bit counter that firmware derives from a 32-bit one is full when that one is."""
         self.meter.read((0, 0, FULL - 1), 0.0)
         self.meter.read((0, 0, FULL), 1.0)
         self.assertIsNone(self.meter.rate("wide"))
@@ -70,14 +70,14 @@ class MeterTests(SynchronousTestCase):
         self.assertEqual(self.meter.rate("wide"), 4.0)
 
     def test_fullErrors(self) -> None:
-        """Errors that fill a counter are counted as far as it goes, and its value is what a port shows."""
+        """Errors are counted until the counter is full, and its value is that of the port."""
         self.meter.read((0, 12, 0), 0.0)
         self.meter.read((0, 15, 0), 1.0)
         self.assertEqual((self.meter.total("errors"), self.meter.value("errors")), (3, 15))
         self.assertIsNone(self.meter.rate("errors"))
 
     def test_gap(self) -> None:
-        """A node that is silent has no rates and no values; afterwards, rates are those of the whole gap."""
+        """A silent node has no rates and no values; afterwards the rate is the average of the gap."""
         self.meter.read((0, 0, 0), 0.0)
         self.meter.read((10, 0, 0), 1.0)
         self.meter.missed()
@@ -86,14 +86,14 @@ class MeterTests(SynchronousTestCase):
         self.assertEqual(self.meter.rate("data"), 40.0)
 
     def test_unknown(self) -> None:
-        """A counter that a port does not have is unknown, and not zero."""
+        """A counter that a port does not have is unknown, not zero."""
         self.meter.read((0, 0, 0), 0.0)
         self.meter.read((1, 1, 1), 1.0)
         self.assertEqual((self.meter.value("waits"), self.meter.rate("waits")), (None, None))
         self.assertEqual(self.meter.total("waits"), 0)
 
     def test_sameTime(self) -> None:
-        """Two readings at one time have growth and no rate."""
+        """Two readings at the same time have growth but no rate."""
         self.meter.read((0, 0, 0), 1.0)
         self.meter.read((1, 0, 0), 1.0)
         self.assertEqual((self.meter.total("data"), self.meter.rate("data")), (4, None))
@@ -109,7 +109,10 @@ class MeterTests(SynchronousTestCase):
     @settings(max_examples=200, deadline=None)
     @given(STEPS)
     def test_againstAPort(self, steps: list[tuple[str, int, int]]) -> None:
-        """Against a port that grows, sticks, is cleared and is silent: never more than was."""
+        """
+        For any sequence of growth, full counters, resets and silence, a meter never reports more than the
+        port has counted.
+        """
         meter = Meter(LAYOUT)
         full = (FULL, 15, (1 << 64) - 1)
         port, truth = [0, 0, 0], [0, 0, 0]
@@ -144,7 +147,7 @@ class MeterTests(SynchronousTestCase):
 
 
 class TallyTests(SynchronousTestCase):
-    """Errors of the last minutes, against limits."""
+    """Errors of the last minutes, compared with limits."""
 
     @settings(max_examples=100, deadline=None)
     @given(st.lists(st.tuples(st.floats(0.01, 20), st.integers(1, 5)), max_size=200))
@@ -162,7 +165,7 @@ class TallyTests(SynchronousTestCase):
             self.assertLessEqual(len(tally._parts), 31)
 
     def test_limits(self) -> None:
-        """A port beyond a limit is told with its count, until the errors have left the window."""
+        """A port above a limit is reported with its count until the errors have left the window."""
         few, many = Limit("errors", 2, 60.0), Limit("errors", 100, 3600.0)
         tallies: Tallies[str] = Tallies([few, many])
         tallies.add("a", "errors", 2, 0.0)
@@ -176,10 +179,10 @@ class TallyTests(SynchronousTestCase):
 
 
 class BackOffTests(SynchronousTestCase):
-    """Nodes that are silent are asked more and more seldom."""
+    """Silent nodes are asked at growing intervals."""
 
     def test_grows(self) -> None:
-        """The time between questions doubles, up to the longest; an answer ends that."""
+        """The interval doubles up to the longest one; an answer resets it."""
         pace: BackOff[str] = BackOff(1.0, 5.0)
         self.assertTrue(pace.isDue("a", 0.0))
         self.assertEqual([pace.silent("a", 10.0) for _ in range(4)], [1.0, 2.0, 4.0, 5.0])

@@ -23,7 +23,7 @@ class WeatherTests(SynchronousTestCase):
     seconds = 180.0
 
     def played(self, seed: int, hasFaults: bool = True) -> tuple[FaultGenerator, FabricPoller, set[str]]:
-        """Play some minutes; the kinds of findings that were raised in them."""
+        """Run some minutes, and return the kinds of findings that were raised."""
         clock = SimulatedClock()
         fabric = SimulatedFabric(clock, netOf(self.hosts))
         agent = MADAgent(clock, fabric.attach())
@@ -71,7 +71,7 @@ class WeatherTests(SynchronousTestCase):
         self.assertNotEqual(first, other)
 
     def test_calm(self) -> None:
-        """Calm faults has traffic, as much into the fabric as out of it, and no findings."""
+        """Without faults there is traffic, as much into the fabric as out of it, and no findings."""
         faults, poller, raised = self.played(1, hasFaults=False)
         self.assertEqual((faults.log, raised), ([], set()))
         assert poller.fabric is not None

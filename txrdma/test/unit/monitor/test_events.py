@@ -1,5 +1,5 @@
 """
-Events for browsers: what is told, what is repeated, and how slow readers harm nobody.
+Server-sent events: contents, replay, and isolation of slow readers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Told = tuple[int, str, dict[str, Any]]
 
 
 def told(connection: Connection) -> list[Told]:
-    """Events that a reader has, each with its number and its kind."""
+    """Return the events that a reader has received, each with its number and its kind."""
     found = []
     for part in connection.answer.text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in part.split("\n") if not line.startswith(":") and line)
@@ -42,7 +42,7 @@ class EventTests(SiteTestCase):
         return [kind for _number, kind, _content in told(connection)]
 
     def test_events(self) -> None:
-        """Each round is told, with the links whose load has changed; so are findings."""
+        """Each round is reported with the links whose load has changed; so are findings."""
         self.fabric.growCounters("left", 3, portXmitData=1e9)
         reader = self.reader()
         self.assertEqual(reader.answer.heads["content-type"], "text/event-stream")
@@ -59,7 +59,9 @@ class EventTests(SiteTestCase):
         self.assertFalse(told(reader)[-1][2]["isWell"])
 
     def test_again(self) -> None:
-        """A reader that comes back has what it missed; one that missed too much is told to begin anew."""
+        """
+        A reader that reconnects gets the events that it missed; if it missed too many, it is told to reload.
+        """
         first = self.reader()
         self.started(55.0)
         numbers = [number for number, _kind, _content in told(first)]
@@ -72,7 +74,7 @@ class EventTests(SiteTestCase):
         self.assertEqual(self.kinds(self.reader(Last_Event_ID="1")), ["resync"])
 
     def test_crowd(self) -> None:
-        """Of 200 readers a fifth takes nothing: the others miss nothing, and memory stays bounded."""
+        """If a fifth of 200 readers does not read, the others miss nothing, and memory remains bounded."""
         readers = [self.reader() for _ in range(200)]
         slow, fast = readers[::5], [reader for at, reader in enumerate(readers) if at % 5]
         for reader in slow:
@@ -103,21 +105,21 @@ class EventTests(SiteTestCase):
             self.assertEqual(told(reader)[-1][2], {"last": True})
 
     def test_stalled(self) -> None:
-        """A reader that takes nothing for a minute is let go."""
+        """A reader that reads nothing for a minute is disconnected."""
         reader = self.reader()
         self.pause(reader)
         self.started(STALLED_SECONDS + 20.0)
         self.assertTrue(reader.transport.disconnecting)
 
     def test_most(self) -> None:
-        """One reader more than the most is refused, and is let in when another has gone."""
+        """A reader above the limit is refused, and accepted when another one has disconnected."""
         readers = [self.reader() for _ in range(MOST_READERS)]
         self.assertEqual(self.reader().answer.code, 503)
         readers[7].close()
         self.assertEqual(self.reader().answer.code, 200)
 
     def test_alive(self) -> None:
-        """A quiet monitor sends comments, so that nobody takes the connection for dead."""
+        """Without events the monitor sends comments as keepalive."""
         reader = self.reader()
         self.site.start()
         self.pump(16.0)

@@ -1,5 +1,5 @@
 """
-Counters and states as Prometheus reads them, with prometheus_client's parser as the witness.
+Metrics for Prometheus, verified with the parser of prometheus_client.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def parsed(text: str) -> Samples:
-    """All samples, as a scrape reads them; no family comes twice."""
+    """Return all samples of a scrape; no family appears twice."""
     if isMissing:
         raise SkipTest(MISSING)
     found: Samples = {}
@@ -48,12 +48,12 @@ def parsed(text: str) -> Samples:
 
 
 def place(guid: int, port: int) -> Place:
-    """A port of a node."""
+    """Return a port of a node."""
     return GUID(guid.to_bytes(8, "big")), port
 
 
 def metered(layout: CounterLayout, *values: int) -> Meter:
-    """A meter that was read once."""
+    """Return a meter that was read once."""
     meter = Meter(layout)
     meter.read(values, 1.0)
     return meter
@@ -69,7 +69,7 @@ class CounterExpositionTests(SynchronousTestCase):
         return "".join((exposition or CounterExposition()).families(meters))
 
     def test_text(self) -> None:
-        """A family has its head and a line for each port; data is told in octets."""
+        """A family has its header and a line for each port; data is in octets."""
         text = self.text({place(16, 1): metered(WIDE, 100, 7), place(16, 2): metered(WIDE, 0, 0)})
         lines = text.splitlines()
         self.assertEqual(lines[1], "# TYPE infiniband_port_data_transmitted_bytes_total counter")
@@ -83,7 +83,7 @@ class CounterExpositionTests(SynchronousTestCase):
         self.assertEqual(len(parsed(text)), 4)
 
     def test_unknown(self) -> None:
-        """A silent port has no series, and neither have data counters that are full; errors have."""
+        """A silent port and full data counters have no series; full error counters have one."""
         meters = {
             place(1, 1): metered(NARROW, 0xFFFF, FULL),
             place(1, 2): metered(NARROW, 3, 5),
@@ -106,7 +106,7 @@ class CounterExpositionTests(SynchronousTestCase):
         return list(parsed(self.text(meters)).items())
 
     def test_chosen(self) -> None:
-        """Only the families that are wanted are told; one that there is not is a mistake."""
+        """Only the requested families are returned; an unknown family is an error."""
         text = self.text({place(1, 1): metered(WIDE, 1, 2)}, CounterExposition(["symbolErrorCounter"]))
         self.assertEqual(list(parsed(text).values()), [2.0])
         self.assertRaises(KeyError, CounterExposition, ["nonsense"])
@@ -125,7 +125,7 @@ class CounterExpositionTests(SynchronousTestCase):
     @settings(max_examples=30, deadline=None)
     @given(st.lists(METERS, min_size=1, max_size=4))
     def test_anyScrapes(self, scrapes: list[dict[tuple[int, int], tuple[bool, bool, int, int]]]) -> None:
-        """Whatever ports come, go and are silent from scrape to scrape: the series are what meters know."""
+        """For any sequence of added, removed and silent ports, the series equal the meters' values."""
         exposition = CounterExposition()
         for ports in scrapes:
             meters = {}
@@ -175,7 +175,7 @@ class FabricTextTests(FabricTestCase):
     @settings(max_examples=30, deadline=None)
     @given(st.text(max_size=64))
     def test_anyName(self, name: str) -> None:
-        """A node's name is anybody's bytes: it comes through, and adds no line of its own."""
+        """A node's name may contain any bytes: it is escaped and adds no line."""
         text = f"infiniband_node_info{labels(guid='0x1', name=name)} 1\n"
         self.assertEqual(text.count("\n"), 1)
         if all(letter.isprintable() or letter in ' "\\' for letter in name):

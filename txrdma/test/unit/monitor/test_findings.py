@@ -1,5 +1,5 @@
 """
-Findings: how they are told from a fabric and its counters, how they come, and how they go.
+Findings: detection from a fabric and its counters, raising and clearing.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ GUID_A, GUID_B = GUID(bytes(7) + b"\1"), GUID(bytes(7) + b"\2")
 
 
 def width(text: str = "1 of 4 lanes", guid: GUID = GUID_A, port: int = 1) -> Finding:
-    """A finding about a link's width."""
+    """Return a finding about a link's width."""
     return Finding("width", f"node {guid} port {port}", text, guid, port)
 
 
 def said(events: list[FindingEvent]) -> list[str]:
-    """Events by what happened."""
+    """Return events by their kind."""
     return [f"{type(each).__name__} {each.entry.finding.kind}" for each in events]
 
 
 class LedgerTests(SynchronousTestCase):
-    """Findings come, stay, and are cleared when they have been away for long enough."""
+    """Findings are raised, remain, and are cleared when they have been absent for long enough."""
 
     def findingLog(self, raiseSeconds: float = 0.0, **rules: object) -> FindingLog:
         return FindingLog(FindingRules({"sweep": raiseSeconds}, **rules))  # type: ignore[arg-type]  # by name
@@ -62,7 +62,10 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual([one.toDict()["advice"] for one in findingLog.closed], [ADVICE["width"].text])
 
     def test_debounced(self) -> None:
-        """A finding that is gone before its time is never raised; one that stays was seen from the start."""
+        """
+        A finding that disappears within the delay is never raised; one that remains was first seen at its
+        start.
+        """
         findingLog = self.findingLog(15.0)
         self.assertEqual(findingLog.observe("sweep", [width()], 0.0), [])
         self.assertEqual(findingLog.observe("sweep", [], 10.0), [])
@@ -72,14 +75,17 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual(event.entry.firstSeen, 20.0)
 
     def test_brieflyAway(self) -> None:
-        """A finding that is away for a moment stays, and its absence is counted from the last time."""
+        """
+        A finding that is absent for a short time remains; its absence counts from the last time that it was
+        seen.
+        """
         findingLog = self.findingLog()
         for now, found in ((0.0, [width()]), (20.0, []), (40.0, [width()]), (60.0, []), (80.0, [])):
             self.assertEqual(len(findingLog.observe("sweep", found, now)), int(now == 0.0))
         self.assertEqual(said(findingLog.observe("sweep", [], 90.0)), ["Cleared width"])
 
     def test_again(self) -> None:
-        """A finding that comes again is the same one, and each time takes twice as long to be cleared."""
+        """A finding that returns is the same one, and takes twice as long to be cleared each time."""
         findingLog = self.findingLog()
         findingLog.observe("sweep", [width()], 0.0)
         findingLog.observe("sweep", [], 1.0)
@@ -93,7 +99,7 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual(said(findingLog.observe("sweep", [], 101.0)), ["Cleared width"])
 
     def test_longAfter(self) -> None:
-        """A finding that comes again much later is a new one."""
+        """A finding that returns much later is a new one."""
         findingLog = self.findingLog()
         findingLog.observe("sweep", [width()], 0.0)
         findingLog.observe("sweep", [], 1.0)
@@ -103,7 +109,7 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual((event.entry.times, event.entry.firstSeen), (1, 5000.0))
 
     def test_unknown(self) -> None:
-        """A finding that nobody could look for stays: silence is no proof."""
+        """A finding remains while its place cannot be read."""
         findingLog = self.findingLog()
         findingLog.observe("sweep", [width()], 0.0)
         for now in (10.0, 100.0, 1000.0):
@@ -125,13 +131,13 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual(event.entry.finding.text, "text 1; text 2; text 3; ...")
 
     def test_rules(self) -> None:
-        """Kinds can be ignored, or have another severity."""
+        """Rules can ignore kinds, or change their severity."""
         findingLog = self.findingLog(ignored={"speed"}, severities={"width": Severity.CRITICAL})
         found = [width(), Finding("speed", "x", "slow", GUID_A, 1)]
         self.assertEqual([one.entry.severity for one in findingLog.observe("sweep", found, 0.0)], [2])
 
     def test_bounded(self) -> None:
-        """What was cleared is forgotten, however much there was."""
+        """Cleared findings are removed, so that memory is bounded."""
         findingLog = self.findingLog(clearSeconds=0.0)
         for number in range(3000):
             findingLog.observe("sweep", [width(port=number)], float(number))
@@ -141,7 +147,7 @@ class LedgerTests(SynchronousTestCase):
     @settings(max_examples=50, deadline=None)
     @given(st.lists(st.tuples(st.integers(1, 40), st.sets(st.integers(1, 3))), max_size=30))
     def test_alternates(self, steps: list[tuple[int, set[int]]]) -> None:
-        """Whatever comes and goes, each finding is raised and cleared in turn, and only with its reason."""
+        """For any sequence, each finding is raised and cleared alternately, and only with its cause."""
         findingLog = self.findingLog(15.0, clearSeconds=20.0)
         now = 0.0
         raised: set[Key] = set()
@@ -164,10 +170,10 @@ class LedgerTests(SynchronousTestCase):
 
 
 class AdviceTests(SynchronousTestCase):
-    """Each kind of finding has its severity, and a sentence that says what to do."""
+    """Each kind of finding has a severity and advice."""
 
     def test_everyKind(self) -> None:
-        """All kinds that our programs find have advice of their own."""
+        """All kinds that txrdma reports have their own advice."""
         package = Path(txrdma.__file__).parent
         kinds = set(_KINDS.values())
         for path in [*(package / "fabric").glob("*.py"), *(package / "monitor").glob("*.py")]:
@@ -177,7 +183,7 @@ class AdviceTests(SynchronousTestCase):
         self.assertEqual(kinds - set(ADVICE), set())
 
     def test_sentences(self) -> None:
-        """Advice is a sentence; that on an unknown kind, too."""
+        """Advice is a sentence, also for an unknown kind."""
         for kind in (*ADVICE, "new-kind"):
             self.assertTrue(adviceOn(kind).text.endswith("."), kind)
 
@@ -202,7 +208,7 @@ class JudgeTests(FabricTestCase):
         self.meters: dict[tuple[str, int], Meter] = {}
 
     def read(self, name: str, number: int, now: float, symbols: int = 0, downs: int = 0) -> None:
-        """A reading of a port."""
+        """Add a reading of a port."""
         meter = self.meters.setdefault((name, number), Meter(LAYOUT))
         meter.read((symbols, downs, 0), now)
         self.thresholds.read((self.fabric.node(name).guid, number), meter, now)
@@ -214,7 +220,7 @@ class JudgeTests(FabricTestCase):
         ]
 
     def test_rate(self) -> None:
-        """Errors within a time are judged, not those that were there before."""
+        """Only errors within the window are judged, not earlier ones."""
         self.read("left", 2, 0.0, symbols=5000)
         self.read("left", 2, 10.0, symbols=5010)
         self.assertEqual(self.found(10.0), [])
@@ -226,7 +232,7 @@ class JudgeTests(FabricTestCase):
         self.assertEqual(len(self.thresholds), 0)
 
     def test_flapping(self) -> None:
-        """A link that goes down again and again is one finding, though both of its ends count."""
+        """A link that goes down repeatedly is one finding, although both ends count it."""
         ends = (("left", 3), ("right", 3))
         for now, downs in ((0.0, 7), (100.0, 8), (200.0, 9)):
             self.assertEqual(self.found(now), [])
@@ -237,7 +243,7 @@ class JudgeTests(FabricTestCase):
         self.assertEqual(self.found(801.0), [])
 
     def test_restart(self) -> None:
-        """A host that restarts takes its link down some times, which is no flapping."""
+        """The link changes of a restarting host are not flapping."""
         self.read("left", 2, 0.0, downs=7)
         self.read("b", 1, 0.0, symbols=3)
         self.read("left", 2, 100.0, downs=9)
@@ -246,7 +252,7 @@ class JudgeTests(FabricTestCase):
         self.assertEqual(self.found(200.0), [])
 
     def test_returned(self) -> None:
-        """A node that was silent and answers again has restarted, even if its counters did not show it."""
+        """A node that answers again after silence has restarted, even if its counters do not show it."""
         self.read("left", 2, 0.0, downs=7)
         self.read("left", 2, 100.0, downs=9)
         self.thresholds.restarted(self.fabric.node("b").guid, 200.0)
@@ -254,7 +260,7 @@ class JudgeTests(FabricTestCase):
         self.assertEqual((self.found(2000.0), len(self.thresholds)), ([], 0))
 
     def test_restartElsewhere(self) -> None:
-        """Another link of a switch whose counters somebody has reset is not excused."""
+        """A counter reset does not hide flapping of another link of the switch."""
         self.read("left", 2, 0.0, downs=7)
         self.read("left", 1, 0.0, symbols=7)
         self.read("left", 1, 50.0, symbols=0)
@@ -263,7 +269,7 @@ class JudgeTests(FabricTestCase):
 
 
 class FabricFindingTests(FabricTestCase):
-    """Faults of a fabric, with places that stay the same from sweep to sweep."""
+    """Findings of a fabric, whose places remain the same from sweep to sweep."""
 
     def kinds(self) -> list[tuple[str, str]]:
         fabric: Fabric = self.told(Sweep(self.agent).run(), 30)
@@ -277,14 +283,14 @@ class FabricFindingTests(FabricTestCase):
         self.assertEqual(found, ("unreachable", f"right ({right.guid}) port 1"))
 
     def test_names(self) -> None:
-        """A name that two hosts have is a finding; switches often have the same."""
+        """Two hosts with one name are a finding; switches often share a name."""
         a = self.fabric.node("a").description
         self.fabric.node("b").description = a
         self.assertEqual([kind for kind, _where in self.kinds()], ["duplicate-name"])
 
 
 class SurveyTests(PollerTestCase):
-    """Tables are read again when the fabric has changed and is quiet, and their faults are findings."""
+    """Tables are read again after a change, when the fabric is quiet; faults in them are findings."""
 
     def started(self, seconds: float = 35.0) -> None:
         super().started(seconds)
@@ -293,7 +299,7 @@ class SurveyTests(PollerTestCase):
         self.addCleanup(self.surveyor.stop)
 
     def test_routes(self) -> None:
-        """A route that somebody spoils is found after a while, once, and is cleared when it is mended."""
+        """A corrupted route is raised once, and cleared when it is repaired."""
         self.started()
         self.pump(1000.0)
         self.assertEqual((self.said(), self.surveyor.surveys), ([], 1))
@@ -307,7 +313,7 @@ class SurveyTests(PollerTestCase):
         self.assertEqual(self.said(), [("cleared", "unreachable-lid", "b")])
 
     def test_busyFabric(self) -> None:
-        """While links come and go, tables are left alone."""
+        """While links change, tables are not read."""
         self.started()
         for _ in range(10):
             self.fabric.cut("left", 3)
@@ -319,7 +325,7 @@ class SurveyTests(PollerTestCase):
         self.assertGreater(self.surveyor.surveys, 0)
 
     def test_stop(self) -> None:
-        """A survey that is ended leaves nothing behind."""
+        """A stopped survey leaves no delayed calls."""
         self.fabric.wire.latencySeconds = 0.05
         self.started(60.0)
         self.pump(120.3)
@@ -329,7 +335,7 @@ class SurveyTests(PollerTestCase):
 
 
 class BitErrorTests(PollerTestCase):
-    """Symbol errors are judged by the speed of the link, too."""
+    """The limit of symbol errors depends on the speed of the link."""
 
     def made(self) -> FabricPoller:
         thresholds = ErrorThresholds([], mostBitErrors=1e-14)

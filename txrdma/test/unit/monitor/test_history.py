@@ -1,5 +1,5 @@
 """
-History: what is stored, what minutes and hours make of it, and what is there after a kill.
+The writer of the history: batches, failures of the disk, and the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txrdma.test.support.monitor.storecontract import reading
 
 
 class FakeStore:
-    """A store that can fail, and remembers what it was given."""
+    """A store that records its batches and can fail."""
 
     def __init__(self) -> None:
         self.batches: list[list[Row]] = []
@@ -60,13 +60,13 @@ class WriterTests(SynchronousTestCase):
         return done
 
     def work(self) -> None:
-        """Let the thread do what waits for it."""
+        """Run the queued work of the thread."""
         while self.waiting:
             function, done = self.waiting.pop(0)
             maybeDeferred(function).chainDeferred(done)
 
     def test_batches(self) -> None:
-        """Rows are written together, now and then; while the disk is busy they wait for the next batch."""
+        """Rows are written in batches; while the disk is busy they wait for the next batch."""
         self.writer.add([reading(1, 1), reading(2, 1)])
         self.clock.advance(5.0)
         self.writer.add([reading(3, 1)])
@@ -78,7 +78,7 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual([[row.at for row in batch] for batch in self.store.batches], [[1, 2], [3]])
 
     def test_fullDisk(self) -> None:
-        """A full disk is a finding, until it is written again; the oldest rows make room."""
+        """A full disk is a finding until writing succeeds again; the oldest queued rows are dropped."""
         self.store.error = DeviceUnavailable("history: database or disk is full")
         self.writer.add([reading(1, 1), reading(2, 1)])
         self.clock.advance(5.0)
@@ -94,7 +94,7 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual([row.at for row in self.store.batches[0]], [2, 3, 4, 5])
 
     def test_manyValues(self) -> None:
-        """Values that wait for the disk are bounded, too: the oldest make room."""
+        """Queued values are bounded, too: the oldest are dropped."""
         self.patch(history, "MOST_VALUES", 3)
         self.writer.remember(("room", str(number), "x") for number in range(5))
         self.clock.advance(5.0)
@@ -102,7 +102,7 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual([name for _room, name, _value in self.store.values], ["2", "3", "4"])
 
     def test_bug(self) -> None:
-        """A mistake of ours is logged, and does not stop the writer, either."""
+        """An unexpected exception is logged and does not stop the writer."""
         self.store.error = KeyError("oops")
         self.clock.advance(5.0)
         self.work()
@@ -114,7 +114,7 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual(self.writer.findings(), [])
 
     def test_stop(self) -> None:
-        """At the end what is left is written, after what is being written, and the store is closed."""
+        """At the end the remaining rows are written after the current batch, and the store is closed."""
         self.writer.add([reading(1, 1)])
         self.clock.advance(5.0)
         self.writer.add([reading(2, 1)])

@@ -1,5 +1,5 @@
 """
-The model of the fabric, kept true by events: only what has changed is asked again.
+Updates of the fabric's model by events: only changed parts are read again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 
 class EventTests(PollerTestCase):
-    """Events at a fabric whose states nobody else would look at for a long time."""
+    """Events in a fabric whose port states are polled rarely."""
 
     settings = PollerSettings(sweepSeconds=86400.0, stateSeconds=86400.0)
 
@@ -32,7 +32,9 @@ class EventTests(PollerTestCase):
         }
 
     def test_host(self) -> None:
-        """A host that goes and returns is followed without a sweep, its counters and its routes, too."""
+        """
+        A host that disappears and returns is updated without a sweep, including its counters and routes.
+        """
         self.started()
         links = self.links()
         self.fabric.cut("c")
@@ -47,7 +49,7 @@ class EventTests(PollerTestCase):
         self.assertLess(self.poller.statistics.looks, 150)
 
     def test_cable(self) -> None:
-        """Of two cables between switches one goes: a link that is gone, and nothing else, without a sweep."""
+        """The loss of one of two cables between switches is reported as one lost link, without a sweep."""
         self.started()
         self.fabric.cut("left", 3)
         self.pump(20.0)
@@ -58,7 +60,10 @@ class EventTests(PollerTestCase):
         self.assertEqual(self.poller.statistics.sweeps, 1)
 
     def test_part(self) -> None:
-        """A part of the fabric with a switch goes: all of it is gone at once, and a sweep makes sure."""
+        """
+        When a part of the fabric with a switch is lost, all of it is reported at once, and a sweep confirms
+        it.
+        """
         self.started()
         self.fabric.cut("left", 3)
         self.fabric.cut("left", 4)
@@ -72,7 +77,7 @@ class EventTests(PollerTestCase):
         self.assertEqual(len(self.poller.fabric.nodes if self.poller.fabric else ()), 6)
 
     def test_name(self) -> None:
-        """A node that tells of its new name (trap 144) has it, without a sweep."""
+        """A node that reports a new name (trap 144) is renamed without a sweep."""
         self.started()
         self.fabric.node("c").description = "c-new"
         details = LocalChangeDetails(lid=self.lid("c"), otherLocalChanges=True, nodeDescriptionChange=True)
@@ -84,7 +89,7 @@ class EventTests(PollerTestCase):
         self.assertEqual((self.poller.statistics.sweeps, self.said()), (1, []))
 
     def test_strangers(self) -> None:
-        """A notice of somebody who is not known leads to a sweep."""
+        """A notice from an unknown source causes a sweep."""
         self.started()
         details = LocalChangeDetails(lid=LID(999))
         notice = Notice(isGeneric=True, trapNumber=144, details=details.encode())
@@ -93,7 +98,7 @@ class EventTests(PollerTestCase):
         self.assertEqual(self.poller.statistics.sweeps, 2)
 
     def test_storm(self) -> None:
-        """Notices of somebody who is not known, as any host can cause them, lead to a few sweeps only."""
+        """Many notices from unknown sources, which any host can send, cause only a few sweeps."""
         self.started()
         details = LocalChangeDetails(lid=LID(999))
         notice = Notice(isGeneric=True, trapNumber=144, details=details.encode())
@@ -105,7 +110,7 @@ class EventTests(PollerTestCase):
         self.assertLessEqual(self.poller.statistics.sweeps, 2 + MOST_UNPLANNED)
 
     def test_forged(self) -> None:
-        """Reports of other hosts than that of the SA lead to no sweep at all."""
+        """Reports from hosts other than the SA cause no sweep."""
         self.started()
         details = LocalChangeDetails(lid=LID(999))
         notice = Notice(isGeneric=True, trapNumber=144, details=details.encode())
@@ -119,7 +124,7 @@ class EventTests(PollerTestCase):
         self.assertEqual((self.poller.statistics.sweeps, self.poller.statistics.notices), (2, 1))
 
     def test_unplannedLater(self) -> None:
-        """A change after a planned sweep that took the place of an unplanned one leads to another sweep."""
+        """A change after a scheduled sweep that replaced an unscheduled one causes another sweep."""
         self.started()
         for _ in range(MOST_UNPLANNED):
             self.poller._sweepSoon(0.0)
@@ -133,7 +138,7 @@ class EventTests(PollerTestCase):
         self.assertEqual(self.poller.statistics.sweeps, sweeps + 2)
 
     def test_lossy(self) -> None:
-        """Where datagrams are lost, events are followed all the same, by sweeps where need be."""
+        """Changes are detected although datagrams are lost, if necessary by sweeps."""
         self.fabric.wire.loss = 0.05
         self.started(60.0)
         for _ in range(5):
@@ -148,10 +153,10 @@ class EventTests(PollerTestCase):
 
 
 class ManagerTests(PollerTestCase):
-    """The master SM is watched."""
+    """Supervision of the master SM."""
 
     def test_handover(self) -> None:
-        """Another master is told of, and has our subscription."""
+        """A new master is reported, and the subscription is moved to it."""
         self.fabric.standBy("c")
         self.started()
         self.fabric.silence("d")
@@ -172,7 +177,7 @@ class ManagerTests(PollerTestCase):
         return [self.poller.meters[self.place(name, 1)].value("symbolErrorCounter") for name in "bc"]
 
     def test_otherLIDs(self) -> None:
-        """A manager that begins anew, with other LIDs: nobody is taken for somebody else."""
+        """When a restarted manager assigns other LIDs, no node is confused with another one."""
         self.fabric.setCounters("c", 1, symbolErrorCounter=60000)
         self.started(45.0)
         self.assertEqual((self.said(), self.symbols()), ([], [0, 60000]))
@@ -185,7 +190,10 @@ class ManagerTests(PollerTestCase):
         self.assertTrue(subscription.isStanding)
 
     def test_otherLIDsUntold(self) -> None:
-        """LIDs that change without a sign: who has errors is asked who it is, and nothing is told."""
+        """
+        When LIDs change without a notice, a node with new errors is identified first, and nothing wrong is
+        reported.
+        """
         self.fabric.setCounters("c", 1, symbolErrorCounter=60000)
         self.started()
         self.swap()
@@ -196,7 +204,7 @@ class ManagerTests(PollerTestCase):
         self.assertEqual((self.said(), self.symbols()), ([], [0, 60000]))
 
     def test_otherLIDsOfTraffic(self) -> None:
-        """Traffic that is lower than before may be another node's, too: the growth of neither is told."""
+        """Decreased traffic counters may belong to another node: no growth is reported for either node."""
         self.fabric.setCounters("b", 1, portXmitPkts=7)
         self.fabric.setCounters("c", 1, portXmitPkts=1000)
         self.started()
@@ -207,7 +215,9 @@ class ManagerTests(PollerTestCase):
         self.assertEqual((self.said(), totals), ([], [0, 0]))
 
     def test_movedLID(self) -> None:
-        """A node at a LID that nobody knows is found by its route: it is neither silent nor gone."""
+        """
+        A node that has moved to an unknown LID is found by its directed route: it is neither silent nor lost.
+        """
         self.started()
         self.fabric.port("c", 1).end.lid = LID(77)
         self.fabric.sweep()
@@ -217,7 +227,7 @@ class ManagerTests(PollerTestCase):
         self.assertLess(self.poller.statistics.silences, 3)
 
     def test_oneLIDForTwo(self) -> None:
-        """Two nodes with one LID, which no sweep mends, are no reason to do nothing but sweep."""
+        """Two nodes with one LID, which no sweep resolves, do not cause endless sweeps."""
         self.fabric.wire.latencySeconds = 0.4
         self.started(60.0)
         self.fabric.port("b", 1).end.lid = self.fabric.port("c", 1).end.lid
@@ -231,7 +241,7 @@ class ManagerTests(PollerTestCase):
         self.assertIn("duplicate-lid", {kind for _what, kind, _where in self.said()})
 
     def test_errorsStay(self) -> None:
-        """A node that gets another LID keeps the errors that it has counted: its finding stays."""
+        """A node that gets another LID keeps its error counts and its finding."""
         self.started()
         self.fabric.setCounters("c", 1, symbolErrorCounter=5000)
         self.pump(20.0)
@@ -242,7 +252,7 @@ class ManagerTests(PollerTestCase):
         self.assertEqual(self.said(), [])
 
     def test_otherStates(self) -> None:
-        """What a node tells of its ports by the former LID of another one is not taken for that one's."""
+        """Port states from a LID that formerly belonged to another node are not attributed to that node."""
         for port in (self.fabric.port("c", 1), self.fabric.port("right", 1)):
             poke(PortInfo, "linkWidthActive")(port.info, 1)
         self.started(70.0)
@@ -253,7 +263,7 @@ class ManagerTests(PollerTestCase):
         self.assertEqual(self.said(), [])
 
     def test_silentOnce(self) -> None:
-        """A master that hangs is one finding, though sweeps ask it, too; notices end with it."""
+        """A master that does not answer is one finding, although sweeps query it, too."""
         self.started()
         self.fabric.silence("d")
         self.pump(1000.0)
@@ -264,7 +274,7 @@ class ManagerTests(PollerTestCase):
         self.assertIn(("raised", "no-notices"), said)
 
     def test_two(self) -> None:
-        """A second master is found by the next sweep, and by the one that makes sure."""
+        """A second master is detected by the next sweep and by the confirming one."""
         self.started()
         other = self.fabric.standBy("c", priority=1)
         other.close()
@@ -275,7 +285,7 @@ class ManagerTests(PollerTestCase):
 
 
 class ManagerWatchTests(SynchronousTestCase):
-    """Answers of a master, and their lack."""
+    """Answers of a master and missing answers."""
 
     info = SMInfo(guid=GUID(b"12345678"), actCount=7, smState=SMState.MASTER)
 
@@ -283,7 +293,7 @@ class ManagerWatchTests(SynchronousTestCase):
         return [finding.kind for finding in watch.findings(now)]
 
     def test_still(self) -> None:
-        """A manager whose activity count stands still is reported, until it moves."""
+        """A manager whose activity count does not change is reported until it does."""
         watch = ManagerWatch()
         watch.answered(1, self.info, 0.0)
         watch.answered(1, self.info, STILL_SECONDS)
@@ -292,7 +302,7 @@ class ManagerWatchTests(SynchronousTestCase):
         self.assertEqual(self.kinds(watch, STILL_SECONDS + 1.0), [])
 
     def test_states(self) -> None:
-        """No manager, one that is no master, and one that does not answer twice are reported."""
+        """A missing manager, one that is not master, and one that does not answer twice are reported."""
         watch = ManagerWatch()
         self.assertEqual(self.kinds(watch, 0.0), [])
         watch.silent(0, "")

@@ -1,5 +1,5 @@
 """
-Faults for longer: days of weather in simulated time, many kills, a disk that is full.
+A store whose disk is full.
 
 C{TXRDMA_DAYS} in the environment is the number of simulated days, C{TXRDMA_KILLS} that of kills; without
 them there are as many as C{make test} has patience for.
@@ -19,7 +19,7 @@ class DiskTests(SynchronousTestCase):
     """A store whose disk is full, as SQLite sees it."""
 
     def test_full(self) -> None:
-        """Nothing is stored of a batch that has no room, and all goes on when there is some."""
+        """A batch that does not fit is not stored at all; writing continues when there is space."""
         store = HistoryStore(self.mktemp())
         self.addCleanup(store.close)
         place = (GUID(b"leaf0001"), 1)

@@ -1,5 +1,5 @@
 """
-Restarts of a monitor: what the next process knows of the one before, and what it does not announce again.
+Restarts of a monitor: what the next process restores and does not report again.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 
 def atOnce(function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-    """Do without a thread what belongs into one."""
+    """Run a function immediately instead of in a thread."""
     return maybeDeferred(function, *args)
 
 
 class RestartTests(PollerTestCase):
-    """Processes, one after the other, with one history on one fabric."""
+    """Consecutive processes with one history of one fabric."""
 
     def setUp(self) -> None:
         self.path = self.mktemp()
         super().setUp()
 
     def made(self) -> FabricPoller:
-        """A process: its poller, and a memory of what the one before has stored."""
+        """Start a process: its poller, and the state that the previous one has stored."""
         self.store = HistoryStore(self.path)
         self.writer = HistoryWriter(self.clock, self.store, atOnce, self.clock.seconds)
         self.writer.start()
@@ -73,7 +73,7 @@ class RestartTests(PollerTestCase):
         self.memory.update()
 
     def ended(self) -> None:
-        """End the process, as a kill does: nothing is written any more."""
+        """End the process like a kill: nothing more is written."""
         self.poller.stop()
         self.writer.loop.stop()
         self.pump(5.0)
@@ -81,7 +81,7 @@ class RestartTests(PollerTestCase):
         self.agent.close()
 
     def again(self, seconds: float = 45.0) -> None:
-        """Begin another process, on the same fabric."""
+        """Start another process on the same fabric."""
         self.agent = MADAgent(self.clock, self.fabric.attach(self.at), reopen=self.reopened)
         self.addCleanup(self.agent.close)
         self.poller = self.made()
@@ -91,11 +91,11 @@ class RestartTests(PollerTestCase):
         return {entry.finding.kind: entry for entry in self.poller.findingLog.open.values()}
 
     def kinds(self) -> list[tuple[str, str]]:
-        """Changes, each with the name of its place."""
+        """Return the changes, each with the name of its place."""
         return [(change.kind, change.where.partition(" (")[0]) for change in self.journal.changes]
 
     def test_stillThere(self) -> None:
-        """A node that was gone is gone for the next process: since when it was, and without another word."""
+        """A lost node remains lost for the next process, since the same time and without a new report."""
         self.started()
         self.fabric.cut("c")
         self.pump(30.0)
@@ -127,7 +127,7 @@ class RestartTests(PollerTestCase):
         )
 
     def test_meanwhile(self) -> None:
-        """What has gone and come while there was no monitor is a change, and a finding."""
+        """Nodes lost or added while no monitor ran are changes and findings."""
         self.started()
         self.fabric.cut("left", 3)
         self.pump(30.0)
@@ -142,7 +142,9 @@ class RestartTests(PollerTestCase):
         self.assertNotIn(("link-changed", "left"), self.kinds())
 
     def test_hours(self) -> None:
-        """Errors of minutes are not cleared before the process could have counted them, but then they are."""
+        """
+        Findings about error rates are cleared only after the new process has counted for the whole window.
+        """
         self.started()
         self.fabric.setCounters("left", 3, symbolErrorCounter=60)
         self.pump(30.0)
@@ -155,7 +157,7 @@ class RestartTests(PollerTestCase):
         self.assertEqual(self.said(), [("cleared", "symbol-errors", "left")])
 
     def test_ownLink(self) -> None:
-        """A process that begins without a link takes nobody for gone; what is wrong shows later."""
+        """A process that starts without a link reports no node as lost; faults are reported later."""
         self.started()
         self.ended()
         self.fabric.cut("a")
@@ -169,7 +171,7 @@ class RestartTests(PollerTestCase):
         self.assertEqual([kind for kind in self.kinds() if kind[0].startswith("node")], [])
 
     def test_elsewhere(self) -> None:
-        """A process on another fabric takes the nodes of the former one for others', not for gone."""
+        """A process on another fabric does not report the former fabric's nodes as lost."""
         self.started()
         self.ended()
         net = fatTree(4)
@@ -183,7 +185,7 @@ class RestartTests(PollerTestCase):
         self.assertEqual(self.kinds(), [])
 
     def test_severities(self) -> None:
-        """A finding that was restored has the severity that rules give it now."""
+        """A restored finding has the severity of the current rules."""
         self.started()
         self.fabric.cut("c")
         self.pump(30.0)
@@ -195,7 +197,7 @@ class RestartTests(PollerTestCase):
         self.assertEqual(after.toDict()["guid"], before.toDict()["guid"])
 
     def test_nonsense(self) -> None:
-        """What is remembered and has no meaning is refused, so that nothing is announced twice unseen."""
+        """Invalid stored state is refused."""
         self.started()
         self.store.remember([("findings", "x", json.dumps(["nonsense"]))])
         self.ended()
@@ -204,10 +206,10 @@ class RestartTests(PollerTestCase):
 
 
 class BoundTests(SynchronousTestCase):
-    """What is stored of what is endless."""
+    """Bounds of the stored state."""
 
     def test_changes(self) -> None:
-        """Of any number of changes the last ten thousand are stored, and come back in their order."""
+        """The last ten thousand changes are stored and restored in order."""
         store = HistoryStore(self.mktemp())
         self.addCleanup(store.close)
         clock = Clock()
@@ -240,7 +242,9 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual((len(rows), rows[-1]), (MOST_CHANGES, MOST_CHANGES + 301))
 
     def test_held(self) -> None:
-        """Findings that are new at every look are held for nothing; the others for as long as they take."""
+        """
+        Findings that are new at every reading are not retained; others are retained as long as necessary.
+        """
         thresholds = ErrorThresholds()
         self.assertEqual(secondsToFind("node-gone", thresholds, 10.0), 0.0)
         self.assertEqual(secondsToFind("symbol-errors", thresholds, 10.0), 3600.0)

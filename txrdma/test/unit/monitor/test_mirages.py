@@ -12,7 +12,7 @@ HONEST = ["a", "b", "c", "d", "left", "right"]
 
 
 class MirageTests(PollerTestCase):
-    """Switches without end, behind one port or behind all of them."""
+    """Endless invented switches behind one port or all ports."""
 
     settings = PollerSettings(sweepSeconds=30.0, mostNodes=60)
 
@@ -21,7 +21,7 @@ class MirageTests(PollerTestCase):
         return sorted(node.description for node in self.poller.fabric.nodes.values())
 
     def test_branch(self) -> None:
-        """They are a finding, of which is told where they are; the others are watched, and nobody is gone."""
+        """Invented switches are a finding with their place; the rest is monitored, and no node is lost."""
         self.poller.start()
         self.pump(90)
         self.assertEqual(([*self.poller.findingLog.open], self.names()), ([], HONEST))
@@ -38,7 +38,7 @@ class MirageTests(PollerTestCase):
         self.assertEqual(list(self.poller.findingLog.open), [])
 
     def test_everywhere(self) -> None:
-        """Where the whole fabric drowns in them, what was known of it stays known."""
+        """If invented switches are everywhere, the known fabric remains known."""
         self.poller.start()
         self.pump(90)
         known = self.poller.fabric

@@ -1,5 +1,5 @@
 """
-Alerts: when, to which channels and in which format they are sent, once; and after a process was killed.
+Alerts: when, to which channels and in which format they are sent, exactly once, also after a kill.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RULES = AlertRules(delaySeconds=60.0, groupSeconds=10.0)
 
 
 class Heard:
-    """A channel that keeps what it is told, or refuses it."""
+    """A channel that records messages, or refuses them."""
 
     def __init__(self, repeatSeconds: float = 0.0) -> None:
         self.name = self.queue = "heard"
@@ -71,7 +71,7 @@ class StoredMemory:
 
 
 class TellerTests(SynchronousTestCase):
-    """When what is told."""
+    """The time of alerts."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -85,7 +85,7 @@ class TellerTests(SynchronousTestCase):
         return notifier
 
     def test_delay(self) -> None:
-        """A finding is told when it has been there for a while, and its end when it has gone."""
+        """A finding is sent after the delay, and its end when it is cleared."""
         notifier, entry = self.started(), entryOf()
         notifier.findingChanged(Raised(entry))
         self.clock.advance(59.0)
@@ -98,7 +98,7 @@ class TellerTests(SynchronousTestCase):
         self.assertEqual(self.channel.said(), [[(False, "width", "leaf 1")]])
 
     def test_brief(self) -> None:
-        """A finding that has gone before it was told is told to nobody, and neither is its end."""
+        """A finding that is cleared before it was sent is not sent, and neither is its end."""
         notifier, entry = self.started(), entryOf()
         notifier.findingChanged(Raised(entry))
         self.clock.advance(50.0)
@@ -108,7 +108,7 @@ class TellerTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_back(self) -> None:
-        """A finding that is back before its end was told has neither ended nor begun."""
+        """If a finding returns before its end was sent, neither is sent."""
         notifier, entry = self.started(), entryOf()
         notifier.findingChanged(Raised(entry))
         self.clock.advance(100.0)
@@ -120,7 +120,7 @@ class TellerTests(SynchronousTestCase):
         self.assertEqual(self.channel.said(), [])
 
     def test_group(self) -> None:
-        """Findings of about one time are one message."""
+        """Findings of about the same time are sent as one message."""
         notifier = self.started()
         for number in range(5):
             notifier.findingChanged(Raised(entryOf(where=f"leaf {number}")))
@@ -130,14 +130,14 @@ class TellerTests(SynchronousTestCase):
         self.assertEqual(len(message), 5)
 
     def test_severity(self) -> None:
-        """What is less severe than wanted is not told."""
+        """Findings below the configured severity are not sent."""
         notifier = self.started()
         notifier.findingChanged(Raised(entryOf(severity=Severity.INFO)))
         self.clock.advance(1000.0)
         self.assertEqual(self.channel.said(), [])
 
     def test_silence(self) -> None:
-        """A finding that is silenced is told at the end of the silence, if it is still there."""
+        """A silenced finding is sent at the end of the silence if it still exists."""
         silence = Silence("wid*", "leaf *", self.clock.seconds() + 3600.0)
         notifier = self.started(AlertRules(60.0, 10.0, silences=(silence,)))
         notifier.findingChanged(Raised(entryOf()))
@@ -151,14 +151,14 @@ class TellerTests(SynchronousTestCase):
         self.assertEqual(self.channel.said(), [[(True, "width", "leaf 1")]])
 
     def test_forever(self) -> None:
-        """A silence without an end holds forever."""
+        """A silence without an end lasts forever."""
         notifier = self.started(AlertRules(60.0, 10.0, silences=(Silence("width"),)))
         notifier.findingChanged(Raised(entryOf()))
         self.clock.advance(1e9)
         self.assertEqual(self.channel.said(), [])
 
     def test_broken(self) -> None:
-        """Alerts wait for a channel that is broken, which is a finding until it takes them."""
+        """Alerts are queued for a broken channel, which is a finding until it accepts them."""
         notifier = self.started()
         self.channel.isBroken = True
         notifier.findingChanged(Raised(entryOf()))
@@ -173,7 +173,7 @@ class TellerTests(SynchronousTestCase):
         self.assertEqual(notifier.findings(), [])
 
     def test_repeat(self) -> None:
-        """Who wants to is told again of what is there."""
+        """With a repeat interval, existing findings are sent again."""
         self.channel = Heard(300.0)
         notifier, entry = self.started(), entryOf()
         notifier.findingChanged(Raised(entry))
@@ -184,7 +184,7 @@ class TellerTests(SynchronousTestCase):
         self.assertEqual(self.channel.said(), [[(False, "width", "leaf 1")]])
 
     def test_restart(self) -> None:
-        """A new process tells nothing that was told, tells the end of what has gone, and what is new."""
+        """A new process sends no alert twice; it sends the ends of cleared findings, and new findings."""
         path = self.mktemp()
         store = HistoryStore(path)
         notifier = self.started(memory=StoredMemory(store))
@@ -207,7 +207,7 @@ class TellerTests(SynchronousTestCase):
         self.assertEqual(names, ["leaf 1", "leaf 3"])
 
     def test_change(self) -> None:
-        """Other rules and channels hold from then on; what was told is not told again."""
+        """Changed rules and channels apply from then on; sent alerts are not repeated."""
         notifier, entry = self.started(), entryOf()
         notifier.findingChanged(Raised(entry))
         notifier.findingChanged(Raised(entryOf(where="leaf 2")))
@@ -223,10 +223,10 @@ class TellerTests(SynchronousTestCase):
 
 
 class FormatTests(SynchronousTestCase):
-    """Words in which others are told."""
+    """Formats of alerts."""
 
     def test_posted(self) -> None:
-        """Alertmanager's API is told labels, annotations and times; an alert that is there ends by itself."""
+        """Alertmanager's API gets labels, annotations and times; an alert without updates expires."""
         (alert,) = postedAlerts(alertsOf("leaf 1"), 3000.0)
         self.assertEqual(alert["labels"]["alertname"], "width")
         self.assertEqual((alert["labels"]["severity"], alert["labels"]["port"]), ("warning", "7"))
@@ -238,7 +238,7 @@ class FormatTests(SynchronousTestCase):
         self.assertEqual(alert["endsAt"], "1970-01-01T00:33:20Z")
 
     def test_webhook(self) -> None:
-        """Others are told as Alertmanager tells them."""
+        """Webhooks get the format of Alertmanager's webhooks."""
         message = webhookMessage(alertsOf("leaf 1", "leaf 2") + alertsOf("leaf 3", isRaised=False), "me")
         self.assertEqual((message["version"], message["status"], message["receiver"]), ("4", "firing", "me"))
         self.assertEqual([alert["status"] for alert in message["alerts"]], ["firing", "firing", "resolved"])
@@ -248,7 +248,7 @@ class FormatTests(SynchronousTestCase):
         self.assertEqual(webhookMessage(alertsOf("leaf 1", isRaised=False), "me")["status"], "resolved")
 
     def test_mail(self) -> None:
-        """A mail has all findings; names from the fabric change no header of it."""
+        """A mail contains all findings; names from the fabric cannot change its headers."""
         evil = "leaf\r\nBcc: all@example.org\r\n\r\n\x1b[2J\u00e9"
         settings = MailSettings("mail", "fabric@example.org", ("ops@example.org", "you@example.org"))
         raw = mailOf(alertsOf(evil, "leaf 2") + alertsOf("leaf 3", isRaised=False), settings, 0.0).as_bytes()
@@ -271,7 +271,7 @@ class FormatTests(SynchronousTestCase):
         self.assertRaises(DeviceUnavailable, LineChannel("/nonexistent/log").send, alertsOf("leaf 1"))
 
     def test_fullLog(self) -> None:
-        """Of lines that the disk has no room for none is there, so that none is there twice later."""
+        """If the disk is full, no line of a batch is written, so that none is duplicated later."""
         path = self.mktemp()
         channel = LineChannel(path)
         self.successResultOf(channel.send(alertsOf("leaf 1")))

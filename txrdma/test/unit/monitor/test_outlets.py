@@ -1,5 +1,5 @@
 """
-Queues of alerts: channels that fail for long, processes that end meanwhile, and broken mail servers.
+Queues of alerts: channels that fail for long, and processes that end meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AT_ONCE = AlertRules(0.0, 0.0)
 
 
 class Counted(Heard):
-    """A channel that counts how often it was tried, and may keep whoever tells waiting."""
+    """A channel that counts attempts and can delay its answer."""
 
     def __init__(self, queue: str = "heard") -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Counted(Heard):
 
 
 class QueueTests(SynchronousTestCase):
-    """What waits, for how long, and across restarts."""
+    """Queued messages, also across restarts."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -71,7 +71,7 @@ class QueueTests(SynchronousTestCase):
         return len(self.store.remembered(QUEUE))
 
     def test_tenMinutes(self) -> None:
-        """After ten minutes without the receiver nothing is lost; it was asked more and more seldom."""
+        """After ten minutes without the receiver nothing is lost; attempts become less frequent."""
         notifier = self.started()
         self.channel.isBroken = True
         self.raised(notifier, "leaf 1")
@@ -86,7 +86,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual((self.waiting(), notifier.findings()), (0, []))
 
     def test_restarted(self) -> None:
-        """What waits when a process ends is told by the next one, in order and once."""
+        """Messages queued when a process ends are sent by the next one, in order and once."""
         notifier = self.started()
         self.channel.isBroken = True
         self.raised(notifier, "leaf 1", "leaf 2")
@@ -105,7 +105,10 @@ class QueueTests(SynchronousTestCase):
             notifier.stop()
 
     def test_killed(self) -> None:
-        """A message is stored until the channel has it: a killed process sends it twice, not never."""
+        """
+        A message is stored until the channel has accepted it: after a kill it is sent twice rather than
+        never.
+        """
         self.channel.isSilent = True
         notifier = self.started()
         self.raised(notifier, "leaf 1")
@@ -118,7 +121,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual((other.wheres(), self.waiting()), (["leaf 1", "leaf 2"], 0))
 
     def test_stoppedMeanwhile(self) -> None:
-        """At the end a message that is on its way has some time; then it waits for the next process."""
+        """At the end a message in progress gets some time; then it is left to the next process."""
         self.channel.isSilent = True
         notifier = self.started()
         self.raised(notifier, "leaf 1")
@@ -133,7 +136,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual(self.channel.wheres(), ["leaf 1"])
 
     def test_bounded(self) -> None:
-        """No more waits than may, in memory and in the store; how many were dropped is told."""
+        """The queue is bounded in memory and in the store, and the number of dropped messages is reported."""
         notifier = self.started()
         self.channel.isBroken = True
         self.raised(notifier, *(f"leaf {number}" for number in range(MOST_ALERTS + 20)))
@@ -145,7 +148,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual(self.channel.wheres(), [f"leaf {number}" for number in range(20, MOST_ALERTS + 20)])
 
     def test_reloaded(self) -> None:
-        """What waits outlasts a change of the configuration, and is told soon by what has the place."""
+        """Queued messages survive a change of the configuration and are sent by the new channel."""
         one, other = Counted("one"), Counted("other")
         one.isBroken = other.isBroken = True
         notifier = self.started(one, other)

@@ -1,5 +1,5 @@
 """
-Pages for people: every page and every link of it, names that are anybody's bytes, and what is not there.
+HTML pages: all pages and links, names with arbitrary bytes, and missing objects.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ HOSTILE = {
     "right": "</title></head><img src=x onerror=alert(1)>&amp;{{7*7}}",
     "d": "javascript:alert(1)//../../\\",
 }
-"""Names of nodes that would do harm where they were not escaped."""
+"""Names of nodes that do harm if they are not escaped."""
 
 
 class Seen(HTMLParser):
-    """Elements and attributes of a page, as a browser sees them."""
+    """Parser that records elements and attributes of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Seen(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take an element."""
+        """Record an element."""
         given = dict(attrs)
         self.elements.add(tag)
         self.attributes |= given.keys()
@@ -50,7 +50,7 @@ class Seen(HTMLParser):
 
 
 class PageTestCase(SiteTestCase):
-    """A site whose pages may take a while."""
+    """A site whose pages may be answered asynchronously."""
 
     def page(self, path: str, **heads: str) -> Answer:
         connection = Connection(self.site.factory)
@@ -63,7 +63,7 @@ class PageTests(PageTestCase):
     """Pages of a small fabric."""
 
     def test_links(self) -> None:
-        """Every page that a page has a link to is there, with a heading of its own and no script within."""
+        """Every linked page exists, has its own heading and no inline script."""
         self.fabric.growCounters("left", 3, portXmitData=1e9, symbolErrorCounter=2.0)
         self.started()
         self.fabric.cut("c")
@@ -86,7 +86,7 @@ class PageTests(PageTestCase):
         self.assertGreater(len(seen), 30)
 
     def test_beneath(self) -> None:
-        """Below a path of a proxy all links lead there, and scripts know of it; nonsense is no path."""
+        """Behind a proxy's path prefix all links and scripts use the prefix; an invalid prefix is ignored."""
         self.started()
         for path in ("/", "/links", "/trace", f"/nodes/{self.guid('left')}/ports/2"):
             seen = Seen(self.page(path, **{"x-forwarded-prefix": "/fabric/one/"}).text)
@@ -100,7 +100,7 @@ class PageTests(PageTestCase):
             self.assertEqual((seen.links, "data-prefix" in seen.attributes), (plain, False), nonsense)
 
     def test_overview(self) -> None:
-        """The overview tells in words whether all is well, and what is not."""
+        """The overview states in words whether there are findings, and which."""
         self.assertIn("Discovering the fabric", self.page("/").text)
         self.started()
         self.assertIn("All is well", self.page("/").text)
@@ -112,7 +112,7 @@ class PageTests(PageTestCase):
         self.assertIn("See that the node has power", text)
 
     def test_changes(self) -> None:
-        """What has changed since yesterday is told, and what came before is not."""
+        """Changes since yesterday are listed, and earlier ones are not."""
         self.started()
         self.fabric.cut("c")
         self.pump(30.0)
@@ -123,7 +123,7 @@ class PageTests(PageTestCase):
         self.assertIn("node gone", self.page("/changes?since=0").text)
 
     def test_trace(self) -> None:
-        """A path is found by names and by GUIDs; a name that nobody has, or several have, is told."""
+        """A path is found by names and by GUIDs; unknown and ambiguous names are reported."""
         self.started()
         for ends in (f"from=a&to={self.guid('c')}", "from=a&to=c"):
             text = self.page(f"/trace?{ends}").text
@@ -136,7 +136,7 @@ class PageTests(PageTestCase):
         self.assertIn("It does not get there", self.page("/trace?from=a&to=c").text)
 
     def test_missing(self) -> None:
-        """What is not there, or has no meaning, is a page that says so."""
+        """Missing objects and invalid requests get an error page."""
         self.started()
         for path in ("/nothing", "/nodes/0x0000000000000001", f"/nodes/{self.guid('left')}/ports/200"):
             answer = self.page(path)
@@ -149,7 +149,7 @@ class PageTests(PageTestCase):
             self.assertNotIn("monitor.css", answer.text)
 
     def test_search(self) -> None:
-        """Searches keep to what they say, and empty fields of a form are none."""
+        """Searches use only their filled fields."""
         self.started()
         text = self.page("/nodes?search=left&type=").text
         self.assertIn(">left</a>", text)
@@ -157,7 +157,7 @@ class PageTests(PageTestCase):
         self.assertIn("1 in all", text)
 
     def test_words(self) -> None:
-        """Numbers, shares and durations are told with what people can take in."""
+        """Numbers, shares and durations are rounded for reading."""
         self.assertEqual(
             [amount(value, "B/s") for value in (None, 0, 999.0, 1000.0)], ["–", "0 B/s", "999 B/s", "1 kB/s"]
         )
@@ -174,7 +174,7 @@ class PageTests(PageTestCase):
 
 
 class HostileTests(PageTestCase):
-    """A fabric whose names are scripts, control characters and bytes that are no text."""
+    """A fabric whose names are scripts, control characters and invalid UTF-8."""
 
     def net(self) -> Net:
         net = twoSwitches()
@@ -183,7 +183,7 @@ class HostileTests(PageTestCase):
         return net
 
     def test_names(self) -> None:
-        """Names appear as text on each page and nowhere else, with marks in place of what cannot be shown."""
+        """Names appear only as text on each page, with replacements for unprintable characters."""
         self.started()
         self.fabric.cut("c")
         self.pump(30.0)
@@ -213,7 +213,7 @@ class HostileTests(PageTestCase):
         self.assertIn("\ufffd", told)
 
     def test_programs(self) -> None:
-        """JSON, events and metrics carry the same names, with nothing that ends their lines."""
+        """JSON, events and metrics contain the same names without line breaks."""
         reader = Connection(self.site.factory)
         reader.ask("/api/v1/events")
         self.started()
@@ -228,7 +228,7 @@ class HostileTests(PageTestCase):
 
 
 class TopologyTests(PageTestCase):
-    """Levels of fat trees, and places in them."""
+    """Levels of fat trees, and positions of their switches."""
 
     def net(self) -> Net:
         return fatTree(40, 8)
@@ -236,7 +236,7 @@ class TopologyTests(PageTestCase):
     at = "h00000"
 
     def test_levels(self) -> None:
-        """A fat tree of three levels has them; switches of a pod stand above each other."""
+        """A fat tree has three levels, and the switches of a pod are placed above each other."""
         self.started(60.0)
         fabric = self.poller.fabric
         assert fabric is not None
@@ -254,7 +254,7 @@ class TopologyTests(PageTestCase):
         self.assertEqual(places(fabric, level, less), place)
 
     def test_ring(self) -> None:
-        """A fabric with links within a level is none, and is drawn freely."""
+        """A fabric with links within a level is not a tree and is drawn with a free layout."""
         self.started(60.0)
         fabric = self.poller.fabric
         assert fabric is not None

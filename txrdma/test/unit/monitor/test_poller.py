@@ -1,5 +1,5 @@
 """
-The poller on simulated fabrics: what it reads, what it finds, and how it goes through faults and years.
+The poller on simulated fabrics: readings, findings and faults.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from txrdma.test.support.mad.simulated import FabricTestCase
 
 
 class PollerTestCase(FabricTestCase):
-    """A poller at node C{a} of a fabric, and all that it tells."""
+    """A poller at node C{a} of a fabric, and its recorded reports."""
 
     at = "a"
     settings = PollerSettings()
@@ -59,7 +59,7 @@ class PollerTestCase(FabricTestCase):
         self.told_.append((self.clock.seconds(), what, found.kind, found.where))
 
     def said(self) -> list[tuple[str, str, str]]:
-        """Findings since the last look."""
+        """Return findings since the last call."""
         said = [(what, kind, where.partition(" (")[0]) for _now, what, kind, where in self.told_]
         self.told_.clear()
         return said
@@ -79,7 +79,7 @@ class PollerTests(PollerTestCase):
     """One fault at a time."""
 
     def test_healthy(self) -> None:
-        """All ports of a healthy fabric are read in each interval, and nothing is wrong."""
+        """All ports of a healthy fabric are read in each interval, and there are no findings."""
         self.started(45.0)
         fabric = self.poller.fabric
         assert fabric is not None
@@ -94,7 +94,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual((self.said(), self.poller.findingLog.worst()), ([], None))
 
     def test_rates(self) -> None:
-        """Rates are those of the traffic, in octets, and totals go on."""
+        """Rates equal the traffic in octets, and totals continue."""
         self.fabric.growCounters("left", 2, portXmitData=1000.0, portXmitPkts=10.0)
         self.started()
         self.assertEqual(self.rate("left", 2), 4000.0)
@@ -104,13 +104,13 @@ class PollerTests(PollerTestCase):
         self.assertEqual(meter.total("portXmitData"), 80000)
 
     def asked(self, seconds: float = 60.0) -> int:
-        """Number of requests in a time."""
+        """Return the number of requests in a period."""
         before = self.agent.sent
         self.pump(seconds)
         return self.agent.sent - before
 
     def test_causes(self) -> None:
-        """Ports that have dropped packets are asked why, once each time that these become more."""
+        """The causes of dropped packets are read once each time that their number grows."""
         self.fabric.setCounters("left", 2, portRcvErrors=7, portLocalPhysicalErrors=5, portLoopingErrors=2)
         self.fabric.setCounters("right", 1, portXmitDiscards=3, portInactiveDiscards=3)
         self.started(100.0)
@@ -125,7 +125,9 @@ class PollerTests(PollerTestCase):
         self.assertEqual(causes[self.place("left", 2)]["portLocalPhysicalErrors"], 6)
 
     def refuse(self, kind: type[Attribute], status: int) -> Callable[[], None]:
-        """Have all nodes refuse an attribute of performance management, until what is returned is called."""
+        """
+        Make all nodes refuse an attribute of performance management, until the returned function is called.
+        """
         agents: Any = self.fabric.wire._pma
         answer = agents.answer
 
@@ -145,7 +147,7 @@ class PollerTests(PollerTestCase):
         return end
 
     def test_noClassPortInfo(self) -> None:
-        """A node that has no ClassPortInfo is not silent: it has the counters that every node has."""
+        """A node without ClassPortInfo is not silent: its mandatory counters are read."""
         self.refuse(ClassPortInfo, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
         self.started(100.0)
         self.assertEqual((self.said(), self.poller.statistics.silences), ([], 0))
@@ -153,7 +155,7 @@ class PollerTests(PollerTestCase):
         self.assertNotIn("portUnicastXmitPkts", self.poller.meters[self.place("left", 2)].layout.names)
 
     def test_classPortInfoLater(self) -> None:
-        """A node that refuses its ClassPortInfo for a time is not silent, and is read when it answers."""
+        """A node that refuses its ClassPortInfo temporarily is not silent, and is read when it answers."""
         end = self.refuse(ClassPortInfo, MADStatus.INVALID_FIELD)
         self.started(100.0)
         self.assertEqual((self.said(), self.poller.statistics.silences), ([], 0))
@@ -162,14 +164,17 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.rate("left", 2), 0.0)
 
     def test_redirected(self) -> None:
-        """A node that redirects each request is read in each round: redirections count in one call only."""
+        """
+        A node that redirects each request is read in each round: the limit of redirections applies to one
+        call.
+        """
         self.fabric.redirect("left", 0x04, to="right")
         self.started(300.0)
         self.assertEqual((self.said(), self.poller.statistics.silences), ([], 0))
         self.assertEqual(self.rate("left", 2), 0.0)
 
     def test_causesRefused(self) -> None:
-        """A node that refuses to answer for causes at one time is asked again when packets are dropped."""
+        """A node that refuses the causes once is asked again when more packets are dropped."""
         end = self.refuse(PortRcvErrorDetails, MADStatus.INVALID_FIELD)
         self.fabric.setCounters("left", 2, portRcvErrors=7, portLocalPhysicalErrors=5)
         self.started(100.0)
@@ -180,7 +185,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.poller.details.causes[self.place("left", 2)]["portLocalPhysicalErrors"], 6)
 
     def test_causesUnknown(self) -> None:
-        """A node without the optional counters is asked for them once."""
+        """A node without the optional counters is asked only once for them."""
         optional = (PortRcvErrorDetails.attributeID, PortXmitDiscardDetails.attributeID)
         self.patch(pma, "GROUPS", {key: one for key, one in pma.GROUPS.items() if key not in optional})
         self.started(100.0)
@@ -191,7 +196,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.poller.details.causes, {})
 
     def test_timeouts(self) -> None:
-        """The poller's own work is counted: datagrams, and those without an answer."""
+        """The poller counts its datagrams and timeouts."""
         self.started(45.0)
         statistics = self.poller.statistics
         self.assertGreaterEqual(statistics.requests, statistics.readings)
@@ -201,7 +206,10 @@ class PollerTests(PollerTestCase):
         self.assertGreaterEqual(statistics.timeouts, 3)
 
     def test_cutHost(self) -> None:
-        """A host whose cable is cut is gone within two intervals, stays known as gone, and is cleared."""
+        """
+        A host whose cable is cut is lost within two intervals, remains known as lost, and is cleared when it
+        returns.
+        """
         self.started()
         began = self.clock.seconds()
         self.fabric.cut("c")
@@ -220,7 +228,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.rate("c", 1), 0.0)
 
     def test_silentHost(self) -> None:
-        """A host that hangs is a gap, and is asked more and more seldom; then it is there again."""
+        """A host that hangs has a gap and is asked less frequently until it answers again."""
         self.fabric.growCounters("b", 1, portXmitData=1000.0)
         self.started()
         self.fabric.silence("b")
@@ -239,7 +247,7 @@ class PollerTests(PollerTestCase):
         self.assertTrue(all(what == "cleared" for what, _kind, _where in self.said()))
 
     def test_errors(self) -> None:
-        """Errors over their limit are raised, and cleared an hour or so after the last."""
+        """Errors above their limit are raised, and cleared about an hour after the last one."""
         self.fabric.setCounters("left", 3, symbolErrorCounter=60000)
         self.started()
         self.assertEqual(self.said(), [])
@@ -253,7 +261,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.said(), [("cleared", "symbol-errors", "left")])
 
     def test_flappingLink(self) -> None:
-        """A link that flaps is one finding, though it is down each time that its ends are read."""
+        """A flapping link is one finding, even if it is down each time that its ends are read."""
         self.started()
         for _ in range(6):
             self.fabric.cut("left", 4)
@@ -268,7 +276,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(len(self.poller._thresholds), 0)
 
     def test_twins(self) -> None:
-        """Two hosts with one GUID are told of as such, and neither comes and goes from sweep to sweep."""
+        """Two hosts with one GUID are reported as such, and neither alternates from sweep to sweep."""
         self.fabric.duplicate("c", "b")
         self.started()
         self.pump(1500.0)
@@ -279,7 +287,9 @@ class PollerTests(PollerTestCase):
         self.assertEqual((self.poller.presence.nodes, self.poller.presence.links), ({}, {}))
 
     def test_port(self) -> None:
-        """Our own port's loss is told, is no fault of others', and ends with its return."""
+        """
+        The loss of the local port is reported, is not attributed to other nodes, and ends with its return.
+        """
         self.started()
         self.isPulled = True
         port = self.agent.port
@@ -293,7 +303,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.rate("left", 2), 0.0)
 
     def test_ownCable(self) -> None:
-        """Our own cable's loss makes no other node gone."""
+        """The loss of the local cable does not make other nodes lost."""
         self.started()
         self.fabric.cut("a")
         self.pump(30.0)
@@ -307,7 +317,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.rate("left", 2), 0.0)
 
     def test_duringSweep(self) -> None:
-        """A port that is lost in a sweep is looked at again when it is back."""
+        """A sweep that failed because of the local port is repeated when the port is back."""
         self.fabric.wire.latencySeconds = 0.1
         self.poller.start()
         self.pump(0.25)
@@ -318,7 +328,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual([each[1] for each in self.said()], ["port-lost", "port-lost"])
 
     def test_reset(self) -> None:
-        """Counters that another program clears go on."""
+        """Totals continue when another program clears counters."""
         self.fabric.setCounters("left", 2, symbolErrorCounter=9000)
         self.started()
         self.fabric.setCounters("left", 2, symbolErrorCounter=3)
@@ -328,21 +338,21 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.said(), [])
 
     def test_lossy(self) -> None:
-        """A fabric that loses datagrams is polled without findings and without gaps that last."""
+        """A fabric that loses datagrams is polled without findings and without lasting gaps."""
         self.fabric.wire.loss = 0.02
         self.started(600.0)
         self.assertGreater(self.poller.statistics.turns, 50)
         self.assertEqual(self.said(), [])
 
     def test_overrun(self) -> None:
-        """A round that takes longer than an interval is not begun twice."""
+        """A round that takes longer than an interval is not started twice."""
         self.fabric.wire.latencySeconds = 0.4
         self.started(200.0)
         self.assertGreater(self.poller.statistics.overruns, 0)
         self.assertGreater(self.poller.statistics.turns, 0)
 
     def test_stop(self) -> None:
-        """A poller that has stopped leaves nothing behind, whatever it was doing."""
+        """A stopped poller leaves no delayed calls, whatever it was doing."""
         for seconds in (0.0, 0.05, 5.0, 10.01, 33.0):
             self.fabric.wire.latencySeconds = 0.01
             poller = self.made()
@@ -357,7 +367,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_listener(self) -> None:
-        """A listener that fails stops nothing."""
+        """A listener that raises does not stop the poller."""
 
         def fail(event: FindingEvent) -> None:
             raise ValueError("a bad listener")
@@ -372,12 +382,12 @@ class PollerTests(PollerTestCase):
 
 
 class UntoldTests(PollerTestCase):
-    """A poller that gets no notices finds changes by looking."""
+    """A poller without notices, which detects changes by polling."""
 
     settings = PollerSettings(wantsNotices=False)
 
     def test_cutBetweenSwitches(self) -> None:
-        """A link that goes is found when its switch has its turn."""
+        """A lost link is detected when its switch is polled."""
         self.started()
         self.fabric.cut("left", 3)
         self.pump(75.0)
@@ -387,7 +397,7 @@ class UntoldTests(PollerTestCase):
         self.assertEqual(self.said(), [("cleared", "link-gone", "left")])
 
     def test_linkDowned(self) -> None:
-        """A link that has come and gone between two looks leaves its mark in LinkDowned."""
+        """A link that went down between two polls is detected by LinkDowned."""
         self.started()
         looks = self.poller.statistics.looks
         self.pump(10.0)
@@ -401,7 +411,7 @@ class UntoldTests(PollerTestCase):
 
 
 class WeatherTests(PollerTestCase):
-    """Hours of weather: the poller tells what happened, once, and takes no more memory at the end."""
+    """Hours of random faults: the poller reports each once, and its memory does not grow."""
 
     at = "h00000"
     options = {"latencySeconds": 0.0001}
@@ -415,7 +425,7 @@ class WeatherTests(PollerTestCase):
         return fatTree(self.hosts)
 
     def test_hours(self) -> None:
-        """Each fault is raised and cleared once, by the simulation's own record."""
+        """Each fault of the simulation's record is raised and cleared once."""
         random = Random(14)
         self.started()
         hosts = sorted(name for name, node in self.fabric.nodes.items() if not node.isSwitch)[1:-1]
@@ -443,7 +453,9 @@ class WeatherTests(PollerTestCase):
         self.assertEqual(self.poller.statistics.overruns, 0)
 
     def test_mixedWeather(self) -> None:
-        """Hosts that hang, cables that rot and a lossy fabric, at once: each fault once, and no other."""
+        """
+        Hanging hosts, bad cables and packet loss at the same time: each fault is reported once, and no other.
+        """
         random = Random(15)
         self.fabric.wire.loss = 0.001
         self.started()

@@ -1,5 +1,5 @@
 """
-The REST interface on a simulated fabric, and its description, with schemathesis as the witness.
+The REST interface on a simulated fabric, and its description.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RESTTests(SiteTestCase):
     """Answers of the REST interface."""
 
     def test_overview(self) -> None:
-        """The overview is well before and after a fault, and has it in between."""
+        """The overview shows a fault while it lasts."""
         self.assertFalse(self.get("/api/v1/overview").json["isWell"])
         self.started()
         told = self.get("/api/v1/overview").json
@@ -92,7 +92,7 @@ class RESTTests(SiteTestCase):
         self.assertEqual(self.get(f"/api/v1/ports/{self.guid('left')}/77").code, 404)
 
     def test_causes(self) -> None:
-        """Why a port has dropped packets, where that is known, is on its page, in JSON and in metrics."""
+        """Known causes of dropped packets are on the port's page, in JSON and in metrics."""
         self.fabric.setCounters("left", 2, portRcvErrors=7, portLocalPhysicalErrors=5)
         self.started(100.0)
         told = self.get(f"/api/v1/ports/{self.guid('left')}/2").json
@@ -123,7 +123,7 @@ class RESTTests(SiteTestCase):
         self.assertNotIn("Error correction", self.get(f"/nodes/{self.guid('a')}/ports/1").text)
 
     def test_links(self) -> None:
-        """Links come once, with both directions' load."""
+        """Each link is listed once, with the load of both directions."""
         self.fabric.growCounters("a", 1, portXmitData=1e9)
         self.started()
         links = self.rows("links")
@@ -135,7 +135,7 @@ class RESTTests(SiteTestCase):
         self.assertEqual(self.rows("links?state=DOWN"), [])
 
     def test_findings(self) -> None:
-        """Findings are those that are there, then those that were cleared; filters tell them apart."""
+        """Current findings are listed before cleared ones; filters select either."""
         self.started()
         self.fabric.cut("c")
         self.pump(20.0)
@@ -151,7 +151,7 @@ class RESTTests(SiteTestCase):
         self.assertGreater(found["clearedAt"], found["firstSeen"])
 
     def test_changes(self) -> None:
-        """Changes since a time tell who went and came, and what was found, the latest first."""
+        """Changes since a time list lost and added nodes and findings, the latest first."""
         self.started()
         self.fabric.cut("c")
         self.pump(30.0)
@@ -180,7 +180,7 @@ class RESTTests(SiteTestCase):
         self.assertEqual([hop["exit"] for hop in told["hops"]][-1], None)
 
     def test_gone(self) -> None:
-        """A client that goes while a path is traced is forgotten."""
+        """A client that disconnects while a path is traced gets no answer and causes no error."""
         self.started()
         connection = Connection(self.site.factory)
         connection.ask(f"/api/v1/trace?from={self.guid('a')}&to={self.guid('c')}")
@@ -199,7 +199,7 @@ class RESTTests(SiteTestCase):
         self.assertEqual((edge["links"], edge["down"], edge["load"]), (2, 0, 0.0))
 
     def test_wrong(self) -> None:
-        """A request without a meaning is refused with its reason; nothing can be changed."""
+        """An invalid request is refused with a reason; the interface is read-only."""
         self.started()
         for path in ("nodes?limit=0", "nodes?limit=1e3", "nodes?colour=red", "nodes?sort=colour", "trace"):
             answer = self.get(f"/api/v1/{path}")
@@ -214,7 +214,7 @@ class RESTTests(SiteTestCase):
             self.assertEqual((answer.code, answer.heads["allow"]), (405, "GET, HEAD"))
 
     def test_description(self) -> None:
-        """The description names each route, and every schema that it refers to is there."""
+        """The description contains each route and every schema that it refers to."""
         told = self.get("/api/v1/openapi.json").json
         self.assertEqual(told, description())
         self.assertLessEqual({"/nodes/{guid}", "/trace", "/events"}, set(told["paths"]))
@@ -222,7 +222,7 @@ class RESTTests(SiteTestCase):
         self.assertLessEqual(named, set(told["components"]["schemas"]))
 
     def test_heads(self) -> None:
-        """Every answer forbids scripts but ours and guesses at its type; JSON is compressed for who asks."""
+        """Every answer forbids foreign scripts and type sniffing; JSON is compressed on request."""
         self.started()
         for path in ("/api/v1/nodes", "/api/v1/nothing", "/metrics", "/nothing"):
             heads = self.get(path).heads
@@ -232,7 +232,7 @@ class RESTTests(SiteTestCase):
         self.assertEqual((answer.heads["content-encoding"], len(answer.json["rows"])), ("gzip", 6))
 
     def test_silence(self) -> None:
-        """What a silent host counts is unknown, and not zero."""
+        """Counters of a silent host are unknown, not zero."""
         self.started()
         self.fabric.silence("b")
         self.pump(60.0)
