@@ -1,5 +1,5 @@
 """
-Error correction over time, by a whole monitor on a real reactor.
+History of error correction, in a complete monitor on a real reactor.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class CorrectionHistoryTests(TestCase):
     timeout = 60
 
     def test_history(self) -> Deferred[None]:
-        """Blocks and symbols have a history by REST, and the page of a port has a place for its charts."""
+        """
+        Blocks and symbols have a history in the REST interface, and the page of a port has charts for it.
+        """
         return Deferred.fromCoroutine(self._history())
 
     async def _history(self) -> None:

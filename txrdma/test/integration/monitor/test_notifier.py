@@ -1,5 +1,5 @@
 """
-Alerts: when, to which channels and in which format they are sent, once; and after a process was killed.
+Channels of alerts over real connections.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Delivery:
 
 
 class ChannelTests(TestCase):
-    """Channels over loopback, to servers of Twisted's."""
+    """Channels over loopback, to Twisted's servers."""
 
     async def listening(self, factory: Any) -> int:
         port = reactor.listenTCP(0, factory, interface="127.0.0.1")
@@ -96,7 +96,7 @@ class ChannelTests(TestCase):
         return int(port.getHost().port)
 
     def test_webhook(self) -> Deferred[None]:
-        """Both formats arrive; an answer that is no success is a failure."""
+        """Both formats arrive; an unsuccessful HTTP status is a failure."""
         return Deferred.fromCoroutine(self._webhook())
 
     async def _webhook(self) -> None:

@@ -1,5 +1,5 @@
 """
-Queues of alerts: channels that fail for long, processes that end meanwhile, and broken mail servers.
+Alerts to broken mail servers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MailTests(TestCase):
         return MailChannel(reactor, MailSettings("127.0.0.1", "fabric@example.org", receivers, number))
 
     def test_away(self) -> Deferred[None]:
-        """A server that hangs up is asked once: when to ask again is the queue's concern."""
+        """A server that closes the connection is tried once: the queue decides about further attempts."""
         return Deferred.fromCoroutine(self._away())
 
     async def _away(self) -> None:
@@ -53,7 +53,7 @@ class MailTests(TestCase):
         self.assertEqual(len(connections), 1)
 
     def test_silent(self) -> Deferred[None]:
-        """A server that says nothing is given up in time."""
+        """A server that does not answer causes a timeout."""
         return Deferred.fromCoroutine(self._silent())
 
     async def _silent(self) -> None:
@@ -69,7 +69,7 @@ class MailTests(TestCase):
         await gone
 
     def test_oneRefused(self) -> Deferred[None]:
-        """Who is not known there keeps nobody else from the mail, which is not sent to them again."""
+        """A refused recipient does not prevent delivery to the others, which get the mail once."""
         return Deferred.fromCoroutine(self._oneRefused())
 
     async def _oneRefused(self) -> None:

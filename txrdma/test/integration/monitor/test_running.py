@@ -30,7 +30,7 @@ reactor: Any = theReactor
 
 
 class Listener:
-    """A socket as systemd has one."""
+    """A notification socket like systemd's."""
 
     def __init__(self, case: SynchronousTestCase, address: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -48,7 +48,7 @@ class Listener:
 
 
 class SystemTests(SynchronousTestCase):
-    """What systemd is told."""
+    """Notifications to systemd."""
 
     def told(self, address: str, **environment: str) -> tuple[Listener, SystemNotifier, Clock]:
         listener, clock = Listener(self, address), Clock()
@@ -57,7 +57,7 @@ class SystemTests(SynchronousTestCase):
         return listener, notifier, clock
 
     def test_life(self) -> None:
-        """Systemd is told of the beginning, the state, each reload, and the end; each once."""
+        """Start, status, each reload and the end are sent once."""
         listener, notifier, _clock = self.told(str(Path(self.mktemp()).absolute())[-90:].replace("/", "-"))
         self.assertEqual(listener.said(), [])
         notifier.ready("5 nodes")
@@ -73,7 +73,7 @@ class SystemTests(SynchronousTestCase):
         self.assertEqual(listener.said(), ["STOPPING=1"])
 
     def test_watchdog(self) -> None:
-        """A watchdog hears of us three times in its time, on an abstract socket, too."""
+        """The watchdog is fed three times per interval, also on an abstract socket."""
         name = f"@txrdma-test-{os.getpid()}"
         listener, notifier, clock = self.told(name, WATCHDOG_USEC="30000000")
         clock.pump([1.0] * 60)
@@ -99,7 +99,7 @@ class SystemTests(SynchronousTestCase):
         notifier.stop()
 
     def test_strangers(self) -> None:
-        """Without systemd nothing is sent; the watchdog of another process, and nonsense, are not for us."""
+        """Without systemd, with another process's watchdog or with invalid variables, nothing is sent."""
         for environment in (
             {},
             {"NOTIFY_SOCKET": "/nonexistent", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"},
@@ -117,11 +117,11 @@ class ReloadTests(TestCase):
     """The service on SIGHUP."""
 
     def test_hup(self) -> Deferred[None]:
-        """SIGHUP has the file read again: what can change does, mistakes change nothing, and it goes on."""
+        """SIGHUP reloads the file: changeable settings change, and an invalid file changes nothing."""
         return Deferred.fromCoroutine(self._hup())
 
     def test_tokens(self) -> Deferred[None]:
-        """Tokens are read again, too: who had one that is not there any more is not let in."""
+        """Tokens are reloaded, too: a removed token is refused."""
         return Deferred.fromCoroutine(self._tokens())
 
     async def _tokens(self) -> None:
@@ -150,7 +150,7 @@ class ReloadTests(TestCase):
         self.assertFalse(fetchable("first-first-first"))
 
     def test_changedBack(self) -> None:
-        """What takes a restart is told while it differs from what runs, and not when it is back."""
+        """Settings that need a restart are reported while they differ from the running ones."""
         text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n'
         texts = iter([text.replace("4", "8"), text.replace("4", "8"), text])
         service = MonitorService(reactor, parseConfig(text))
@@ -197,7 +197,7 @@ class CommandTests(TestCase):
     """C{txrdma monitor} on a simulated fabric."""
 
     def test_json(self) -> Deferred[None]:
-        """With JSON each round is a line, and after the last one it ends."""
+        """With JSON each round is a line, and the command ends after the last one."""
         return Deferred.fromCoroutine(self._json())
 
     async def _json(self) -> None:
@@ -210,7 +210,7 @@ class CommandTests(TestCase):
         self.assertEqual([line["statistics"]["turns"] for line in lines], [1, 2])
 
     def test_headOnly(self) -> Deferred[None]:
-        """Where nobody reads any more, it ends, instead of going on unheard."""
+        """The command ends when its output is closed."""
         options = command.CommandOptions()
         options.parseOptions(["-d", "sim:fattree:4", "-i", "0.1", "--json"])
 
@@ -225,5 +225,5 @@ class CommandTests(TestCase):
         return self.assertFailure(done, BrokenPipeError)
 
     def test_wrong(self) -> None:
-        """Intervals that make no sense are refused."""
+        """Invalid intervals are refused."""
         self.assertRaises(usage.UsageError, command.CommandOptions().parseOptions, ["-i", "0.001"])

@@ -1,5 +1,5 @@
 """
-The monitor as a service: its configuration, its pages, and the whole on a simulated fabric.
+The monitor's service on a simulated fabric.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ reactor: Any = theReactor
 
 
 class StartTests(SynchronousTestCase):
-    """Starts that cannot be: each ends with a sentence that says why, and with nothing left open."""
+    """Failed starts: each ends with a message, and leaves nothing open."""
 
     def refused(self, text: str) -> str:
         error = self.assertRaises(RDMAError, MonitorService, reactor, parseConfig(text))
         return str(error)
 
     def test_noPort(self) -> None:
-        """Without a management port nothing is watched: a simulated fabric only where it is asked for."""
+        """Without a management port the start fails; a simulated fabric is used only on request."""
         parsers = getPlugins(IMADPortStringParser)
         (name,) = next(parser for parser in parsers if parser.prefix == "sim").available()
         self.patch(monitor, "defaultMADPort", lambda: name)
@@ -48,7 +48,7 @@ class StartTests(SynchronousTestCase):
         self.assertEqual(monitor.portOf(parseConfig('port = "sim:ring:4"')), "sim:ring:4")
 
     def test_samePort(self) -> None:
-        """A port that was lost is opened again, and no other in its place."""
+        """A lost port is opened again, and no other port instead."""
         names: list[str] = []
 
         def opened(reactor: object, name: str) -> IMADPort:
@@ -65,7 +65,7 @@ class StartTests(SynchronousTestCase):
         self.assertEqual(names, ["umad:mlx5_0/1"] * 2)
 
     def test_historyInUse(self) -> None:
-        """A second monitor on one history is refused: both would write, and tell, the same."""
+        """A second monitor with the same history is refused."""
         path = self.mktemp()
         store = HistoryStore(path)
         self.addCleanup(store.close)
@@ -74,7 +74,7 @@ class StartTests(SynchronousTestCase):
         self.assertIn("another monitor", said)
 
     def test_withoutHistory(self) -> None:
-        """A monitor starts without its database, and attaches later: history is all that has stopped."""
+        """A monitor starts without its database and attaches later; only the history is missing meanwhile."""
         folder = Path(self.mktemp())
         path = folder / "history.db"
         text = f'port = "sim:fattree:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"'
@@ -93,7 +93,7 @@ class StartTests(SynchronousTestCase):
         self.assertIn("another monitor", self.refused(text))
 
     def test_inPlain(self) -> None:
-        """Tokens that cross the network without TLS are a warning; on loopback and by TLS they are not."""
+        """Tokens without TLS cause a warning, except on loopback."""
         token = self.mktemp()
         Path(token).write_text("a token of some length\n")
         os.chmod(token, 0o600)
@@ -106,7 +106,7 @@ class StartTests(SynchronousTestCase):
             self.assertEqual(bool(warnings), isWarned, listen)
 
     def test_listen(self) -> None:
-        """An endpoint that has no meaning is told; so are files of TLS that are not there."""
+        """Invalid endpoints and missing TLS files are reported."""
         token = self.mktemp()
         Path(token).write_text("a token of some length\n")
         os.chmod(token, 0o600)
@@ -115,7 +115,7 @@ class StartTests(SynchronousTestCase):
             self.assertIn(f"web.listen {listen!r}: ", self.refused(text))
 
     def test_withoutTLS(self) -> None:
-        """What needs TLS says so where that is not installed."""
+        """Without the TLS packages, settings that need them are reported."""
         self.patch(monitor, "find_spec", lambda name: None)
         hook = 'alerts.webhooks.chat.url = "https://chat.example.org/hook"'
         mail = "[alerts.mail]\nhost = 'm'\nfrom = 'a@b'\nto = ['a@b']\nuser = 'me'"
@@ -124,7 +124,7 @@ class StartTests(SynchronousTestCase):
             self.assertIn("pip install 'txrdma[tls]'", said)
 
     def test_taken(self) -> None:
-        """A port that is taken ends C{twistd}, and a command, with a sentence."""
+        """A port in use ends C{twistd} and the command with a message."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
             self.unheard(taken.getsockname()[1], "Address already in use")
 
@@ -141,7 +141,7 @@ class ServiceTests(TestCase):
     """The whole service, on a simulated fabric and the real reactor."""
 
     def test_service(self) -> Deferred[None]:
-        """The service sweeps, reads, stores and answers; at its end nothing is left."""
+        """The service sweeps, reads, stores and answers; at its end nothing is left open."""
         return Deferred.fromCoroutine(self._service())
 
     async def _service(self) -> None:

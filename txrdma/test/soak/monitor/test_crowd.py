@@ -1,5 +1,5 @@
 """
-A crowd of browsers over real sockets: 500 readers of events in a process of their own, of whom one stops.
+500 readers of events over real sockets in a separate process, of which one stops reading.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from txrdma.sim.nets.fattree import fatTree
 READERS = 500
 EVENTS = 120
 FILLING = 20_000
-"""Characters of each event: all of them together are more than what is kept for a reader."""
+"""Length of each event; all of them together exceed the buffer of a reader."""
 
 SEND_BYTES = 1 << 16
-"""Octets that the kernel keeps for each connection."""
+"""Bytes of the kernel's send buffer of each connection."""
 
 MOST_GROWN = 16 << 20
-"""Most octets that the process may grow by: all events for all readers are a gigabyte."""
+"""Largest growth of the process in bytes: all events for all readers are a gigabyte."""
 
 MOST_LATE_SECONDS = 30.0
-"""Time in which each of the others has an event, on a machine that does other things, too."""
+"""Largest delay of an event for the other readers, also on a busy machine."""
 
 REQUEST = b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -48,10 +48,10 @@ reactor: Any = theReactor
 
 
 class Reader(Protocol):
-    """A browser: it counts events, and how late the latest of them was."""
+    """A reader that counts events and measures their largest delay."""
 
     def __init__(self, stopsAt: int) -> None:
-        """@param stopsAt: number of the event after which nothing is read any more; 0 for none."""
+        """@param stopsAt: number of the event after which it stops reading; 0 for never."""
         self.stopsAt = stopsAt
         self.begun: Deferred[None] = Deferred()
         self.ended: Deferred[None] = Deferred()
@@ -60,12 +60,12 @@ class Reader(Protocol):
         self._rest = b""
 
     def connectionMade(self) -> None:
-        """Ask for the events."""
+        """Request the events."""
         assert self.transport is not None
         self.transport.write(REQUEST)
 
     def dataReceived(self, data: bytes) -> None:
-        """Take what has come; the sender wrote the time into each event."""
+        """Process received data; each event contains its sending time."""
         if not self.begun.called:
             self.begun.callback(None)
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -83,7 +83,7 @@ class Reader(Protocol):
 
 
 async def crowd(loop: Any, port: str) -> None:
-    """Be all the browsers: one line when they read, one when all but the first have the last event."""
+    """Run all readers: print a line when they read, and one when all except the first have the last event."""
     factory = Factory()
     readers = [Reader(stopsAt=0 if number else 3) for number in range(READERS)]
     waiting = iter(readers)
@@ -102,7 +102,7 @@ async def crowd(loop: Any, port: str) -> None:
 
 
 class Browsers(ProcessProtocol):
-    """The process with all the browsers."""
+    """The process with all readers."""
 
     def __init__(self) -> None:
         self.lines: list[Deferred[Any]] = [Deferred(), Deferred()]
@@ -116,28 +116,28 @@ class Browsers(ProcessProtocol):
             self.lines.pop(0).callback(json.loads(line))
 
     def errReceived(self, data: bytes) -> None:
-        """Show what went wrong there."""
+        """Print errors of that process."""
         sys.stderr.write(data.decode(errors="replace"))
 
     def processEnded(self, reason: Any) -> None:
-        """Fail what was not told."""
+        """Fail pending Deferreds."""
         for line in self.lines:
             line.errback(reason)
         self.ended.callback(None)
 
 
 def residentBytes() -> int:
-    """Memory of this process."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class CrowdTests(TestCase):
-    """A site on the real reactor, and browsers in another process."""
+    """A site on the real reactor, with readers in another process."""
 
     timeout = 300
 
     def test_slow(self) -> Deferred[None]:
-        """One reader that stops reading takes bounded memory; the others have each event in time."""
+        """A reader that stops reading uses bounded memory, and the others get each event in time."""
         return Deferred.fromCoroutine(self._slow())
 
     async def _slow(self) -> None:
@@ -176,7 +176,7 @@ class CrowdTests(TestCase):
         site.stop()
 
     def fast(self, site: MonitorSite) -> list[Any]:
-        """All readers but the one that has kept events for the longest time."""
+        """Return all readers except the one that is furthest behind."""
         return sorted(site.hub.readers, key=lambda reader: reader.dropped + len(reader._waiting))[:-1]
 
 

@@ -1,8 +1,8 @@
 """
-Faults for longer: days of weather in simulated time, many kills, a disk that is full.
+Long runs of the monitor: days of random faults in simulated time, churn, and many kills.
 
-C{TXRDMA_DAYS} in the environment is the number of simulated days, C{TXRDMA_KILLS} that of kills; without
-them there are as many as C{make test} has patience for.
+C{TXRDMA_DAYS} in the environment is the number of simulated days, C{TXRDMA_KILLS} that of kills; without them
+there are few.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ KILLS: Final = int(os.environ.get("TXRDMA_KILLS", "40"))
 SEED: Final = 14
 
 SHORT_LIFE: Final = 0.8
-"""Seconds that a process which is killed has lived at most, on a machine that has nothing else to do."""
+"""Longest lifetime in seconds of a process that is killed, on an idle machine."""
 
 PATIENCE: Final = 60.0
-"""Seconds in which a monitor announces something on any machine."""
+"""Seconds within which a monitor announces a finding on any machine."""
 
 
 class DayTests(PollerTestCase):
-    """Days of weather on a fat tree that loses datagrams."""
+    """Days of random faults in a fat tree that loses datagrams."""
 
     at = "h00000"
     settings = PollerSettings(intervalSeconds=30.0)
@@ -58,7 +58,7 @@ class DayTests(PollerTestCase):
         return fatTree(16)
 
     def test_weather(self) -> None:
-        """Each fault is raised and cleared once, by the simulation's own record; memory stays flat."""
+        """Each fault of the simulation's record is raised and cleared once, and memory remains constant."""
         random = Random(SEED)
         self.started(120.0)
         hosts = sorted(name for name, node in self.fabric.nodes.items() if not node.isSwitch)[1:-1]
@@ -111,9 +111,9 @@ class DayTests(PollerTestCase):
 
 class ChurnTests(PollerTestCase):
     """
-    Nodes that break rules for days: names and GUIDs that change each minute.
+    Misbehaving nodes for days: names and GUIDs that change each minute.
 
-    Whatever is kept of such nodes has an end, and takes no room from those that keep to the rules.
+    Data about such nodes is bounded and does not displace that of other nodes.
     """
 
     at = "h00000"
@@ -143,7 +143,7 @@ class ChurnTests(PollerTestCase):
         return [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
 
     def test_churn(self) -> None:
-        """Series, names, findings, history and memory are bounded; who is gone for good stays known."""
+        """Series, names, findings, history and memory are bounded; permanently lost nodes remain known."""
         random = Random(SEED)
         self.fabric.correct()
         self.started(120.0)
@@ -182,7 +182,7 @@ class ChurnTests(PollerTestCase):
 
 
 class KillTests(SynchronousTestCase):
-    """Whole monitors that are killed at any moment, from their first instruction on."""
+    """Complete monitors that are killed at random times."""
 
     def setUp(self) -> None:
         self.path, self.log = self.mktemp(), self.mktemp()
@@ -201,7 +201,7 @@ class KillTests(SynchronousTestCase):
         self.addCleanup(self.program.communicate)
 
     def begin(self, number: int, longest: float) -> int:
-        """Start a process; its ID."""
+        """Start a process and return its ID."""
         assert self.program.stdin is not None and self.program.stdout is not None
         self.program.stdin.write(f"{number} {longest}\n")
         self.program.stdin.flush()
@@ -214,7 +214,10 @@ class KillTests(SynchronousTestCase):
         self.assertEqual(self.program.stdout.readline(), "ended\n")
 
     def longestLife(self) -> float:
-        """Seconds in which a monitor comes to announce something here and now, and half as many."""
+        """
+        Measure the time that a monitor needs to announce a finding on this machine, and return 1.5 times
+        that.
+        """
         begun = time.monotonic()
         pid = self.begin(0, SHORT_LIFE)  # before it no host is cut off, and while it runs the first one is
         while "node-gone" not in self.written() and time.monotonic() < begun + PATIENCE:
@@ -224,22 +227,22 @@ class KillTests(SynchronousTestCase):
         return max(SHORT_LIFE, 1.5 * (time.monotonic() - begun))
 
     def written(self) -> str:
-        """The file of announcements."""
+        """Return the lines of announcements."""
         path = Path(self.log)
         return path.read_text() if path.exists() else ""
 
     def announced(self) -> Counter[tuple[str, str]]:
-        """Announcements of hosts that have gone and returned, by the file that they are written to."""
+        """Return announcements of lost and returned hosts from the file."""
         found = [json.loads(line) for line in self.written().splitlines()]
         return Counter((one["status"], one["where"]) for one in found if one["kind"] == "node-gone")
 
     def changes(self, store: HistoryStore) -> Counter[tuple[str, str]]:
-        """Findings of such hosts in the list of changes, as it is stored."""
+        """Return findings about such hosts from the stored list of changes."""
         rows = [json.loads(value) for _name, value in store.remembered("changes")]
         return Counter((row[2], row[3]) for row in rows if row[4].startswith("node-gone: "))
 
     def test_killed(self) -> None:
-        """After each kill the history is whole, and nothing is announced twice by all processes together."""
+        """After each kill the history is intact, and all processes together announce nothing twice."""
         random, longest = Random(SEED), self.longestLife()
         for number in range(1, KILLS):
             pid = self.begin(number, longest)

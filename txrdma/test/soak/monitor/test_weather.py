@@ -1,5 +1,5 @@
 """
-Weather on larger fabrics, and for longer, than in the unit tests.
+Random faults in larger fabrics and for longer than in the unit tests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class LongPollerTests(test_poller.WeatherTests):
 
 
 class LongDemoTests(test_demo.WeatherTests):
-    """Six minutes of the weather of the demonstration, on a fat tree of 32 hosts."""
+    """Six minutes of the demonstration's faults, on a fat tree of 32 hosts."""
 
     hosts = 32
     seconds = 360.0

@@ -1,5 +1,5 @@
 """
-Requests to a site without a network: real HTTP, on transports that are strings.
+Requests to a site without a network: real HTTP over string transports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twisted.web.server import Site
 
 
 class Answer(NamedTuple):
-    """An answer as it came; heads by their names in lower case."""
+    """A response; headers are keyed by lower-case names."""
 
     code: int
     heads: dict[str, str]
@@ -21,18 +21,18 @@ class Answer(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """Body of the answer, which is JSON."""
+        """Return the JSON body of the response."""
         assert self.heads["content-type"] == "application/json", self
         return json.loads(self.body)
 
     @property
     def text(self) -> str:
-        """Body of the answer as text."""
+        """Return the body of the response as text."""
         return self.body.decode()
 
 
 class Connection:
-    """A connection to a site, from the client's side."""
+    """The client's end of a connection to a site."""
 
     def __init__(self, site: Site) -> None:
         self.transport = StringTransport()
@@ -40,13 +40,13 @@ class Connection:
         self.protocol.makeConnection(self.transport)
 
     def ask(self, path: str, method: str = "GET", **heads: str) -> None:
-        """Send a request, after which the connection ends."""
+        """Send a request with C{Connection: close}."""
         lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in heads.items()]
         self.protocol.dataReceived("\r\n".join([*lines, "", ""]).encode())
 
     def close(self) -> None:
-        """Let the client go."""
+        """Close the client's connection."""
         from twisted.internet.error import ConnectionLost
         from twisted.python.failure import Failure
 
@@ -54,7 +54,7 @@ class Connection:
 
     @property
     def answer(self) -> Answer:
-        """The answer so far."""
+        """Return the response so far."""
         head, _, body = self.transport.value().partition(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
         heads = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
@@ -66,7 +66,7 @@ class Connection:
 
 
 def _joined(body: bytes) -> bytes:
-    """Body of chunks, as far as it has come."""
+    """Return a chunked body, as far as it was received."""
     found = b""
     while b"\r\n" in body:
         size, _, rest = body.partition(b"\r\n")
@@ -77,7 +77,7 @@ def _joined(body: bytes) -> bytes:
 
 
 def fetch(site: Site, path: str, method: str = "GET", **heads: str) -> Answer:
-    """Answer to one request, which is there at once."""
+    """Return the response to one request, which must be answered synchronously."""
     connection = Connection(site)
     connection.ask(path, method, **heads)
     return connection.answer

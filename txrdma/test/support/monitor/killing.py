@@ -1,10 +1,10 @@
 """
-Monitors that are made to be killed: C{python -m txrdma.test.support.monitor.killing HISTORY LOG KILLS}.
+Monitors for tests that kill them: C{python -m txrdma.test.support.monitor.killing HISTORY LOG KILLS}.
 
-For each line of its standard input, a number and the seconds that a process may live, it forks a process that
-watches a simulated fabric, and prints that process' ID; when the process has ended it prints C{ended}. Hosts
-are cut off and return by that number, each of them once, while a process runs: whatever a monitor finds of a
-host has to be announced once by all processes together. To fork saves the time of all imports.
+Each line of standard input has a number and the lifetime of a process in seconds. The program forks a process
+that monitors a simulated fabric, prints its process ID, and prints C{ended} when it has ended. The number
+selects the hosts that are disconnected and return while the process runs. All processes together must
+announce each finding about a host once. Forking saves the time of imports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from twisted.internet import selectreactor
 
 HOSTS = 14
-"""Hosts that are cut off in their turn: all but that of the monitor and that of the subnet manager."""
+"""Hosts that are disconnected: all except those of the monitor and of the subnet manager."""
 
 CONFIG = """
 [web]
@@ -46,13 +46,16 @@ log = '{log}'
 
 
 def isCut(host: int, number: int, kills: int) -> bool:
-    """True of a host that is cut off before the process of a number; each host is, for half of them."""
+    """
+    Return whether a host is disconnected before the process with this number; each host is, for half of the
+    numbers.
+    """
     first = (host - 1) * kills // (2 * HOSTS)
     return first < number <= first + kills // 2
 
 
 def watch(history: str, log: str, kills: int, number: int, longest: float) -> None:
-    """Watch the fabric, until the process is killed, C{longest} seconds from now or before."""
+    """Monitor the fabric until the process is killed, at most C{longest} seconds from now."""
     from twisted.internet import reactor as theReactor
 
     from txrdma.monitor.config import parseConfig
@@ -69,7 +72,10 @@ def watch(history: str, log: str, kills: int, number: int, longest: float) -> No
             (fabric.cut if isCut(host, at, kills) else fabric.heal)(f"h{host:05}", 1)
 
     def changeSeen(at: int) -> None:
-        """Change what the monitor has seen before: it tells nothing of hosts that it has never known."""
+        """
+        Change the fabric after the monitor's first sweep, because it does not report hosts that it has never
+        seen.
+        """
         if service.poller.fabric is None:
             reactor.callLater(0.02, changeSeen, at)
         else:
@@ -85,7 +91,7 @@ def watch(history: str, log: str, kills: int, number: int, longest: float) -> No
 
 
 def main(history: str, log: str, kills: int) -> None:
-    """Fork and wait, line by line."""
+    """Fork a process for each line, and wait for it."""
     import txrdma.commands.demo_fabric  # noqa: F401  # with all that a monitor imports
 
     for line in sys.stdin:

@@ -1,5 +1,5 @@
 """
-A PostgreSQL server of the tests' own, in a temporary folder: no port, no password, gone with the process.
+A PostgreSQL server for tests, in a temporary folder, without a port or password; it ends with the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _numbers = count(1)
 
 
 def programs() -> Path | None:
-    """Folder of the server's programs: the newest of Debian's, or that in PATH; None without one."""
+    """
+    Return the folder of the server's programs: the newest of Debian's, or that in PATH; None if there is
+    none.
+    """
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
     inPath = shutil.which("postgres")
     if found:
@@ -29,14 +32,14 @@ def programs() -> Path | None:
 
 
 def why() -> str:
-    """Reason for which there is no server here; C{""} if there can be one."""
+    """Return the reason why no server can be started; C{""} if one can."""
     if find_spec("sqlalchemy") is None or find_spec("psycopg") is None:
         return "SQLAlchemy or psycopg is not installed: pip install 'txrdma[postgres]'"
     return "" if programs() else "PostgreSQL is not here: apt-get install postgresql"
 
 
 class Postgres:
-    """Server that ends with the process."""
+    """A server that ends with the process."""
 
     def __init__(self) -> None:
         folder = programs()
@@ -76,7 +79,7 @@ class Postgres:
                 time.sleep(0.05)
 
     def newURL(self) -> str:
-        """URL of a new database."""
+        """Create a database, and return its URL."""
         import psycopg
 
         name = f"history{next(_numbers)}"
@@ -87,7 +90,7 @@ class Postgres:
         return f"postgresql+psycopg://txrdma@/{name}?host={self.folder}"
 
     def stop(self) -> None:
-        """End the server at once, and remove what it has left. Twice is fine."""
+        """Stop the server immediately, and remove its files. Idempotent."""
         if self.process.poll() is None:
             self.process.send_signal(3)  # SIGQUIT: at once
             self.process.wait()

@@ -1,5 +1,5 @@
 """
-Promises of every store of a history, whatever its database is.
+The contract of all stores of a history.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ SHORT = (
     *(Level("readings", 0, 60, 300), Level("minutes", 60, 3600, 7200)),
     Level("hours", 3600, 7200, 36000),
 )
-"""Levels that forget soon."""
+"""Levels with short retention."""
 
 
 def reading(at: int, octets: int | None, peak: float | None = None, place: Place = PORT) -> Row:
-    """A reading of a second, with some data sent."""
+    """Return a reading of one second with some sent data."""
     counts: list[float | None] = [0] * len(COUNTERS)
     counts[COUNTERS.index("portXmitData")] = octets
     return Row(place, at, (1.0, *counts, octets if peak is None else peak, 0.0))
 
 
 def correction(at: int, blocks: int | None, place: Place = PORT) -> Row:
-    """A minute's growth of what error correction has counted."""
+    """Return one minute's growth of error correction counters."""
     return Row(place, at, (60.0, 0, blocks, None), CORRECTIONS)
 
 
 class StoreContract(SynchronousTestCase):
-    """Readings, and the minutes and hours that are made of them, in any database."""
+    """Readings, and their sums over minutes and hours, in any database."""
 
     def where(self) -> str:
-        """Place of a new database."""
+        """Return the path or URL of a new database."""
         raise NotImplementedError
 
     def setUp(self) -> None:
@@ -62,7 +62,7 @@ class StoreContract(SynchronousTestCase):
         return [(point.at, point.grown) for point in points]
 
     def test_rows(self) -> None:
-        """A reading is stored as the meter has it: data in octets, and unknown where it is unknown."""
+        """A reading is stored with data in octets, and unknown values as unknown."""
         meter = Meter(LAYOUT)
         meter.read((10, 1, 5), 100.0)
         self.assertIsNone(rowOf(PORT, meter, 5000.0))
@@ -83,7 +83,7 @@ class StoreContract(SynchronousTestCase):
         self.assertIsNone(rowOf(PORT, meter, 5030.0))
 
     def test_unbelievable(self) -> None:
-        """Growth that no port can have is not stored, since sums of it would break the history."""
+        """Impossible growth is not stored, because it would distort sums."""
         meter = Meter(LAYOUT)
         meter.read((0, 0, 0), 0.0)
         meter.read((0, 0, (1 << 64) - 2), 1.0)
@@ -95,7 +95,7 @@ class StoreContract(SynchronousTestCase):
         self.assertIsNone(point.grown)
 
     def test_correctionRows(self) -> None:
-        """What error correction has counted is a row, too; unknown is what a port lacks, or what is full."""
+        """Error correction counters are stored as rows; missing and full counters are unknown."""
         meter = Meter(CORRECTION_LAYOUT)
         meter.read((0, 10, 20, 0), 100.0)
         self.assertIsNone(correctionRowOf(PORT, meter, 5000.0))
@@ -116,7 +116,7 @@ class StoreContract(SynchronousTestCase):
         return [(point.at, point.seconds, point.grown) for point in points]
 
     def test_corrections(self) -> None:
-        """Error correction has minutes and hours as the other counters have, by readings of its own."""
+        """Error correction is summed over minutes and hours from its own readings."""
         for at in range(0, 7200, 60):
             rows = [reading(at + second, 1) for second in range(0, 60, 10)]
             self.store.write([*rows, correction(at + 30, 2 if at else None)], at + 60)
@@ -133,7 +133,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual((point.grown, point.peak), (None, None))
 
     def test_correctionsDropped(self) -> None:
-        """They are dropped when they are old, too, and with their port."""
+        """Rows of error correction are deleted when they are old, or with their port."""
         self.store.close()
         self.store = self.opened(*SHORT)
         for at in range(0, 20_000, 60):
@@ -143,7 +143,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.corrected(0, 200_000, "hours")[0], (0, 3600.0, 60))
 
     def test_older(self) -> None:
-        """A history of a monitor that knew nothing of error correction goes on, with all that it had."""
+        """A history of an older monitor without error correction is continued with all its data."""
         self.store.write([reading(at, 1) for at in range(600)], 700)
         with self.store._transaction():  # as that monitor has left it: tables of what it knew alone
             self.assertEqual([name for name in self.store._database.tables() if name.startswith("fec_")], [])
@@ -156,7 +156,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.corrected(0, 999, "minutes"), [(660, 60.0, 3), (720, 60.0, 4)])
 
     def test_minutes(self) -> None:
-        """A minute is the sum of its readings, with the highest rate; it is there when it is over."""
+        """A minute is the sum of its readings, with the highest rate, and is stored when it is complete."""
         rows = [reading(at, at % 60, 2.0 * (at % 60)) for at in range(600, 720)]
         self.store.write(rows[:90], 690)
         self.assertEqual(self.sent(0, 9999, "minutes"), [(600, 1770)])
@@ -166,7 +166,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual([(point.seconds, point.peak) for point in points], [(60.0, 118.0)] * 2)
 
     def test_gap(self) -> None:
-        """A time without readings has no rows, and no minute of zeros; a port has its own."""
+        """A period without readings has no rows, also not with zeros; this holds for each port separately."""
         self.store.write([reading(600, 1), reading(900, 2), reading(900, 5, place=OTHER)], 1000)
         self.assertEqual(self.sent(0, 9999, "minutes"), [(600, 1), (900, 2)])
         self.assertEqual(self.sent(0, 9999, "minutes", OTHER), [(900, 5)])
@@ -183,7 +183,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.sent(0, 9999, "hours"), [(0, 360), (3600, 360)])
 
     def test_levels(self) -> None:
-        """Without a level the finest is taken that reaches back to the beginning."""
+        """Without a given level, the finest one that reaches back to the start is used."""
         for at in range(0, 30 * 3600, 300):
             self.store.write([reading(at, 1)], at + 300)
         now = 30 * 3600
@@ -196,14 +196,14 @@ class StoreContract(SynchronousTestCase):
         self.assertRaises(ValueError, self.store.series, PORT, "vl15Dropped", 0, 1, "weeks")
 
     def test_clockSetBack(self) -> None:
-        """A clock that was wrong for a while does not stop the minutes for ever."""
+        """A clock that was wrong temporarily does not stop the sums of minutes."""
         self.store.write([reading(600, 1)], 1_000_000)
         self.store.write([reading(6000, 2)], 6100)
         self.store.write([reading(6120, 3)], 6300)
         self.assertIn((6120, 3), self.sent(6000, 9999, "minutes"))
 
     def test_clockSetForward(self) -> None:
-        """A clock that is a year ahead for a while costs nothing of what there is."""
+        """A clock that is a year ahead temporarily deletes no data."""
         for at in range(0, 7200, 60):
             self.store.write([reading(at, 1)], at + 60)
         before = [self.sent(0, 9999, level.name) for level in DEFAULT_LEVELS]
@@ -216,7 +216,7 @@ class StoreContract(SynchronousTestCase):
             self.assertEqual(self.sent(0, 7200, level.name)[: len(rows)], rows)
 
     def test_longPause(self) -> None:
-        """What is old when a monitor comes back after a year is dropped when there is something newer."""
+        """When a monitor restarts after a year, old data is deleted as soon as there is newer data."""
         for at in range(0, 7200, 60):
             self.store.write([reading(at, 1)], at + 60)
         year = 400 * 86400
@@ -226,7 +226,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(len(self.sent(0, 9999, "hours")), 2)
 
     def test_owned(self) -> None:
-        """One monitor at a time has a history; another one has it when the first is closed."""
+        """A history is locked by one monitor, and available to another one when the first has closed it."""
         self.store.own()
         other = self.opened()
         error = self.assertRaises(DeviceUnavailable, other.own)
@@ -238,7 +238,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.sent(0, 999, "readings"), [(600, 1)])
 
     def test_allOrNothing(self) -> None:
-        """A batch that cannot be written leaves nothing, and can be written later."""
+        """A batch that cannot be written leaves no rows, and can be written later."""
         self.store.write([reading(600, 1)], 601)
         broken = reading(700, 1, place=OTHER)
         broken = Row(OTHER, 700, (*broken.values[:-1], object()))  # type: ignore[arg-type]  # that is the point
@@ -248,7 +248,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.sent(0, 999, "readings", OTHER), [(650, 1)])
 
     def test_remembered(self) -> None:
-        """What is remembered is there for the next process, room by room, until it is forgotten."""
+        """Stored state is available to the next process, by section, until it is deleted."""
         self.store.remember([("a", "one", "1"), ("a", "two", "2"), ("b", "one", "x")])
         self.store.write(
             [reading(600, 1)], 601, [("a", "one", None), ("a", "two", "22"), ("a", "three", "3")]
@@ -260,7 +260,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.store.remembered("c"), [])
 
     def test_dropped(self) -> None:
-        """What is old is dropped, level by level."""
+        """Old data is deleted, level by level."""
         self.store.close()
         self.store = self.opened(*SHORT)
         for at in range(0, 20_000, 250):
@@ -270,7 +270,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.sent(0, 200_000, "hours")[0], (0, 72))
 
     def test_manyPorts(self) -> None:
-        """Ports that came last and have gone make room for others; those that are read are kept."""
+        """At the limit, lost ports are removed for new ones; ports that are read remain."""
         self.store.close()
         self.store = HistoryStore(self.path, DEFAULT_LEVELS, mostPorts=10)
         self.addCleanup(self.store.close)

@@ -22,19 +22,22 @@ reactor: Any = theReactor
 
 
 class CommandTests(TestCase):
-    """C{txrdma demo-fabric} in a process of its own."""
+    """C{txrdma demo-fabric} in a separate process."""
 
     slowBecause = "starts the demonstration in a process"
 
     timeout = 120
 
     def test_hosts(self) -> None:
-        """A number of hosts that no such fat tree has is refused."""
+        """A number of hosts that does not fit a fat tree is refused."""
         for hosts in ("0", "1000000"):
             self.assertRaises(UsageError, CommandOptions().parseOptions, ["--hosts", hosts])
 
     def test_listen(self) -> None:
-        """A page that others could see is refused by the option's name: nobody is asked for a password."""
+        """
+        An address other than loopback is refused with the name of the option, because the page has no
+        password.
+        """
         for listen in ("nonsense", "tcp:0", "tcp:0:interface=0.0.0.0"):
             error = self.assertRaises(UsageError, CommandOptions().parseOptions, ["--listen", listen])
             self.assertIn(f"--listen {listen}: the demonstration is for this host alone", str(error))

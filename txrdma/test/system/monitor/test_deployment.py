@@ -1,5 +1,5 @@
 """
-Running under systemd: its unit, with systemd-analyze as the witness, and a real twistd that notifies it.
+Running under systemd: its unit, verified by systemd-analyze, and a real C{twistd} that sends notifications.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ poll.notices = false
 
 
 class UnitTests(SynchronousTestCase):
-    """The unit beside the examples."""
+    """The unit file of the examples."""
 
     def setUp(self) -> None:
         if not EXAMPLES.exists():
             raise SkipTest("the examples are not here: this is no checkout")
 
     def test_verified(self) -> None:
-        """Systemd finds nothing wrong with the unit; the program is put where it can be found."""
+        """C{systemd-analyze verify} accepts the unit."""
         analyze = shutil.which("systemd-analyze")
         if analyze is None:
             raise SkipTest("systemd-analyze is not here: apt-get install systemd")
@@ -59,12 +59,12 @@ class UnitTests(SynchronousTestCase):
 
 
 class NotifiedTests(SynchronousTestCase):
-    """Systemd's side of the socket, and C{twistd} at the other."""
+    """Notifications of a real C{twistd}, received like systemd."""
 
     slowBecause = "starts twistd in a process"
 
     def test_notified(self) -> None:
-        """It is ready when it has read, lives for as long as it runs, reloads, and says that it ends."""
+        """The process reports that it is ready, alive, reloading and stopping."""
         folder = Path(self.mktemp()).absolute()
         folder.mkdir()
         (folder / "monitor.toml").write_text(CONFIG)
@@ -101,7 +101,7 @@ class NotifiedTests(SynchronousTestCase):
                 program.wait()
 
     def until(self, listener: socket.socket, beginning: str) -> str:
-        """Take notifications until one begins so."""
+        """Receive notifications until one begins with this text."""
         while True:
             said = listener.recv(4096).decode()
             if said.startswith(beginning):

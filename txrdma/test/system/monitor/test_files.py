@@ -1,5 +1,5 @@
 """
-Files for others: alert rules, with promtool as the witness, and the dashboard, whose metrics are all there.
+Alert rules, verified by promtool, and the dashboard.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ METRIC = re.compile(r"\b(?:infiniband|txrdma_monitor)_[a-z0-9_]+")
 
 
 class FileTests(SiteTestCase):
-    """Files that the site hands out."""
+    """Files that the site serves."""
 
     def known(self) -> set[str]:
-        """Names of all metrics that a monitor with a history has."""
+        """Return the names of all metrics of a monitor with a history."""
         self.started()
         told = set(METRIC.findall(self.get("/metrics").text))
         return told | {"txrdma_monitor_history_dropped_total"}
 
     def test_rules(self) -> None:
-        """Prometheus takes the alert rules."""
+        """Prometheus accepts the alert rules."""
         promtool = shutil.which("promtool")
         if promtool is None:
             raise SkipTest("promtool is not here: apt-get install prometheus")
@@ -41,7 +41,7 @@ class FileTests(SiteTestCase):
         self.assertIn("10 rules found", done.stdout)
 
     def test_metrics(self) -> None:
-        """Rules and dashboard ask for metrics that the monitor has."""
+        """Rules and dashboard use only metrics that the monitor has."""
         self.fabric.correct()
         known = self.known()
         for name in ("alerts.yml", "grafana.json"):
@@ -52,7 +52,7 @@ class FileTests(SiteTestCase):
             self.assertEqual(used - known, set(), name)
 
     def test_dashboard(self) -> None:
-        """Panels of the dashboard have places of their own, queries, and the data source that is chosen."""
+        """Panels of the dashboard do not overlap, have queries, and use the selected data source."""
         board = json.loads((FILES / "grafana.json").read_text())
         self.assertEqual([each["type"] for each in board["templating"]["list"]], ["datasource", "query"])
         cells: set[tuple[int, int]] = set()
@@ -70,7 +70,7 @@ class FileTests(SiteTestCase):
         self.assertEqual(len(numbers), len(set(numbers)))
 
     def test_vendored(self) -> None:
-        """Libraries of others are as they were fetched, and each has its licence beside it."""
+        """Vendored libraries are unchanged, and each has its licence."""
         folder = FILES.parent / "static" / "vendor"
         sums = dict(line.split()[::-1] for line in (folder / "SHA256SUMS").read_text().splitlines())
         files = {path.name: path for path in folder.iterdir() if path.suffix in (".js", ".css")}

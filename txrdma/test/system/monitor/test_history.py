@@ -1,5 +1,5 @@
 """
-History: what is stored, what minutes and hours make of it, and what is there after a kill.
+The history's stores, also after a kill and with a full disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ while True:
     at += 20
     print(at, flush=True)
 """
-"""A process that stores readings, and tells until when they are committed."""
+"""A process that stores readings, and prints up to which one they are committed."""
 
 _FULL_DISK = """
 import resource, sys
@@ -59,12 +59,14 @@ print(store.remembered("room"))
 
 
 class FullDiskTests(SynchronousTestCase):
-    """A monitor on a disk without room."""
+    """A monitor on a full disk."""
 
     slowBecause = "it starts a process"
 
     def test_fullDisk(self) -> None:
-        """A monitor starts with a full disk, here a limit of the size of files, and attaches later."""
+        """
+        A monitor starts with a full disk (here a limit of the file size) and attaches the history later.
+        """
         path = self.mktemp()
         store = HistoryStore(path)
         store.remember([("room", "name", "value")])
@@ -81,7 +83,7 @@ class FullDiskTests(SynchronousTestCase):
 
 
 class StoreTests(storecontract.StoreContract):
-    """A store in a file of SQLite."""
+    """A store in an SQLite file."""
 
     slowBecause = "writes weeks of readings, and kills processes that write"
 
@@ -90,7 +92,7 @@ class StoreTests(storecontract.StoreContract):
         return path
 
     def test_bounded(self) -> None:
-        """What is old is dropped, level by level, and its room is used again."""
+        """Old rows are deleted, level by level, and their space is reused."""
         self.store.close()
         self.store = self.opened(*SHORT)
         sizes = []
@@ -106,7 +108,7 @@ class StoreTests(storecontract.StoreContract):
         )
 
     def test_notAStore(self) -> None:
-        """A file of something else is refused, and left as it is."""
+        """A file that is not a history is refused and not changed."""
         path = self.mktemp()
         Path(path).write_bytes(b"something else" * 100)
         self.assertRaises(DeviceUnavailable, HistoryStore, path)
@@ -121,7 +123,9 @@ class StoreTests(storecontract.StoreContract):
         self.assertRaises(DeviceUnavailable, HistoryStore, "/nowhere/at/all")
 
     def test_killed(self) -> None:
-        """After each of several kills the file is whole, and has every batch that was told as written."""
+        """
+        After each of several kills the file is intact and contains every batch that was reported as written.
+        """
         self.store.close()
         random = Random(6)
         at = 0
@@ -156,7 +160,7 @@ class StoreTests(storecontract.StoreContract):
 
 
 class GenericStoreTests(storecontract.StoreContract):
-    """The same in a file by way of SQLAlchemy, which has no need of a server."""
+    """The same in a file through SQLAlchemy."""
 
     slowBecause = "writes weeks of readings through SQLAlchemy"
 
@@ -167,7 +171,7 @@ class GenericStoreTests(storecontract.StoreContract):
         return f"sqlite:///{os.path.abspath(self.mktemp())}"
 
     def test_refused(self) -> None:
-        """URLs that mean nothing, or need what is not there, are refused, without their passwords."""
+        """Invalid URLs, and those whose driver is missing, are refused without showing their passwords."""
         for url, why in (
             ("nonsense://host/x", "nonsense"),
             ("oracle+nodriver://joe:secret@host/x", "nodriver"),
@@ -178,7 +182,7 @@ class GenericStoreTests(storecontract.StoreContract):
             self.assertNotIn("secret", str(error))
 
     def test_notAHistory(self) -> None:
-        """A database of something else is refused, and so is another version's."""
+        """A database that is not a history, or of another version, is refused."""
         for text in ("CREATE TABLE mine (a)", "CREATE TABLE history_version (version)"):
             path = os.path.abspath(self.mktemp())
             other = sqlite3.connect(path)
@@ -190,7 +194,7 @@ class GenericStoreTests(storecontract.StoreContract):
             self.assertRaises(DeviceUnavailable, HistoryStore, f"sqlite:///{path}")
 
     def test_notInstalled(self) -> None:
-        """Without SQLAlchemy a URL is refused, with what to do."""
+        """Without SQLAlchemy a URL is refused with advice."""
         program = (
             "import sys; sys.modules['sqlalchemy'] = None\n"
             "from txrdma.monitor.series.historystore import HistoryStore\n"

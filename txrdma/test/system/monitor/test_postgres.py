@@ -1,5 +1,5 @@
 """
-A history in PostgreSQL: the promises of every store, on a real server, and what only a server can do.
+A history in PostgreSQL: the contract of stores on a real server, and lost connections.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txrdma.test.support.monitor.storecontract import OTHER, reading
 
 
 class PostgresTests(storecontract.StoreContract):
-    """A store in a database of PostgreSQL."""
+    """A store in a PostgreSQL database."""
 
     slowBecause = "writes weeks of readings into a PostgreSQL server"
 
@@ -31,13 +31,13 @@ class PostgresTests(storecontract.StoreContract):
         return PostgresTests.server.newURL()
 
     def test_again(self) -> None:
-        """A history is opened again; of two histories each needs a database of its own."""
+        """A history can be opened again; two histories need two databases."""
         self.store.write([reading(600, 1)], 601)
         other = self.opened()
         self.assertEqual(other.series((reading(0, 0).place), "portXmitData", 0, 999, "readings")[0].grown, 1)
 
     def test_connectionLost(self) -> None:
-        """A batch that meets a lost connection is not written, or wholly; the next one is."""
+        """If the connection is lost, a batch is written completely or not at all; the next one is written."""
         self.store.write([reading(600, 1)], 601)
         self.ended()
         try:
@@ -47,7 +47,10 @@ class PostgresTests(storecontract.StoreContract):
         self.assertEqual(self.sent(0, 999, "readings"), [(600, 1), (650, 2)])
 
     def test_failover(self) -> None:
-        """Who has lost its connection, and meanwhile the history to another monitor, writes no more to it."""
+        """
+        A monitor that has lost its connection, and then the history to another monitor, no longer writes to
+        it.
+        """
         self.store.own()
         self.store.write([reading(600, 1)], 601)
         other = self.opened()
@@ -62,7 +65,7 @@ class PostgresTests(storecontract.StoreContract):
         self.assertEqual(self.sent(0, 999, "readings", OTHER), [(660, 3)])
 
     def test_betweenConnections(self) -> None:
-        """Ports that another monitor has entered while the connection was lost keep their numbers."""
+        """Ports that another monitor has added while the connection was lost keep their numbers."""
         self.store.own()
         self.ended()
         other = self.opened()
@@ -77,7 +80,7 @@ class PostgresTests(storecontract.StoreContract):
         self.assertEqual(self.sent(0, 999, "readings", OTHER), [(600, 3)])
 
     def test_later(self) -> None:
-        """A server that is not there yet is used when it is."""
+        """A server that starts later is used as soon as it runs."""
         server = self.server
         assert server is not None
         folder, name = str(server.folder), self.path.partition("@/")[2].partition("?")[0]
@@ -95,7 +98,7 @@ class PostgresTests(storecontract.StoreContract):
         self.assertRaises(DeviceUnavailable, self.opened().own)
 
     def ended(self) -> None:
-        """Have the server end all connections to the database, as one does that restarts."""
+        """Make the server close all connections to the database, as in a restart."""
         import psycopg
 
         assert self.server is not None
@@ -106,7 +109,7 @@ class PostgresTests(storecontract.StoreContract):
             )
 
     def test_serverGone(self) -> None:
-        """A server that is gone is a reason, not a crash; whoever waits for it gets it back."""
+        """A stopped server is reported as a reason, and is used again when it has restarted."""
         gone = Postgres()
         self.addCleanup(gone.stop)
         self.path = gone.newURL()

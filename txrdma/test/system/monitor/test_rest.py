@@ -1,5 +1,5 @@
 """
-The REST interface on a simulated fabric, and its description, with schemathesis as the witness.
+The REST interface, verified by schemathesis.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ notices = false
 
 
 class SchemathesisTests(TestCase):
-    """The interface as schemathesis sees it, which knows the description alone."""
+    """Requests that schemathesis generates from the description."""
 
     slowBecause = "schemathesis sends hundreds of requests to a running monitor"
 
@@ -46,7 +46,7 @@ class SchemathesisTests(TestCase):
     timeout = 300
 
     def test_witness(self) -> Deferred[None]:
-        """Every answer is as the description has it, and no request fails the monitor."""
+        """Every answer conforms to the description, and no request causes an error of the monitor."""
         return Deferred.fromCoroutine(self._witness())
 
     async def _witness(self) -> None:

@@ -283,7 +283,7 @@ class SendingTests(CallTestCase):
         self.assertEqual(self.sent(self.agent.SubnAdmGet(NodeRecord, TO_2, 5))[20:24], b"\0\0\0\5")
 
     def test_keys(self) -> None:
-        """Keys are the agent's, or the call's, and stand where each class has its own."""
+        """Keys of the agent or of the call are written to the fields of each class."""
         keys = Keys(1, 2, 3, 4)
         agent = self.agent
         for call, key in (
@@ -312,7 +312,9 @@ class SendingTests(CallTestCase):
 
 class ModifierTests(SynchronousTestCase):
     def test_parts(self) -> None:
-        """Each part stands where the specification has it (IBA 14.2.5.6 to 14.2.5.12)."""
+        """
+        Each part of an attribute modifier has the position of the specification (IBA 14.2.5.6 to 14.2.5.12).
+        """
         for computed, number in (
             (PortInfo.modifier(3), 3),
             (PortInfo.modifier(3, extended=True), 0x80000003),

@@ -41,7 +41,7 @@ class OtherServer:
         return False
 
     def ended(self) -> None:
-        """Nothing is to be forgotten."""
+        """Do nothing."""
 
 
 class BystanderTests(SynchronousTestCase):

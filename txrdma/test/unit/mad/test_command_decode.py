@@ -123,7 +123,7 @@ class CaptureTests(CaptureTestCase):
         self.assertTrue(line.endswith(": SUBN_LID GET NodeInfo modifier 0x0 TID 0x1234"))
 
     def test_links(self) -> None:
-        """Captures of InfiniBand, and those in the extensible record format, begin with other headers."""
+        """Captures of InfiniBand, and in the extensible record format, are read with their headers."""
         local = bytes.fromhex("f002ffff0048ffff") + TRANSPORT + QUESTION + bytes(6)
         tagged = bytes.fromhex("8100 0005 8915")
         for linkType, data in (
@@ -146,7 +146,9 @@ class CaptureTests(CaptureTestCase):
         self.assertIsNone(inPacket(local, 105))
 
     def test_pcapng(self) -> None:
-        """Sections of either byte order, several interfaces, their units of time, and blocks that we skip."""
+        """
+        Sections of either byte order, several interfaces, their time units, and skipped blocks are read.
+        """
         rare = bytes.fromhex("f002ffff0048ffff") + TRANSPORT + QUESTION + bytes(6)
         parts = b""
         for order in "<>":
@@ -195,7 +197,7 @@ class CaptureTests(CaptureTestCase):
 class RecordsTests(CommandTestCase):
     def capture(self, leaveOut: int = 0) -> str:
         """
-        What comes when a table is asked for, as C{--debug} shows it.
+        Return the packets of a table query, as C{--debug} shows them.
 
         @param leaveOut: the packet that is missing.
         """

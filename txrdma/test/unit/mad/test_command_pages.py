@@ -1,7 +1,7 @@
 """
-The pages about commands for nodes and ports: what they show is what the commands print.
+The pages about commands for nodes and ports show the actual output of the commands.
 
-With C{RETELL=1} in the environment their output is written anew.
+With C{RETELL=1} in the environment the output is updated.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ check_lft_balance dump_fts dump_lfts dump_mfts ibaddr ibcacheedit ibccconfig ibc
 ibhosts ibidsverify iblinkinfo ibnetdiscover ibnodes ibping ibportstate ibqueryerrors ibroute ibrouters
 ibstat ibstatus ibswitches ibsysstat ibtracert perfquery saquery sminfo smpdump smpquery vendstat
 """
-"""What Debian's package of infiniband-diags (rdma-core 44) brings."""
+"""Programs of Debian's package infiniband-diags (rdma-core 44)."""
 
 IBTOOL = """
 decode_mad dump_lfts dump_mfts help ibaddr ibcheckerrors ibcheckerrs ibchecknet ibchecknode ibcheckport
@@ -73,7 +73,7 @@ ibprintca ibprintrt ibprintswitch ibroute ibrouters ibstat ibstatus ibswitches i
 ibtracert ibv_devices init_all_ports perfquery query rdma_bw saquery set_guid set_nodedesc set_port_state
 sminfo smpdump smpquery subnet_diff vendstat
 """
-"""python-rdma's, without those that are the same by a second name."""
+"""Commands of python-rdma's ibtool, without aliases."""
 
 ROW = re.compile(r"^\| (`.*) \|$", re.MULTILINE)
 OURS = re.compile(r"`txrdma ([^`]*)`")
@@ -92,7 +92,7 @@ REFUSED = {
     "query VendGet 0x50 17 --class 0x0a --modifier 1": "no answer",
     "sminfo 16 --control disable --priority 7 --yes": "invalid value",
 }
-"""What simulated nodes do not do, and what the command says then."""
+"""Requests that simulated nodes refuse, and the message of the command."""
 
 
 class ParityPageTests(CommandTestCase):

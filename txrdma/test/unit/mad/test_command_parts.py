@@ -24,7 +24,7 @@ class PartCase(SharedFabricTestCase):
     """
     Two levels of switches.
 
-    @ivar asked: datagrams that the last command has sent.
+    @ivar asked: number of datagrams that the last command has sent.
     """
 
     device = "sim:fattree:128"
@@ -274,7 +274,7 @@ class RoutesTests(FabricTestCase):
         self.assertEqual([[end["name"] for end in each["reached"]] for each in told], [["h00002"]])
 
     def test_balance(self) -> None:
-        """How many LIDs each switch sends by its links to others, and whether that is even."""
+        """The number of LIDs per link to other switches is shown, and whether it is balanced."""
         told = {each["name"]: each for each in self.said("routes", "--balance", "--json").json}
         leaf = told["leaf0000"]
         table = self.said("routes", str(self.lid("leaf0000")), "--json").json[0]["linear"]

@@ -151,7 +151,7 @@ class EverywhereTests(SharedFabricTestCase):
     device = "sim:fattree:40"
 
     def states(self) -> set[int]:
-        """Of all ports that have a link."""
+        """Return the states of all ports that have a link."""
         return {
             int(port.state)
             for node in self.fabric.nodes.values()

@@ -133,7 +133,7 @@ class SMPQueryTests(SharedFabricTestCase):
 
 class SAQueryTests(SharedFabricTestCase):
     def test_components(self) -> None:
-        """Records are chosen by any of their components, however they are capitalized."""
+        """Records are selected by any of their components, regardless of case."""
         for arguments, field, values in (
             (("NodeRecord", "nodeType=2"), "lid", [9]),
             (("NR", "nodetype=switch"), "lid", [9]),

@@ -201,7 +201,7 @@ class OtherWaysTests(FabricTestCase):
 
 class Administration(RPCs):
     """
-    Answers with tables that it was given.
+    An administration that answers with given tables.
 
     @ivar tables: records, or an exception, by kind.
     """
@@ -431,7 +431,7 @@ class PartialTests(FaultTestCase):
 
 class CutTablesTests(FaultTestCase):
     def cut(self, kind: type, keep: Callable[[Any], bool]) -> Any:
-        """An agent whose tables of one kind lack some records."""
+        """Return an agent whose tables of one kind lack some records."""
         agent = self.agent
         plain = agent.call
 

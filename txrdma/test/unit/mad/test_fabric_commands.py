@@ -35,8 +35,8 @@ class CommandTestCase(SynchronousTestCase):
     """
     Runs commands in one fabric.
 
-    @ivar status: with which the last one ended.
-    @ivar complaints: what it said on standard error.
+    @ivar status: exit status of the last command.
+    @ivar complaints: its standard error output.
     """
 
     net = TWO_SWITCHES
@@ -238,7 +238,7 @@ class ErrorsTests(CommandTestCase):
         self.assertIn("Nonsense", str(self.status))
 
     def test_clear(self) -> None:
-        """Clearing; data is another word."""
+        """Error and data counters are cleared by separate options."""
         self.said("errors", "--clear")
         self.assertIn("clear the counters of errors of all ports", str(self.status))
         self.fabric.setCounters("c", 1, portRcvErrors=9, portRcvData=5, portMalformedPacketErrors=9)
@@ -284,7 +284,7 @@ class CheckTests(CommandTestCase):
 
 class DiffTests(CommandTestCase):
     def test_now(self) -> None:
-        """A file against the present, then two files."""
+        """A snapshot is compared with the current fabric, and with another snapshot."""
         before, after = self.mktemp(), self.mktemp()
         self.said("discover", "--save", before)
         self.assertEqual((self.said("diff", before), self.status), ("", 0))

@@ -418,7 +418,7 @@ class RedirectTests(FaultTestCase):
         self.assertEqual(len(self.peer.asked), 1)
 
     def test_everything(self) -> None:
-        """The second request goes by a path with all that the redirection says."""
+        """The second request uses the path and all other fields of the redirection."""
         sgid, gid = (GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in (1, 9))
         self.peer.says = lambda request: [
             self.redirect(

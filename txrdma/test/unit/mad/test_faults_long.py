@@ -62,7 +62,7 @@ class LargeTests(LongFaultTestCase):
         )
 
     def between(self, then: Callable[[], object]) -> None:
-        """Do something between two slices."""
+        """Call a function between two segments."""
         more = Records.more
 
         def slowly(records: Records, most: int) -> bool:
@@ -104,7 +104,7 @@ class LyingTests(LongFaultTestCase):
     def changed(
         self, at: int, content: bytes, number: int = 0, count: int = 10
     ) -> Callable[[bytes], list[bytes]]:
-        """A good answer, but for some bytes of one of its segments."""
+        """Return a valid answer with some changed bytes in one segment."""
 
         def how(request: bytes) -> list[bytes]:
             good = segments(request, table(count))
@@ -232,7 +232,7 @@ class OtherTableTests(LongFaultTestCase):
 
 class ChangingTests(LongFaultTestCase):
     def mixed(self, one: bytes, other: bytes, order: str) -> Callable[[bytes], list[bytes]]:
-        """Segments of two answers: C{"A1 B1 A2"}."""
+        """Return mixed segments of two answers, such as C{"A1 B1 A2"}."""
 
         def how(request: bytes) -> list[bytes]:
             answers = {"A": segments(request, one), "B": segments(request, other)}

@@ -240,7 +240,7 @@ class DifferenceTests(HealthTestCase):
 EXTENDED = PortCapability.EXTENDED_SPEEDS
 BOTH = EXTENDED | PortCapability.CAPABILITY_MASK2
 XDR = 0x0800
-"""CapabilityMask2 of who can say XDR."""
+"""CapabilityMask2 of ports that can report XDR."""
 
 
 def said(**fields: Any) -> bytes:

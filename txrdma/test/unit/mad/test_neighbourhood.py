@@ -167,9 +167,9 @@ class UnmanagedTests(NeighbourhoodCase):
 
 class LateAgent(RPCs):
     """
-    Questions come to their ends at different times.
+    An agent whose answers arrive with different delays.
 
-    @ivar late: how much later one by this path is there, in seconds.
+    @ivar late: delay of the answer by path, in seconds.
     """
 
     def __init__(self, agent: MADAgent, clock: SimulatedClock, late: Callable[[IBPath], float]) -> None:
@@ -234,7 +234,7 @@ class RandomTests(NeighbourhoodCase):
 
 
 def scrambled(seed: int) -> str:
-    """A net file of a dozen switches, with a few links more than they need."""
+    """Return a net file with a dozen switches and some redundant links."""
     generator, used = Random(seed), [2] + [1] * 11
     lines = ['Switch 30 "s0"\n[1] "a"[1]', *(f'Switch 30 "s{number}"' for number in range(1, 12))]
     pairs = [(number, generator.randrange(number)) for number in range(1, 12)]

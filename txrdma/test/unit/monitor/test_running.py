@@ -44,7 +44,7 @@ class SteadyClockTests(SynchronousTestCase):
         return self.clock() - before
 
     def test_setBack(self) -> None:
-        """A clock that is set back stands not still, and agrees with the time of day in the end."""
+        """A clock that is set back continues to advance, and finally agrees with the time of day."""
         self.assertEqual(self.passed(10.0), 10.0)
         self.wall -= 3600.0
         self.assertAlmostEqual(self.passed(10.0), 9.0)
@@ -59,7 +59,7 @@ class SteadyClockTests(SynchronousTestCase):
         self.assertAlmostEqual(self.passed(1.0), 0.9)
 
     def test_ahead(self) -> None:
-        """A clock that was set back tells by how much it is ahead, until it is not any more."""
+        """A clock that was set back reports by how much it is ahead, until it agrees again."""
         self.assertEqual((self.passed(10.0), self.clock.aheadSeconds()), (10.0, 0.0))
         self.wall -= 3600.0
         self.passed(1000.0)
@@ -68,7 +68,7 @@ class SteadyClockTests(SynchronousTestCase):
         self.assertEqual(self.clock.aheadSeconds(), 0.0)
 
     def test_aheadFinding(self) -> None:
-        """A monitor whose times are ahead says so, with what to do."""
+        """A monitor whose clock is ahead raises a finding with advice."""
         ahead = [7200.0]
         config = parseConfig('port = "sim:fattree:4"\nweb.listen = ""\nfindings.clear = 0')
         service = MonitorService(reactor, config, aheadSeconds=lambda: ahead[0])
@@ -83,14 +83,14 @@ class SteadyClockTests(SynchronousTestCase):
         self.assertEqual(dict(service.poller.findingLog.open), {})
 
     def test_setForward(self) -> None:
-        """A clock that is set forward goes with it: what is due is done."""
+        """A clock that is set forward follows immediately, and due calls run."""
         before = self.clock()
         self.wall += 3600.0
         self.assertEqual(self.clock() - before, 3600.0)
         self.assertEqual(self.passed(10.0), 10.0)
 
     def test_timers(self) -> None:
-        """A reactor with such a clock does what is due, though the time of day was set back before."""
+        """A reactor with such a clock runs due calls although the time of day was set back."""
         reactor: Any = SelectReactor()
         self.addCleanup(reactor.removeAll)
         reactor.seconds = self.clock
@@ -104,10 +104,10 @@ class SteadyClockTests(SynchronousTestCase):
 
 
 class ChangeTests(PollerTestCase):
-    """A poller that goes on by other settings."""
+    """Changes of a poller's settings while it runs."""
 
     def test_change(self) -> None:
-        """Intervals and limits change, and what is known and found stays."""
+        """Intervals and limits change; the known fabric and findings remain."""
         self.started()
         self.fabric.setCounters("left", 3, symbolErrorCounter=60)
         self.fabric.cut("c")
@@ -125,7 +125,7 @@ class ChangeTests(PollerTestCase):
         self.assertEqual(self.said(), [("cleared", "node-gone", "c")])
 
     def test_limits(self) -> None:
-        """What was counted for a limit that stays goes on; the others are forgotten."""
+        """Counts for an unchanged limit continue; others are dropped."""
         thresholds = ErrorThresholds(
             [Limit("symbolErrorCounter", 10, 600.0), Limit("portRcvErrors", 10, 600.0)]
         )
@@ -143,7 +143,7 @@ class FileTests(PollerTestCase):
     """Files for schedulers."""
 
     def test_files(self) -> None:
-        """The topology, unfit hosts and names are written, and written anew when they change."""
+        """The topology, unfit hosts and names are written, and written again when they change."""
         folder = Path(self.mktemp())
         folder.mkdir()
         paths = {name: folder / name for name in ("slurm", "unfit", "names")}
@@ -167,7 +167,7 @@ class FileTests(PollerTestCase):
         self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "slurm", "unfit"])
 
     def test_namesakes(self) -> None:
-        """A host that takes another one's name, or that of one that is gone, makes no other host unfit."""
+        """A host that takes the name of another or of a lost host makes no other host unfit."""
         self.started()
         self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
         self.fabric.cut("c")
@@ -182,7 +182,10 @@ class FileTests(PollerTestCase):
         self.assertEqual(sorted(unfitHosts(fabric, entries)), ["c"])
 
     def test_longNames(self) -> None:
-        """A faulty host that claims another one's name makes that one unfit only as its other adapter."""
+        """
+        A faulty host that claims another host's name makes that host unfit only as if it were its second
+        adapter.
+        """
         self.started()
         self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
         self.pump(30.0)
@@ -199,7 +202,7 @@ class FileTests(PollerTestCase):
             self.assertEqual(list(unfitHosts(fabric, entries)), unfit, (others, its))
 
     def test_several(self) -> None:
-        """Each file that cannot be written is a finding of its own, and keeps no other from being written."""
+        """Each file that cannot be written is a separate finding; the other files are written."""
         folder = Path(self.mktemp())
         folder.mkdir()
         paths = {name: str(folder / name / "x") for name in ("slurm", "unfit")}
@@ -251,7 +254,7 @@ class TerminalTests(PollerTestCase):
         self.assertNotIn("\x1b", said)
 
     def test_idle(self) -> None:
-        """A fabric without traffic has words in place of a table without rows."""
+        """A fabric without traffic shows a sentence instead of an empty table."""
         from rich.console import Console
 
         self.started()
@@ -261,7 +264,7 @@ class TerminalTests(PollerTestCase):
         self.assertNotIn("Gbit/s", out.getvalue())
 
     def test_loads(self) -> None:
-        """Loads are shares of the data that a link can carry, the busiest first."""
+        """Loads are fractions of the link's data rate, the busiest first."""
         self.fabric.growCounters("left", 3, portXmitData=1e9)
         self.fabric.growCounters("left", 4, portXmitData=2e9)
         self.started()

@@ -1,5 +1,5 @@
 """
-The monitor as a service: its configuration, its pages, and the whole on a simulated fabric.
+The configuration of the monitor's service, and its metrics page.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ most = -1
 
 
 class ConfigTests(SynchronousTestCase):
-    """A configuration, and its mistakes."""
+    """A configuration and its errors."""
 
     def test_usual(self) -> None:
-        """An empty file is the usual configuration: on loopback, without a history."""
+        """An empty file is the default configuration: on loopback, without a history."""
         config = parseConfig("")
         self.assertEqual((config.port, config.history, config.limits), ("", "", DEFAULT_LIMITS))
         self.assertEqual((config.settings, config.counters), (PollerSettings(), METRICS))
         self.assertIn("127.0.0.1", config.listen)
 
     def test_whole(self) -> None:
-        """Each value that is given counts, and the others are as usual."""
+        """Given values are used, and the others have their defaults."""
         config = parseConfig(WHOLE)
         self.assertEqual((config.port, config.listen), ("sim:fattree:4", ""))
         self.assertEqual((config.settings.intervalSeconds, config.settings.wantsNotices), (1.0, False))
@@ -98,7 +98,7 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual(config.limits[-1], Limit("portXmitWait", 1000000, 60.0))
 
     def test_mistakes(self) -> None:
-        """All mistakes are told at once, each with its line."""
+        """All errors are reported at once, each with its line."""
         error = self.assertRaises(InvalidRequest, parseConfig, WRONG, "my.toml")
         said = str(error).splitlines()
         self.assertEqual(
@@ -121,7 +121,7 @@ class ConfigTests(SynchronousTestCase):
             self.assertIn(key, lines[number - 1])
 
     def test_oneLine(self) -> None:
-        """Tables may be written in one line, by names with dots, and as lists: their mistakes have lines."""
+        """Errors in inline tables, dotted keys and lists have line numbers."""
         lines = (
             'alerts.webhooks = { a = { url = "ftp://x" }, b = 3 }',
             'alerts.silences.works = { until = "soon", what = 1 }',
@@ -141,7 +141,7 @@ class ConfigTests(SynchronousTestCase):
         )
 
     def test_example(self) -> None:
-        """The example says what holds without it, but for the history; its comments are right, too."""
+        """The example contains the defaults, except for the history; its comments are correct."""
         example = Path(txrdma.__file__).parent.parent / "examples" / "fabric-monitor" / "fabric-monitor.toml"
         if not example.exists():
             self.skipTest("the examples are in the sources, and not installed")
@@ -153,7 +153,7 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual(told.mail.receivers, ("operators@example.org",))
 
     def test_page(self) -> None:
-        """What the documentation shows as a configuration is one."""
+        """The configuration in the documentation is valid."""
         page = Path(txrdma.__file__).parent.parent / "docs" / "fabric-monitor.md"
         if not page.exists():
             self.skipTest("the documentation is in the sources, and not installed")
@@ -163,12 +163,12 @@ class ConfigTests(SynchronousTestCase):
             parseConfig(text)
 
     def test_syntax(self) -> None:
-        """A mistake in the syntax of TOML is told with its line, too."""
+        """A syntax error of TOML is reported with its line."""
         error = self.assertRaises(InvalidRequest, parseConfig, "port = \n")
         self.assertIn("line 1", str(error))
 
     def test_loopback(self) -> None:
-        """The pages are for this host alone, unless there are tokens or passwords."""
+        """The pages are accessible only from this host, unless there are tokens or passwords."""
         for listen in (
             *("tcp:80:interface=127.0.0.1", r"tcp:80:interface=\\:\\:1", "unix:/run/m", ""),
             *("tcp:interface=127.0.0.1:port=80", "tcp:80:127.0.0.9", r"tcp6:80:interface=\\:\\:1"),
@@ -185,7 +185,7 @@ class ConfigTests(SynchronousTestCase):
             self.assertEqual((config.listen, config.users, config.tokens), (listen, "/etc/users", ""))
 
     def test_listenWrong(self) -> None:
-        """A string that is no endpoint is refused for that, and not for who could read; with users, too."""
+        """An invalid endpoint string is refused as such, with and without users."""
         for listen, why in {
             "tcp:http": "'http' is no number of a port",
             "tcp": "'' is no number of a port",
@@ -205,7 +205,7 @@ class ConfigTests(SynchronousTestCase):
                 self.assertNotIn("beyond this host", str(error))
 
     def test_authorization(self) -> None:
-        """The Authorization header of a webhook is in a file of its own, on one line."""
+        """The Authorization header of a webhook is in a separate file, on one line."""
         path = self.mktemp()
         text = f'alerts.webhooks.a = {{ url = "http://x/", authorization-file = "{path}" }}'
         Path(path).write_text("Bearer abc\n")
@@ -216,14 +216,14 @@ class ConfigTests(SynchronousTestCase):
             self.assertIn("authorization of webhook a", str(error))
 
     def test_database(self) -> None:
-        """A history may be in a database; its place is a URL then."""
+        """A history may be in a database, given by its URL."""
         url = "postgresql+psycopg://fabric@db/history"
         self.assertEqual(parseConfig(f'history.url = "{url}"').history, url)
         error = self.assertRaises(InvalidRequest, parseConfig, 'history.url = "history.db"')
         self.assertIn("a URL", str(error))
 
     def test_option(self) -> None:
-        """A file with mistakes, or none at all, ends C{twistd} with a message."""
+        """An invalid or missing file ends C{twistd} with a message."""
         path = self.mktemp()
         Path(path).write_text(WRONG)
         for config in (path, self.mktemp(), ""):
@@ -239,10 +239,10 @@ class ConfigTests(SynchronousTestCase):
 
 
 class PageTests(PollerTestCase):
-    """What the pages tell of a poller."""
+    """Pages about a poller."""
 
     def test_metrics(self) -> None:
-        """A scrape has counters, states, and the monitor's own work; states are those of now."""
+        """A scrape contains counters, current states, and the monitor's own metrics."""
         if isMissing:
             self.skipTest(MISSING)
         page = Metrics(self.poller, None, self.clock.seconds)

@@ -1,5 +1,5 @@
 """
-Supervised loops, and a monitor whose parts raise: everything else goes on.
+Supervised loops, and a monitor whose parts raise while the others continue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ reactor: Any = theReactor
 
 
 class LoopTests(SynchronousTestCase):
-    """One loop, whose runs succeed, fail and do not end."""
+    """A loop whose runs succeed, fail or do not end."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -71,7 +71,7 @@ class LoopTests(SynchronousTestCase):
         self.assertEqual([event["log_level"] for event in logs], [LogLevel.warn])
 
     def test_step(self) -> None:
-        """A step that fails makes its run a failed one, and keeps no other step from being done."""
+        """A step that fails makes its run fail, but the other steps are executed."""
         done: list[int] = []
 
         async def run() -> bool:
@@ -88,7 +88,7 @@ class LoopTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
     def test_hangs(self) -> None:
-        """A run that does not end is late: a finding, and the watchdog is not fed any more."""
+        """A run that does not end is reported as late, and the watchdog is no longer fed."""
         self.outcome = Deferred
         self.loop.start()
         self.clock.pump([0.0, LATE_SECONDS])
@@ -103,7 +103,7 @@ class LoopTests(SynchronousTestCase):
         self.assertEqual(self.runs, 2)
 
     def test_wanted(self) -> None:
-        """A run that is wanted during another one begins after it; the earliest wish counts."""
+        """A run that is requested during another one starts after it; the earliest requested time counts."""
         running: Deferred[bool] = Deferred()
         self.outcome = lambda: running
         self.loop.start()
@@ -119,7 +119,7 @@ class LoopTests(SynchronousTestCase):
         self.assertEqual(self.runs, 2)
 
     def test_noPause(self) -> None:
-        """A loop whose pause cannot be computed runs again all the same."""
+        """A loop whose interval cannot be computed still runs again."""
         loop = SupervisedLoop(self.clock, "x", self.run_, lambda: 1 // 0)
         loop.start()
         self.clock.advance(0.0)
@@ -135,7 +135,7 @@ class LoopTests(SynchronousTestCase):
         self.assertEqual((self.supervisor.ages(), self.supervisor.findings()), ([("sweep", 10.0)], []))
 
     def test_stop(self) -> None:
-        """A loop that has stopped leaves no timer, and runs no more."""
+        """A stopped loop leaves no timer and does not run again."""
         running: Deferred[bool] = Deferred()
         self.outcome = lambda: running
         self.loop.start()
@@ -148,7 +148,7 @@ class LoopTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_checks(self) -> None:
-        """The supervisor goes on to check when a check has raised."""
+        """The supervisor continues after a check has raised."""
         checks: list[int] = []
 
         def check() -> None:
@@ -166,19 +166,19 @@ COLLABORATORS = (
     *("findingLog", "presence", "manager", "_thresholds", "_reader", "details", "corrections"),
     *("_check", "_onRound", "_notify"),
 )
-"""Attributes of a poller that it calls, directly or by their methods."""
+"""Attributes of a poller that it calls, or whose methods it calls."""
 
 
 class ChaosTests(PollerTestCase):
-    """A poller with one collaborator that raises once; the collaborators are found by what is called."""
+    """A poller with one collaborator that raises once; the collaborators are found by recording calls."""
 
     settings = PollerSettings(sweepSeconds=30.0)
     slowBecause = "it polls a fabric for minutes, for each function that can raise"
     CALLS: tuple[int, ...] = (1,)
-    """Which call of each function raises."""
+    """Number of the call that raises."""
 
     def raising(self, owner: object, name: str, number: int) -> list[int]:
-        """Have a function raise at one of its calls; returns a list that counts the calls."""
+        """Make a function raise at one of its calls; return a list that records the calls."""
         function = getattr(owner, name)
         calls = [0]
 
@@ -192,7 +192,7 @@ class ChaosTests(PollerTestCase):
         return calls
 
     def places(self) -> list[tuple[str, str]]:
-        """Collaborators and their functions that are called in the life of a poller."""
+        """Return the collaborators and their functions that a poller calls."""
         counted: dict[tuple[str, str], list[int]] = {}
         for collaborator in COLLABORATORS:
             owner = getattr(self.poller, collaborator)
@@ -206,7 +206,7 @@ class ChaosTests(PollerTestCase):
         return [place for place, calls in counted.items() if calls[0]]
 
     def live(self) -> None:
-        """Poll a fabric in which a host goes and returns, and errors are counted."""
+        """Poll a fabric in which a host is lost and returns, and errors are counted."""
         self.started()
         self.fabric.cut("c")
         self.fabric.setCounters("left", 2, symbolErrorCounter=60, portRcvErrors=7)
@@ -215,7 +215,7 @@ class ChaosTests(PollerTestCase):
         self.pump(60.0)
 
     def test_each(self) -> None:
-        """Each function raises once: the poller goes on, and says so."""
+        """Each function raises once: the poller continues and reports it."""
         places = self.places()
         self.poller.stop()
         self.assertGreater(len(places), 20)
@@ -231,7 +231,7 @@ class ChaosTests(PollerTestCase):
                     self.poller.stop()
 
     def goesOn(self) -> None:
-        """Check that a poller which had a failure finds another host that goes, and counts."""
+        """Check that a poller that had a failure detects the loss of another host, and reads counters."""
         self.pump(20.0)
         statistics = self.poller.statistics
         sweeps, turns = statistics.sweeps, statistics.turns
@@ -246,7 +246,7 @@ class ChaosTests(PollerTestCase):
         self.assertEqual(self.rate("left", 1), 0.0)
 
     def test_sweeps(self) -> None:
-        """A sweep that raises, whatever it is, is followed by others, and is a finding until one succeeds."""
+        """A sweep that raises any exception is repeated, and is a finding until one succeeds."""
         self.started()
         calls = 0
 
@@ -262,7 +262,7 @@ class ChaosTests(PollerTestCase):
         self.assertIn(("raised", "loop-failed", "sweep"), self.said())
 
     def test_hangs(self) -> None:
-        """A sweep that does not end is a finding, though nothing else ends."""
+        """A sweep that does not end is a finding."""
         self.started()
         self.patch(pollerModule, "managerFindings", lambda *args: Deferred())
         self.pump(LATE_SECONDS + 60.0)
@@ -270,7 +270,7 @@ class ChaosTests(PollerTestCase):
         self.assertFalse(self.poller.supervisor.isAlive())
 
     def test_survey(self) -> None:
-        """A survey that raises is made again, and is a finding meanwhile."""
+        """A survey that raises is repeated, and is a finding meanwhile."""
         surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
         self.addCleanup(surveyor.stop)
         calls = self.raising(surveyor, "_survey", 1)
@@ -285,7 +285,7 @@ class ChaosTests(PollerTestCase):
 
 
 class ServiceTests(SynchronousTestCase):
-    """The service, whose parts raise in a round and while a finding is reported."""
+    """A service whose parts raise in a round or while a finding is reported."""
 
     def setUp(self) -> None:
         text = f'port = "sim:fattree:4"\nweb.listen = ""\nhistory.file = "{self.mktemp()}"'
@@ -303,7 +303,7 @@ class ServiceTests(SynchronousTestCase):
         self.patch(owner, name, called)
 
     def test_round(self) -> None:
-        """Whatever fails after a round, all other parts have their turn."""
+        """If one part fails after a round, all other parts are called."""
         service = self.service
         assert service._writer is not None
         parts = [
@@ -321,7 +321,7 @@ class ServiceTests(SynchronousTestCase):
             self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
     def test_event(self) -> None:
-        """A finding that one part cannot take is taken by the others."""
+        """If one part raises for a finding, the others receive it."""
         service = self.service
         receivers: list[Any] = [service._alerts, service.site.hub]
         for broken in receivers:
@@ -352,7 +352,7 @@ class _Channel:
 
 
 class _Memory:
-    """A memory that raises once, or does not answer."""
+    """A store of alerts that raises once, or does not answer."""
 
     def __init__(self, broken: str, outcome: Callable[[], Deferred[Any]]) -> None:
         self.broken = broken
@@ -372,14 +372,14 @@ class _Memory:
 
 
 class NotificationTests(SynchronousTestCase):
-    """Channels and a memory that raise."""
+    """Channels and a store that raise."""
 
     def setUp(self) -> None:
         self.clock = Clock()
         self.clock.advance(5000.0)
 
     def test_channel(self) -> None:
-        """A channel that raises keeps no other waiting, and has the alerts later."""
+        """A channel that raises does not delay others, and gets the alerts later."""
         one, other = _Channel("one", failures=2), _Channel("other", failures=0)
         notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [one, other])
         notifier.start()
@@ -393,7 +393,7 @@ class NotificationTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
     def test_memory(self) -> None:
-        """A memory that raises, or does not answer, keeps no finding from being told."""
+        """If the store raises or does not answer, findings are still sent."""
         for broken in ("rememberedIn", "rememberNow"):
             for outcome in (lambda: fail(ValueError("the memory fails")), Deferred):
                 channel = _Channel("one", failures=0)
