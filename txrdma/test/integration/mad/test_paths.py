@@ -29,7 +29,7 @@ from txrdma.test.unit.mad.test_satransactor import Administration
 
 class ResolverTests(SynchronousTestCase):
     def test_administration(self) -> None:
-        """A GID or a GUID is asked for at the SA of the agent's port; a LID or a route is not."""
+        """A GID or a GUID is resolved by the SA of the agent's port; a LID or a route needs no query."""
         record = PathRecord(
             dgid=THEIRS, sgid=OURS, dlid=LID(5), slid=LID(3), mtu=PathMTU.MTU_2048, pkey=0xFFFF
         )
@@ -128,7 +128,7 @@ class ResolverTests(SynchronousTestCase):
 
 class LoopbackTests(TestCase):
     async def test_ip(self) -> None:
-        """The kernel finds the neighbour."""
+        """An IP address is resolved by the kernel."""
         from twisted.internet import reactor
 
         ours = os.getpid()  # RoCE v2 has but one port, so the addresses are our own

@@ -1,5 +1,5 @@
 """
-A table of ten thousand records over a bad wire.
+A table of ten thousand records over an unreliable wire.
 """
 
 from __future__ import annotations

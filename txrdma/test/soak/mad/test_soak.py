@@ -1,7 +1,7 @@
 """
-Tens of thousands of calls over a bad wire leave nothing behind.
+Tens of thousands of calls over an unreliable wire leave nothing behind.
 
-Everything is on a L{Clock} and by a seed, which failures print: agent, long messages, schedule and server.
+Agent, long messages, schedule and server run on a L{Clock} by a seed, which failures print.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from txrdma.test.support.mad.pairs import Answers, TO_1, TO_2, Wire
 
 SEED = int(os.environ.get("SOAK_SEED", "4"))
 CALLS = int(os.environ.get("SOAK_CALLS", "6000"))
-"""Calls of each round; the first of the rounds is for what is kept once and for all."""
+"""Calls of each round; the first round allocates permanent objects."""
 
 ROUNDS = 4
 GROWTH = 500
-"""Objects, and blocks of memory, that may be more after all rounds than after the first: one in 36 calls."""
+"""Largest growth in objects and memory blocks after the first round: one in 36 calls."""
 
 BYTES_A_CALL = 16
-"""The same, measured by bytes, in a shorter run: to measure that takes five times as long as the calls."""
+"""Largest growth in bytes for each call, measured in a shorter run, because the measurement is slow."""
 
 STEP = 0.002
 
 
 class Soak:
-    """Two ends that both call and serve."""
+    """Two ends, each of which calls and serves."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -76,7 +76,7 @@ class Soak:
         self.received += 1
 
     def change(self, datagram: bytes) -> list[bytes]:
-        """On the way it is doubled, cut off, or spoilt behind its header."""
+        """Duplicate, truncate or corrupt a datagram behind its header."""
         self.wire.sent.clear()
         chance = self.random.random()
         if chance < 0.04:
@@ -89,7 +89,7 @@ class Soak:
         return [datagram]
 
     def handle(self, request: MADRequest) -> object:
-        """Answer; or refuse, redirect, be busy, fail, take long, never answer."""
+        """Answer, refuse, redirect, be busy, fail, answer late or never."""
         self.asked.clear()
         chance = self.random.random()
         if chance < 0.05:
@@ -118,7 +118,7 @@ class Soak:
         return request.payload
 
     async def work(self, schedule: MADSchedule, way: int) -> None:
-        """One call, of any kind, by a schedule."""
+        """Make one random call with a schedule."""
         path = self.ways[way]
         name, payload = self.random.choice(
             (
@@ -145,7 +145,7 @@ class Soak:
             self.ends[type(error).__name__] += 1
 
     def round(self, calls: int) -> None:
-        """So many calls, half of them each way; then time for all that may still come."""
+        """Make so many calls, half in each direction; then wait for late datagrams."""
         done: list[Any] = []
         for way in (0, 1):
             schedule = MADSchedule(self.agents[way], maxOutstanding=30)
@@ -161,14 +161,14 @@ class Soak:
 
 
 class SoakTests(SynchronousTestCase):
-    """What is left after it all."""
+    """Leftovers of all calls."""
 
     def setUp(self) -> None:
         # Where nobody has begun to log, as in trial's workers, Twisted keeps the last 65,536 events.
         self.patch(Logger, "emit", lambda logger, level, format=None, **values: None)
 
     def test_calls(self) -> None:
-        """No transactions, timers, parts of messages, handlers or objects, whatever became of calls."""
+        """No transactions, timers, partial messages, handlers or objects remain, for any result of calls."""
         soak = Soak(SEED)
         counts: list[int] = []
         sizes: list[int] = []
@@ -193,7 +193,7 @@ class SoakTests(SynchronousTestCase):
         self.assertLess(sizes[-1] - sizes[0], GROWTH, told)
 
     def test_bytes(self) -> None:
-        """Nor does the memory grow that long messages take, which count as few objects."""
+        """The memory for long messages, which are few objects, does not grow."""
         soak = Soak(SEED + 1)
         calls = CALLS // 4
         soak.round(calls)
@@ -208,7 +208,7 @@ class SoakTests(SynchronousTestCase):
         self.assertLess(after - before, calls * BYTES_A_CALL, f"seed {SEED + 1}")
 
     def rounds(self, soak: Soak) -> Iterator[None]:
-        """After each round nothing is on its way; what is remembered has its bounds."""
+        """After each round nothing is pending, and tables are within their bounds."""
         for _ in range(ROUNDS):
             soak.round(CALLS)
             for agent, server in zip(soak.agents, soak.servers, strict=True):
@@ -222,7 +222,7 @@ class SoakTests(SynchronousTestCase):
             yield
 
     def test_identifiers(self) -> None:
-        """With few transaction IDs the same: each is free again, however its call ended."""
+        """With few transaction IDs, each is released for any result of its call."""
         clock = Clock()
         wire = Wire(clock, SEED, loss=0.2)
         for port in wire.ports:

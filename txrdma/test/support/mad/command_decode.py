@@ -17,7 +17,7 @@ from txrdma.test.support.mad.commanding import CommandTestCase
 from txrdma.test.support.mad.simulated import gmp
 
 QUESTION = managementPacket(Method.GET, 0x1234, 0x0011, 0, b"", gmp(7), 0)
-"""What is the node at LID 7?"""
+"""A request for the NodeInfo of LID 7."""
 
 TRANSPORT = (
     BTH(opcode=Opcode.UD_SEND_ONLY, destination=QPN(1)).encode()
@@ -45,7 +45,7 @@ class CaptureTestCase(CommandTestCase):
         return path
 
     def roce(self, transports: Iterable[bytes] = (TRANSPORT + QUESTION,)) -> str:
-        """A capture of RoCE v2."""
+        """Return a capture of RoCE v2."""
         path: str = self.mktemp()
         with open(path, "wb") as file:
             capture = RoCECapture(file)

@@ -18,7 +18,7 @@ from txrdma.mad.ports import openMADPort
 from txrdma.sim.clock import SimulatedClock
 
 SECONDS = 300.0
-"""Simulated ones, in which every command has an end."""
+"""Simulated seconds in which every command ends."""
 
 
 class Said(NamedTuple):
@@ -38,9 +38,9 @@ class Said(NamedTuple):
 
 class CommandTestCase(SynchronousTestCase):
     """
-    Commands go into one fabric, as long as somebody keeps a port of it open.
+    Commands use one fabric while a port of it is open.
 
-    @cvar device: its string.
+    @cvar device: the device string of the fabric.
     """
 
     device = "sim:fattree:8"

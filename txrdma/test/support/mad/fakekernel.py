@@ -1,9 +1,9 @@
 """
-A kernel with management ports, as far as C{/dev/infiniband/umadN} shows it.
+A simulated kernel with management ports, at the interface of C{/dev/infiniband/umadN}.
 
-Written from the kernel's interface, not from our code; what L{txrdma.test.system.kernel.test_mad} sees of a
-real one
-is the measure. Long messages are passed on whole where an agent has registered for that.
+Written from the kernel's interface, not from txrdma's code, and compared with a real kernel in
+L{txrdma.test.system.kernel.test_mad}. Long messages are passed on completely if an agent has registered for
+that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REGISTER_AGENT2 = 0xC0281B04
 UNREGISTER_AGENT = 0x40041B02
 
 MOST_AGENTS = 32
-"""That one file may have."""
+"""Largest number of agents of one file."""
 
 TRAP_REPRESS = 0x07
 _LOCAL = struct.Struct("=IIIII")
@@ -57,15 +57,15 @@ class File:
 
 class FakeKernel:
     """
-    Stands for the module C{os} in C{txrdma.mad.ports.umad}, and L{ioctl} for that of C{fcntl}.
+    Replaces the module C{os} in C{txrdma.mad.ports.umad}, and with L{ioctl} that of C{fcntl}.
 
     @ivar gids: the GID of each port, by the name of its device file.
-    @ivar lids: the LID of each port of InfiniBand, likewise.
-    @ivar cables: which port is at the other end of a port's cable; all ports are ports 1 of channel adapters.
+    @ivar lids: the LID of each InfiniBand port, by the name of its device file.
+    @ivar cables: the peer of each port; all ports are ports 1 of channel adapters.
     @ivar hasSMI: whether there is a queue pair 0.
-    @ivar isOld: whether it knows only the older call to register.
-    @ivar isGone: whether the device was taken away.
-    @ivar lose: says which datagrams are lost.
+    @ivar isOld: whether it supports only the older registration call.
+    @ivar isGone: whether the device was removed.
+    @ivar lose: returns whether a datagram is lost.
     @ivar sent: every message that was written, with its header.
     """
 

@@ -29,10 +29,10 @@ RETRIES = 2
 @implementer(IMADReceiver)
 class Peer:
     """
-    Answers by what the test says.
+    A peer that answers as the test defines.
 
-    @ivar says: what it answers to a datagram: as many datagrams as it likes.
-    @ivar asked: what came.
+    @ivar says: returns any number of datagrams as the answer to one.
+    @ivar asked: received datagrams.
     """
 
     def __init__(self, port: WiredPort) -> None:
@@ -58,7 +58,7 @@ class Peer:
 
 def answer(request: bytes, **changed: bytes) -> bytes:
     """
-    What answers a request, with all that it says; and what is to be different.
+    Return a valid answer to a request, with changed bytes.
 
     @param changed: C{at3=b"x"} puts that at byte 3.
     """
@@ -74,7 +74,7 @@ def answer(request: bytes, **changed: bytes) -> bytes:
 
 
 def header(kind: int, number: int = 0, length: int = 0, flags: int = 1, status: int = 0) -> bytes:
-    """Of a packet of a long message. C{flags}: 1 active, 2 first, 4 last."""
+    """Return the RMPP header of a packet. C{flags}: 1 active, 2 first, 4 last."""
     return RMPPHeader(
         version=1,
         type=RMPPType(kind),
@@ -134,7 +134,9 @@ class FaultTestCase(SynchronousTestCase):
         return result
 
     def nothingIsLeft(self) -> None:
-        """The other call is answered, and then there are no transactions, timers, or parts of messages."""
+        """
+        Check that the other call is answered, and that no transactions, timers or partial messages remain.
+        """
         self.assertNoResult(self.bystander)
         pass_(self.clock, 60, 0.5)
         self.assertNoResult(self.bystander)

@@ -29,10 +29,10 @@ _setMethod, _setStatus = poke(MADHeader, "method"), poke(MADHeader, "status")
 
 class Mirage:
     """
-    A liar behind some ports: whoever asks along a route through one of them is told of another switch, all of
-    whose ports are up.
+    A faulty agent behind some ports: it answers each directed route through one of them as another switch,
+    all of whose ports are up.
 
-    @ivar asked: number of questions that were answered with a lie.
+    @ivar asked: number of invented answers.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Mirage:
         latencySeconds: float = 0.001,
     ) -> None:
         """
-        @param places: directed routes to what is behind the ports.
+        @param places: directed routes through the ports.
         @param ports: number of ports that each switch claims to have.
         @param isFresh: each NodeInfo has another GUID, even that of the same place.
         """

@@ -1,8 +1,8 @@
 """
-Where others have the fields of management datagrams: libibmad, probed from outside, tshark's dissector, the
-declarations of python-rdma, and what else is published.
+The layouts of management datagrams in other programs: libibmad, by experiments, tshark's dissector, the
+declarations of python-rdma, and published definitions.
 
-C{txrdma/test/vectors/README.md} says where the lists come from.
+C{txrdma/test/vectors/README.md} documents the origin of the lists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from twisted.trial.unittest import SkipTest
 from txrdma.kit.wire import Layout
 
 _PAYLOAD_AT = 14 + 20 + 8 + 12 + 8
-"""Of the datagram in a packet: behind Ethernet, IPv4, UDP, BTH and DETH."""
+"""Offset of the datagram in a packet: after Ethernet, IPv4, UDP, BTH and DETH."""
 
 
 class Place(NamedTuple):
@@ -33,7 +33,9 @@ class Place(NamedTuple):
 
 
 def placesOf(layout: type[Layout], base: int = 0) -> Iterator[tuple[Place, bool]]:
-    """The places of our own fields, those of inner layouts and arrays, too; and whether each is reserved."""
+    """
+    Return the positions of txrdma's fields, including inner layouts and arrays, and whether each is reserved.
+    """
     for field in layout.fields:
         for index in range(field.count or 1):
             offset = base + field.offset + index * field.width
@@ -52,7 +54,7 @@ def libibmad() -> dict[int, Place]:
 
 @cache
 def pythonRDMA() -> dict[str, tuple[int, list[Place]]]:
-    """The structures of python-rdma by their names there: bytes, and fields, those of inner ones, too."""
+    """Return the structures of python-rdma by name: length in bytes, and fields, including inner ones."""
     plain: dict[str, tuple[int, list[tuple[Place, int, str]]]] = {}
     for line in _lines("python-rdma-fields.txt"):
         words = line.split()
@@ -80,7 +82,7 @@ def pythonRDMA() -> dict[str, tuple[int, list[Place]]]:
 
 @cache
 def published() -> dict[str, list[Place]]:
-    """Fields of single structures, by our names of these."""
+    """Return published fields of single structures, by txrdma's names."""
     found: dict[str, list[Place]] = {}
     for line in _lines("published-fields.txt"):
         words = line.split()
@@ -104,7 +106,7 @@ def componentBits() -> dict[str, list[tuple[int, str]]]:
 
 
 def tiled(place: Place, tiles: set[tuple[int, int]]) -> bool:
-    """Whether some of C{tiles} fill the place, each beginning where another ends."""
+    """Return whether some of C{tiles} fill the range without gaps."""
     widths: dict[int, list[int]] = {}
     for offset, width in tiles:
         widths.setdefault(offset, []).append(width)
@@ -123,7 +125,7 @@ def _lines(name: str) -> Iterator[str]:
 
 def tshark(datagrams: Sequence[bytes]) -> list[list[Place]]:
     """
-    The places that tshark shows in each datagram, from its first byte on.
+    Return the positions that tshark shows in each datagram.
 
     @raise SkipTest: it is not installed.
     """
@@ -132,7 +134,7 @@ def tshark(datagrams: Sequence[bytes]) -> list[list[Place]]:
 
 def tsharkLinks(packets: Sequence[bytes]) -> list[list[Place]]:
     """
-    The places that tshark shows in each packet of an InfiniBand link, from its LRH on.
+    Return the positions that tshark shows in each packet of an InfiniBand link, from its LRH on.
 
     @raise SkipTest: it is not installed.
     """
@@ -141,7 +143,7 @@ def tsharkLinks(packets: Sequence[bytes]) -> list[list[Place]]:
 
 
 _ETHERNET, _ERF = 1, 197
-"""Kinds of links, in files."""
+"""Link types of capture files."""
 
 
 def _dissected(packets: Sequence[bytes], link: int, begin: int) -> list[list[Place]]:
@@ -160,7 +162,7 @@ def _dissected(packets: Sequence[bytes], link: int, begin: int) -> list[list[Pla
 
 
 def packetOf(datagram: bytes) -> bytes:
-    """A datagram in a packet of RoCE v2, from its Ethernet header on."""
+    """Return a RoCE v2 packet with this datagram, from its Ethernet header on."""
     isSMP = datagram[1] & 0x7F == 1
     number = 0 if isSMP else 1
     bth = struct.pack(">BBHII", 0x64, 0, 0xFFFF, number, 0)

@@ -22,9 +22,9 @@ from txrdma.mad.layouts.messages import MADRequest
 @implementer(IMADHandler)
 class Answers:
     """
-    Answers by what the test says.
+    A handler that answers as the test defines.
 
-    @ivar asked: every request.
+    @ivar asked: received requests.
     """
 
     def __init__(self, how: Callable[[MADRequest], object]) -> None:
@@ -39,9 +39,9 @@ class Answers:
 @implementer(IMADPort)
 class WiredPort:
     """
-    An end of the wire.
+    One end of the wire.
 
-    @ivar failing: what sending raises, the next times.
+    @ivar failing: exceptions that the next calls of C{send} raise.
     """
 
     transactionIDBits = 32
@@ -86,11 +86,11 @@ class WiredPort:
 
 class Wire:
     """
-    Joins two ports, LID 1 and LID 2.
+    A wire between two ports, LID 1 and LID 2.
 
-    @ivar sent: every datagram that was sent, and the LID of who sent it.
-    @ivar lose: says which datagrams are lost.
-    @ivar change: what becomes of a datagram on the way: none, one, or more.
+    @ivar sent: all sent datagrams with the LIDs of their senders.
+    @ivar lose: returns whether a datagram is lost.
+    @ivar change: returns the datagrams that arrive instead of one: none, one or more.
     """
 
     def __init__(self, clock: Clock, seed: int = 0, loss: float = 0.0) -> None:

@@ -1,7 +1,7 @@
 """
-What python-rdma called the structures and fields that we have, and where it had them elsewhere.
+Names of structures and fields in python-rdma, and differences of their positions.
 
-C{docs/from-python-rdma.md} shows the structures to people.
+C{docs/from-python-rdma.md} documents the structures.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SNMPPDUInfo=PDUInfo VendFormat=PlainFormat VendOUIFormat=VendorOUIFormat MlxGene
 OFASysStatPing=OpenIBSystemPing OFASysStatHostInfo=OpenIBHostInfo OFASysStatCPUInfo=OpenIBCPUInfo
 """)
 )
-"""Its name of a structure, and ours."""
+"""python-rdma's and txrdma's names of structures."""
 
 FIELDS: Final = frozenset(
     _pairs("""
@@ -79,7 +79,7 @@ remoteGID=DGID remoteLID=DLID remoteQPN=RQPN returning=D solicited=SE source=src
 swMinor=hw_minor swSubMinor=hw_sub_minor totalBlocksSent=FCTBS version=IPVer version=TVer virtualLane=VL
 """)
 )
-"""Our name of a field, and what it called the same."""
+"""txrdma's and python-rdma's names of fields."""
 
 LATER: Final = {"RMPPHeader": 192, "RMPPShortHeader": 192}
-"""Where ours begin that it had with the common header in front, in bits."""
+"""Offset in bits of structures that begin with the common header in python-rdma."""

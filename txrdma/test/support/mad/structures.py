@@ -1,8 +1,8 @@
 """
-All structures, and what witnesses say of them: where a field is, and what it is called.
+All structures, with the positions and names of their fields in other programs.
 
-Witnesses are libibmad, tshark, the declarations of python-rdma, and what else is published. What none of them
-knows stands in L{UNSEEN} with the reason.
+These are libibmad, tshark, the declarations of python-rdma, and published definitions. Fields that none of
+them has are in L{UNSEEN} with the reason.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
 
 @cache
 def structures() -> tuple[type[Layout], ...]:
-    """Every layout that these modules declare."""
+    """Return every layout that these modules declare."""
     return tuple(
         kind
         for module in MODULES
@@ -185,7 +185,7 @@ LEFT_OUT: Final = {
     160: "the GIDs that follow a MultiPathRecord are no part of it",
     **dict.fromkeys(range(186, 190), "a reading of a ServiceRecord's data that DAPL agreed on"),
 }
-"""Fields of libibmad that have no place with us."""
+"""Fields of libibmad that txrdma does not have."""
 
 
 _TSHARK_4: Final = "newer than what tshark 4.0 and libibmad know"
@@ -234,7 +234,7 @@ UNSEEN: Final[dict[str, tuple[str, str]]] = {
     ),
     **dict.fromkeys(("PrepareToTest", "TestDeviceOnce", "TestDeviceLoop"), ("*", "it has no fields")),
 }
-"""What has no witness, by structure, and why; C{*} is all of it."""
+"""Fields without a reference, by structure, with the reason; C{*} is the whole structure."""
 
 ERRORS: Final = {
     ("VendorDiag", "diagData"): "python-rdma has 16 bits reserved before it, and tshark has not",
@@ -252,7 +252,7 @@ ERRORS: Final = {
     ("MRA", "privateData"): "python-rdma has it 16 bits later than Linux",
     ("SIDRREP", "*python-rdma"): "python-rdma has that of an older release; Linux has ours",
 }
-"""Where witnesses are wrong: what was looked up in the specification, or is two against one."""
+"""Errors of other programs, according to the specification or to two others."""
 
 
 class Witness(NamedTuple):
@@ -361,7 +361,7 @@ _WORDS: Final = (
 
 @cache
 def normal(name: str, hasIndex: bool = True) -> str:
-    """A name without how it is abbreviated; and without an index at its end, where it can have one."""
+    """Return a name without abbreviations and without a trailing index."""
     bare = name.rsplit(".", 1)[-1].lower()
     if hasIndex:
         bare = re.sub(r"s?\[\d+\]$|\d+$", "", bare)

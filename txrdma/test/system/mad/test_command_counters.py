@@ -23,7 +23,7 @@ class PerfQueryTests(SharedFabricTestCase):
         self.assertEqual(said.fields["portSelect"], "1")
 
     def test_ports(self) -> None:
-        """Ports are given as numbers and ranges; or all of the node's, one after the other."""
+        """Ports are given as numbers and ranges, or as all ports of the node."""
         for arguments, ports in (
             (("9", "2"), [2]),
             (("9", "1,4-6"), [1, 4, 5, 6]),

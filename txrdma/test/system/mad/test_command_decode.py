@@ -19,7 +19,7 @@ class WiresharkTests(CaptureTestCase):
     slowBecause = "starts tshark"
 
     def test_recorded(self) -> None:
-        """Recorded captures, classic and as tshark writes them as pcapng, are read as tshark reads them."""
+        """Recorded captures, as pcap and as pcapng written by tshark, are decoded as by tshark."""
         program = shutil.which("tshark")
         if program is None:
             raise SkipTest("tshark is not installed")

@@ -26,7 +26,7 @@ from txrdma.test.support.mad.commanding import CommandTestCase
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
 
 SMALL_TREE = "sim:fattree:16:4"
-"""Of three levels: hosts, leaves with two hosts each, and two levels more."""
+"""A fat tree of three levels of switches, with two hosts at each leaf."""
 
 
 class DiscoverTests(CommandTestCase):
@@ -36,7 +36,7 @@ class DiscoverTests(CommandTestCase):
         return str(path)
 
     def test_text(self) -> None:
-        """The text is a net file of the fabric that was swept."""
+        """The text output is a net file of the fabric."""
         said = self.said("discover", device=SMALL_TREE)
         self.assertEqual((said.errors, said.status), ("", None))
         known, found = fatTree(16, 4), parseNet(said.out)
@@ -59,7 +59,7 @@ class DiscoverTests(CommandTestCase):
         )
 
     def test_json(self) -> None:
-        """JSON has nodes, ports and where their links lead, by keys that stay."""
+        """JSON contains nodes, ports and their peers, with stable keys."""
         told = self.said("discover", "--json").json
         self.assertEqual(list(told), ["nodes", "chassis", "problems"])
         self.assertEqual((told["chassis"], told["problems"]), ([], []))
@@ -214,7 +214,7 @@ main(["smpquery", "NI", "77", "-d", "sim:fattree:8", "-t", "30"])
 
 
 def command(*words: str) -> subprocess.Popen[str]:
-    """Begin one."""
+    """Start the command."""
     return subprocess.Popen(
         [sys.executable, "-m", "txrdma", *words],
         cwd=Path(txrdma.__file__).parents[1],

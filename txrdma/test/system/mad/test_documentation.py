@@ -52,7 +52,7 @@ class PageTests(SynchronousTestCase):
         return names, printed.getvalue()
 
     def finish(self, clock: SimulatedClock, done: Deferred[Any], block: str) -> None:
-        """Let time pass until it has ended."""
+        """Advance the clock until the example has ended."""
         for _ in range(10_000):
             if done.called or not clock.calls:
                 break
@@ -128,7 +128,7 @@ class PageTests(SynchronousTestCase):
 
 
 def exists(dotted: str) -> bool:
-    """Whether there is such a thing."""
+    """Return whether the name exists."""
     parts = dotted.split(".")
     thing: object = import_module(parts[0])
     for number, part in enumerate(parts[1:], 2):

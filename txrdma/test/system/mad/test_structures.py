@@ -1,8 +1,8 @@
 """
-Every structure has its fields where others have them: libibmad, tshark, python-rdma, and what else is public.
+Every structure has the layout of other programs: libibmad, tshark, python-rdma, and published definitions.
 
-What none of them knows stands on a list with the reason; a structure that is not there and has no witness
-fails.
+Structures that none of them has are listed with the reason; the tests fail for any other structure without a
+reference.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SYNONYMS: Final = frozenset(
         "ServiceRecord.data8 is service_data8",
     }
 )
-"""Fields that mean the same under another program's name, which shares no word with ours."""
+"""Fields whose names in other programs share no word with txrdma's."""
 
 
 class NoticeTests(SynchronousTestCase):
@@ -160,9 +160,9 @@ _ROW: Final = re.compile(r"^(\w+):\.+(.*)$", re.MULTILINE)
 
 def theirText(kind: str, raw: bytes) -> str:
     """
-    What libibmad prints of a structure.
+    Return the text that libibmad prints for a structure.
 
-    @raise SkipTest: it is not installed.
+    @raise SkipTest: libibmad is not installed.
     """
     name = ctypes.util.find_library("ibmad")
     if name is None:
@@ -295,17 +295,17 @@ _CAPABILITIES: Final = {
     ("clientreregistration", "clientregistration"),
     ("mkeyprotectbitsextended", "mkeyprotectbitsext"),
 }
-"""Ours and theirs, where neither is in the other."""
+"""Names of capabilities here and there, if neither contains the other."""
 
 _CODES: Final = {
     ("init", "initialize"),
     ("training", "portconfigurationtraining"),
     ("errorrecovery", "linkerrorrecovery"),
 }
-"""What the same codes are called."""
+"""Names of the same codes in other programs."""
 
 _WRONG: Final = {("PortCounters", "QP1Dropped")}
-"""What libibmad reads from elsewhere."""
+"""Fields that libibmad reads from a different offset."""
 
 _TEXT_SYNONYMS: Final = {
     "InboundPartEnf": "inboundEnforcementCap",

@@ -16,7 +16,7 @@ from txrdma.mad.ports.registration import ioctlNumber
 
 class NumberTests(SynchronousTestCase):
     def test_machines(self) -> None:
-        """They are as the kernel's headers have them on most machines, and on those that count otherwise."""
+        """The numbers equal those of the kernel's headers on all architectures."""
         for machine, register, unregister in (
             ("x86_64", 0xC0281B04, 0x40041B02),
             ("aarch64", 0xC0281B04, 0x40041B02),
@@ -74,7 +74,7 @@ class NumberTests(SynchronousTestCase):
         self.assertEqual(tuple(int(number) for number in told), ours)
 
     def test_otherMachines(self) -> None:
-        """Where longs have 32 bits, or the first byte is the highest, the methods stand elsewhere."""
+        """The bit masks of methods depend on the size of long and on the byte order."""
         methods, mine = 1 << 3 | 1 << 34 | 1 << 70, registration._LONG_BITS
         for layout, bits, expected in (
             (">I4IBBB3sBx", 32, "00000008 00000004 00000040 00000000"),

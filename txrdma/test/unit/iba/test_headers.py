@@ -44,14 +44,14 @@ class HeaderTests(SynchronousTestCase):
 
     @given(st.data())
     def test_roundTrip(self, draw: st.DataObject) -> None:
-        """What is written is read again."""
+        """Encoded headers are decoded to the same values."""
         for layout in LAYOUTS:
             header = draw.draw(layouts(layout))
             self.assertEqual(layout.decode(header.encode()), header)
 
     @given(st.binary(max_size=48))
     def test_anyBytes(self, raw: bytes) -> None:
-        """Any bytes are a header that is written as it came, or a WireError."""
+        """Any bytes are decoded to a header that is encoded to the same bytes, or raise WireError."""
         for layout in LAYOUTS:
             try:
                 header = layout.decode(raw)
@@ -62,7 +62,7 @@ class HeaderTests(SynchronousTestCase):
 
     @given(layouts(BTH))
     def test_scapyBTH(self, bth: BTH) -> None:
-        """Scapy makes the same bytes of the same fields."""
+        """Scapy encodes the same fields to the same bytes."""
         theirs = scapyRoCE().BTH(
             opcode=int(bth.opcode),
             solicited=int(bth.solicited),
@@ -83,7 +83,7 @@ class HeaderTests(SynchronousTestCase):
 
     @given(layouts(AETH), layouts(GRH))
     def test_scapyOthers(self, aeth: AETH, grh: GRH) -> None:
-        """Scapy reads the same fields in AETH and GRH."""
+        """Scapy decodes the same fields in AETH and GRH."""
         theirs = scapyRoCE().AETH(aeth.encode())
         self.assertEqual((theirs.syndrome, theirs.msn), (aeth.syndrome, aeth.msn))
         route = scapyRoCE().GRH(grh.encode())
@@ -105,7 +105,7 @@ class HeaderTests(SynchronousTestCase):
         self.assertEqual(ours, theirs)
 
     def test_extensions(self) -> None:
-        """Every opcode says which headers follow, as their names have it."""
+        """The extension headers of every opcode correspond to its name."""
         self.assertEqual(set(EXTENSIONS), set(Opcode))
         for opcode, headers in EXTENSIONS.items():
             self.assertEqual("WITH_IMMEDIATE" in opcode.name, ImmDt in headers, opcode)
@@ -118,10 +118,10 @@ class HeaderTests(SynchronousTestCase):
 
 
 class RecordedTests(SynchronousTestCase):
-    """What the kernel said, in words."""
+    """Recorded packets of the kernel."""
 
     def test_verbs(self) -> None:
-        """The recording of pyverbs holds what its README says: requests of each kind, and a refusal."""
+        """The recording of pyverbs contains requests of each kind and a refusal, as its README says."""
         found = [captured.packet for captured in packets("verbs")]
         kinds = {packet.bth.opcode for packet in found}
         self.assertLessEqual(
@@ -140,7 +140,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual(NAKCode(refused[0].value), NAKCode.REMOTE_ACCESS_ERROR)
 
     def test_readAnswers(self) -> None:
-        """A read of rping asks for as many bytes as its answer carries."""
+        """An RDMA READ of rping requests as many bytes as its response carries."""
         asked = answered = 0
         for captured in packets("rping"):
             packet = captured.packet
@@ -154,10 +154,10 @@ class RecordedTests(SynchronousTestCase):
 
 
 class CodeTests(SynchronousTestCase):
-    """Times and counts by their codes."""
+    """Codes of times and counts."""
 
     def test_syndromes(self) -> None:
-        """A syndrome says what it was made to say."""
+        """A syndrome is decoded to the encoded values."""
         self.assertEqual(AETH.ack(5).syndrome, 0x1F)
         self.assertEqual((AETH.ack(5, 3).kind, AETH.ack(5, 3).value), (AETHKind.ACK, 3))
         busy = AETH.rnrNAK(1, 12)
@@ -167,7 +167,7 @@ class CodeTests(SynchronousTestCase):
         self.assertIs(AETH(syndrome=0x40).kind, AETHKind.RESERVED)
 
     def test_rnrTimers(self) -> None:
-        """Places of the specification's table, in milliseconds; 0 is the longest."""
+        """Codes of RNR timers correspond to the specification's table, in milliseconds; 0 is the longest."""
         for code, milliseconds in {
             0: 655.36,
             1: 0.01,
@@ -186,7 +186,7 @@ class CodeTests(SynchronousTestCase):
         self.assertEqual((rnrTimerCode(0.0005), rnrTimerCode(99)), (12, 0))
 
     def test_credits(self) -> None:
-        """Places of the specification's table; 31 does not count."""
+        """Codes of credits correspond to the specification's table; 31 is invalid."""
         for code, count in {0: 0, 4: 4, 5: 6, 10: 32, 15: 192, 20: 1024, 30: 32768}.items():
             self.assertEqual(creditCount(code), count)
         self.assertIsNone(creditCount(31))
@@ -194,6 +194,6 @@ class CodeTests(SynchronousTestCase):
         self.assertEqual((creditCode(5), creditCode(1 << 20), creditCode(-1)), (4, 30, 0))
 
     def test_timeouts(self) -> None:
-        """The code 14 is the usual 67 milliseconds; 0 is for ever."""
+        """The timeout code 14 is 67 milliseconds; 0 is infinite."""
         self.assertAlmostEqual(ackTimeoutSeconds(14), 0.0671, places=4)
         self.assertEqual(ackTimeoutSeconds(0), math.inf)

@@ -20,7 +20,7 @@ class FileTests(SynchronousTestCase):
     """Capture files."""
 
     def test_rewritten(self) -> None:
-        """Every recorded file, read and written again, is the same file."""
+        """Every recorded file that is read and written again is unchanged."""
         for name in names():
             out = BytesIO()
             writer = PcapWriter(out, nanoseconds=False)
@@ -31,7 +31,7 @@ class FileTests(SynchronousTestCase):
             self.assertEqual((again[:4], again[20:24]), (original[:4], original[20:24]))
 
     def test_nanoseconds(self) -> None:
-        """Times are kept to a microsecond, a second's last one included."""
+        """Times are stored in microseconds, including the last one of a second."""
         out = BytesIO()
         writer = PcapWriter(out, LinkType.RAW_IP)
         for when in (0.0, 1.9999999999, 1700000000.123456):
@@ -44,7 +44,7 @@ class FileTests(SynchronousTestCase):
             self.assertAlmostEqual(record.when, when, places=6)
 
     def test_flushed(self) -> None:
-        """What was written is in the file at once: a process that is killed then leaves a valid capture."""
+        """Packets are written to the file immediately, so that a killed process leaves a valid capture."""
         path = self.mktemp()
         with open(path, "wb") as file:
             writer = PcapWriter(file)
@@ -54,21 +54,21 @@ class FileTests(SynchronousTestCase):
                     self.assertEqual(len(list(PcapReader(other))), count)
 
     def test_cut(self) -> None:
-        """A file that ends in the middle of a record raises WireError, after what is whole."""
+        """A file that ends within a record raises WireError after the complete records."""
         whole = raw("tcp-client")
         for end in (3, 23, 30, 41, len(whole) - 1):
             with self.assertRaises(WireError):
                 list(PcapReader(BytesIO(whole[:end])))
 
     def test_lies(self) -> None:
-        """A record that says it is huge is not believed, and a file of another kind is refused."""
+        """A record with an excessive length, and a file of another format, are refused."""
         header = raw("tcp-client")[:24]
         self.assertRaises(WireError, list, PcapReader(BytesIO(header + b"\0" * 8 + b"\xff" * 8)))
         self.assertRaises(WireError, PcapReader, BytesIO(b"\x0a\x0d\x0d\x0a" + bytes(40)))
 
     @given(st.binary(max_size=200))
     def test_anyFile(self, content: bytes) -> None:
-        """Any file is read, or is a WireError."""
+        """Any file is read or raises WireError."""
         try:
             list(PcapReader(BytesIO(raw("tcp-client")[:24] + content)))
         except WireError:
@@ -76,11 +76,11 @@ class FileTests(SynchronousTestCase):
 
 
 class DatagramTests(SynchronousTestCase):
-    """UDP out of frames."""
+    """Extraction of UDP datagrams from frames."""
 
     @given(st.data(), st.sampled_from([LinkType.ETHERNET, LinkType.RAW_IP]))
     def test_anyFrame(self, draw: st.DataObject, link: LinkType) -> None:
-        """Any frame is a datagram, something else, or a WireError; also one that is nearly right."""
+        """Any frame, also an almost valid one, yields a datagram, nothing or a WireError."""
         frame = bytearray(records("ud-pingpong")[-1].data)
         for _ in range(draw.draw(st.integers(0, 3))):
             frame[draw.draw(st.integers(0, 50))] = draw.draw(st.integers(0, 255))
@@ -94,12 +94,12 @@ class DatagramTests(SynchronousTestCase):
             self.assertEqual(found.udp.length, 8 + len(found.payload))
 
     def test_rawIP(self) -> None:
-        """Without Ethernet the same is found."""
+        """Datagrams are found without Ethernet headers, too."""
         data = records("verbs")[0].data
         self.assertEqual(Datagram.decode(data[14:], LinkType.RAW_IP), Datagram.decode(data))
 
     def test_other(self) -> None:
-        """TCP, fragments and ARP are none."""
+        """TCP, fragments and ARP yield nothing."""
         tcp = segments("tcp-client")
         self.assertTrue(tcp)
         self.assertEqual(

@@ -23,12 +23,12 @@ from txrdma.testing.strategies import layouts
 
 
 def everything() -> list[Captured]:
-    """All RoCE v2 packets that were recorded."""
+    """Return all recorded RoCE v2 packets."""
     return [captured for name in names() for captured in packets(name)]
 
 
 def addresses() -> st.SearchStrategy[tuple[str, int, str, int]]:
-    """The ends of a flow."""
+    """Addresses of the two ends of a flow."""
     ports = st.integers(0, 65535)
     return st.one_of(
         st.tuples(st.ip_addresses(v=4).map(str), ports, st.ip_addresses(v=4).map(str), ports),
@@ -37,7 +37,7 @@ def addresses() -> st.SearchStrategy[tuple[str, int, str, int]]:
 
 
 def rocePackets() -> st.SearchStrategy[RoCEPacket]:
-    """Any packet, of known opcodes and others."""
+    """Arbitrary packets, with known and unknown opcodes."""
 
     def withOpcode(number: int) -> st.SearchStrategy[RoCEPacket]:
         opcode = Opcode(number)
@@ -49,17 +49,17 @@ def rocePackets() -> st.SearchStrategy[RoCEPacket]:
 
 
 class RecordedTests(SynchronousTestCase):
-    """Every packet that a kernel sent."""
+    """Recorded packets of a kernel."""
 
     def test_enough(self) -> None:
-        """There is something to look at, of both IP versions, most of it with an identification."""
+        """There are packets of both IP versions, most of them with an identification."""
         found = everything()
         self.assertGreater(len(found), 400)
         self.assertGreater(sum(1 for one in found if not isinstance(one.ip, IPv4)), 5)
         self.assertGreater(sum(1 for one in found if isinstance(one.ip, IPv4) and one.ip.identification), 400)
 
     def test_packets(self) -> None:
-        """They decode, and encode to the same bytes."""
+        """Packets are decoded, and encoded to the same bytes."""
         for captured in everything():
             packet = captured.packet
             self.assertEqual(packet.encode(), captured.payload[:-4])

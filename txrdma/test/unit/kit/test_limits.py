@@ -15,7 +15,7 @@ from txrdma.smc.terms.options import Options
 
 
 def testNames(path: Path) -> set[str]:
-    """The tests of a module, as C{Class.method}."""
+    """Return the tests of a module, as C{Class.method}."""
     classes = [each for each in ast.parse(path.read_text()).body if isinstance(each, ast.ClassDef)]
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return {
@@ -24,7 +24,7 @@ def testNames(path: Path) -> set[str]:
 
 
 def hasTest(name: str) -> bool:
-    """Whether there is a test of this name, which is without C{txrdma.test}."""
+    """Return whether there is a test of this name, given without C{txrdma.test}."""
     module, kind, function = name.rsplit(".", 2)
     spec = find_spec(f"txrdma.test.{module}")
     return (
@@ -53,7 +53,7 @@ class LimitTests(SynchronousTestCase):
             self.assertTrue(limit.reached.endswith("."), limit.constant)
 
     def test_keys(self) -> None:
-        """Keys are options of endpoint strings, with this value unless told otherwise."""
+        """Keys are options of endpoint strings with this default."""
         for limit in LIMITS:
             if limit.key:
                 self.assertEqual((limit.part, getattr(Options(), limit.key)), ("smc:", limit.value))

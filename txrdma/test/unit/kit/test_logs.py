@@ -1,5 +1,5 @@
 """
-Entries that others can cause as often as they please.
+Log entries that peers can cause at any rate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class AdvisedTests(SynchronousTestCase):
     """L{advised}."""
 
     def test_descriptors(self) -> None:
-        """Who has no descriptor left reads what to do; other errors stand as the system has them."""
+        """A lack of descriptors is logged with advice; other errors have the system's text."""
         error = OSError(errno.EMFILE, "Too many open files")
         self.assertIn("Too many open files: raise the process's limit (RLIMIT_NOFILE", advised(error))
         self.assertEqual(advised(OSError(errno.EACCES, "No")), f"[Errno {errno.EACCES}] No")
@@ -35,18 +35,18 @@ class SeldomTests(SynchronousTestCase):
         self.seldom = RateLimitedLogger(log, clock=self.clock.seconds)
 
     def written(self, subject: Hashable = 1) -> list[str]:
-        """What an entry about a subject makes the log say."""
+        """Log an entry about a subject, and return the new log events."""
         self.events.clear()
         self.seldom.warn(subject, "user {user} knocks", user=subject)
         return [formatEvent(event) for event in self.events]
 
     def test_first(self) -> None:
-        """The first entry is written at once, with its level."""
+        """The first entry is logged immediately, with its level."""
         self.assertEqual(self.written(), ["user 1 knocks"])
         self.assertEqual(self.events[0]["log_level"].name, "warn")
 
     def test_onceAMinute(self) -> None:
-        """Within a minute there are no others about the same; the next one tells how many were left out."""
+        """Further entries about a subject within a minute are suppressed; the next one reports how many."""
         self.written()
         for _ in range(3):
             self.clock.advance(19)
@@ -62,7 +62,7 @@ class SeldomTests(SynchronousTestCase):
         self.assertEqual(self.written(2), ["user 2 knocks"])
 
     def test_bounded(self) -> None:
-        """Subjects without end make neither entries nor memory without end, and all are counted."""
+        """For endless subjects, entries and memory are bounded, and all suppressed entries are counted."""
         wrote = sum(len(self.written(number)) for number in range(1000))
         self.assertLess(wrote, 70)
         self.clock.advance(61)
@@ -73,7 +73,7 @@ class SeldomTests(SynchronousTestCase):
         self.assertLess(len(self.seldom._entries), 70)
 
     def test_countOfTheQuiet(self) -> None:
-        """What was left out about a subject that is forgotten is told with the others."""
+        """Suppressed entries of a removed subject are reported with the others."""
         for _ in range(5):
             self.written(1)
         self.clock.advance(61)

@@ -1,5 +1,5 @@
 """
-State machines of ours, beside those that Automat makes of the same declarations.
+State machines, compared with Automat's machines of the same declarations.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ class Inputs(Protocol):
     """Inputs of a door."""
 
     def push(self, force: int) -> None:
-        """Somebody pushes."""
+        """Push the door."""
 
     def turn(self) -> None:
-        """Somebody turns the key."""
+        """Turn the key."""
 
     def ask(self) -> str:
-        """Somebody asks how it is."""
+        """Return the state of the door."""
 
 
 class Door:
-    """The data of a door: what was done to it."""
+    """The data of a door: recorded actions."""
 
     def __init__(self) -> None:
         self.done: list[object] = []
 
 
 def machine(builder: TypeMachineBuilder[Any, Door]) -> Callable[[Door], Any]:
-    """A door that is closed, and can be opened and locked; nobody may push it when it is open."""
+    """
+    Return the machine of a closed door, which can be opened and locked, but not pushed while it is open.
+    """
     closed, locked, opened = (builder.state(name) for name in ("closed", "locked", "opened"))
 
     @closed.upon(Inputs.push).to(opened)
@@ -58,11 +60,11 @@ def machine(builder: TypeMachineBuilder[Any, Door]) -> Callable[[Door], Any]:
 
 
 class MachineTests(SynchronousTestCase):
-    """Machines of ours do what Automat's do."""
+    """txrdma's machines behave like Automat's."""
 
     @given(strategies.lists(strategies.sampled_from(["turn", "ask", 1, 2, 3])))
     def test_same(self, inputs: list[str | int]) -> None:
-        """Each input has the same result, and the same effect, and fails where Automat's own fails."""
+        """Each input has the same result and effect, and fails whenever Automat's fails."""
         told = []
         for builder in (machineBuilder(Inputs, Door), TypeMachineBuilder(Inputs, Door)):
             door = Door()

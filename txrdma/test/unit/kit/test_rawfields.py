@@ -15,12 +15,12 @@ LAYOUTS = (NodeInfo, SwitchInfo, PortInfo, ExtendedPortInfo)
 
 
 def asNumber(value: object) -> object:
-    """The number, or the bytes, of a field that is decoded to this."""
+    """Return the number or the bytes of a decoded field."""
     return int(value) if isinstance(value, int) else getattr(value, "raw", value)
 
 
 class RawFieldTests(SynchronousTestCase):
-    """Fields in bytes are those that decoding makes."""
+    """Fields read from bytes equal decoded fields."""
 
     def setUp(self) -> None:
         self.random = Random(0)
@@ -47,11 +47,11 @@ class RawFieldTests(SynchronousTestCase):
                 self.assertEqual(peeks(layout, chosen)(raw, 7), expected)
 
     def test_peeksApart(self) -> None:
-        """A field that is no whole number of bytes, as C computers have them, is refused."""
+        """A field that is not a whole machine word is refused."""
         self.assertRaises(ValueError, peeks, NodeInfo, ["vendorID", "nodeGUID"])
 
     def test_poke(self) -> None:
-        """A number that is written is the field's, and no other field has changed."""
+        """A written number is the value of the field, and no other field changes."""
         for layout in LAYOUTS:
             for field in layout.fields:
                 if not issubclass(field.type, int):
@@ -63,14 +63,14 @@ class RawFieldTests(SynchronousTestCase):
                 self.assertEqual(raw, expected.encode(), field.name)
 
     def test_tooWide(self) -> None:
-        """A number that has no room is refused, and nothing is written."""
+        """A number that is too large is refused, and nothing is written."""
         raw = bytearray(64)
         self.assertRaises(ValueError, poke(PortInfo, "lmc"), raw, 8)
         self.assertRaises(ValueError, poke(PortInfo, "lid"), raw, -1)
         self.assertEqual(raw, bytes(64))
 
     def test_span(self) -> None:
-        """The bytes from one field to another one are those between their ends."""
+        """The span of two fields is the bytes from the first one to the end of the second one."""
         self.assertEqual(span(PortInfo, "mkey", "masterSMLID"), slice(0, 20))
         self.assertEqual(span(NodeInfo, "nodeGUID"), slice(12, 20))
 

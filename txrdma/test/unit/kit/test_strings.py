@@ -15,7 +15,7 @@ class ArgumentsTests(SynchronousTestCase):
     """C{Arguments}."""
 
     def test_values(self) -> None:
-        """Numbers, sizes, seconds, words and addresses have the forms that people write."""
+        """Numbers, sizes, seconds, words and addresses are parsed."""
         cases: list[tuple[Callable[[Arguments], object], str, object]] = [
             (lambda keys: keys.number("key", None, 0, 99), "42", 42),
             (lambda keys: keys.number("key", None, 0, 99), "0x2A", 42),

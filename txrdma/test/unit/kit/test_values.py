@@ -1,5 +1,5 @@
 """
-L{txrdma.kit.values}: frozen dataclasses with slots whose code is made late.
+L{txrdma.kit.values}: frozen dataclasses with slots whose methods are generated on first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txrdma.kit.values import frozen, record
 
 @dataclass(frozen=True, slots=True, order=True)
 class Usual:
-    """What Python makes of it: the model of all promises here."""
+    """Python's dataclass, the reference of all tests here."""
 
     first: int
     second: str = "two"
@@ -31,7 +31,7 @@ class Usual:
 
 @frozen(order=True)
 class Late:
-    """The same, made late."""
+    """The same fields, generated on first use."""
 
     first: int
     second: str = "two"
@@ -42,7 +42,7 @@ class Late:
 
 @frozen
 class Base:
-    """A value with a field, and something to say of it."""
+    """A value with a field and a method."""
 
     number: int
 
@@ -56,26 +56,26 @@ class Base:
 
 @frozen
 class Derived(Base):
-    """One with a field more."""
+    """A derived value with one more field."""
 
     more: int = 7
 
 
 @frozen
 class Other:
-    """Of the same fields as L{Base}, and another kind."""
+    """Another class with the same fields as L{Base}."""
 
     number: int
 
 
 @frozen
 class Empty:
-    """Without fields: only its kind says something."""
+    """A value without fields."""
 
 
 @frozen
 class Particular:
-    """With its own idea of equality."""
+    """A value with its own C{__eq__}."""
 
     name: str
 
@@ -88,7 +88,7 @@ class Particular:
 
 @frozen
 class Computed:
-    """With a field that it sets itself, and which says nothing of what is equal."""
+    """A value with a computed field that is not compared."""
 
     one: int
     double: int = field(init=False, compare=False)
@@ -109,7 +109,7 @@ ARGUMENTS = strategies.tuples(
 
 
 class FrozenTests(SynchronousTestCase):
-    """What is promised of values."""
+    """The contract of values."""
 
     @given(ARGUMENTS, ARGUMENTS)
     def test_asDataclasses(self, one: tuple[int, str, tuple[int, ...]], other: Any) -> None:
@@ -126,7 +126,9 @@ class FrozenTests(SynchronousTestCase):
         self.assertEqual(Late(*one).SHARED, 5)
 
     def test_construction(self) -> None:
-        """Fields are given by place, by name, or by default; too many, too few, unknown ones are refused."""
+        """
+        Fields are given by position, by name or by default; too many, too few or unknown ones are refused.
+        """
         self.assertEqual(Late(1), Late(first=1, second="two", third=()))
         self.assertEqual(Late(1, third=(3,)).third, (3,))
         calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
@@ -140,7 +142,7 @@ class FrozenTests(SynchronousTestCase):
             self.assertRaises(TypeError, Usual, *args, **values)
 
     def test_frozen(self) -> None:
-        """No field can be changed, taken away or added."""
+        """No field can be changed, deleted or added."""
         late: Any = Late(1)
         self.assertRaises(FrozenInstanceError, setattr, late, "first", 2)
         self.assertRaises(FrozenInstanceError, delattr, late, "first")
@@ -149,7 +151,7 @@ class FrozenTests(SynchronousTestCase):
         self.assertFalse(hasattr(late, "__dict__"))
 
     def test_dataclassFunctions(self) -> None:
-        """Values are dataclasses to what Python has for these, and to pattern matching."""
+        """Values work with Python's functions for dataclasses and with pattern matching."""
         self.assertEqual(replace(Late(1), second="x"), Late(1, "x"))
         self.assertEqual([each.name for each in fields(Late)], ["first", "second", "third"])
         match Late(4, "four"):
@@ -159,7 +161,7 @@ class FrozenTests(SynchronousTestCase):
                 self.fail("no match")
 
     def test_copies(self) -> None:
-        """Copies and what comes back from a pickle are equal."""
+        """Copies and unpickled values are equal."""
         for made in (Late(1, "x", (2,)), Derived(1, 2), Empty()):
             self.assertEqual(copy.copy(made), made)
             self.assertEqual(copy.deepcopy(made), made)
@@ -167,7 +169,10 @@ class FrozenTests(SynchronousTestCase):
                 self.assertEqual(pickle.loads(pickle.dumps(made, protocol)), made)
 
     def test_inheritance(self) -> None:
-        """A derived value has the fields, the check and the words of its base, and equals none of that."""
+        """
+        A derived value has the fields, the check and the methods of its base, and never equals a value of the
+        base.
+        """
         self.assertEqual((Derived(1).number, Derived(1).more, Derived(1, 2).more), (1, 7, 2))
         self.assertRaises(ValueError, Derived, -1)
         self.assertEqual(repr(Derived(3)), "<3>")
@@ -175,18 +180,18 @@ class FrozenTests(SynchronousTestCase):
         self.assertNotEqual(Base(1), Derived(1))
 
     def test_kinds(self) -> None:
-        """Values of different kinds are different, whatever is in them; even empty ones are true."""
+        """Values of different classes are different; empty ones are true."""
         self.assertNotEqual(Base(1), Other(1))
         self.assertNotEqual(Other(1), (1,))
         self.assertEqual(Empty(), Empty())
         self.assertTrue(Empty())
 
     def test_ownMethods(self) -> None:
-        """What a class defines itself is left."""
+        """Methods that a class defines are not replaced."""
         self.assertEqual({Particular("A"), Particular("a")}, {Particular("A")})
 
     def test_fieldOptions(self) -> None:
-        """A field may be left out of construction, and of comparisons."""
+        """A field may be excluded from construction and from comparisons."""
         first, second = Computed(1), Computed(1)
         self.assertEqual(second.double - first.double, 1)
         self.assertEqual(first, second)
@@ -195,7 +200,7 @@ class FrozenTests(SynchronousTestCase):
         self.assertRaises(TypeError, Computed, 1, 2)
 
     def test_late(self) -> None:
-        """A value is the same before code is made for its class, and after that."""
+        """A value is the same before and after the methods of its class are generated."""
 
         @frozen
         class Fresh:
@@ -221,7 +226,7 @@ class FrozenTests(SynchronousTestCase):
         self.assertIs(codes[-1], codes[-2])
 
     def test_wrongArguments(self) -> None:
-        """What a new class says of wrong arguments is what any class says."""
+        """Wrong arguments cause the same error before and after the methods are generated."""
 
         def classes() -> Iterator[tuple[type[Any], type[Any]]]:
             class Fresh:
@@ -238,11 +243,11 @@ class FrozenTests(SynchronousTestCase):
             self.assertEqual(said[0], said[1])
 
     def test_laterUses(self) -> None:
-        """Whatever is used first of a class makes its code, and has its result: a hash, a comparison."""
+        """Any first use of a class generates its methods: a hash or a comparison."""
 
         @frozen(order=True)
         class Compared:
-            """Compared before any is constructed by its own code."""
+            """A class that is compared first."""
 
             one: int
 
@@ -255,7 +260,7 @@ class FrozenTests(SynchronousTestCase):
 
 @record
 class Changing:
-    """Of some fields, which may change."""
+    """A record with mutable fields."""
 
     number: int
     listed: list[int] = field(default_factory=list)
@@ -264,7 +269,7 @@ class Changing:
 
 @record(eq=False)
 class Alone:
-    """Like none but itself."""
+    """A record that equals only itself."""
 
     number: int
     text: str = "usual"
@@ -272,16 +277,16 @@ class Alone:
 
 @record(eq=False)
 class Single(Alone):
-    """With a field more."""
+    """A derived record with one more field."""
 
     more: int = 7
 
 
 class RecordTests(SynchronousTestCase):
-    """What is promised of records."""
+    """The contract of records."""
 
     def test_fields(self) -> None:
-        """Records have the fields that they are given, the first ones and later ones."""
+        """Records have the given fields, and fields can be changed."""
         for _ in range(40):
             one, other = Changing(1), Changing(1, text="usual")
             self.assertEqual(one, other)
@@ -303,7 +308,7 @@ class RecordTests(SynchronousTestCase):
         self.assertEqual(replace(one, number=3).number, 3)
 
     def test_copies(self) -> None:
-        """Copies and what comes back from a pickle are equal, and change by themselves."""
+        """Copies and unpickled records are equal and independent."""
         made = Changing(1, [2])
         for copied in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
             self.assertEqual(copied, made)

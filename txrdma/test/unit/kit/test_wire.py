@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.kit.wire}: that what is declared is what is read and written.
+Tests for L{txrdma.kit.wire}: declared layouts are decoded and encoded.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ Token = NewType("Token", int)
 
 
 class Kind(Code):
-    """Codes of which more may come."""
+    """An open enumeration."""
 
     FIRST = 1
     SECOND = 2
 
 
 class Closed(enum.IntEnum):
-    """Codes of which no more will come."""
+    """A closed enumeration."""
 
     NO = 0
     YES = 1
 
 
 class Marks(enum.IntFlag):
-    """Bits."""
+    """Flags."""
 
     LOW = 1
     HIGH = 8
@@ -57,7 +57,7 @@ class Inner(Layout):
 
 @wire(68)
 class Everything(Layout):
-    """Each kind of field once."""
+    """A layout with each kind of field."""
 
     kind: Kind = bits(8)
     yes: bool = bits(1)
@@ -77,7 +77,7 @@ class Everything(Layout):
 
 @wire(9, little=True)
 class Backwards(Layout):
-    """Least significant first."""
+    """A little-endian layout."""
 
     low: int = bits(3)
     high: int = bits(5)
@@ -88,7 +88,7 @@ class Backwards(Layout):
 
 @wire(44)
 class Cursors(Layout):
-    """As large and as mixed as a CDC message."""
+    """A layout of the size of a CDC message."""
 
     type: int = bits(8)
     length: int = bits(8)
@@ -101,7 +101,7 @@ class Cursors(Layout):
 
 
 class LayoutTests(SynchronousTestCase):
-    """What a layout does."""
+    """The methods of layouts."""
 
     example = bytes.fromhex(
         "02 81 abcdef 3412 fe8000000000000000000000000000aa 616263 00 01020385 000100020003 1234"
@@ -109,7 +109,7 @@ class LayoutTests(SynchronousTestCase):
     )
 
     def test_decode(self) -> None:
-        """Every field is read from its place, in its type."""
+        """Every field is decoded from its position, in its type."""
         it = Everything.decode(self.example)
         self.assertIs(it.kind, Kind.SECOND)
         self.assertIs(it.yes, True)
@@ -127,7 +127,7 @@ class LayoutTests(SynchronousTestCase):
         self.assertEqual(it.wide, 0x0102030405060708FF)
 
     def test_encode(self) -> None:
-        """What was read is written again."""
+        """A decoded layout is encoded to the same bytes."""
         self.assertEqual(Everything.decode(self.example).encode(), self.example)
 
     def test_encodeInto(self) -> None:
@@ -140,13 +140,15 @@ class LayoutTests(SynchronousTestCase):
         self.assertEqual(room, b"\0\0\1\0")
 
     def test_offset(self) -> None:
-        """Decoding begins where it is told to, in any buffer, and takes no notice of what follows."""
+        """Decoding begins at the offset, in any buffer, and ignores following bytes."""
         padded = b"xx" + self.example + b"yyy"
         for buffer in (padded, bytearray(padded), memoryview(padded)):
             self.assertEqual(Everything.decode(buffer, 2).encode(), self.example)
 
     def test_little(self) -> None:
-        """A little-endian layout agrees with struct, and takes shared bytes from the low end."""
+        """
+        A little-endian layout agrees with struct, and fills shared bytes from the least significant bit.
+        """
         it = Backwards(low=5, high=0b10001, word=0x12345678, three=0xABCDEF, last=Kind.SECOND)
         expected = bytes((0b10001_101,)) + struct.pack("<I", 0x12345678) + b"\xef\xcd\xab\x02"
         self.assertEqual(it.encode(), expected)
@@ -167,7 +169,7 @@ class LayoutTests(SynchronousTestCase):
         self.assertRaises(WireError, Everything.decode, self.example * 2, -68)
 
     def test_unknownCode(self) -> None:
-        """A code that we don't know keeps its number, and has a name."""
+        """An unknown code keeps its number, and has a name."""
         it = Everything.decode(b"\x99" + self.example[1:])
         self.assertEqual(it.kind, 0x99)
         self.assertIsInstance(it.kind, Kind)
@@ -178,7 +180,7 @@ class LayoutTests(SynchronousTestCase):
         self.assertRaises(ValueError, Kind, -1)
 
     def test_codesAreCopied(self) -> None:
-        """Codes come through pickles and copies, known or not; those we know are the same."""
+        """Codes can be pickled and copied; known ones are identical afterwards."""
         unknown = Everything.decode(b"\x99" + self.example[1:])
 
         def pickled(protocol: int, it: Any) -> Any:
@@ -195,20 +197,20 @@ class LayoutTests(SynchronousTestCase):
             self.assertEqual(way(unknown), unknown)
 
     def test_unknownCodesAreNotKept(self) -> None:
-        """A peer that sends many codes does not fill our memory."""
+        """Many unknown codes from a peer do not use memory."""
         before = len(Kind._value2member_map_)
         for number in range(200):
             Kind(1000 + number)
         self.assertEqual(len(Kind._value2member_map_), before)
 
     def test_closedEnumeration(self) -> None:
-        """An enumeration without room for unknown codes refuses them."""
+        """A closed enumeration refuses unknown codes."""
         with self.assertRaises(WireError) as caught:
             Everything.decode(self.example[:1] + b"\x02" + self.example[2:])
         self.assertIn("2 is not a valid Closed", str(caught.exception))
 
     def test_tooLarge(self) -> None:
-        """A value that does not fit is refused, by name, instead of spilling into its neighbours."""
+        """A value that does not fit is refused with the name of its field."""
         fine = Everything.decode(self.example)
         wrong: dict[str, object] = {
             "kind": 256,
@@ -228,12 +230,12 @@ class LayoutTests(SynchronousTestCase):
             self.assertRaises(WireError, changed.encodeInto, bytearray(100))
 
     def test_noRoom(self) -> None:
-        """A buffer without room is refused."""
+        """A buffer that is too short is refused."""
         self.assertRaises(WireError, Inner().encodeInto, bytearray(3))
         self.assertRaises(WireError, Everything().encodeInto, bytearray(80), 13)
 
     def test_defaults(self) -> None:
-        """What is not given is zero."""
+        """Fields that are not given are zero."""
         self.assertEqual(Everything().encode(), bytes(68))
         self.assertEqual(Everything().gid, GID(bytes(16)))
         self.assertEqual(Everything().many, (Inner(), Inner()))
@@ -249,7 +251,7 @@ class LayoutTests(SynchronousTestCase):
         self.assertRaises(TypeError, one.replace, nothing=1)
 
     def test_repr(self) -> None:
-        """All that means something is shown; reserved bits only when set."""
+        """The representation shows all fields, and reserved bits only if they are set."""
         self.assertEqual(
             repr(Backwards(last=Kind.FIRST)), "Backwards(low=0, high=0, word=0, three=0, last=Kind.FIRST)"
         )
@@ -257,22 +259,22 @@ class LayoutTests(SynchronousTestCase):
         self.assertIn("hidden=3", repr(Everything(hidden=3)))
 
     def test_slots(self) -> None:
-        """There is no room for attributes that were not declared."""
+        """Undeclared attributes cannot be set."""
         self.assertFalse(hasattr(Inner(), "__dict__"))
 
     @given(layouts(Everything))
     def test_roundTrip(self, it: Everything) -> None:
-        """What is written is read again."""
+        """Encoded fields are decoded to the same values."""
         self.assertEqual(Everything.decode(it.encode()), it)
 
     @given(layouts(Backwards))
     def test_roundTripLittle(self, it: Backwards) -> None:
-        """The same, least significant first."""
+        """Encoded fields of a little-endian layout are decoded to the same values."""
         self.assertEqual(Backwards.decode(it.encode()), it)
 
     @given(st.binary(min_size=60, max_size=80))
     def test_anyBytes(self, raw: bytes) -> None:
-        """Any bytes are a value that is written as it came, or a WireError."""
+        """Any bytes are decoded to a value that is encoded to the same bytes, or raise WireError."""
         try:
             it = Everything.decode(raw)
         except WireError:
@@ -281,11 +283,11 @@ class LayoutTests(SynchronousTestCase):
 
 
 class FirstUseTests(SynchronousTestCase):
-    """The code of a layout is made when it is used often, whatever of it that is."""
+    """The generated code of a layout, which is created after frequent use."""
 
     @given(layouts(Everything), layouts(Backwards), st.binary(min_size=60, max_size=80))
     def test_withoutCode(self, everything: Everything, backwards: Backwards, raw: bytes) -> None:
-        """What is read and written without code is the same as with it; what is refused, the code refuses."""
+        """Without generated code the results and errors are the same."""
         for it, little in ((everything, False), (backwards, True)):
             kind = type(it)
             for name in _SLOWLY:
@@ -306,7 +308,7 @@ class FirstUseTests(SynchronousTestCase):
                 self.assertEqual(repr(found), repr(kind.decode(raw, 1)))
 
     def test_refusedWithoutCode(self) -> None:
-        """What does not fit is left to the code, which tells what that was."""
+        """A value that does not fit is refused with the name of its field, also without generated code."""
         slowly = partial(_SLOWLY["encode"], little=False)
         wrong: dict[str, Any] = {"odd": 1 << 24, "little": -1, "raw": b"ab", "wide": 1 << 72}
         wrong |= {"numbers": (1, 2), "numbers ": (1, 2, 3, 4), "gid": None, "kind": None, "raw ": "abc"}
@@ -319,7 +321,7 @@ class FirstUseTests(SynchronousTestCase):
         self.assertIs(_SLOWLY["__init__"](Inner(), False, 1), NotImplemented)
 
     def test_first(self) -> None:
-        """Each method may be the first, and may have been taken before."""
+        """Any method may be the first one, and may have been bound before."""
         for first in ("decode", "encode", "encodeInto", "make"):
 
             @wire(2)
@@ -349,10 +351,10 @@ class FirstUseTests(SynchronousTestCase):
 
 
 class DeclarationTests(SynchronousTestCase):
-    """Mistakes in a declaration are found when it is made."""
+    """Errors in a declaration are detected when the class is created."""
 
     def test_size(self) -> None:
-        """Fields that don't add up."""
+        """The sum of the fields must equal the size."""
         with self.assertRaisesRegex(TypeError, "declares 8 bits, not 2 bytes"):
 
             @wire(2)
@@ -360,7 +362,7 @@ class DeclarationTests(SynchronousTestCase):
                 field: int = bits(8)
 
     def test_type(self) -> None:
-        """A type that nobody knows how to read."""
+        """An unsupported type is refused."""
         with self.assertRaisesRegex(TypeError, "Wrong.field: don't know how to read"):
 
             @wire(1)
@@ -368,7 +370,7 @@ class DeclarationTests(SynchronousTestCase):
                 field: str = bits(8)
 
     def test_bytesInBits(self) -> None:
-        """Bytes that don't begin at a byte."""
+        """A bytes field that is not aligned to a byte is refused."""
         with self.assertRaisesRegex(TypeError, "whole bytes"):
 
             @wire(2)
@@ -378,7 +380,7 @@ class DeclarationTests(SynchronousTestCase):
                 rest: int = bits(4)
 
     def test_valueOfAnotherLength(self) -> None:
-        """A field that is longer or shorter than its value class, as soon as one is read."""
+        """A field that does not have the length of its value class is refused when one is decoded."""
 
         @wire(8)
         class Wrong(Layout):
@@ -388,7 +390,7 @@ class DeclarationTests(SynchronousTestCase):
             self.assertRaisesRegex(ValueError, "a GID has 16 bytes, not 8", Wrong.decode, bytes(8))
 
     def test_tooLongRun(self) -> None:
-        """Fields that share bytes for longer than a number of 64 bits."""
+        """Bit fields that share more than 64 bits are refused."""
         with self.assertRaisesRegex(TypeError, "Wrong: middle does not end in a whole byte"):
 
             @wire(16)
@@ -398,7 +400,7 @@ class DeclarationTests(SynchronousTestCase):
                 last: int = bits(8)
 
     def test_name(self) -> None:
-        """A name that every layout has."""
+        """A field name that every layout has as a method is refused."""
         with self.assertRaisesRegex(TypeError, "this name"):
 
             @wire(1)
@@ -406,7 +408,7 @@ class DeclarationTests(SynchronousTestCase):
                 replace: int = bits(8)  # type: ignore[assignment]  # that is the mistake
 
     def test_boolean(self) -> None:
-        """A bool of several bits."""
+        """A bool of several bits is refused."""
         with self.assertRaisesRegex(TypeError, "one bit"):
 
             @wire(1)
@@ -414,7 +416,7 @@ class DeclarationTests(SynchronousTestCase):
                 field: bool = bits(8)
 
     def test_wideFlags(self) -> None:
-        """Flags of which enum would remember too many combinations."""
+        """Flags with so many bits that C{enum} would cache too many combinations are refused."""
         with self.assertRaisesRegex(TypeError, "every combination"):
 
             @wire(4)

@@ -157,7 +157,10 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_handover(self) -> None:
-        """When the port has another manager, or another address, that one is asked, and in the end left."""
+        """
+        When the port gets another manager or address, the subscription moves to it, and is ended there at the
+        close.
+        """
         port = self.wire.ports[0]
         port.endPort = replace(port.endPort, smLID=LID(2))
         self.subscription = self.subscribed(None, renewalSeconds=1000)

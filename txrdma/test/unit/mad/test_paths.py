@@ -50,7 +50,7 @@ class TextTests(SynchronousTestCase):
         )
 
     def test_targets(self) -> None:
-        """A LID, a GID, a GUID, a route or a path."""
+        """A target is a LID, a GID, a GUID, a route or a path."""
         guid = GUID.fromInt(0x0002C90300010002)
         for texts, target in (
             ("7|lid 7| lid7 ", 7),

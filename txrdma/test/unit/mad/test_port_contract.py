@@ -1,5 +1,5 @@
 """
-Each kind of management port keeps the contract of L{IMADPort}.
+The contract of L{IMADPort}, for each kind of management port.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SimulatedTests(MADPortContract, SynchronousTestCase):
         cast(SimulatedMADPort, self.ports[number]).lose("it was pulled out")
 
     def restore(self, number: int) -> None:
-        """The node never went away: only we were detached from it."""
+        """Do nothing: the node remains, and only the port was detached from it."""
 
     def routes(self) -> Sequence[IBPath]:
         return IBPath(dlid=self.fabric.port("c").end.lid), route(1, 3, 1)
@@ -95,7 +95,7 @@ class UmadSubnetTests(UmadTests):
         return self.port(f"ib{number}", self.rmpp)
 
     def cable(self) -> None:
-        """Put two more devices into the host, with a cable between them."""
+        """Add two devices to the host, with a cable between them."""
         kernel = self.kernel
         kernel.hasSMI = True
         for index, (name, lid) in enumerate(zip(self.names, self.lids, strict=True)):

@@ -1,7 +1,7 @@
 """
-What the kernel sent: its datagrams are read, and ours are compared with them byte for byte.
+Recorded datagrams of the kernel, which are decoded and compared with txrdma's byte by byte.
 
-C{txrdma/test/vectors/README.md} says where the packets come from.
+C{txrdma/test/vectors/README.md} documents the origin of the packets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from txrdma.mad.layouts.messages import (
 from txrdma.test.support.captures import Captured, packets
 
 TABLE = bytes(number & 255 for number in range(1000))
-"""What the recorded table holds."""
+"""The contents of the recorded table."""
 
 
 def datagram(captured: Captured) -> bytes:
@@ -75,7 +75,9 @@ class TableTests(SynchronousTestCase):
         return RMPPHeader.decode(datagram(captured), 24).type
 
     def test_receiving(self) -> None:
-        """The kernel's segments make the table, and our ACKs are the other kernel's."""
+        """
+        The kernel's segments are reassembled to the table, and the ACKs equal those of the other kernel.
+        """
         long = RMPPTransfers()
         ours: list[bytes] = []
         for captured in self.segments:

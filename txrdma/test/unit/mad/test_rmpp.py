@@ -190,7 +190,7 @@ MISFITS = (
     (said(RMPPType.ABORT, status=RMPPStatus.RESOURCES_EXHAUSTED), RMPPStatus.ILLEGAL_STATUS),
     (said(RMPPType.ABORT, status=RMPPStatus(117)), RMPPStatus.ILLEGAL_STATUS),
 )
-"""Packets that are wrong in themselves, and the status that says so (IBA table 118)."""
+"""Invalid packets, and the status that reports each (IBA table 118)."""
 
 
 class SenderTests(SynchronousTestCase):
@@ -267,7 +267,9 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(self.numbers(1.0), [7, 8])
 
     def test_resend(self) -> None:
-        """Without an acknowledgement it is sent again from there on, ever later; not for ever."""
+        """
+        Without an acknowledgement, segments are sent again from that point, with growing delays and a limit.
+        """
         self.numbers()
         self.acknowledge(1, 4)
         self.numbers()

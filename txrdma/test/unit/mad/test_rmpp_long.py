@@ -63,10 +63,10 @@ def changed(datagram: bytes, **fields: object) -> bytes:
 
 class Pair:
     """
-    A client and a server, and a wire that loses, doubles and delays by a seed.
+    A client and a server, joined by a wire that loses, duplicates and delays datagrams by a seed.
 
     @ivar now: seconds.
-    @ivar events: of the client, of the server.
+    @ivar events: events of the client and of the server.
     """
 
     def __init__(
@@ -459,10 +459,10 @@ PATHS = [PathRecord(dlid=LID(number)) for number in range(300)]
 
 class BadWire(Wire):
     """
-    One that doubles and delays, too.
+    A wire that also duplicates and delays.
 
-    @ivar duplication: how many of all come twice.
-    @ivar jitter: seconds that each may take longer.
+    @ivar duplication: fraction of duplicated datagrams.
+    @ivar jitter: largest additional delay in seconds.
     """
 
     duplication = jitter = 0.0
@@ -484,7 +484,7 @@ class AgentCase(SynchronousTestCase):
     def connect(
         self, seed: int = 0, loss: float = 0.0, duplication: float = 0.0, jitter: float = 0.0
     ) -> None:
-        """With a wire that does this."""
+        """Connect both ends with such a wire."""
         self.clock = Clock()
         self.wire = BadWire(self.clock, seed, loss)
         self.wire.duplication, self.wire.jitter = duplication, jitter

@@ -32,7 +32,7 @@ class RouteTestCase(FabricTestCase):
         return self.refused(Deferred.fromCoroutine(coroutine), kind, 1)
 
     def set(self, name: str, lid: int, port: int) -> None:
-        """Let a switch's table send a LID to a port."""
+        """Set the port of a LID in a switch's table."""
         path = IBPath(dlid=self.lid(name))
         block = self.told(self.agent.SubnGet(LinearForwardingTable, path, lid // 64), 1)
         entries = bytearray(block.ports)
@@ -93,7 +93,7 @@ class DirectTests(RouteTestCase):
         self.assertEqual((table[self.lid("a")], table[self.lid("left")]), (1, 0))
 
     def group(self, name: str, mlid: int, *exits: int) -> None:
-        """Let a switch copy packets for a group to these ports."""
+        """Set the ports of a multicast group in a switch's table."""
         block, offset = divmod(mlid - 0xC000, 32)
         masks = [0] * 32
         masks[offset] = sum(1 << port for port in exits)

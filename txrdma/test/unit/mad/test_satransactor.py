@@ -64,7 +64,7 @@ QUESTIONS: list[tuple[type[Attribute], list[int], list[int]]] = [
     (VLArbitrationTable, [0x10001, 0x30003], [0x10000, 0x30000, 0x10001]),
     (LinearForwardingTable, [0], []),
 ]
-"""Each attribute, with modifiers to ask switches for, and others."""
+"""Each attribute, with modifiers for switches and for other nodes."""
 
 
 class Administration(RPCs):
@@ -113,7 +113,7 @@ class RecodingTests(SynchronousTestCase):
         return {name: getattr(query.record, name) for name in components(record, query.mask)}, query
 
     def test_every(self) -> None:
-        """Each attribute with a record: the modifier becomes components, as the specification has them."""
+        """For each attribute with a record, the modifier becomes the components of the specification."""
         from txrdma.mad.layouts import sa
 
         for kind, record, field, modifier, said in (
@@ -169,7 +169,7 @@ class RecodingTests(SynchronousTestCase):
             self.assertEqual(found["portNum"], number)
 
     def test_otherPort(self) -> None:
-        """The other port of a host has another LID, which the administration knows."""
+        """The other port of a host has another LID, which is read from the administration."""
 
         def ports(asked: PortInfoRecord) -> PortInfoRecord:
             if (asked.endPortLID, asked.portNum) != (6, 2):

@@ -219,7 +219,7 @@ class StringTests(SynchronousTestCase):
         self.assertIsNone(port.fabric.manager)
 
     def test_faults(self) -> None:
-        """Nodes that hang, times that vary, counters that change."""
+        """Fabric strings may contain hanging nodes, varying delays and changing counters."""
         port = self.open("sim:fattree:40:8:jitter=0.5:dead=h00003+leaf0001:errors=2:traffic=1000")
         fabric = port.fabric
         dead = [name for name, node in fabric.nodes.items() if node.isDead]

@@ -64,7 +64,7 @@ class RecordTests(AdministrationTestCase):
             self.assertEqual(self.table(query), [some])
 
     def test_aliases(self) -> None:
-        """A port gets GUIDs, is found by them, and loses them; its own stays."""
+        """A port gets alias GUIDs, is found by them, and loses them; its own GUID remains."""
         guids = tuple(GUID.fromInt(number) for number in range(0x50, 0x58))
         record = sa.GUIDInfoRecord(lid=self.lid("c"), guidInfo=GUIDInfo(guids=guids))
         mask = 0b11 | 0b10 << 4  # the LID, the block, and the second GUID
@@ -88,7 +88,7 @@ class PathTests(AdministrationTestCase):
         return path
 
     def test_selectors(self) -> None:
-        """A path can be used for less than it has, not for more."""
+        """A path satisfies requests for at most its own MTU and rate."""
         self.assertEqual(self.path(mtuSelector=Selector.GREATER, mtu=PathMTU.MTU_1024).mtu, 4)
         self.assertEqual(self.path(rateSelector=Selector.LESS, rate=Rate.GBPS_400).rate, Rate.GBPS_200)
         self.assertEqual(self.path(rateSelector=Selector.LESS, rate=Rate.GBPS_200).rate, Rate.GBPS_168)

@@ -33,7 +33,7 @@ from txrdma.sim.nets.netfile import Net, NetFileError, parseNet
 from txrdma.test.support.mad.simulated import FabricTestCase
 
 BYTES_PER_PORT = 250
-"""Hosts, switches and their names included."""
+"""Largest memory in bytes for each port, including hosts, switches and their names."""
 
 
 class MemoryTests(FabricTestCase):
@@ -147,7 +147,7 @@ class RoundTripTests(FabricTestCase):
 def made(
     fabric: Fabric, guid: int, vendor: int, device: int, system: int, name: str = "", ports: int = 4
 ) -> None:
-    """One switch more."""
+    """Return a fabric with one more switch."""
     info = NodeInfo(
         nodeType=NodeType.SWITCH,
         numPorts=4,
@@ -273,7 +273,7 @@ class NetFileTests(SynchronousTestCase):
         self.assertEqual(parseNet(net.text()), net)
 
     def test_fatTrees(self) -> None:
-        """Fat trees have the switches and links that they should, every port at most once."""
+        """Fat trees have the expected switches and links, and use every port at most once."""
         for hosts, radix, switches, links in ((8, 36, 1, 8), (128, 36, 17, 272), (1024, 36, 306, 3616)):
             net = fatTree(hosts, radix)
             kinds = [node.kind for node in net.nodes.values()]
@@ -304,7 +304,7 @@ class Topology:
     """
     A C{topology.conf}.
 
-    @ivar nodes: by switch; C{switches} likewise.
+    @ivar nodes: nodes by switch; C{switches}: switches by switch.
     """
 
     def __init__(self, lines: Iterator[str]) -> None:

@@ -1,8 +1,8 @@
 """
-Every structure has its fields where others have them: libibmad, tshark, python-rdma, and what else is public.
+Every structure has the layout of other programs: libibmad, tshark, python-rdma, and published definitions.
 
-What none of them knows stands on a list with the reason; a structure that is not there and has no witness
-fails.
+Structures that none of them has are listed with the reason; the tests fail for any other structure without a
+reference.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ _NUMBERS: Final = {
 }
 
 _OTHER_FORMS: Final = {"PortExtendedSpeedsCountersRSFEC", "CACongestionLog"}
-"""They have another's number."""
+"""Structures that share the number of another one."""
 
 _FEWER: Final = {
     "SMPVendorDiag": set[str](),
@@ -210,7 +210,7 @@ _MORE: Final = {
     "NodeDescription": "Set came with IsSetNodeDescriptionSupported",
     "CommunityInfo": "Get and Set (16.4.3)",
 }
-"""What carries more than python-rdma had."""
+"""Structures with more fields than in python-rdma."""
 
 
 def theirs() -> dict[str, tuple[int, set[str]]]:
@@ -264,7 +264,7 @@ class CheckTests(SynchronousTestCase):
         self.addCleanup(self.agent.close)
 
     def test_everyCombination(self) -> None:
-        """Of all calls and attributes, those that belong together go out as such; the others, nowhere."""
+        """Of all combinations of calls and attributes, valid ones are sent and others are refused."""
         sent = refused = 0
         for name, rpc in RPCS.items():
             for kind in attributes():

@@ -207,7 +207,7 @@ class CounterFaultsTests(FabricCommandTestCase):
 
 class NamesTests(FabricCommandTestCase):
     def test_everywhere(self) -> None:
-        """In text and JSON, of findings, differences, errors, links and topologies."""
+        """Node names appear in text and JSON of findings, differences, errors, links and topologies."""
         path, before = Path(self.mktemp()), self.mktemp()
         guid = self.fabric.node("right").guid
         path.write_text(f'0x{guid.raw.hex()} "core 1"')

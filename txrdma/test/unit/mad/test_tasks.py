@@ -33,7 +33,7 @@ class FaultTests(SynchronousTestCase):
         return await self.schedule.SubnGet(NodeInfo, HERE)
 
     def test_traceback(self) -> None:
-        """A traceback has the frames of all work that the exception went through, the outermost first."""
+        """A traceback has the frames of all tasks that the exception passed, the outermost first."""
         if IS_OLD_TWISTED:
             raise SkipTest("failures of Twisted before 24.10 clear the traceback of their exception")
 
@@ -263,7 +263,7 @@ class SizeTests(SynchronousTestCase):
         self.failureResultOf(done, ZeroDivisionError)
 
     def test_deepTasks(self) -> None:
-        """Nor do coroutines that wait for each other, one queued by the other."""
+        """Coroutines that wait for each other, each queued by another, do not exceed the recursion limit."""
         if IS_OLD_TWISTED:
             raise SkipTest("failures of Twisted before 24.10 read the whole traceback at each level")
 
@@ -283,7 +283,7 @@ class SizeTests(SynchronousTestCase):
         self.failureResultOf(done, ZeroDivisionError)
 
     def test_manyWaiting(self) -> None:
-        """Nor do calls that wait for their turn, and all end at once."""
+        """Many queued calls that end at the same time do not exceed the recursion limit."""
 
         async def asks() -> int:
             answers = [self.schedule.SubnGet(NodeInfo, HERE) for _ in range(self.DEPTH)]
