@@ -33,7 +33,7 @@ class DeviceTests(_Case):
     buildReactor: Callable[[], Any]
 
     def check(self, transfer: Transfer, measure: Measure, events: bool) -> None:
-        """All messages come, with the contents that they should have."""
+        """Check that all messages arrive with the expected contents."""
         reactor = self.buildReactor()
         size = 8 if transfer is Transfer.ATOMIC else 1000
         settings = LinkSettings(transfer.kind, size, 8, check=True, atomics=transfer is Transfer.ATOMIC)
@@ -60,7 +60,7 @@ class DeviceTests(_Case):
         self.assertEqual(measurement.route, "rocev2" if transfer is Transfer.UD else self.route)
 
     def wait(self, reactor: Any, doing: Deferred[Measurement]) -> Measurement:
-        """Turn the reactor until then."""
+        """Run the reactor until the condition holds."""
         ended: list[Measurement | Failure] = []
 
         def end(result: Measurement | Failure) -> None:
@@ -100,7 +100,7 @@ _addTests()
 
 
 class RoCEPingPongTests(DeviceTests, ReactorBuilder):
-    """Over UDP on the loopback interface."""
+    """Tests over UDP on the loopback interface."""
 
 
 class SharedMemoryPingPongTests(DeviceTests, ReactorBuilder):
@@ -114,8 +114,8 @@ for _cases in (RoCEPingPongTests.makeTestCaseClasses(), SharedMemoryPingPongTest
 
 
 class PollingPingPongTests(SharedMemoryPingPongTests, SynchronousTestCase):
-    """Over shared memory, on the reactor that looks at completion queues before it sleeps."""
+    """Tests over shared memory, on the reactor that polls completion queues before it sleeps."""
 
     def buildReactor(self) -> Any:
-        """One of our own."""
+        """Return txrdma's reactor."""
         return PollingReactor()

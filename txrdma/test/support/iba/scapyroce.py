@@ -1,5 +1,5 @@
 """
-Scapy's RoCE layer, which judges ours.
+Scapy's RoCE layer, as a reference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ except ImportError:
 
 
 def scapyRoCE() -> Any:  # scapy has no types
-    """Scapy's module for RoCE; the test is skipped if scapy is not installed."""
+    """Return scapy's RoCE module; skip the test if scapy is not installed."""
     if _theirs is None:
         raise SkipTest("scapy is not installed")
     return _theirs

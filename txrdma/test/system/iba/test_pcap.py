@@ -28,7 +28,7 @@ THERE6 = Place("2001:db8::2", 5555, THERE.mac)
 
 
 def recorded(*sent: tuple[Place, Place, bytes]) -> bytes:
-    """A capture file of these packets, a millisecond apart."""
+    """Return a capture file of these packets, a millisecond apart."""
     out = BytesIO()
     capture = RoCECapture(out)
     for number, (source, destination, packet) in enumerate(sent):
@@ -42,7 +42,7 @@ class RoCECaptureTests(SynchronousTestCase):
     slowBecause = "starts tshark"
 
     def tshark(self, content: bytes, *fields: str) -> list[list[str]]:
-        """What tshark finds in a capture file: the fields of each packet."""
+        """Return the fields of each packet of a capture file, decoded by tshark."""
         program = shutil.which("tshark")
         if program is None:
             raise SkipTest("tshark is not installed")
@@ -59,7 +59,7 @@ class RoCECaptureTests(SynchronousTestCase):
 
     @given(rocePackets())
     def test_readBack(self, packet: RoCEPacket) -> None:
-        """What was recorded is read back, with an ICRC that fits, over both IP versions."""
+        """Captured packets are read back with a valid ICRC, for both IP versions."""
         body = packet.encode()
         content = recorded((HERE, THERE, body), (THERE6, HERE6, body))
         found = [Datagram.decode(record.data) for record in PcapReader(BytesIO(content))]
@@ -69,7 +69,9 @@ class RoCECaptureTests(SynchronousTestCase):
             self.assertEqual((datagram.udp.sourcePort, datagram.udp.destinationPort), (sender.port, 4791))
 
     def test_asRecorded(self) -> None:
-        """A packet of the kernel's becomes its frame, but for identification, checksums and ICRC."""
+        """
+        A packet of the kernel is captured as the kernel's frame, except identification, checksums and ICRC.
+        """
         for captured in packets("rc-pingpong"):
             source = Place(captured.source, captured.udp.sourcePort, HERE.mac)
             destination = Place(captured.destination, captured.udp.destinationPort, THERE.mac)
@@ -84,7 +86,7 @@ class RoCECaptureTests(SynchronousTestCase):
             self.assertEqual(ours.payload[:-4], captured.payload[:-4])
 
     def test_scapy(self) -> None:
-        """Scapy makes the same frame anew: checksums, lengths and ICRC are right."""
+        """Scapy builds the same frame: checksums, lengths and ICRC are correct."""
         theirs = scapyRoCE()
         body = RoCEPacket(BTH(opcode=Opcode.RC_SEND_ONLY, psn=9), (), b"hello").encode()
         for record in PcapReader(BytesIO(recorded((HERE, THERE, body), (HERE6, THERE6, body)))):
@@ -97,7 +99,7 @@ class RoCECaptureTests(SynchronousTestCase):
             self.assertEqual(bytes(packet), record.data)
 
     def test_tshark(self) -> None:
-        """Tshark takes our packets apart, finds what we put there, and complains of nothing."""
+        """Tshark decodes captured packets to the same fields without warnings."""
         write = RoCEPacket(
             BTH(opcode=Opcode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, destination=QPN(0x123456), psn=7),
             (RETH(address=0xABCDEF0123456789, rkey=RKey(0x11223344), length=5), ImmDt(immediate=0xFEEDBEEF)),
@@ -130,7 +132,7 @@ class RoCECaptureTests(SynchronousTestCase):
         self.assertEqual([row[6:] for row in found], [["1", "1", "", ""]] * 2 + [["1", "", "", ""]] * 2)
 
     def test_tsharkRecorded(self) -> None:
-        """Tshark says the same of the kernel's packets and of the same ones recorded by us."""
+        """Tshark decodes the kernel's packets and our captures of them identically."""
         for name in ("verbs", "rc-pingpong", "ud-pingpong"):
             sent = [
                 (
@@ -146,7 +148,7 @@ class RoCECaptureTests(SynchronousTestCase):
             self.assertTrue(theirs)
 
     def test_manyFlows(self) -> None:
-        """Ever new source ports cost no memory."""
+        """New source ports do not use memory."""
         capture = RoCECapture(BytesIO())
         body = RoCEPacket(BTH()).encode()
         for port in range(3000):

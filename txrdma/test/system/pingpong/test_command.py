@@ -1,5 +1,5 @@
 """
-C{txrdma pingpong} as people use it: options, results in all forms, and how it ends.
+C{txrdma pingpong} in real processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ProcessTests(SynchronousTestCase):
     slowBecause = "two or three processes start, and measure for a second"
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """One of them."""
+        """Start the command."""
         process = subprocess.Popen(
             [sys.executable, "-m", "txrdma", "pingpong", *words],
             stdin=subprocess.DEVNULL,
@@ -51,7 +51,7 @@ class ProcessTests(SynchronousTestCase):
                 pipe.close()
 
     def server(self, *words: str) -> tuple[subprocess.Popen[str], str]:
-        """One that listens, and where."""
+        """Start a server; return it and its port."""
         process = self.start("--listen", r"tcp:0:interface=127.0.0.1", *words)
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -60,11 +60,11 @@ class ProcessTests(SynchronousTestCase):
         return process, f"tcp:127.0.0.1:{found[1]}"
 
     def rows(self, text: str) -> Sequence[dict[str, str]]:
-        """Those of CSV."""
+        """Return the rows of CSV output."""
         return list(csv.DictReader(io.StringIO(text)))
 
     def underWay(self, *words: str) -> tuple[subprocess.Popen[str], str]:
-        """A client that is in its second test, and what it has told of the first."""
+        """Start a client and wait for its second test; return it and its output."""
         client = self.start(
             "--csv", "-", "--measure", "latency", "--size", "64,128", "--seconds", "1", *words
         )
@@ -72,7 +72,9 @@ class ProcessTests(SynchronousTestCase):
         return client, client.stdout.readline() + client.stdout.readline()
 
     def checkUnfinished(self, text: str) -> None:
-        """The first test has its end; the second has not, if there is any of it; there is no third."""
+        """
+        Check that the first test is complete, the second one partial or missing, and that there is no third.
+        """
         first, *others = self.rows(text)
         self.assertEqual(first["interrupted"], "False")
         self.assertLessEqual(len(others), 1)
@@ -81,7 +83,7 @@ class ProcessTests(SynchronousTestCase):
             self.assertGreater(int(other["messages"]), 0)
 
     def test_local(self) -> None:
-        """One command measures everything, with right contents, and leaves no process behind."""
+        """One command runs all tests, verifies contents, and leaves no process behind."""
         process = self.start("--local", "--json", "--check", "--iterations", "30", "--measure", "all")
         out, err = process.communicate(timeout=PATIENCE)
         self.assertEqual((process.returncode, err), (0, ""))
@@ -96,7 +98,7 @@ class ProcessTests(SynchronousTestCase):
                 self.assertEqual(each["route"], "shared-memory")
 
     def test_serverForOne(self) -> None:
-        """A server serves whoever comes, over the route that its device says; C{--once}, only one."""
+        """A server serves all clients over the route of its device; with C{--once}, only one."""
         server, where = self.server("--once", "--device", "soft:127.0.0.1:route=rocev2")
         client = self.start("--csv", "-", "-n", "20", "-t", "send,ud", where)
         out, err = client.communicate(timeout=PATIENCE)
@@ -106,7 +108,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual((server.returncode, err), (0, "txrdma pingpong: 127.0.0.1 measures\n"))
 
     def test_interruptedClient(self) -> None:
-        """Ctrl-C tells what was measured so far, and exits as shells have it; the server serves the next."""
+        """Ctrl-C prints the results so far and exits with status 130; the server serves the next client."""
         server, where = self.server()
         client, first = self.underWay(where)
         client.send_signal(signal.SIGINT)
@@ -121,7 +123,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(server.returncode, 0)
 
     def test_interruptedServer(self) -> None:
-        """Ctrl-C ends a server well; its client says why it ends, after what it has measured."""
+        """Ctrl-C ends a server without an error; its client prints its results and the reason."""
         server, where = self.server()
         client, first = self.underWay(where)
         server.send_signal(signal.SIGINT)
@@ -133,7 +135,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(server.returncode, 0)
 
     def test_killedServer(self) -> None:
-        """A server that is killed is one line at the client, and what was measured is not lost."""
+        """A killed server causes a one-line error at the client, after the results so far."""
         server, where = self.server()
         client, first = self.underWay(where)
         server.kill()
@@ -143,7 +145,7 @@ class ProcessTests(SynchronousTestCase):
         self.checkUnfinished(first + out)
 
     def test_progress(self) -> None:
-        """On a terminal, long work says how far it is, and leaves nothing of that behind."""
+        """On a terminal, long tests show progress, which is erased at the end."""
         terminal, theirs = os.openpty()
         try:
             process = subprocess.Popen(
@@ -163,7 +165,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertTrue(said.endswith("\r\x1b[K"))
 
     def test_nobodyReads(self) -> None:
-        """A server whose complaints nobody reads any more ends as any other."""
+        """A server whose standard error is closed ends normally."""
         server, where = self.server("--once")
         assert server.stderr is not None
         server.stderr.close()
@@ -174,14 +176,14 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(server.wait(PATIENCE), 0)
 
     def test_nobody(self) -> None:
-        """Nobody at the other end is one line."""
+        """A missing server causes a one-line error."""
         client = self.start("tcp:127.0.0.1:1")
         out, err = client.communicate(timeout=PATIENCE)
         self.assertEqual((client.returncode, out), (1, ""))
         self.assertRegex(err, r"\Atxrdma pingpong: no server at tcp:127.0.0.1:1: .*refused.*\n\Z")
 
     def test_compatible(self) -> None:
-        """Two of us play as C{ibv_rc_pingpong} does, at addresses where nobody else has RoCE's port."""
+        """Two processes use the protocol of C{ibv_rc_pingpong}, at addresses where RoCE's port is free."""
         more = ("--compatible", "--check", "--json", "-n", "20")
         high, low = divmod(os.getpid() & 0xFFFF, 256)
         server, where = self.server("--device", f"soft:127.{high}.{low}.2", *more)

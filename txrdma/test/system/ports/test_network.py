@@ -1,5 +1,5 @@
 """
-Network interfaces by netlink: recorded dumps, a made-up socket, and this host itself.
+Network interfaces of this host, read over netlink.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HostTests(SynchronousTestCase):
         skip = "netlink is of Linux"
 
     def test_loopback(self) -> None:
-        """Every host has itself, and its own address is on it."""
+        """Every host has the loopback interface with its address."""
         here = HostNetwork.open()
         self.addCleanup(here.close)
         found = here.interfaceOf("127.0.0.1")
@@ -68,7 +68,9 @@ class HostTests(SynchronousTestCase):
         )
 
     def test_following(self) -> None:
-        """In a network namespace of its own every change of addresses and links is told, and then true."""
+        """
+        In a separate network namespace every change of addresses and links is reported and then visible.
+        """
         if not shutil.which("ip"):
             raise SkipTest("there is no ip command")
         alone = ["unshare", "--user", "--map-root-user", "--net"]
@@ -82,7 +84,10 @@ class HostTests(SynchronousTestCase):
         self.assertEqual((done.stderr, done.stdout), ("", "all told\n"))
 
     def test_namespace(self) -> None:
-        """What was opened in one namespace goes on telling of that one when the thread is in another."""
+        """
+        A network that was opened in one namespace reports that namespace, even if the thread enters another
+        one.
+        """
         program = (
             "import ctypes, os\n"
             "from txrdma.ports.network import HostNetwork\n"

@@ -83,7 +83,7 @@ class RecordedTests(SynchronousTestCase):
             self.assertTrue(captured.flow.fits(captured.payload))
 
     def test_checksums(self) -> None:
-        """With the kernel's fields we make the kernel's packet, IP checksum included."""
+        """The kernel's fields are encoded to the kernel's packet, including the IP checksum."""
         for captured in everything():
             ours = checksummed(captured.ip, captured.udp, captured.payload)
             self.assertEqual(ours[: captured.ip.size], captured.ip.encode())
@@ -94,7 +94,7 @@ class ICRCTests(SynchronousTestCase):
 
     @given(addresses(), rocePackets())
     def test_scapy(self, ends: tuple[str, int, str, int], packet: RoCEPacket) -> None:
-        """Scapy computes the same ICRC, whatever the packet."""
+        """Scapy computes the same ICRC for any packet."""
         theirs = scapyRoCE()
         here, there = ipaddress.ip_address(ends[0]), ipaddress.ip_address(ends[2])
         if here.version == 4:
@@ -110,7 +110,10 @@ class ICRCTests(SynchronousTestCase):
 
     @given(addresses(), rocePackets(), st.integers(0, 65535))
     def test_plainWay(self, ends: tuple[str, int, str, int], packet: RoCEPacket, identification: int) -> None:
-        """A flow agrees with the plain way for any identification, and finds it again."""
+        """
+        A flow computes the same ICRC as the simple algorithm for any identification, and recovers the
+        identification.
+        """
         body = packet.encode()
         here, there = packedIP(ends[0]), packedIP(ends[2])
         ip, udp = ipHeaders(here, there, (ends[1], ends[3]), len(body) + 4, identification)
@@ -122,7 +125,7 @@ class ICRCTests(SynchronousTestCase):
         self.assertEqual(flow.identification(sealed), identification)
 
     def test_hotPath(self) -> None:
-        """The short cuts that the documentation of Flow promises are right."""
+        """The fast paths that L{Flow} documents give the same results."""
         flow = Flow("10.0.0.1", 5, "10.0.0.2", 4791)
         body = RoCEPacket(BTH(opcode=Opcode.RC_SEND_ONLY, psn=77), (), b"x" * 1000).encode()
         state = flow.states[len(body) + 4]
@@ -134,7 +137,7 @@ class ICRCTests(SynchronousTestCase):
             self.assertEqual(crc32(body, changed), flow.icrc(body, number))
 
     def test_congestionMarks(self) -> None:
-        """What a router may change does not change the ICRC: FECN and BECN in the BTH."""
+        """Fields that a router may change do not change the ICRC: FECN and BECN in the BTH."""
         flow = Flow("10.0.0.1", 5, "10.0.0.2", 4791)
         sealed = bytearray(flow.seal(RoCEPacket(BTH(opcode=Opcode.RC_SEND_ONLY)).encode(), 9))
         for mark in range(256):
@@ -142,7 +145,7 @@ class ICRCTests(SynchronousTestCase):
             self.assertEqual(flow.identification(sealed), 9)
 
     def test_spoilt(self) -> None:
-        """Any single bit that is flipped elsewhere is found, although the identification is not known."""
+        """Any other flipped bit is detected, although the identification is unknown."""
         flow = Flow("10.0.0.1", 5, "10.0.0.2", 4791)
         good = flow.seal(RoCEPacket(BTH(opcode=Opcode.RC_SEND_ONLY), (), b"payload!").encode(), 0x1234)
         for bit in range(len(good) * 8):
@@ -153,13 +156,13 @@ class ICRCTests(SynchronousTestCase):
             self.assertFalse(flow.fits(spoilt), bit)
 
     def test_otherFlow(self) -> None:
-        """A packet of another address or port does not fit."""
+        """The ICRC of a packet of another address or port does not match."""
         sealed = Flow("10.0.0.1", 5, "10.0.0.2", 4791).seal(RoCEPacket(BTH()).encode())
         for other in (("10.0.0.3", 5, "10.0.0.2", 4791), ("10.0.0.1", 6, "10.0.0.2", 4791)):
             self.assertFalse(Flow(*other).fits(sealed))
 
     def test_lengths(self) -> None:
-        """Nonsense lengths don't fit, and cost no memory."""
+        """Invalid lengths don't match, and use no memory."""
         flow = Flow("::1", 5, "::1", 4791)
         for length in (0, 3, 15, LARGEST + 1, 1 << 17):
             self.assertFalse(flow.fits(bytes(length)))
@@ -168,14 +171,14 @@ class ICRCTests(SynchronousTestCase):
         self.assertLess(len(flow.states), 3000)
 
     def test_mixed(self) -> None:
-        """A flow has both ends of one kind; a mapped address is IPv4."""
+        """Both ends of a flow have the same IP version; a mapped address is IPv4."""
         self.assertRaises(ValueError, Flow, "10.0.0.1", 1, "::1", 2)
         mapped = Flow("::ffff:10.0.0.1", 1, "10.0.0.2", 2)
         self.assertEqual(mapped.states[100], Flow("10.0.0.1", 1, "10.0.0.2", 2).states[100])
 
     @given(st.binary(max_size=200), st.integers(0, 0xFFFFFFFF))
     def test_crc32(self, data: bytes, start: int) -> None:
-        """The fast CRC-32, where it is installed, is zlib's."""
+        """The fast CRC-32, if installed, equals zlib's."""
         self.assertEqual(roce.crc32(data, start), zlib.crc32(data, start))
 
 
@@ -184,7 +187,7 @@ class PacketTests(SynchronousTestCase):
 
     @given(rocePackets())
     def test_roundTrip(self, packet: RoCEPacket) -> None:
-        """What is written is read again; the padding is counted, not believed."""
+        """An encoded packet is decoded to the same values; the padding is computed from the length."""
         body = packet.encode()
         self.assertEqual(len(body) % 4, 0)
         again = RoCEPacket.decode(body + b"\1\0\0\0")
@@ -194,7 +197,10 @@ class PacketTests(SynchronousTestCase):
 
     @given(st.binary(max_size=100))
     def test_anyBytes(self, raw: bytes) -> None:
-        """Any bytes are a packet that is written as it came, but for its padding, or a WireError."""
+        """
+        Any bytes are decoded to a packet that is encoded to the same bytes except padding, or raise
+        WireError.
+        """
         try:
             packet = RoCEPacket.decode(raw)
         except WireError:
@@ -203,7 +209,7 @@ class PacketTests(SynchronousTestCase):
         self.assertEqual(packet.encode()[: len(raw) - 4 - pad], raw[: len(raw) - 4 - pad])
 
     def test_short(self) -> None:
-        """Headers that are cut off, padding that is not there and odd lengths raise WireError."""
+        """Truncated headers, missing padding and odd lengths raise WireError."""
         whole = RoCEPacket.decode(packets("verbs")[0].payload).encode() + bytes(4)
         for length in range(32):
             self.assertRaises(WireError, RoCEPacket.decode, whole[:length])
@@ -213,7 +219,7 @@ class PacketTests(SynchronousTestCase):
         self.assertRaises(WireError, RoCEPacket.decode, padded)
 
     def test_unknown(self) -> None:
-        """A packet with an opcode that we don't know is all payload."""
+        """A packet with an unknown opcode consists of payload only."""
         packet = RoCEPacket.decode(BTH(opcode=Opcode(0xC7)).encode() + b"abcd" + bytes(4))
         self.assertEqual((packet.bth.opcode, packet.extensions, packet.payload), (0xC7, (), b"abcd"))
 
@@ -227,7 +233,7 @@ class ChecksumTests(SynchronousTestCase):
 
     @given(st.binary(min_size=1, max_size=50))
     def test_scapy(self, data: bytes) -> None:
-        """Scapy computes the same."""
+        """Scapy computes the same checksum."""
         scapyRoCE()
         from scapy.utils import checksum as theirs
 

@@ -19,7 +19,7 @@ class GIDTests(SynchronousTestCase):
     """Global identifiers."""
 
     def test_mapped(self) -> None:
-        """An IPv4 address is mapped, and comes back."""
+        """An IPv4 address is mapped to a GID and back."""
         gid = GID.fromIP("10.77.0.1")
         self.assertEqual(gid.toBytes(), bytes.fromhex("00000000000000000000ffff0a4d0001"))
         self.assertEqual(gid.ip, "10.77.0.1")
@@ -28,7 +28,7 @@ class GIDTests(SynchronousTestCase):
         self.assertEqual(GID.fromString(str(gid)), gid)
 
     def test_ipv6(self) -> None:
-        """An IPv6 address is what it is."""
+        """An IPv6 address is a GID unchanged."""
         gid = GID.fromIP("2001:db8::1")
         self.assertEqual((gid.ip, gid.isMapped), ("2001:db8::1", False))
 
@@ -45,11 +45,11 @@ class GIDTests(SynchronousTestCase):
         self.assertEqual(gid.prefix, 0xFE80 << 48)
 
     def test_parts(self) -> None:
-        """A GID is a prefix and a GUID."""
+        """A GID consists of a prefix and a GUID."""
         self.assertEqual(str(GID.fromParts(0xFE80 << 48, GUID.fromInt(2))), "fe80::2")
 
     def test_wrong(self) -> None:
-        """What is no GID raises ValueError, and says what it was."""
+        """An invalid GID raises ValueError with the value."""
         self.assertRaises(ValueError, GID, b"short")
         for text in ("", "10.0.0.1", "fe80::1%eth0"):
             with self.assertRaises(ValueError) as caught:
@@ -60,7 +60,7 @@ class GIDTests(SynchronousTestCase):
 
     @given(st.binary(min_size=16, max_size=16))
     def test_text(self, raw: bytes) -> None:
-        """Text and representation of any GID read back to it."""
+        """Text and representation of any GID are parsed to the same GID."""
         gid = GID.fromBytes(raw)
         self.assertEqual(GID.fromString(str(gid)), gid)
         self.assertEqual(eval(repr(gid)), gid)
@@ -68,7 +68,7 @@ class GIDTests(SynchronousTestCase):
 
     @given(st.ip_addresses())
     def test_addresses(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-        """Every IP address, but for IPv6's "unspecified", survives being a GID."""
+        """Every IP address, except IPv6's "unspecified", is mapped to a GID and back."""
         ip = GID.fromIP(str(address)).ip
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         expected = None if int(address) == 0 and address.version == 6 else str(mapped or address)
@@ -79,7 +79,7 @@ class NameTests(SynchronousTestCase):
     """GUID, MAC address, MTU."""
 
     def test_guid(self) -> None:
-        """Both spellings of a GUID are read."""
+        """Both notations of a GUID are parsed."""
         guid = GUID.fromString("0x0002c90300a1b2c3")
         self.assertEqual(str(guid), "0002:c903:00a1:b2c3")
         self.assertEqual(GUID.fromString("2:c903:a1:b2c3"), guid)
@@ -91,14 +91,14 @@ class NameTests(SynchronousTestCase):
         self.assertRaises(ValueError, GUID.fromBytes, bytes(7))
 
     def test_buffers(self) -> None:
-        """A GUID of a buffer that can change does not change with it, and is a GUID like any other."""
+        """A GUID made from a mutable buffer does not change with the buffer."""
         buffer = bytearray(range(8))
         guids = {GUID.fromBytes(buffer), GUID.fromBytes(memoryview(buffer)), GUID.fromBytes(bytes(buffer))}
         buffer[0] = 9
         self.assertEqual(guids, {GUID(bytes(range(8)))})
 
     def test_mac(self) -> None:
-        """A MAC address is read with colons and with dashes."""
+        """A MAC address is parsed with colons and with dashes."""
         mac = MACAddress.fromString("02:00:0A:4d:00:01")
         self.assertEqual(MACAddress.fromString("02-00-0a-4d-00-01"), mac)
         self.assertEqual(str(mac), "02:00:0a:4d:00:01")
@@ -107,7 +107,7 @@ class NameTests(SynchronousTestCase):
             self.assertRaises(ValueError, MACAddress.fromString, text)
 
     def test_mtu(self) -> None:
-        """An MTU's code gives its bytes, and the largest fitting one is found."""
+        """The code of an MTU gives its bytes, and the largest MTU within a limit is found."""
         self.assertEqual([mtu.bytes for mtu in MTU], [256, 512, 1024, 2048, 4096])
         self.assertIs(MTU.fitting(1500 - 60), MTU.MTU_1024)
         self.assertIs(MTU.fitting(1 << 20), MTU.MTU_4096)
@@ -118,7 +118,7 @@ class PathTests(SynchronousTestCase):
     """L{IBPath}."""
 
     def test_reverse(self) -> None:
-        """The way back has both ends exchanged, and twice back is the way itself."""
+        """The reverse path has both ends exchanged, and its reverse is the path itself."""
         here, there = GID.fromIP("10.0.0.1"), GID.fromIP("10.0.0.2")
         path = IBPath(slid=LID(1), dlid=LID(2), sgid=here, dgid=there, sqpn=QPN(3), dqpn=QPN(4), hopLimit=9)
         back = path.reverse()
@@ -129,5 +129,5 @@ class PathTests(SynchronousTestCase):
         self.assertFalse(IBPath().hasGRH)
 
     def test_notReversible(self) -> None:
-        """A path that is one way only says so."""
+        """A path that is not reversible raises an error."""
         self.assertRaises(ValueError, IBPath(reversible=False).reverse)

@@ -1,5 +1,5 @@
 """
-What two ends of pingpong say to each other: one line each, and nothing that a peer says is taken on trust.
+Messages between two pingpong ends: one line each, validated by the receiver.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ WHEREABOUTS = st.builds(
 
 @st.composite
 def tests(draw: st.DrawFn) -> Test:
-    """Some test."""
+    """Generated tests."""
     transfer = draw(st.sampled_from(Transfer))
     return Test(
         transfer,
@@ -102,7 +102,7 @@ class MessageTests(SynchronousTestCase):
 
     @given(MESSAGES)
     def test_roundTrip(self, message: Message) -> None:
-        """What is written is read as it was meant, from one line that is not too long."""
+        """An encoded message is one line of limited length, and is decoded to the same values."""
         line = encode(message)
         self.assertEqual(line.find(b"\n"), len(line) - 1)
         self.assertLessEqual(len(line), LONGEST)
@@ -110,12 +110,12 @@ class MessageTests(SynchronousTestCase):
 
     @given(st.one_of(st.binary(max_size=300), JSON.map(lambda value: json.dumps(value).encode())))
     def test_garbage(self, line: bytes) -> None:
-        """What is no message is a L{WireError}, whatever it is."""
+        """Invalid data raises L{WireError}."""
         self.assertRaises(WireError, decode, line)
 
     @given(MESSAGES, st.data())
     def test_spoilt(self, message: Message, data: st.DataObject) -> None:
-        """A message with something else in one place is refused, or still one within its limits."""
+        """A message with one changed value is refused or within its limits."""
         told = json.loads(encode(message))
         place: Any = told
         while True:
@@ -132,28 +132,28 @@ class MessageTests(SynchronousTestCase):
         self.assertEqual(decode(encode(found)[:-1]), found)
 
     def test_deep(self) -> None:
-        """Nesting without end is refused, too."""
+        """Excessive nesting is refused."""
         self.assertRaises(WireError, decode, b"[" * LONGEST)
         self.assertRaises(WireError, decode, b'{"message":' * 1000)
 
     def test_numbers(self) -> None:
-        """Numbers of other kinds, or beyond all measure, are refused."""
+        """Numbers of other types or out of range are refused."""
         for value in ("-1", "1e400", "NaN", "true", '"7"', "1.5", "9" * 400, "9" * 5000, str(1 << 54)):
             line = f'{{"message": "done", "messages": {value}}}'.encode()
             self.assertRaises(WireError, decode, line)
 
     def test_impossible(self) -> None:
-        """A test that never ends, or atomics of another length, can't be asked for."""
+        """An endless test, or atomics of another length, can't be requested."""
         for change in ({"iterations": 0, "seconds": 0}, {"transfer": "atomic", "size": 64}):
             told = {"message": "run", "test": {"transfer": "send", "size": 8, **change}}
             self.assertRaises(WireError, decode, json.dumps(told).encode())
 
     def test_later(self) -> None:
-        """What a later version says besides is passed over."""
+        """Additional fields of a later version are ignored."""
         self.assertEqual(decode(b'{"message": "ready", "colour": "blue"}'), Ready())
 
     def test_troubleIsOneLine(self) -> None:
-        """Whatever went wrong is told in one line of printable characters."""
+        """Errors are reported in one line of printable characters."""
         found = decode(encode(Trouble("two\nlines \x1b[31m" + "x" * 5000))[:-1])
         assert isinstance(found, Trouble)
         self.assertTrue(found.reason.startswith("two lines"))
@@ -161,7 +161,7 @@ class MessageTests(SynchronousTestCase):
 
     @given(st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line)), st.data())
     def test_splitter(self, lines: list[bytes], data: st.DataObject) -> None:
-        """However the bytes come, they are the same lines."""
+        """Lines do not depend on the segmentation of the bytes."""
         left = b"".join(line + b"\n" for line in lines)
         splitter, found = LineSplitter(), []
         while left:
@@ -171,7 +171,7 @@ class MessageTests(SynchronousTestCase):
         self.assertEqual(found, lines)
 
     def test_tooLong(self) -> None:
-        """A line without end is refused when it is too long, and is not kept."""
+        """A line that is too long is refused and not stored."""
         splitter = LineSplitter(100)
         splitter.take(b"x" * 100)
         self.assertRaises(WireError, splitter.take, b"x")
@@ -183,7 +183,7 @@ class CompatibleTests(SynchronousTestCase):
 
     @given(WHEREABOUTS)
     def test_roundTrip(self, here: Whereabouts) -> None:
-        """What the line has room for comes back; it is always of one length."""
+        """An encoded line has a constant length and is decoded to the same values."""
         line = encodeWhereabouts(here)
         self.assertEqual(len(line), LINE_BYTES)
         there = decodeWhereabouts(line)
@@ -192,7 +192,7 @@ class CompatibleTests(SynchronousTestCase):
         )
 
     def test_theirs(self) -> None:
-        """A line as the program writes it is understood, and written so."""
+        """A line of the program is decoded, and encoded identically."""
         line = b"0000:000011:8f3a21:00000000000000000000ffff0a4f0001\0"
         there = decodeWhereabouts(line)
         self.assertEqual((str(there.gid), there.qpn, there.psn), ("::ffff:10.79.0.1", 0x11, 0x8F3A21))
@@ -200,5 +200,5 @@ class CompatibleTests(SynchronousTestCase):
 
     @given(st.binary(max_size=80))
     def test_garbage(self, line: bytes) -> None:
-        """Anything else is a L{WireError}."""
+        """Any other line raises L{WireError}."""
         self.assertRaises(WireError, decodeWhereabouts, line)

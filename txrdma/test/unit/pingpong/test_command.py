@@ -1,5 +1,5 @@
 """
-C{txrdma pingpong} as people use it: options, results in all forms, and how it ends.
+C{txrdma pingpong}: options and output formats.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from txrdma.pingpong.statistics import Samples
 
 
 def parsed(*words: str) -> CommandOptions:
-    """The options of a command line."""
+    """Return the options of a command line."""
     options = CommandOptions()
     options.parseOptions(words)
     return options
 
 
 def latency() -> Measurement:
-    """One of 1000 messages, from 1 to 1000 microseconds."""
+    """Return a result of 1000 messages, from 1 to 1000 microseconds."""
     samples = Samples(range(1000, 1_001_000, 1000))
     return Measurement(Test(check=True), 1000, 10**9, samples, route="rocev2", wrong=2)
 
 
 def bandwidth() -> Measurement:
-    """One of 1000 megabytes in two seconds."""
+    """Return a result of 1000 megabytes in two seconds."""
     test = Test(Transfer.WRITE, Measure.BIDIRECTIONAL, size=1_000_000)
     return Measurement(test, 1000, 2 * 10**9, peak=6e8, lost=3, interrupted=True, route="shared-memory")
 
@@ -44,7 +44,9 @@ class OptionsTests(SynchronousTestCase):
     """The command line."""
 
     def test_usual(self) -> None:
-        """Nothing said is a server; a host is asked for sends, both ends of our own for everything."""
+        """
+        Without a host the command is a server; with a host it measures sends, and with C{--local} everything.
+        """
         self.assertTrue(parsed().isServer)
         series = parsed("192.0.2.1").series()
         self.assertEqual(series.transfers, (Transfer.SEND,))
@@ -52,7 +54,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual(parsed("--local").series().transfers, tuple(Transfer))
 
     def test_anywhere(self) -> None:
-        """Options may stand before the host, and behind it; so may short ones."""
+        """Long and short options may precede or follow the host."""
         options = parsed("-c", "host", "--test", "ud,read", "-s64,4K", "--seconds=2", "-n", "7", "--csv", "-")
         series = options.series()
         self.assertEqual((options["host"], options["csv"], series.check), ("host", "-", True))
@@ -65,13 +67,13 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual((sizes, len(sizes), sizes[0], sizes[-1]), (ALL_SIZES, 23, 2, 8 << 20))
 
     def test_sizes(self) -> None:
-        """Sizes are written as people do."""
+        """Sizes may have units."""
         self.assertEqual(sizesFrom("2,1k,4KiB,1MB,1G"), (2, 1024, 4096, 1 << 20, 1 << 30))
         for wrong in ("", "x", "1,", "-1", "1.5k", "k", "٣"):
             self.assertRaises(ValueError, sizesFrom, wrong)
 
     def test_refused(self) -> None:
-        """What makes no sense is refused before anything is done."""
+        """Invalid options are refused before anything is done."""
         for words in (
             ("--test", "dance"),
             ("--measure", "height"),
@@ -92,7 +94,7 @@ class OptionsTests(SynchronousTestCase):
             self.assertRaises(UsageError, parsed, *words)
 
     def test_compatible(self) -> None:
-        """Sizes and numbers are those of the programs, unless they are said."""
+        """Default sizes and numbers are those of the programs."""
         game = parsed("--compatible").game()
         self.assertEqual(
             (game.transfer, game.size, game.iterations, game.warmup), (Transfer.SEND, 4096, 1000, 0)
@@ -101,7 +103,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual((game.transfer, game.size, game.iterations), (Transfer.UD, 2048, 5))
 
     def test_device(self) -> None:
-        """The device that is used when none is named is at our address in the conversation."""
+        """The default device is at the local address of the TCP connection."""
         self.assertEqual(deviceAt(IPv4Address("TCP", "192.0.2.7", 1)), "soft:192.0.2.7")
         self.assertEqual(deviceAt(IPv6Address("TCP", "::1", 1)), r"soft:\:\:1")
         self.assertEqual(deviceAt(IPv6Address("TCP", "::ffff:192.0.2.7", 1)), "soft:192.0.2.7")
@@ -109,7 +111,7 @@ class OptionsTests(SynchronousTestCase):
 
 
 class ReportTests(SynchronousTestCase):
-    """What is told of measurements."""
+    """Output of results."""
 
     def shown(self, table: object) -> str:
         from rich.console import Console
@@ -141,14 +143,14 @@ class ReportTests(SynchronousTestCase):
         )
 
     def test_histogram(self) -> None:
-        """All messages are in it; the longest bar is the fullest bin's."""
+        """The histogram contains all messages; the fullest bin has the longest bar."""
         rows = [line for line in self.shown(histogramTable(latency())).splitlines() if line.startswith("│")]
         cells = [[cell.strip() for cell in row.strip("│").split("│")] for row in rows]
         self.assertEqual(sum(int(cell[2]) for cell in cells), 1000)
         self.assertEqual(cells[-1][:3], ["990.01", "1000.00", "10"])
 
     def test_json(self) -> None:
-        """JSON has what there is of its kind, in nanoseconds and bytes per second."""
+        """JSON contains the values of the test, in nanoseconds and bytes per second."""
         told = json.loads(json.dumps([asDict(latency()), asDict(bandwidth())]))
         self.assertEqual(told[0]["latency"]["p99"], 990_000)
         self.assertEqual(sum(bin["count"] for bin in told[0]["histogram"]), 1000)
@@ -157,7 +159,7 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual((told[1]["lost"], told[1]["interrupted"], "wrong" in told[1]), (3, True, False))
 
     def test_csv(self) -> None:
-        """CSV has a row for each, written at once, with empty cells for what there is not."""
+        """CSV has a row for each test, written immediately, with empty cells for missing values."""
         out = io.StringIO()
         report = CSVReport(out)
         report.add(latency())

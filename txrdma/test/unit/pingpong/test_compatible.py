@@ -1,5 +1,5 @@
 """
-The game of C{ibv_rc_pingpong}, both sides ours, in simulated time.
+The protocol of C{ibv_rc_pingpong} between two txrdma ends, in simulated time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
     def play(
         self, test: Test, theirs: Test | None = None, mtu: int = 1024
     ) -> tuple[Measurement, Measurement]:
-        """What both have measured: the one that begins, and the other."""
+        """Return the results of client and server."""
         server = OneGame(self.side(1), theirs or test, mtu)
 
         async def second() -> Measurement:
@@ -40,7 +40,7 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         return first, self.successOf(second())
 
     def test_connected(self) -> None:
-        """Half of each round trip is a latency; the server has one less, as it does not begin."""
+        """A latency is half of a round trip; the server has one fewer, because the client begins."""
         one, other = self.play(Test(size=512, iterations=30, warmup=0, check=True))
         self.assertEqual((one.messages, other.messages), (30, 29))
         self.assertEqual((one.wrong, other.wrong), (0, 0))
@@ -48,25 +48,25 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         self.assertEqual((summary.minimum, summary.maximum), (DELAY, DELAY))
 
     def test_troubledNetwork(self) -> None:
-        """Long messages come through, whatever happens to packets."""
+        """Long messages arrive although packets are lost, duplicated and reordered."""
         self.network.faults = Faults(loss=0.03, duplication=0.03, corruption=0.02, jitterSeconds=30e-6)
         one, other = self.play(Test(size=50_000, iterations=10, warmup=0, check=True))
         self.assertEqual((one.messages, one.wrong, other.wrong), (10, 0, 0))
 
     def test_datagrams(self) -> None:
-        """Datagrams, too."""
+        """Datagrams are measured, too."""
         one, other = self.play(Test(Transfer.UD, size=1000, iterations=30, warmup=0, check=True), mtu=0)
         self.assertEqual((one.messages, other.messages, one.wrong, other.wrong), (30, 29, 0, 0))
 
     def test_patternOfEither(self) -> None:
-        """A server takes both what a client sends usually, and what it sends to be verified."""
+        """A server accepts both the usual pattern of a client and the one for verification."""
         checked = Test(size=9000, iterations=10, warmup=0, check=True)
         for theirs in (Test(size=9000, iterations=10, warmup=0), checked):
             _one, other = self.play(theirs, checked)
             self.assertEqual(other.wrong, 0)
 
     def test_wrong(self) -> None:
-        """Contents that change on the way back are found."""
+        """Changed contents of an answer are detected."""
         spoilt: list[Game] = []
 
         def spoil(game: Game) -> None:
@@ -79,7 +79,7 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         self.assertEqual((len(spoilt), found.wrong), (1, 5))
 
     def test_otherLength(self) -> None:
-        """Messages that are longer than was said end the game; shorter ones are wrong."""
+        """Messages that are longer than agreed end the test; shorter ones count as wrong."""
         short, long = Test(size=64, iterations=5, warmup=0), Test(size=2000, iterations=5, warmup=0)
         error = self.assertRaises(RDMAError, self.play, short, long)
         self.assertEqual(str(error), "a request failed (LOC_LEN_ERR)")
@@ -87,7 +87,7 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         self.assertEqual(other.wrong, 5)
 
     def test_lostDatagrams(self) -> None:
-        """A datagram that is lost ends the game, as nobody sends it again."""
+        """A lost datagram ends the test, because it is not retransmitted."""
         self.network.faults = Faults(loss=0.2)
         test = Test(Transfer.UD, size=64, iterations=100, warmup=0)
         error = self.assertRaises(RDMAError, self.play, test, mtu=0)
@@ -99,7 +99,7 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         self.assertEqual(str(error), "a datagram has at most 1024 bytes here, not 2048")
 
     def test_interrupted(self) -> None:
-        """A game that is ended early tells what there was."""
+        """An interrupted test reports partial results."""
         test = Test(size=64, iterations=1 << 40, warmup=0)
         server = OneGame(self.side(1), test, 1024)
 
@@ -113,7 +113,7 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         server.done.cancel()
 
     def answered(self, *lines: bytes) -> Exception:
-        """How a client ends whose server says that."""
+        """Return the error of a client whose server answers with this line."""
 
         class Other(Protocol):
             def dataReceived(self, data: bytes) -> None:
@@ -128,7 +128,7 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         return error
 
     def test_strangers(self) -> None:
-        """Other programs, and such that were started without a GID, are told apart in one line."""
+        """Other programs, and those started without a GID, are reported with a one-line error."""
         self.assertIsInstance(
             self.answered(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3 and something more\r\n"), WireError
         )
@@ -138,7 +138,7 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         self.assertIn("start it with -g", str(error))
 
     def test_oneOnly(self) -> None:
-        """Only the first who comes is played with."""
+        """Only the first client is served."""
         server = OneGame(self.side(1), Test(warmup=0), 1024)
         self.assertIsNotNone(server.buildProtocol(None))
         self.assertIsNone(server.buildProtocol(None))

@@ -1,5 +1,5 @@
 """
-The roles of pingpong measure what they say, in simulated time.
+Measurements of pingpong's roles in simulated time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DELAY = 10_000
 
 
 def settingsFor(test: Test) -> LinkSettings:
-    """What a link needs for one test."""
+    """Return the settings of a link for one test."""
     return LinkSettings(
         test.transfer.kind,
         test.size,
@@ -29,10 +29,10 @@ def settingsFor(test: Test) -> LinkSettings:
 
 
 class EngineTests(SimulatedLinks, SynchronousTestCase):
-    """Over a network of which all delays are known."""
+    """Measurements over a network with known delays."""
 
     def play(self, test: Test, faults: Faults | None = None) -> tuple[Measurement, Measurement]:
-        """What both ends have in the end."""
+        """Return the results of both ends."""
         here, there = self.links(settingsFor(test), faults)
         far, near = answer(there, test), asking(here, test)
         near.start()

@@ -1,5 +1,5 @@
 """
-A client and a server of pingpong, in simulated time: what is measured, and what becomes of trouble.
+A client and a server of pingpong in simulated time: results and errors.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class SessionCase(SimulatedLinks, SynchronousTestCase):
         self.endpoint = PumpedEndpoint(self.clock, self.server)
 
     def client(self) -> Client:
-        """One that has greeted the server."""
+        """Return a client that is connected to the server."""
         self.runUntil(lambda: not self.server.isServing)
         client = self.successOf(connect(self.endpoint, self.side(0)))
         self.addCleanup(client.close)
         return client
 
     def measure(self, test: Test, client: Client | None = None, **more: Any) -> Measurement:
-        """One test, over a link of its own."""
+        """Run one test over a new link."""
         client = client or self.client()
         settings = LinkSettings(
             test.transfer.kind,
@@ -78,10 +78,10 @@ def _addTests(cls: type[MeasuringTests]) -> None:
 
 
 class MeasuringTests(SessionCase):
-    """Every kind of test, on a network that loses, doubles, spoils and reorders."""
+    """Every kind of test, on a network that loses, duplicates, corrupts and reorders packets."""
 
     def check(self, transfer: Transfer, measure: Measure) -> None:
-        """All messages are counted, and have the contents that they should."""
+        """Check that all messages are counted and have the expected contents."""
         # More datagrams are lost than come twice, which count as much.
         self.network.faults = replace(UNFAIR, loss=0.1) if transfer is Transfer.UD else UNFAIR
         size = 8 if transfer is Transfer.ATOMIC else 1000 if transfer is Transfer.UD else 3000
@@ -103,7 +103,7 @@ class MeasuringTests(SessionCase):
             self.assertGreaterEqual(found.peak, found.bandwidth)
 
     def test_afterAnother(self) -> None:
-        """Tests follow one another over one link, and over others."""
+        """Several tests can use one link or different links."""
         client = self.client()
         for _ in range(2):
             self.successOf(client.open(LinkSettings(size=4096, depth=4, check=True)))
@@ -118,7 +118,7 @@ class MeasuringTests(SessionCase):
         self.assertEqual((found.messages, found.wrong), (50, 0))
 
     def test_forSomeTime(self) -> None:
-        """A test of so many seconds ends then, with what there was."""
+        """A test with a duration ends after it, with the results so far."""
         before = self.clock.seconds()
         client = self.client()
         for measure in Measure:
@@ -128,7 +128,7 @@ class MeasuringTests(SessionCase):
         self.assertLess(self.clock.seconds() - before, 0.5)
 
     def test_wrong(self) -> None:
-        """Contents that are not what they should be are found, at either end."""
+        """Wrong contents are detected at either end."""
         client = self.client()
         self.successOf(client.open(LinkSettings(size=64, check=True)))
         link = client._link
@@ -143,12 +143,12 @@ _addTests(MeasuringTests)
 
 
 class LimitsTests(SessionCase):
-    """The client says, the server obeys within its limits."""
+    """The server accepts the client's request within its limits."""
 
     limits = Limits(size=10_000, depth=16)
 
     def test_less(self) -> None:
-        """What is too much is made less, and the client hears it."""
+        """Excessive values are reduced, and the client gets the reduced values."""
         client = self.client()
         settings = self.successOf(client.open(LinkSettings(size=1 << 20, depth=500, mtu=4096)))
         self.assertEqual((settings.size, settings.depth, settings.mtu), (10_000, 16, 1024))
@@ -156,12 +156,12 @@ class LimitsTests(SessionCase):
         self.assertEqual(found.messages, 100)
 
     def test_datagrams(self) -> None:
-        """Datagrams are as long as the port's packets, at most."""
+        """Datagrams have at most the length of the port's packets."""
         settings = self.successOf(self.client().open(LinkSettings(QPKind.UD, size=1 << 20)))
         self.assertEqual(settings.size, 1024)
 
     def test_unfit(self) -> None:
-        """A test that the link is not made for is refused, by what it is."""
+        """A test that the link does not support is refused with its name."""
         for test in (
             Test(size=20_000),
             Test(Transfer.UD, size=64),
@@ -180,10 +180,10 @@ class LimitsTests(SessionCase):
 
 
 class InterruptionTests(SessionCase):
-    """A test may be ended early."""
+    """Interruption of tests."""
 
     def test_interrupted(self) -> None:
-        """What there is counts, on both ends; the next test is as any other."""
+        """Both ends report partial results, and the next test works."""
         for transfer in (Transfer.SEND, Transfer.READ, Transfer.UD):
             for measure in Measure:
                 if transfer is Transfer.UD and measure is not Measure.LATENCY:
@@ -203,7 +203,7 @@ class InterruptionTests(SessionCase):
                 client.close()
 
     def test_closed(self) -> None:
-        """Closed while it measures, a client lets go of everything, and so does its server."""
+        """A client that is closed during a test releases everything, and so does its server."""
         client = self.client()
         self.successOf(client.open(LinkSettings()))
         running = client.run(Test(iterations=1 << 40))
@@ -216,19 +216,19 @@ class InterruptionTests(SessionCase):
 
 
 class TroubleTests(SessionCase):
-    """What goes wrong is told in one line, and the server serves the next."""
+    """Errors are reported in one line, and the server serves the next client."""
 
     def setUp(self) -> None:
         super().setUp()
         self.addCleanup(self.stillServes)
 
     def stillServes(self) -> None:
-        """The next client has nothing to complain of."""
+        """Check that the next client succeeds."""
         self.network.heal()
         self.assertEqual(self.measure(Test(iterations=10)).messages, 10)
 
     def test_pathBreaks(self) -> None:
-        """A path that breaks during a test ends it, with what the device says."""
+        """A path that breaks during a test ends it with the device's error."""
         for transfer in (Transfer.SEND, Transfer.READ):
             self.network.heal()
             client = self.client()
@@ -241,7 +241,7 @@ class TroubleTests(SessionCase):
             self.assertIsInstance(self.ended[-1], Refused)
 
     def test_linkEndsBetweenTests(self) -> None:
-        """A client whose queue pair goes before its conversation does is no error of the server's."""
+        """A client whose queue pair ends before its TCP connection causes no error at the server."""
         client = self.client()
         self.successOf(client.open(LinkSettings()))
         self.successOf(client.run(Test(iterations=10)))
@@ -267,7 +267,7 @@ class TroubleTests(SessionCase):
         self.assertEqual((found.messages, found.lost), (0, 20))
 
     def test_peerDies(self) -> None:
-        """A server that dies during a test ends it."""
+        """A server that ends during a test ends the test."""
         client = self.client()
         self.successOf(client.open(LinkSettings()))
         running = client.run(Test(iterations=1 << 40))
@@ -279,7 +279,7 @@ class TroubleTests(SessionCase):
         self.assertTrue(client.unfinished.interrupted)
 
     def test_serverStops(self) -> None:
-        """A server that is stopped says so."""
+        """A stopped server notifies its client."""
         client = self.client()
         self.successOf(client.open(LinkSettings()))
         running = client.run(Test(iterations=1 << 40))
@@ -288,7 +288,7 @@ class TroubleTests(SessionCase):
         self.assertEqual(str(error), "the other end reports: the server is stopped")
 
     def test_busy(self) -> None:
-        """One client is served at a time: another is refused meanwhile."""
+        """Only one client is served at a time; others are refused."""
         client = self.client()
         error = self.assertRaises(Refused, self.successOf, connect(self.endpoint, self.side(0)))
         self.assertIn("another client is measuring", str(error))
@@ -298,7 +298,7 @@ class TroubleTests(SessionCase):
         self.runUntil(lambda: bool(self.ended))
 
     def test_silence(self) -> None:
-        """A peer that says nothing is not waited for without end."""
+        """A silent peer causes a timeout."""
         silent = PumpedEndpoint(self.clock, Factory.forProtocol(Protocol))
         before = self.clock.seconds()
         error = self.assertRaises(PeerLost, self.successOf, connect(silent, self.side(0)))
@@ -306,7 +306,7 @@ class TroubleTests(SessionCase):
         self.assertLess(self.clock.seconds() - before, ANSWER_SECONDS + 1)
 
     def test_noDevice(self) -> None:
-        """Where the server's device can't be opened, the client hears why."""
+        """If the server's device can't be opened, the client gets the reason."""
 
         def none(address: object) -> Any:
             raise RDMAError("no such device")
@@ -318,7 +318,7 @@ class TroubleTests(SessionCase):
         client.close()
 
     def test_otherVersion(self) -> None:
-        """Ends that speak different versions part at once, and say why."""
+        """Ends with different versions disconnect immediately with a reason."""
 
         class Later(Protocol):
             def dataReceived(self, data: bytes) -> None:
@@ -331,10 +331,10 @@ class TroubleTests(SessionCase):
 
 
 class GarbageTests(SessionCase):
-    """Whoever says what makes no sense is told so, and sent away."""
+    """Invalid input is answered with an error, and the connection is closed."""
 
     def say(self, data: bytes) -> bytes:
-        """What the server answers until it hangs up."""
+        """Return the server's answer until it closes the connection."""
         protocol = self.server.buildProtocol(ADDRESS)
         transport = FakeTransport(protocol, True)
         protocol.makeConnection(transport)
@@ -345,7 +345,7 @@ class GarbageTests(SessionCase):
         return answer
 
     def test_garbage(self) -> None:
-        """HTTP, another program's line, a line without end, a message out of turn."""
+        """HTTP, another program's line, an endless line and an unexpected message are refused."""
         hello = encode(Hello())
         for data in (
             b"GET / HTTP/1.1\r\n\r\n",
@@ -362,6 +362,6 @@ class GarbageTests(SessionCase):
             self.assertIsInstance(self.ended[-1], WireError, data)
 
     def test_servesAfterwards(self) -> None:
-        """Nobody suffers by it."""
+        """The server serves the next client after invalid input."""
         self.say(b"nonsense\n")
         self.assertEqual(self.measure(Test(iterations=10)).messages, 10)

@@ -1,5 +1,5 @@
 """
-What is told of samples is true of them.
+Statistics of samples.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SHARES = st.fractions(0, 1)
 
 
 class ExactTests(SynchronousTestCase):
-    """While there are not too many."""
+    """Few samples, which are stored exactly."""
 
     @given(SEVERAL, SHARES)
     def test_percentiles(self, values: list[int], share: Fraction) -> None:
-        """A percentile is the least sample that so many are not greater than."""
+        """A percentile is the smallest sample that this fraction of samples does not exceed."""
         samples = Samples(values)
         self.assertTrue(samples.isExact)
         (found,) = samples.percentiles(share)
@@ -33,7 +33,7 @@ class ExactTests(SynchronousTestCase):
 
     @given(SEVERAL)
     def test_summary(self, values: list[int]) -> None:
-        """Least, most, mean and deviation are those of the samples."""
+        """Minimum, maximum, mean and deviation are those of the samples."""
         summary = Samples(values).summary()
         self.assertEqual((summary.count, summary.minimum, summary.maximum), _extent(values))
         for found, right in (
@@ -47,7 +47,7 @@ class ExactTests(SynchronousTestCase):
 
     @given(SEVERAL, st.integers(1, 40))
     def test_histogram(self, values: list[int], bins: int) -> None:
-        """Each sample is in one bin: bins follow one another, of one width but for the last."""
+        """Each sample is in one bin; bins are adjacent and have one width, except the last one."""
         found = Samples(values).histogram(bins)
         self.assertEqual(sum(bin.count for bin in found), len(values))
         self.assertEqual([bin.high for bin in found[:-1]], [bin.low for bin in found[1:]])
@@ -57,22 +57,22 @@ class ExactTests(SynchronousTestCase):
         self.assertLessEqual(len({bin.high - bin.low for bin in found[:-1]}), 1)
 
     def test_known(self) -> None:
-        """The percentiles of 1 to 1000 are what they should be."""
+        """The percentiles of 1 to 1000 are correct."""
         summary = Samples(range(1, 1001)).summary()
         self.assertEqual((summary.median, summary.p90, summary.p99, summary.p999), (500, 900, 990, 999))
         self.assertEqual(summary.mean, 500.5)
 
     def test_none(self) -> None:
-        """Nothing is told of no samples."""
+        """Without samples there are no statistics."""
         self.assertRaises(ValueError, Samples().summary)
 
 
 class RoughTests(SynchronousTestCase):
-    """When there are too many to keep them all."""
+    """Many samples, which are stored approximately."""
 
     @given(SEVERAL, SHARES)
     def test_percentiles(self, values: list[int], share: Fraction) -> None:
-        """A percentile is right within 0.05 %."""
+        """A percentile is correct within 0.05 %."""
         samples = Samples(values, exact=20)
         (found,) = samples.percentiles(share)
         right = sorted(values)[max(1, ceil(share * len(values))) - 1]
@@ -81,7 +81,7 @@ class RoughTests(SynchronousTestCase):
 
     @given(SEVERAL)
     def test_sums(self, values: list[int]) -> None:
-        """What is summed, and the extremes, are as exact as ever."""
+        """Sums and extremes remain exact."""
         rough, exact = Samples(values, exact=7).summary(), Samples(values).summary()
         for name in ("count", "minimum", "maximum", "mean", "deviation"):
             self.assertEqual(getattr(rough, name), getattr(exact, name), name)
@@ -93,7 +93,7 @@ class RoughTests(SynchronousTestCase):
         self.assertEqual(sum(bin.count for bin in found), len(values))
 
     def test_bounded(self) -> None:
-        """However many there are, what is kept does not grow beyond what the extent of them needs."""
+        """Memory is bounded by the range of the samples."""
         samples = Samples(exact=1000)
         for index in range(100_000):
             samples.add(1_000_000 + index * 7919 % 1_000_003)

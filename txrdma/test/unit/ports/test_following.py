@@ -1,5 +1,5 @@
 """
-RDMA ports followed: changes in a made-up sysfs, on a clock.
+Watching RDMA ports: changes in a fake sysfs, with a L{Clock}.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PORT = "class/infiniband/mlx5_0/ports/1"
 
 
 class FakeNetwork:
-    """What tells of changes when a test says so."""
+    """A network that reports changes on request."""
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[], None]] = []
@@ -54,7 +54,7 @@ class FakeNetwork:
 
 
 class FollowingTests(SynchronousTestCase):
-    """Changes are told as what was and what is."""
+    """Changes are reported with the state before and after."""
 
     def setUp(self) -> None:
         self.sysfs = SysFS(self.mktemp())
@@ -77,7 +77,7 @@ class FollowingTests(SynchronousTestCase):
         return taken
 
     def test_quiet(self) -> None:
-        """What was there at the start is no news, and neither is a notice that changed nothing."""
+        """Initial ports and notices without a change are not reported."""
         watcher = self.follow()
         self.network.tell()
         self.reactor.advance(INTERVAL)
@@ -85,7 +85,7 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(watcher.seen["mlx5_0"].ports[1].lid, 7)
 
     def test_attributes(self) -> None:
-        """Each attribute that is different is told, with what it was."""
+        """Each changed attribute is reported with its former value."""
         self.follow()
         for name, text in (("state", "1: DOWN"), ("lid", "0x9"), ("sm_lid", "0x2"), ("pkeys/1", "0x8001")):
             self.sysfs.write(f"{PORT}/{name}", text)
@@ -103,7 +103,7 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(self.taken(), [])
 
     def test_gids(self) -> None:
-        """A GID that comes a little after the notice is seen, too, by looking again soon."""
+        """A GID that appears shortly after the notice is detected by a second read."""
         self.follow()
         self.network.tell()
         self.sysfs.write(f"{PORT}/gids/0", "0000:0000:0000:0000:0000:ffff:0a00:0007")
@@ -117,7 +117,7 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(self.taken(), [PortChanged("mlx5_0", 1, "lid", 7, 9)])
 
     def test_timer(self) -> None:
-        """What nobody tells is seen after a while, again and again."""
+        """Changes without notices are detected by periodic reads."""
         self.follow()
         for lid in (9, 10, 11):
             self.sysfs.write(f"{PORT}/lid", str(lid))
@@ -127,7 +127,7 @@ class FollowingTests(SynchronousTestCase):
             self.assertEqual(self.taken(), [PortChanged("mlx5_0", 1, "lid", lid - 1 if lid > 9 else 7, lid)])
 
     def test_devices(self) -> None:
-        """Devices that come and go are told, with their ports when they come."""
+        """Added and removed devices are reported; added ones with their ports."""
         watcher = self.follow()
         self.sysfs.device("mlx5_1")
         self.sysfs.port("mlx5_1", 1, {**INFINIBAND, "lid": "0x21"})
@@ -142,7 +142,7 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(list(watcher.seen), ["mlx5_1"])
 
     def test_anew(self) -> None:
-        """A device that was made anew between two looks is another one, however equal."""
+        """A device that was created again between two reads is reported as another one."""
         self.follow()
         place = self.sysfs.root / "class" / "infiniband" / "mlx5_0"
         kept = place.rename(place.parent.parent / "kept")  # so that its number is not given again
@@ -151,7 +151,7 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual([type(change) for change in self.taken()], [DeviceRemoved, DeviceAdded, PortAdded])
 
     def test_vanishing(self) -> None:
-        """A device that goes away while it is looked at is told as gone by the next look."""
+        """A device that is removed while it is read is reported as removed by the next read."""
         self.follow()
         original = sysfsModule.contents
 
@@ -168,7 +168,7 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(self.taken(), [DeviceRemoved("mlx5_0")])
 
     def test_withoutNetwork(self) -> None:
-        """Where nobody tells of changes they are seen all the same, a little later."""
+        """Without notices, changes are detected later."""
         self.network.isAvailable = False
         self.follow()
         self.sysfs.write(f"{PORT}/lid", "0x9")
@@ -176,7 +176,7 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(self.taken(), [PortChanged("mlx5_0", 1, "lid", 7, 9)])
 
     def test_stop(self) -> None:
-        """After the end nothing is told, and nothing is left in the reactor; twice is fine."""
+        """After the end nothing is reported, and nothing is left in the reactor. Idempotent."""
         watcher = self.follow()
         self.network.tell()
         watcher.stop()
@@ -187,7 +187,7 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_stopsItself(self) -> None:
-        """A listener may end it with what it hears."""
+        """A listener may stop watching."""
 
         def listener(changes: Sequence[Change]) -> None:
             self.listener(changes)
@@ -202,7 +202,7 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_badListener(self) -> None:
-        """A listener that fails is logged, and hears of the next change."""
+        """An exception of a listener is logged, and the listener receives the next change."""
         received = 0
 
         def fail(changes: Sequence[Change]) -> None:
@@ -218,7 +218,7 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual((received, len(self.flushLoggedErrors(RuntimeError))), (2, 2))
 
     def test_ownNetwork(self) -> None:
-        """Without a network to share it opens one of its own, and closes it."""
+        """Without a given network, one is opened and closed."""
         self.patch(HostNetwork, "open", lambda: self.network)
         watcher = follow(self.reactor, self.listener, self.sysfs.root)
         self.assertEqual((self.network.closed, len(self.network.listeners)), (False, 1))

@@ -1,5 +1,5 @@
 """
-Network interfaces by netlink: recorded dumps, a made-up socket, and this host itself.
+Network interfaces read over netlink: recorded dumps and a fake socket.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DISK = b"add@/devices/virtual/block/loop0\0ACTION=add\0SUBSYSTEM=block\0DEVNAME=
 
 
 def recorded(which: str) -> list[bytes]:
-    """The datagrams of one of the dumps: C{"links"}, C{"addresses"}."""
+    """Return the datagrams of a dump: C{"links"} or C{"addresses"}."""
     return [bytes.fromhex(text) for text in json.loads(RECORDED.read_text())[which]]
 
 
@@ -51,13 +51,13 @@ def unpacked(which: str) -> list[Message]:
 
 
 class MessageTests(SynchronousTestCase):
-    """The bytes of netlink; the recorded ones are of a little-endian host."""
+    """Messages of netlink; the recorded ones are from a little-endian host."""
 
     if sys.byteorder != "little":
         skip = "the recording is of a little-endian host"
 
     def test_interfaces(self) -> None:
-        """Both dumps together tell each interface, its state, and all of its addresses."""
+        """Both dumps together give each interface with its state and addresses."""
         lo, x1, x0 = interfacesFrom(unpacked("links"), unpacked("addresses"))
         self.assertEqual((lo.name, lo.index, lo.mtu, lo.isLoopback), ("lo", 1, 65536, True))
         self.assertTrue(lo.isRunning)
@@ -97,7 +97,7 @@ class MessageTests(SynchronousTestCase):
         self.assertRaises(ValueError, interfaceWith, "x0", interfaces)
 
     def test_cutOff(self) -> None:
-        """A dump that is cut anywhere is a WireError, or tells less; nothing else is raised."""
+        """A truncated dump raises WireError or yields less; nothing else is raised."""
         [addresses, _done] = recorded("addresses")
         whole = len(interfacesFrom(unpacked("links"), unpacked("addresses")))
         for length in range(len(addresses)):
@@ -113,14 +113,14 @@ class MessageTests(SynchronousTestCase):
             interfacesFrom([], [Message(netlink.NEWADDR, 0, 0, b"\2")])
 
     def test_events(self) -> None:
-        """A kobject event is told by its variables; udev's own messages are none."""
+        """A kobject event is recognized by its variables; udev's messages are ignored."""
         self.assertEqual(parseEvent(ADDED)["NAME"], "rxe0")
         self.assertEqual(parseEvent(b"libudev\0\xfe\xed\xca\xfe\0SUBSYSTEM=infiniband\0"), {})
         self.assertEqual(parseEvent(b""), {})
 
 
 class FakeSocket:
-    """What comes from a netlink socket; a question makes its answers come."""
+    """A fake netlink socket; a request makes its answers available."""
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
@@ -160,11 +160,11 @@ class FakeSocket:
 
 @implementer(IReactor)
 class MemoryReactor(MemoryReactorClock):
-    """Readers, and a clock that a test sets."""
+    """A reactor with readers and a clock."""
 
 
 class HostNetworkTests(SynchronousTestCase):
-    """The view of the network over made-up sockets."""
+    """The network seen through fake sockets."""
 
     if sys.byteorder != "little":
         skip = "the recording is of a little-endian host"
@@ -180,7 +180,7 @@ class HostNetworkTests(SynchronousTestCase):
         self.received += 1
 
     def turn(self) -> None:
-        """The reactor reads what is there; what is to be told is told."""
+        """Let the reactor read and run due calls."""
         for reader in list(self.reactor.readers):
             reader.doRead()
         self.reactor.advance(1)
@@ -192,7 +192,7 @@ class HostNetworkTests(SynchronousTestCase):
         }
 
     def test_interfaces(self) -> None:
-        """What the kernel answers is what there is."""
+        """Interfaces are those of the kernel's answers."""
         self.answer()
         self.assertEqual([each.name for each in self.network.interfaces()], ["lo", "x1", "x0"])
         self.answer()
@@ -201,7 +201,7 @@ class HostNetworkTests(SynchronousTestCase):
         self.assertEqual(found.mtu, 4200)
 
     def test_interrupted(self) -> None:
-        """An answer from the middle of a change is asked for again."""
+        """A dump that was interrupted by a change is requested again."""
         self.answer(links=2)
         broken = bytearray(recorded("links")[0])
         struct.pack_into("=H", broken, 6, netlink.INTERRUPTED | 2)
@@ -211,26 +211,26 @@ class HostNetworkTests(SynchronousTestCase):
         self.assertEqual(self.asking.answers[netlink.GETLINK], [])
 
     def test_strangers(self) -> None:
-        """What another process sends us is no answer, and neither is what an earlier question left."""
+        """Messages of other processes and answers to earlier requests are ignored."""
         self.answer()
         [links, *_] = recorded("links")
         self.asking.incoming = [(links, 4711), (links, 0)]
         self.assertEqual(len(self.network.interfaces()), 3)
 
     def test_refused(self) -> None:
-        """The kernel's own no is told with its reason."""
+        """An error of the kernel is raised with its reason."""
         no = struct.pack("=IHHIIi", 20, netlink.ERROR, 0, 0, 0, -errno.EPERM)
         self.asking.answers = {netlink.GETLINK: [[no]]}
         said = str(self.assertRaises(DeviceUnavailable, self.network.interfaces))
         self.assertIn(os.strerror(errno.EPERM), said)
 
     def test_noAnswer(self) -> None:
-        """A kernel that says nothing does not keep us waiting for ever."""
+        """A missing answer of the kernel causes a timeout."""
         self.asking.answers = {netlink.GETLINK: [[]]}
         self.assertRaises(DeviceUnavailable, self.network.interfaces)
 
     def test_told(self) -> None:
-        """Many changes are told once, shortly after; what has nothing to do with RDMA is not."""
+        """Many changes are reported once, shortly after; events unrelated to RDMA are not reported."""
         self.network.watch(self.reactor, self.listener)
         self.assertEqual((self.routes.groups, self.events.groups), ({1, 5, 9}, {1}))
         self.routes.incoming = [(b"changed", 0)] * 3
@@ -248,14 +248,14 @@ class HostNetworkTests(SynchronousTestCase):
         self.assertEqual(self.received, 2)
 
     def test_overrun(self) -> None:
-        """When the kernel had more to tell than the socket takes, something has changed."""
+        """An overrun of the socket counts as a change."""
         self.network.watch(self.reactor, self.listener)
         self.routes.incoming = [OSError(errno.ENOBUFS, "lost some")]
         self.turn()
         self.assertEqual(self.received, 1)
 
     def test_unwatch(self) -> None:
-        """Who ends its watch hears nothing more; after the last one nothing is left in the reactor."""
+        """A stopped listener is not called; after the last one nothing is left in the reactor."""
         first = self.network.watch(self.reactor, self.listener)
         second = self.network.watch(self.reactor, self.listener)
         first()
@@ -273,7 +273,7 @@ class HostNetworkTests(SynchronousTestCase):
         self.assertEqual(self.routes.groups, set())
 
     def test_badListener(self) -> None:
-        """A listener that fails is logged, and keeps nobody else from hearing."""
+        """An exception of a listener is logged, and the other listeners are called."""
 
         def fail() -> None:
             raise RuntimeError("my fault")
@@ -286,7 +286,7 @@ class HostNetworkTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_close(self) -> None:
-        """Closing ends watches, before the sockets are closed; twice is fine; then nothing is told."""
+        """Closing stops all listeners before the sockets are closed. Idempotent."""
         self.network.watch(self.reactor, self.listener)
         self.network.close()
         self.network.close()
@@ -296,6 +296,6 @@ class HostNetworkTests(SynchronousTestCase):
         self.assertRaises(DeviceUnavailable, self.network.watch, self.reactor, self.listener)
 
     def test_elsewhere(self) -> None:
-        """On a system without netlink opening says so."""
+        """Opening raises an error on a system without netlink."""
         self.patch(sys, "platform", "plan9")
         self.assertIn("plan9", str(self.assertRaises(DeviceUnavailable, HostNetwork.open)))

@@ -1,5 +1,5 @@
 """
-Physical networks: the table, the kernel's answers, and which port belongs to which interface.
+Physical networks: the table, the kernel's answers, and the port of each interface.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ tables = st.lists(entries, max_size=12, unique_by=lambda each: each.member).map(
 
 
 def textOf(table: tuple[Entry, ...]) -> str:
-    """A table, one line for each entry."""
+    """Return the text of a table, one line for each entry."""
     return "".join(f"{each.network} {each.member}\n" for each in table)
 
 
 class TableTests(SynchronousTestCase):
-    """The text."""
+    """The text of a table."""
 
     def test_parsed(self) -> None:
-        """Names of networks are upper case, comments and empty lines are nothing."""
+        """Names of networks are converted to upper case; comments and empty lines are ignored."""
         self.assertEqual(
             parseTable(TEXT),
             (
@@ -71,7 +71,7 @@ class TableTests(SynchronousTestCase):
         )
 
     def test_nonsense(self) -> None:
-        """What makes no sense is told with its line."""
+        """Invalid lines are reported with their number."""
         for text, why in (
             ("\nNET1\n", "line 2: there are no members of NET1"),
             ("NET-1 eth0", "line 1: 'NET-1' is no name"),
@@ -87,7 +87,7 @@ class TableTests(SynchronousTestCase):
     @settings(max_examples=25)
     @given(tables)
     def test_roundTrip(self, table: tuple[Entry, ...]) -> None:
-        """What is written is what is read."""
+        """A formatted table is parsed to the same entries."""
         self.assertEqual(parseTable(textOf(table)), table)
 
     @settings(max_examples=25)
@@ -106,7 +106,7 @@ class TableTests(SynchronousTestCase):
     @settings(max_examples=25)
     @given(tables, st.data())
     def test_removed(self, table: tuple[Entry, ...], data: Any) -> None:
-        """The entries that are named are gone, all others are there."""
+        """Named entries are removed, and all others remain."""
         assume(table)
         network = data.draw(st.sampled_from(table)).network
         members = [each.member for each in table if each.network == network]
@@ -117,7 +117,7 @@ class TableTests(SynchronousTestCase):
 
     @given(st.text("NET1 #/\n\teth0mlx5_", max_size=60), entries)
     def test_anyText(self, text: str, entry: Entry) -> None:
-        """Any text has a table, or is refused by a ValueError; then nothing is added to it either."""
+        """Any text is parsed or raises ValueError, also when an entry is added."""
         try:
             table = parseTable(text)
         except ValueError:
@@ -126,7 +126,7 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(parseTable(textOf(table)), table)
 
     def test_comments(self) -> None:
-        """Removing leaves comments, and lines of others, as they are."""
+        """Removing an entry does not change comments and other lines."""
         self.assertEqual(withoutEntries(TEXT, "net1", ["eth1"]), TEXT.replace("net1 eth1\n", ""))
         self.assertEqual(
             withoutEntries(TEXT, "NET1", ["eth0"]),
@@ -137,33 +137,33 @@ class TableTests(SynchronousTestCase):
         )
 
     def test_notThere(self) -> None:
-        """What is not there can't be removed."""
+        """A missing entry can't be removed."""
         self.assertRaises(ValueError, withoutEntries, TEXT, "NET3")
         self.assertRaises(ValueError, withoutEntries, TEXT, "NET1", ["bond0.7"])
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """An attribute of netlink."""
+    """Return an attribute of netlink."""
     return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
 
 
 def answer(*attributes: bytes) -> Message:
-    """A message of generic netlink."""
+    """Return a message of generic netlink."""
     return Message(30, 0, 0, struct.pack("=BBH", 1, 1, 0) + b"".join(attributes))
 
 
 class KernelTests(SynchronousTestCase):
-    """The kernel's answers; that a real one gives such is seen in the box (test_pnet of test.kernel)."""
+    """Answers of the kernel; C{system.kernel.test_pnet} compares them with a real one."""
 
     def test_family(self) -> None:
-        """A family is asked for by its name, and known by its number."""
+        """A family is requested by its name and identified by its number."""
         asked = attributesOf(familyRequest("SMC_PNETID"), 4, "genlmsghdr")
         self.assertEqual(asked, {2: b"SMC_PNETID\0"})
         self.assertEqual(familyOf(answer(attribute(1, struct.pack("=H", 30)))), 30)
         self.assertRaises(WireError, familyOf, answer())
 
     def test_table(self) -> None:
-        """An answer has an interface, or a port, or both; what is not there is "n/a"."""
+        """An answer has an interface, a port, or both; a missing one is "n/a"."""
         answers = [
             answer(
                 attribute(1, b"NET1\0"),
@@ -180,7 +180,7 @@ class KernelTests(SynchronousTestCase):
 
     @given(st.binary(max_size=60))
     def test_anyAnswer(self, payload: bytes) -> None:
-        """An answer of any bytes gives entries that could stand in a table, or is refused."""
+        """Any bytes are decoded to valid entries or refused."""
         try:
             table = tableOf([Message(30, 0, 0, payload)])
         except WireError:
@@ -198,20 +198,20 @@ class ChoiceTests(SynchronousTestCase):
     """L{portFor}."""
 
     def test_netdev(self) -> None:
-        """Without a table it is the port on the interface, or on one beneath it."""
+        """Without a table the port of the interface, or of a lower one, is chosen."""
         self.assertEqual(portFor(["eth1"], [ONE, TWO], []).port, TWO)
         self.assertEqual(portFor(["bond0.7", "bond0", "eth0", "eth1"], [TWO, ONE], []).port, TWO)
         self.assertIsNone(portFor(["lo"], [ONE, TWO], []).port)
 
     def test_inactive(self) -> None:
-        """A port without a link is passed over, and said to be the reason when there is no other one."""
+        """A port without a link is skipped, and named as the reason if there is no other one."""
         self.assertEqual(portFor(["eth0"], [DOWN, ONE], []).port, ONE)
         found = portFor(["eth0"], [DOWN], [])
         self.assertIsNone(found.port)
         self.assertIn("none is active: mlx5_2/1", found.reason)
 
     def test_table(self) -> None:
-        """An interface of a network goes with its ports only, though another one is on it."""
+        """An interface in a network uses only ports of that network."""
         table = parseTable("NET1 eth0 mlx5_1/1")
         found = portFor(["eth0"], [ONE, TWO], [table])
         self.assertEqual((found.port, found.network), (TWO, "NET1"))
@@ -237,7 +237,7 @@ class ChoiceTests(SynchronousTestCase):
         ),
     )
     def test_rules(self, chain: list[str], known: list[RDMAPort], named: list[dict[str, str]]) -> None:
-        """A port that is found is active, and of the interface's network, or on it when it has none."""
+        """A chosen port is active, and in the interface's network or, without a network, on the interface."""
         all_ = [tuple(Entry(network, member) for member, network in each.items()) for each in named]
         found = portFor(chain, known, all_)
         self.assertTrue(found.reason)
@@ -255,7 +255,7 @@ class ChoiceTests(SynchronousTestCase):
 
 
 def interface(index: int, name: str, address: str, isLoopback: bool = False) -> NetworkInterface:
-    """An interface with one address."""
+    """Return an interface with one address."""
     length = 8 if isLoopback else 24
     return NetworkInterface(
         index, name, 1500, True, True, isLoopback, b"", (InterfaceAddress(address, length),)
@@ -263,7 +263,7 @@ def interface(index: int, name: str, address: str, isLoopback: bool = False) -> 
 
 
 class NetworksTests(SynchronousTestCase):
-    """What was seen of a host."""
+    """The interfaces and ports of a host."""
 
     def setUp(self) -> None:
         self.sysfs = SysFS(self.mktemp())
@@ -279,7 +279,9 @@ class NetworksTests(SynchronousTestCase):
         )
 
     def test_interface(self) -> None:
-        """A connection goes by the interface with our address; to an address of ours by the loopback one."""
+        """
+        A connection uses the interface with the local address; to a local address, the loopback interface.
+        """
         for own, peer, name in (
             ("10.0.0.1", "10.0.0.2", "eth0"),
             ("10.0.0.1", "10.0.1.1", "lo"),
@@ -292,7 +294,7 @@ class NetworksTests(SynchronousTestCase):
         self.assertIsNone(self.networks.interfaceOf("10.0.5.1", "10.0.0.2"))
 
     def test_port(self) -> None:
-        """The port is that of the interface, or of one beneath it."""
+        """The port is that of the interface, or of a lower one."""
         self.assertEqual(self.networks.portFor("10.0.0.1", "10.0.0.2").port, ONE)
         self.assertIsNone(self.networks.portFor("10.0.0.1", "10.0.0.1").port)
         self.assertIsNone(self.networks.portFor("10.0.1.1", "10.0.1.2").port)
@@ -302,10 +304,10 @@ class NetworksTests(SynchronousTestCase):
 
 
 class FileTests(SynchronousTestCase):
-    """Where the table is."""
+    """The file of the table."""
 
     def test_written(self) -> None:
-        """A text is put in the place of another one, with its mode; the folder is made."""
+        """A text replaces the file and keeps its mode; the folder is created."""
         path = Path(self.mktemp(), "pnet.conf")
         self.assertEqual(readText(path), "")
         writeText(path, "NET1 eth0\n")
@@ -316,7 +318,7 @@ class FileTests(SynchronousTestCase):
         self.assertEqual(os.listdir(path.parent), ["pnet.conf"])
 
     def test_broken(self) -> None:
-        """A table without sense is left out."""
+        """An invalid table is ignored."""
         path = Path(self.mktemp())
         path.write_text("NET1\n")
         self.patch(os, "environ", {**os.environ, "TXRDMA_PNET": str(path)})

@@ -1,5 +1,5 @@
 """
-RDMA devices and ports from sysfs: a recorded tree and made-up ones.
+RDMA devices and ports from sysfs: a recorded tree and artificial ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PORT_GID = "fe80:0000:0000:0000:b859:9f03:0012:3456"
 
 
 class TreeTestCase(SynchronousTestCase):
-    """Tests that have a made-up sysfs."""
+    """Tests with an artificial sysfs."""
 
     def setUp(self) -> None:
         self.sysfs = SysFS(self.mktemp())
@@ -32,15 +32,15 @@ class TreeTestCase(SynchronousTestCase):
 
 
 class DeviceTests(TreeTestCase):
-    """What a device and its ports tell."""
+    """Attributes of a device and its ports."""
 
     def test_none(self) -> None:
-        """Where the kernel knows no RDMA there are no devices."""
+        """Without RDMA in the kernel there are no devices."""
         self.assertEqual(devices(self.root), [])
         self.assertEqual(devices(self.root / "nowhere"), [])
 
     def test_recorded(self) -> None:
-        """What a real kernel says of its rxe device is understood."""
+        """The attributes of a real kernel's rxe device are read."""
         self.sysfs.recorded()
         self.sysfs.netdev("v0", 4200, "46:dd:53:3c:20:88")
         [device] = devices(self.root)
@@ -69,7 +69,7 @@ class DeviceTests(TreeTestCase):
         self.assertEqual((port.counters(), device.counters()), ({}, {}))
 
     def test_infiniband(self) -> None:
-        """A port of InfiniBand has LIDs, P_Keys and the kernel's word for its GIDs' type."""
+        """An InfiniBand port has LIDs, P_Keys and the kernel's name for the type of its GIDs."""
         self.sysfs.device("mlx5_0")
         alias = "fd00:0000:0000:0000:0000:0000:0000:0001"
         self.sysfs.port(
@@ -104,7 +104,7 @@ class DeviceTests(TreeTestCase):
         self.assertEqual(port.hardwareCounters(), {"out_of_sequence": 3})
 
     def test_twoPorts(self) -> None:
-        """Ports, and the devices themselves, come in the order of their numbers; each has its own files."""
+        """Ports and devices are sorted by their numbers; each has its own files."""
         for name in ("mlx5_10", "mlx5_2"):
             self.sysfs.device(name)
         self.sysfs.port("mlx5_2", 2, {**INFINIBAND, "state": "1: DOWN", "phys_state": "3: Disabled"})
@@ -122,7 +122,7 @@ class DeviceTests(TreeTestCase):
         self.assertIn("1, 2", said)
 
     def test_roceVersions(self) -> None:
-        """On Ethernet the kernel's word for both InfiniBand and RoCE v1 means RoCE v1."""
+        """On Ethernet the kernel's name for both InfiniBand and RoCE v1 means RoCE v1."""
         self.sysfs.device("mlx5_0")
         self.sysfs.netdev("ens1")
         self.sysfs.port(
@@ -135,7 +135,7 @@ class DeviceTests(TreeTestCase):
         self.assertEqual(port.activeMTU, MTU.MTU_4096)
 
     def test_iWARP(self) -> None:
-        """A device of iWARP is told apart; what it has not is empty."""
+        """An iWARP device is recognized; attributes that it does not have are empty."""
         self.sysfs.device("siw0", SIW)
         self.sysfs.port(
             "siw0",
@@ -151,7 +151,9 @@ class DeviceTests(TreeTestCase):
         self.assertEqual((port.pkeys(), port.rate, port.physicalState), ([], Rate(), PhysicalState.NOP))
 
     def test_netdevOfHardware(self) -> None:
-        """Without a GID the interface is that of the same hardware with the port's number, counted from 0."""
+        """
+        Without a GID the interface is the one of the same hardware with the port's number, counted from 0.
+        """
         self.sysfs.device("mlx4_0")
         for number in (1, 2):
             self.sysfs.port("mlx4_0", number)
@@ -165,7 +167,7 @@ class DeviceTests(TreeTestCase):
         self.assertEqual(self.device("mlx4_0").port(2).netdev, "ib1")
 
     def test_driver(self) -> None:
-        """Hardware knows its driver."""
+        """A hardware device has a driver."""
         self.sysfs.device("mlx5_0")
         (self.root / "bus" / "drivers" / "mlx5_core").mkdir(parents=True)
         folder = self.root / "class" / "infiniband" / "mlx5_0" / "device"
@@ -174,7 +176,7 @@ class DeviceTests(TreeTestCase):
         self.assertEqual(self.device("mlx5_0").driver, "mlx5_core")
 
     def test_missing(self) -> None:
-        """Each file may be missing, empty, or say what nobody understands; the rest is told all the same."""
+        """Each file may be missing, empty or invalid; the other attributes are still read."""
         self.sysfs.device("mlx5_0")
         self.sysfs.port("mlx5_0", 1, gids=[(PORT_GID, "RoCE v2", "ens1")])
         device = self.device("mlx5_0")
@@ -194,7 +196,7 @@ class DeviceTests(TreeTestCase):
         self.assertEqual(port.attributes(), whole)
 
     def lookAt(self, device: RDMADevice) -> None:
-        """Everything is asked for; nothing may be raised."""
+        """Read all attributes, which must not raise."""
         for each in (device, *device.ports):
             for name in dir(type(each)):
                 if isinstance(getattr(type(each), name), property):
@@ -205,7 +207,7 @@ class DeviceTests(TreeTestCase):
             port.hardwareCounters()
 
     def test_gone(self) -> None:
-        """What is gone says so, whatever is asked for, and whenever."""
+        """Any attribute of a removed device raises the documented error."""
         self.sysfs.device("mlx5_0")
         self.sysfs.port("mlx5_0", 1)
         device = self.device("mlx5_0")
@@ -225,14 +227,14 @@ class DeviceTests(TreeTestCase):
         self.assertFalse(device.isPresent)
 
     def test_vanishing(self) -> None:
-        """A device that vanishes between any two reads of one look is gone, not half there."""
+        """A device that is removed between any two reads is reported as removed, not partially."""
         total = self.countReads(None)
         self.assertGreater(total, 15)
         for limit in range(total):
             self.assertRaises(DeviceUnavailable, self.countReads, limit)
 
     def countReads(self, limit: int | None) -> int:
-        """Look at a port whose device goes away after so many reads; how many there were."""
+        """Read a port whose device is removed after so many reads; return the number of reads."""
         sysfs = SysFS(self.mktemp())
         sysfs.device("mlx5_0")
         sysfs.port("mlx5_0", 1, gids=[(PORT_GID, "IB/RoCE v1", "")])
@@ -256,7 +258,7 @@ class DeviceTests(TreeTestCase):
         return reads
 
     def test_live(self) -> None:
-        """Attributes are read when they are asked for, not when the port was found."""
+        """Attributes are read on access, not when the port is found."""
         self.sysfs.device("mlx5_0")
         self.sysfs.port("mlx5_0", 1)
         port = self.device("mlx5_0").port(1)
@@ -266,7 +268,7 @@ class DeviceTests(TreeTestCase):
         self.assertEqual((port.lid, port.state), (42, PortState.INIT))
 
     def test_rates(self) -> None:
-        """Every way in which kernels write a rate is read."""
+        """All formats of a rate are parsed."""
         for text, bits, width, speed in (
             ("2.5 Gb/sec (1X)", 2_500_000_000, 1, ""),
             ("10 Gb/sec (4X)", 10**10, 4, ""),
@@ -279,7 +281,7 @@ class DeviceTests(TreeTestCase):
 
 
 class FindingTests(TreeTestCase):
-    """Ports by what people call them."""
+    """Ports selected by name."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -306,7 +308,7 @@ class FindingTests(TreeTestCase):
         return str(self.assertRaises(DeviceUnavailable, getEndPort, spelling, self.root))
 
     def test_spellings(self) -> None:
-        """Each spelling that people use finds its port."""
+        """Each notation selects its port."""
         for spelling, name in (
             (None, "mlx5_0/2"),
             ("", "mlx5_0/2"),
@@ -335,7 +337,7 @@ class FindingTests(TreeTestCase):
                 self.assertEqual(self.found(spelling), name, spelling)
 
     def test_refused(self) -> None:
-        """What is not there is told with what there is."""
+        """The error for a missing port lists the existing ones."""
         for spelling in (
             "mlx5_7",
             "mlx5_7/1",
@@ -362,7 +364,7 @@ class FindingTests(TreeTestCase):
         return self.refused("bare")
 
     def test_several(self) -> None:
-        """A GID that two ports have needs a device with it."""
+        """A GID of two ports needs the name of a device."""
         self.sysfs.device("mlx5_2")
         self.sysfs.port("mlx5_2", 1, gids=[("fe80:0000:0000:0000:b859:9f03:0012:3457", "IB/RoCE v1", "")])
         said = self.refused("fe80::b859:9f03:12:3457")
@@ -371,7 +373,7 @@ class FindingTests(TreeTestCase):
         self.assertEqual(self.found("fe80::b859:9f03:12:3457%mlx5_0/2"), "mlx5_0/2")
 
     def test_noneActive(self) -> None:
-        """Without an active port, one with a link is meant by default; without any link, none."""
+        """Without an active port, the default is a port with a link; without any link, there is none."""
         for port in ("mlx5_0/ports/2", "mlx5_1/ports/1"):
             self.sysfs.write(f"class/infiniband/{port}/state", "1: DOWN")
             self.sysfs.write(f"class/infiniband/{port}/phys_state", "3: Disabled")
@@ -381,7 +383,7 @@ class FindingTests(TreeTestCase):
         self.assertIn("no RDMA port has a link", self.refused(None))
 
     def test_nothing(self) -> None:
-        """Where there is no device at all that is what is said."""
+        """Without any device, the error says so."""
         empty = SysFS(self.mktemp())
         for spelling in (None, "mlx5_0", "10.0.0.7"):
             said = str(self.assertRaises(DeviceUnavailable, getEndPort, spelling, empty.root))
