@@ -1,5 +1,5 @@
 """
-The benchmarks of verbs and of management datagrams run, say what they have measured, and draw it.
+The benchmarks of verbs and of management datagrams: measurements, pages and charts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class VerbsTests(SynchronousTestCase):
         return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
 
     def test_pairs(self) -> None:
-        """Two pairs of devices are measured in turns; the table and the JSON have both."""
+        """Two pairs of devices are measured interleaved; the table and the JSON contain both."""
         name = os.path.abspath(self.mktemp())
         done = self.run_(
             *("--device=soft", "--device=soft", "--name=memory"),
@@ -93,7 +93,7 @@ class VerbsTests(SynchronousTestCase):
 
 
 class ManagementTests(SynchronousTestCase):
-    """What C{make bench} measures of management datagrams, where ibsim is not needed."""
+    """Measurements of management datagrams by C{make bench} without ibsim."""
 
     slowBecause = "measures in processes of their own"
 
@@ -102,7 +102,7 @@ class ManagementTests(SynchronousTestCase):
             raise SkipTest("the benchmarks are in a checkout only")
 
     def measured(self, scenario: str, **orders: object) -> dict[str, Any]:
-        """One process."""
+        """Run the benchmark in a process."""
         said = json.dumps({"core": min(os.sched_getaffinity(0)), **orders})
         command = [sys.executable, "-m", "benchmarks.madends", scenario, said]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
@@ -111,26 +111,26 @@ class ManagementTests(SynchronousTestCase):
         return told
 
     def test_rate(self) -> None:
-        """Calls a second, and what each costs, by a port that has the answers ready."""
+        """Calls per second and the cost of each are measured with a port that answers immediately."""
         told = self.measured("rate", outstanding=16, seconds=0.2)
         self.assertGreater(told["value"], 100)
         self.assertGreater(told["cpu"], 1e-7)
 
     def test_table(self) -> None:
-        """A table comes in segments of 200 bytes."""
+        """A table is received in segments of 200 bytes."""
         told = self.measured("table", records=1_000)
         self.assertEqual(told["segments"], 1_000 * 64 // 200)
         self.assertGreater(told["value"], 0)
 
     def test_sweep(self) -> None:
-        """In simulated time the limit is near, and is not passed."""
+        """In simulated time the rate is close to the limit and does not exceed it."""
         told = self.measured("sweep", hosts=36, latency=0.001, outstanding=16, real=False)
         self.assertAlmostEqual(told["limit"], told["mads"] / 16_000)
         self.assertGreaterEqual(told["value"], told["limit"])
         self.assertLess(told["value"], told["limit"] * 2)
 
     def test_codecs(self) -> None:
-        """Every structure that is registered has its times."""
+        """Every registered structure is measured."""
         found = self.measured("codecs", seconds=1e-5)["value"]
         self.assertEqual({kind.__name__ for kind in allAttributes().values()} - found.keys(), set())
         self.assertIn("SMPFormatDirected", found)
@@ -139,7 +139,7 @@ class ManagementTests(SynchronousTestCase):
             self.assertGreater(times["encode"], 0)
 
     def test_names(self) -> None:
-        """Parts can be chosen by their names; a part that is none is told."""
+        """Parts are selected by name; an unknown part is reported."""
         command = [sys.executable, "-m", "benchmarks", "--list", "--only"]
         for name, status in (("mad-rate", 0), ("mad-nothing", 2)):
             done = subprocess.run([*command, name], cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
@@ -148,7 +148,7 @@ class ManagementTests(SynchronousTestCase):
 
 
 class ShortCase(SynchronousTestCase):
-    """Runs cases of C{python -m benchmarks}, in short."""
+    """Runs short cases of C{python -m benchmarks}."""
 
     if not (CHECKOUT / "benchmarks").is_dir():
         skip = "the benchmarks are in a checkout only"
@@ -158,7 +158,7 @@ class ShortCase(SynchronousTestCase):
             raise SkipTest("two processes need two cores")
 
     def measured(self, *names: str) -> dict[str, Row]:
-        """The rows of these cases, and what is printed of them."""
+        """Return the rows of these cases and the output."""
         name = os.path.abspath(self.mktemp())
         command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds=1", f"--json={name}"]
         command += [f"--only={each}" for each in names]
@@ -176,7 +176,7 @@ class CaseTests(ShortCase):
     slowBecause = "each transport is measured by two processes"
 
     def test_fails(self) -> None:
-        """A transport that can't be measured fails what is about it, and no other; its reason is told."""
+        """A transport that can't be measured fails only its cases, with the reason."""
         code = (
             "import json\n"
             "from dataclasses import replace\n"
@@ -211,20 +211,20 @@ def outcome(
     why: str = "",
     **reaches: float,
 ) -> Outcome:
-    """What came out of a case that is named as its title is."""
+    """Return a result of a case with this title."""
     case = Case(title, title, "", unit, {}, None if theirs is None else {}, {}, **reaches)  # type: ignore[arg-type]  # all of reaches are numbers
     return Outcome(case, ours, theirs or [], failure=why)
 
 
 def made(*sections: Section, date: str = "2020-02-20") -> Results:
-    """A run of these on some machine."""
+    """Return a run of these cases on a machine."""
     return results(
         [stamped(each, date, {"system": "any", "load average at the end": "1.0"}, 3) for each in sections]
     )
 
 
 class PageTests(SynchronousTestCase):
-    """Pages to which several runs add up."""
+    """Pages combined from several runs."""
 
     if MISSING:
         skip = MISSING
@@ -243,7 +243,7 @@ class PageTests(SynchronousTestCase):
         return done.stdout
 
     def test_part(self) -> None:
-        """A part takes the place of what it was, with its date; the others stay as they were."""
+        """A part replaces its earlier results, with its date; the others do not change."""
         row = outcome("10,000 path records", [9.0], None, "s", mostOfOurs=0.5)
         before = made(section("mad-table", "Old", [row]), section("mad-memory", "Memory", [row], "model"))
         save(beside(self.page), before)
@@ -261,13 +261,13 @@ class PageTests(SynchronousTestCase):
         self.assertNotIn("## Old", text)
 
     def test_first(self) -> None:
-        """The first part makes the page."""
+        """The first part creates the page."""
         self.run_("--part=mad-table", "--rounds=1")
         self.assertEqual([each["name"] for each in load(beside(self.page))["sections"]], ["mad-table"])
         self.assertTrue(self.page.read_text().startswith("# Benchmarks of management datagrams\n"))
 
     def test_sameMachine(self) -> None:
-        """The machine is told where it is another one than that of the section before."""
+        """The machine is named if it differs from that of the previous section."""
         row = outcome("any", [1.0], [2.0])
         first, second = made(section("streams", "One", [row]), section("connects", "Two", [row]))["sections"]
         elsewhere = {**second, "machine": {"system": "other"}}
@@ -277,12 +277,12 @@ class PageTests(SynchronousTestCase):
         self.assertIn("3 rounds at most: other;", markdown(page, results([first, elsewhere])))
 
     def test_order(self) -> None:
-        """Parts stand in their order, whichever was measured first; what there is no more is dropped."""
+        """Parts have a fixed order; removed parts are dropped."""
         one, two, old = made(section("one", ""), section("two", ""), section("old", ""))["sections"]
         self.assertEqual(replaced(results([two, old]), one, ("one", "two"))["sections"], [one, two])
 
     def test_names(self) -> None:
-        """Parts are listed with their cases; a part that is none is told."""
+        """Parts are listed with their cases; an unknown part is reported."""
         command = [sys.executable, "-m", "benchmarks", "--list"]
         for arguments, status in (((), 0), (("--part=streams",), 0), (("--part=nothing",), 2)):
             done = subprocess.run(
@@ -324,18 +324,18 @@ class ChartTests(SynchronousTestCase):
         )
 
     def peer(self, name: str, *values: float) -> dict[str, Any]:
-        """One that is measured besides, or is not there."""
+        """Return a peer that is measured or missing."""
         found = {"throughput-64k": list(values)} if values else {}
         return {"name": name, "values": found, "failure": "" if values else "there is no mpiexec"}
 
     def drawn(self, name: str, theme: str = "light") -> list[str]:
-        """The words of a chart."""
+        """Return the text of a chart."""
         text = (self.page.parent / "pictures" / self.page.stem / f"{name}-{theme}.svg").read_text()
         found = ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")
         return [" ".join("".join(each.itertext()).split()) for each in found]
 
     def test_factors(self) -> None:
-        """By how much ours is better, whether more or less is better; reaches in the same terms."""
+        """Ratios are normalized so that larger is better, and goals likewise."""
         more, less, failed, memory = self.results["sections"][0]["rows"]
         self.assertEqual((factor(more), goal(more)), (3.0, 2.0))
         self.assertEqual((factor(less), goal(less)), (5.0, 20.0))
@@ -345,7 +345,7 @@ class ChartTests(SynchronousTestCase):
         self.assertEqual((factor(alone), goal(alone)), (None, None))
 
     def test_drawn(self) -> None:
-        """Each chart is there for both themes, with its values; what failed and what was missed is named."""
+        """Each chart exists for both themes with its values; failures and missed goals are named."""
         written = charts.write(self.page, self.results)
         names = [chart.name for chart in charts.charts(self.results)]
         self.assertEqual(names, ["headline", "streams", "verbs-amounts", "others"])
@@ -366,7 +366,7 @@ class ChartTests(SynchronousTestCase):
         self.assertNotIn("MPI", said)
 
     def test_same(self) -> None:
-        """The same results give the same files, which tell no date; a chart that is no more is removed."""
+        """The same results give identical files without a date; obsolete charts are removed."""
         first = {file: file.read_text() for file in charts.write(self.page, self.results)}
         again = {file: file.read_text() for file in charts.write(self.page, self.results)}
         self.assertEqual(first, again)
@@ -380,14 +380,14 @@ class ChartTests(SynchronousTestCase):
         )
 
     def test_nothing(self) -> None:
-        """Where all has failed there is no chart, and the page shows none."""
+        """If all cases have failed, there is no chart."""
         failed = [outcome("throughput-64k", [], [], why="no two cores")]
         told = made(section("streams", "Streams", failed, "SMC-R", "TCP"), section("box", "The box"))
         self.assertEqual(charts.write(self.page, told), [])
         self.assertEqual(pictures(self.page, told, "streams"), [])
 
     def test_again(self) -> None:
-        """C{--charts} draws those of saved results again, and measures nothing."""
+        """C{--charts} draws charts of saved results without measuring."""
         first = {file: file.read_text() for file in charts.write(self.page, self.results)}
         save(beside(self.page), self.results)
         for file in first:

@@ -81,7 +81,7 @@ TCP: dict[str, object] = {
 
 
 def shown(table: object) -> str:
-    """A table as text."""
+    """Return a table as text."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -96,7 +96,7 @@ class OptionsTests(SynchronousTestCase):
         return str(self.assertRaises(SystemExit, main, list(arguments)))
 
     def test_mistakes(self) -> None:
-        """Every mistake ends with what was wrong and where to find help, not with a traceback."""
+        """Every usage error prints what is wrong and where to find help, without a traceback."""
         for arguments, words in (
             ([], "which command?"),
             (["conections"], "Unknown command"),
@@ -119,7 +119,7 @@ class OptionsTests(SynchronousTestCase):
             self.assertTrue(options.subOptions["json"])
 
     def test_registry(self) -> None:
-        """Each command has a module with options and something to do; each such module is a command."""
+        """Each command has a module with options and a function, and each such module is a command."""
         folder = Path(commands.__file__).parent
         withOptions = {
             path.stem for path in folder.glob("*.py") if "class CommandOptions(" in path.read_text()
@@ -144,7 +144,7 @@ class OptionsTests(SynchronousTestCase):
         return out.getvalue()
 
     def test_helpIsLight(self) -> None:
-        """Asking what there is imports none of it."""
+        """C{--help} imports no command."""
         program = "import sys; from txrdma.command import Options; str(Options()); print(*sys.modules)"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -152,7 +152,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual(loaded - {"txrdma.command", "txrdma.error"} - LIGHT, set())
 
     def test_withoutTLS(self) -> None:
-        """A command about fabrics starts without OpenSSL, which can be imported afterwards all the same."""
+        """A fabric command starts without OpenSSL, which can still be imported afterwards."""
         command = [sys.executable, "-c", WITHOUT_TLS]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
@@ -162,7 +162,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertIn(later, ("found later", "not installed"))
 
     def test_failure(self) -> None:
-        """What a command can't do is told in one line, with its name, and is the exit status."""
+        """A failure is reported in one line with the name of the command and by the exit status."""
 
         async def fail(reactor: object, options: object) -> None:
             raise DeviceUnavailable("it is gone")
@@ -174,15 +174,15 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual(failure.value.code, "txrdma devices: it is gone")
 
     def test_abbreviation(self) -> None:
-        """A command that does not exist is no usage of another."""
+        """An unknown command is not taken for an abbreviation of another one."""
         self.assertRaises(UsageError, Options().parseOptions, ["connection"])
 
 
 class ConnectionsTests(SynchronousTestCase):
-    """What processes said, for people and for programs."""
+    """Connections of processes, as text and as JSON."""
 
     def test_flat(self) -> None:
-        """Each connection knows its process; a process that did not answer is told once."""
+        """Each connection has its process; a process that did not answer is reported once."""
         answers = [Answer(1, ["python", "a"], [SMC, TCP]), Answer(2, error="no answer: late"), Answer(3)]
         self.assertEqual(
             flat(answers),
@@ -194,7 +194,9 @@ class ConnectionsTests(SynchronousTestCase):
         )
 
     def test_silent(self) -> None:
-        """A peer that does not answer handshakes is shown, and for how long it is not asked."""
+        """
+        A peer that does not answer handshakes is shown with the remaining time without further attempts.
+        """
         silent = {"peer": "127.0.0.1:8080", "seconds": 41.7}
         entries = flat([Answer(5, ["python", "a"], silent=[silent])])
         self.assertEqual(entries, [{"pid": 5, "command": ["python", "a"], **silent}])
@@ -227,7 +229,7 @@ class ConnectionsTests(SynchronousTestCase):
             self.assertIn(words, text)
 
     def test_watching(self) -> None:
-        """Watching goes on until Ctrl-C, which ends it without a traceback."""
+        """Watching continues until Ctrl-C, which ends it without a traceback."""
         arguments = [sys.executable, "-m", "txrdma", "connections", "--json"]
         arguments += ["--watch", "0.05", "--timeout", "0.1"]
         with subprocess.Popen(
@@ -241,7 +243,7 @@ class ConnectionsTests(SynchronousTestCase):
             self.assertEqual(process.stderr.read(), "")
 
     def test_interruptedImports(self) -> None:
-        """Ctrl-C while the command is still being imported ends it without a word, as it ends others."""
+        """Ctrl-C during the imports ends the command without output."""
         arguments = [sys.executable, "-X", "importtime", "-m", "txrdma", "devices"]
         with subprocess.Popen(
             arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -260,7 +262,7 @@ class DevicesTests(SynchronousTestCase):
     """Devices by name."""
 
     def test_json(self) -> None:
-        """The software device is always there, with its port and its GIDs."""
+        """The software device is always listed, with its port and its GIDs."""
         arguments = [sys.executable, "-m", "txrdma", "devices", "--json"]
         said = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True).stdout
         [soft] = [entry for entry in json.loads(said) if entry["device"] == "soft"]
@@ -269,7 +271,7 @@ class DevicesTests(SynchronousTestCase):
         self.assertGreater(soft["limits"]["maxQueuePairs"], 0)
 
     def test_closedPipe(self) -> None:
-        """A reader that has seen enough, as C{head} has, is no error."""
+        """A closed pipe, as with C{head}, is not an error."""
         for words in (("devices", "--json"), ("saquery", "--help")):
             reading, writing = os.pipe()
             os.close(reading)

@@ -1,5 +1,5 @@
 """
-Commands that show tables, where C{rich} is and where it is not.
+Commands that show tables, with and without C{rich}.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TABLES: Final = {
     "devices": ((), ("--verbose",), ("soft",)),
     "pingpong": (_SHORT, ("127.0.0.1",), ("--compatible", "127.0.0.1")),
 }
-"""Commands that need C{rich} for what they show, and ways to call them."""
+"""Commands that need C{rich} for their output, with arguments."""
 
 ROWS: Final = {
     "links": ("Width  Speed", ()),
@@ -52,11 +52,11 @@ ROWS: Final = {
     "saquery": ("nodeGUID", ("--table", "NodeRecord")),
     "perfquery": ("Sent MB/s", ("--watch", "0.05", "1")),
 }
-"""Commands whose rows do without it, a piece of the first line, and ways to call them."""
+"""Commands that print rows without C{rich}, with a part of the first line, and arguments."""
 
 
 def run(program: str, *arguments: str) -> tuple[int, str, str]:
-    """A command's exit status, what it shows, and what it complains of."""
+    """Return a command's exit status, output and errors."""
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60
     )
@@ -64,18 +64,18 @@ def run(program: str, *arguments: str) -> tuple[int, str, str]:
 
 
 def runAll(program: str, calls: Iterable[Sequence[str]]) -> list[tuple[int, str, str]]:
-    """The results of several commands, two at a time."""
+    """Return the results of several commands, run two at a time."""
     with ThreadPoolExecutor(2) as threads:
         return list(threads.map(lambda words: run(program, *words), calls))
 
 
 class WithoutRichTests(SynchronousTestCase):
-    """Without C{rich} every command works, or says at once what to install."""
+    """Without C{rich} every command works or reports immediately what to install."""
 
     slowBecause = "every command runs in a process of its own, in which rich cannot be imported"
 
     def test_all(self) -> None:
-        """These tests know every command that shows tables or rows."""
+        """These tests cover every command that shows tables or rows."""
         tables = {each.name for each in COMMANDS if isinstance(each.makeOptions(), TableOptions)}
         self.assertEqual(set(TABLES), tables)
         folder = Path(commands.__file__).parent
@@ -83,14 +83,16 @@ class WithoutRichTests(SynchronousTestCase):
         self.assertEqual(set(ROWS), rows - {"rows"})
 
     def test_tables(self) -> None:
-        """What to install is said before anything is measured or asked, without a traceback."""
+        """
+        The package to install is reported before anything is measured or requested, without a traceback.
+        """
         calls = [(name, *arguments) for name, ways in TABLES.items() for arguments in ways]
         advice = "Tables need rich: pip install 'txrdma[cli]'. Or use --json.\n"
         for words, found in zip(calls, runAll(WITHOUT_RICH, calls), strict=True):
             self.assertEqual(found, (1, "", advice), words)
 
     def test_json(self) -> None:
-        """JSON does without it, and so do pingpong's CSV and help."""
+        """JSON, pingpong's CSV and help do not need C{rich}."""
         calls = [
             ("connections", "--json"),
             ("linkgroups", "--json"),
@@ -110,7 +112,7 @@ class WithoutRichTests(SynchronousTestCase):
         self.assertEqual(usage[0], 0)
 
     def test_rows(self) -> None:
-        """Rows are aligned columns then, on a terminal, too."""
+        """Without C{rich}, rows are aligned columns, on a terminal, too."""
         for name, (heading, arguments) in ROWS.items():
             command = [sys.executable, "-u", "-c", WITHOUT_RICH, name, *_SIMULATED, *arguments]
             with subprocess.Popen(
@@ -125,7 +127,7 @@ class WithoutRichTests(SynchronousTestCase):
             self.assertNotEqual(row.strip(), "")
 
     def test_withRich(self) -> None:
-        """Where it is, terminals see tables."""
+        """With C{rich}, terminals show tables."""
         for name in ("links", "devices"):
             status, out, complaints = run(RUN, name, *(_SIMULATED if name == "links" else ()))
             self.assertEqual((status, complaints), (0, ""))

@@ -17,7 +17,7 @@ class CoreTests(SynchronousTestCase):
     """Modules that the import rules call cores."""
 
     def test_withoutTwisted(self) -> None:
-        """Cores can be imported where Twisted is missing, so nothing that they import needs it."""
+        """Cores can be imported without Twisted."""
         cores = [module for module, _path in modules() if isCore(module)]
         program = "import sys; sys.modules['twisted'] = None; import " + ", ".join(cores)
         done = subprocess.run(

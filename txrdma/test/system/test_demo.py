@@ -1,5 +1,5 @@
 """
-The demonstration: what it lets pass, what not, and that it leaves nothing behind.
+The demonstration as a command.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 
 class DemonstrationTests(SynchronousTestCase):
-    """The command itself, with little to do."""
+    """The command with a small amount of data."""
 
     slowBecause = "the demonstration starts servers and clients for each transport"
 
@@ -27,7 +27,7 @@ class DemonstrationTests(SynchronousTestCase):
         return [sys.executable, "-m", "txrdma.demo", *arguments]
 
     def test_runs(self) -> None:
-        """It ends well, shows what the issue is about, and takes its files with it."""
+        """The command succeeds, shows both transports, and removes its files."""
         done = subprocess.run(
             self.command("--large", "2", "--files", "20"),
             env=self.environment,
@@ -42,7 +42,7 @@ class DemonstrationTests(SynchronousTestCase):
         self.assertEqual(list(self.scratch.iterdir()), [])
 
     def test_interrupted(self) -> None:
-        """Ctrl-C ends it at once, its processes and its files, too."""
+        """Ctrl-C ends the command and its processes immediately, and its files are removed."""
         with subprocess.Popen(
             self.command("--large", "2000"), env=self.environment, stdout=subprocess.PIPE
         ) as process:
@@ -56,7 +56,7 @@ class DemonstrationTests(SynchronousTestCase):
         self.assertEqual(list(self.scratch.iterdir()), [])
 
     def test_nonsense(self) -> None:
-        """Options without sense are refused."""
+        """Invalid options are refused."""
         done = subprocess.run(self.command("--large", "0"), capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 2)
         self.assertIn("from 1 up", done.stderr)

@@ -1,7 +1,7 @@
 """
-The lab without its guest: what it makes of results, what it asks of the machine, what it hands to QEMU.
+The lab without its guest: results, suites, kernels and the arguments of QEMU.
 
-The guest itself is looked at from inside, by L{txrdma.test.system.kernel.test_box}.
+L{txrdma.test.system.kernel.test_box} tests the guest itself.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class OtherTests(SynchronousTestCase):
 
 
 class ResultsTests(SynchronousTestCase):
-    """What becomes of tests is written down as it happens."""
+    """Results of tests, which are written immediately."""
 
     def setUp(self) -> None:
         self.folder = Path(self.mktemp()).resolve()
@@ -80,13 +80,13 @@ class ResultsTests(SynchronousTestCase):
         (package / "test_many.py").write_text(GIVEN)
 
     def results(self, step: str, *names: str) -> int:
-        """Take one of the two steps; its exit status."""
+        """Run one of the two steps; return its exit status."""
         command = [sys.executable, "-m", "txrdma.test.system.kernel.results", step, str(self.folder), *names]
         settings = {**os.environ, "PYTHONPATH": os.pathsep.join((str(self.folder), str(CHECKOUT)))}
         return subprocess.run(command, env=settings, cwd=self.folder, capture_output=True).returncode
 
     def test_run(self) -> None:
-        """Each test has an outcome, a reason and its own facts."""
+        """Each test has an outcome, a reason and details."""
         self.assertEqual(self.results("run", "given.test_many"), 1)
         lines = (self.folder / "results.jsonl").read_text().splitlines()
         found = {each["id"].rpartition("test_many.")[2]: each for each in map(json.loads, lines)}
@@ -104,7 +104,7 @@ class ResultsTests(SynchronousTestCase):
         )
 
     def test_unknown(self) -> None:
-        """What can't be loaded fails under its own name."""
+        """A module that can't be loaded fails under its name."""
         self.assertEqual(self.results("plan", "given.test_other"), 0)
         [module] = json.loads((self.folder / "plan.json").read_text())
         self.assertEqual(module["tests"], ["given.test_other"])
@@ -115,7 +115,7 @@ class ResultsTests(SynchronousTestCase):
         )
 
     def test_plan(self) -> None:
-        """A module's tests, guests and witnesses are known before it runs."""
+        """A module's tests, guests and peers are known before it runs."""
         self.assertEqual(self.results("plan", "given"), 0)
         [module] = json.loads((self.folder / "plan.json").read_text())
         self.assertEqual(module["module"], "given.test_many")
@@ -125,7 +125,7 @@ class ResultsTests(SynchronousTestCase):
         self.assertEqual(module["witnesses"], {"given.test_many.ManyTests": witness})
 
     def test_retry(self) -> None:
-        """Only what failed or did not end is run again."""
+        """Only tests that failed or did not end are run again."""
         names = [f"given.test_many.ManyTests.test_{name}" for name in ("passes", "skips", "fails")]
         self.assertEqual(self.results("run", *names), 1)
         self.assertEqual(self.results("retry", *names, "given.test_many.OtherTests.test_passes"), 1)
@@ -177,7 +177,7 @@ class _FakeGuest:
 
 
 class SuitesTests(SynchronousTestCase):
-    """A run counts what it was asked for, whatever becomes of the guest."""
+    """A run counts all requested tests, even if the guest ends."""
 
     def setUp(self) -> None:
         self.folder = Path(self.mktemp()).resolve()
@@ -197,13 +197,13 @@ class SuitesTests(SynchronousTestCase):
         self.patch(suites.Run, "plan", lambda _: [self.plan])
 
     def run_(self) -> tuple[int, list[str]]:
-        """Exit status and lines."""
+        """Return the exit status and the output lines."""
         with redirect_stdout(io.StringIO()) as said:
             status = suites.main(["--folder", str(self.folder), "something"])
         return status, said.getvalue().splitlines()
 
     def test_guestDies(self) -> None:
-        """Tests that two guests take with them have failed, and the console is shown."""
+        """Tests in which two guests end have failed, and the console is shown."""
         status, lines = self.run_()
         self.assertEqual((status, lines[-1]), (1, "kernel: 2 passed, 1 failed, 0 skipped"))
         self.assertIn("it said this", lines)
@@ -214,7 +214,7 @@ class SuitesTests(SynchronousTestCase):
             self.assertEqual((self.folder / folder / "console").read_text(), "it said this")
 
     def test_secondTry(self) -> None:
-        """A test that passes when it is tried again has passed, and the output says how."""
+        """A test that passes at the second attempt has passed, and the output reports that."""
         del self.plan["tests"][2]
         status, lines = self.run_()
         self.assertEqual((status, lines[-1]), (0, "kernel: 2 passed, 0 failed, 0 skipped"))
@@ -225,14 +225,14 @@ class SuitesTests(SynchronousTestCase):
         self.assertIn("did not come to its end", kept["tests"][1]["again"])
 
     def test_guestHangs(self) -> None:
-        """A guest that does not end is stopped, and the reason says so."""
+        """A guest that does not end is stopped, and the reason is reported."""
         self.patch(_FakeGuest, "status", OUT_OF_TIME)
         self.run_()
         kept = json.loads((self.folder / "results.json").read_text())
         self.assertIn("stopped after 5 s", kept["tests"][2]["reason"])
 
     def test_allPass(self) -> None:
-        """A run without failures ends with status 0, and makes its table."""
+        """A run without failures ends with status 0 and writes its table."""
         self.plan["tests"] = ["m.test_some.Some.test_a"]
         self.assertEqual(self.run_()[0], 0)
         text = (self.folder / "table.md").read_text()
@@ -240,7 +240,9 @@ class SuitesTests(SynchronousTestCase):
         self.assertIn(line, text.splitlines())
 
     def test_shared(self) -> None:
-        """Modules that want the same box run in one guest, each in a process with its own limit of time."""
+        """
+        Modules with the same guest configuration run in one guest, each in a process with its own time limit.
+        """
         other, alone = (
             json.loads(json.dumps(self.plan).replace("test_some", name)) for name in ("test_b", "test_c")
         )
@@ -269,7 +271,7 @@ class SuitesTests(SynchronousTestCase):
         self.assertEqual(modules, ["m.test_some"] * 3 + ["m.test_b"] * 3 + ["m.test_c"] * 3)
 
     def test_guestDoesNotStart(self) -> None:
-        """A guest that can't be started, after all was there for it, is a failure, and no skip."""
+        """A guest that can't be started although all requirements are met is a failure, not a skip."""
 
         def started(wish: Wish) -> None:
             raise needs.Unavailable("there is no qemu-system-x86_64")
@@ -281,7 +283,7 @@ class SuitesTests(SynchronousTestCase):
         self.assertIn("there is no qemu", kept["tests"][0]["reason"])
 
     def test_forCI(self) -> None:
-        """For CI all modules run in one process; what fails is tried again in the same guest."""
+        """For CI all modules run in one process; failed tests are repeated in the same guest."""
         planned: list[bool] = []
         wishes: list[Wish] = []
         outcomes = (("a", "passed"), ("b", "failed"), ("c", "failed"), ("c", "passed"))
@@ -322,7 +324,7 @@ class SuitesTests(SynchronousTestCase):
         )
 
     def test_noTap(self) -> None:
-        """Tests beside the guest skip where there are no TAP devices, and say why."""
+        """Without TAP devices, tests that need them are skipped with a reason."""
 
         def namespace() -> list[str]:
             raise needs.Unavailable("no /dev/net/tun")
@@ -337,7 +339,7 @@ class SuitesTests(SynchronousTestCase):
         self.assertEqual([each["reason"] for each in kept["tests"]], ["no /dev/net/tun"] * 2)
 
     def test_nginx(self) -> None:
-        """The guest learns where nginx is; where it can't be had, the run says so, and goes on."""
+        """The guest gets the path of nginx; if it is not available, the run reports that and continues."""
         self.assertEqual(self.run_()[1][-1], "kernel: 2 passed, 1 failed, 0 skipped")
         self.assertEqual(_FakeGuest.wish.environment["LAB_NGINX"], "/unpacked/nginx/usr/sbin/nginx")
 
@@ -351,7 +353,7 @@ class SuitesTests(SynchronousTestCase):
         self.assertNotIn("LAB_NGINX", _FakeGuest.wish.environment)
 
     def test_unavailable(self) -> None:
-        """Where there can't be a guest the last line says why, and that is no failure."""
+        """If no guest is possible, the last line has the reason, and that is not a failure."""
 
         def ensure() -> None:
             raise needs.Unavailable("missing: apt-get install qemu-system-x86")
@@ -361,7 +363,7 @@ class SuitesTests(SynchronousTestCase):
         self.assertEqual(self.run_(), (0, [expected]))
 
     def test_occupied(self) -> None:
-        """Two runs at once do not share a folder."""
+        """Concurrent runs do not share a folder."""
         first = suites.Run(self.folder, ["x"], 10)
         first.prepare()
         second = suites.Run(self.folder, ["x"], 10)
@@ -371,7 +373,7 @@ class SuitesTests(SynchronousTestCase):
 
 
 class KernelTests(SynchronousTestCase):
-    """Kernels come from packages, once."""
+    """Kernels from packages."""
 
     def setUp(self) -> None:
         self.cache = Path(self.mktemp()).resolve()
@@ -396,7 +398,7 @@ class KernelTests(SynchronousTestCase):
         self.patch(kernel, "_Apt", Apt)
 
     def package(self, folder: Path, version: str) -> Path:
-        """A package that looks like a kernel's."""
+        """Create a package like a kernel's."""
         tree = folder / "source"
         (tree / "DEBIAN").mkdir(parents=True)
         control = "Package: test\nVersion: 1\nArchitecture: all\nMaintainer: test <test@example.org>\n"
@@ -412,25 +414,25 @@ class KernelTests(SynchronousTestCase):
         return made
 
     def unpacked(self, wanted: str) -> kernel.Kernel:
-        """One that is there to be had, which takes the programs that unpack it."""
+        """Create a package, or skip the test without the programs that unpack it."""
         for program in ("dpkg-deb", "depmod"):
             if shutil.which(program, path=needs.SEARCHED) is None:
                 raise SkipTest(f"there is no {program}")
         return self.obtain(wanted)
 
     def obtain(self, wanted: str) -> kernel.Kernel:
-        """One, and what is said on the way."""
+        """Return a kernel and the log."""
         with redirect_stderr(io.StringIO()) as self.said:
             return kernel.obtain(self.cache, wanted)
 
     def test_unpacked(self) -> None:
-        """Image and modules are found, with what modprobe needs."""
+        """Image and modules are unpacked with the files for modprobe."""
         made = self.unpacked("backports")
         self.assertEqual((made.version, made.image.read_text()), ("6.66-test", "image"))
         self.assertTrue((made.modules / "6.66-test" / "modules.dep.bin").exists())
 
     def test_package(self) -> None:
-        """Another package's files are unpacked once, and whoever can't have them is told why."""
+        """Files of another package are unpacked once; a failure has a reason."""
         if shutil.which("dpkg-deb", path=needs.SEARCHED) is None:
             raise SkipTest("there is no dpkg-deb")
         self.suites["stable"] = ""
@@ -443,7 +445,7 @@ class KernelTests(SynchronousTestCase):
         self.assertRaises(needs.Unavailable, kernel.unpackedPackage, self.cache, "other")
 
     def test_kept(self) -> None:
-        """On the same day nobody is asked again; later, what is here serves when nobody answers."""
+        """The package index is read once a day; if it cannot be read, the existing kernel is used."""
         made = self.unpacked("backports")
         self.assertEqual(self.unpacked("backports"), made)
         self.assertEqual(self.asked, ["backports"])
@@ -453,22 +455,22 @@ class KernelTests(SynchronousTestCase):
         self.assertIn("going on with linux-image-6.66-test", self.said.getvalue())
 
     def test_noBackports(self) -> None:
-        """A suite without backports has its own kernel taken, and that is said."""
+        """Without backports, the distribution's kernel is used, and that is reported."""
         self.suites = {"stable": "linux-image-6.6-old"}
         self.assertEqual(self.unpacked("backports").version, "6.6-old")
         self.assertIn("taking the suite's own", self.said.getvalue())
 
     def test_none(self) -> None:
-        """Where there is none at all, the reason comes out."""
+        """Without any kernel, the reason is reported."""
         self.suites.clear()
         self.assertRaises(needs.Unavailable, self.obtain, "backports")
 
 
 class GuestTests(SynchronousTestCase):
-    """What the guest is given."""
+    """Arguments and files of the guest."""
 
     def test_turns(self) -> None:
-        """There is room for one guest on two processors; the next one waits, but not for ever."""
+        """On two processors one guest runs at a time; the next one waits with a limit."""
         cache = Path(self.mktemp())
         cache.mkdir()
         self.patch(os, "cpu_count", lambda: 2)
@@ -485,7 +487,7 @@ class GuestTests(SynchronousTestCase):
         self.assertEqual(said.getvalue().count("waiting"), 1)
 
     def test_archive(self) -> None:
-        """The first file system is one that another program can read."""
+        """The initial file system can be read by another program."""
         busybox = shutil.which("busybox")
         if busybox is None:
             raise SkipTest("there is no busybox")
@@ -501,7 +503,7 @@ class GuestTests(SynchronousTestCase):
         )
 
     def test_pairs(self) -> None:
-        """A guest with two pairs has both, and SMC knows each side as one physical network."""
+        """A guest with two pairs of interfaces has one physical network for each side."""
         lines = startScript(Wish(["true"], smc=True, pairs=2)).splitlines()
         for line in network.pairs(1500, 2):
             self.assertIn(line, lines)
@@ -510,7 +512,7 @@ class GuestTests(SynchronousTestCase):
         self.assertTrue(setup.endswith(" -m lab.smc v0,rxe0,v2,rxe2 v1,rxe1,v3,rxe3)"), setup)
 
     def test_script(self) -> None:
-        """Command, folder and environment come through the guest's shell as they are."""
+        """Command, folder and environment pass the guest's shell unchanged."""
         self.patch(os, "environ", {"PATH": "/bin", "PYTHONPATH": "/a b", "SECRET": "no", "TXRDMA_X": "'"})
         command = ["echo", "it's", "$HOME", "a  b"]
         script = startScript(Wish(command, rxe=True, taps={"t": "10.1.1.2/24"}, folder=Path("/with space")))

@@ -15,12 +15,12 @@ from txrdma.test.support import CHECKOUT
 
 
 class LeftoverTests(SynchronousTestCase):
-    """A trial of its own for L{txrdma.test.support.leftovers}."""
+    """A separate trial process for L{txrdma.test.support.leftovers}."""
 
     slowBecause = "it runs trial in a process of its own"
 
     def check(self, server: str, client: str) -> None:
-        """Only the first of three tests fails."""
+        """Check that only the first of three tests fails."""
         command = [sys.executable, "-m", "twisted.trial", "--temp-directory", self.mktemp(),
                    "txrdma.test.support.leftovers"]  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "SERVER": server, "CLIENT": client}
@@ -30,7 +30,7 @@ class LeftoverTests(SynchronousTestCase):
             self.assertRegex(done.stdout, rf"{name} \.\.\. +\[OK\]")
 
     def address(self) -> str:
-        """An address of this host that nobody else uses."""
+        """Return an unused address of this host."""
         random = Random()
         return f"127.{random.randrange(2, 250)}.{random.randrange(2, 250)}.{random.randrange(2, 250)}"
 

@@ -1,5 +1,5 @@
 """
-The benchmarks of verbs and of management datagrams run, say what they have measured, and draw it.
+Figures of benchmark results in the text of pages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FigureTests(SynchronousTestCase):
         self.notYet = module["NOT_YET"]
 
     def test_pages(self) -> None:
-        """Each figure that a page asks for is a number, or has a case that was not measured yet."""
+        """Each figure that a page uses is a number, or belongs to a case that was not measured yet."""
         asked = []
         for page in sorted((CHECKOUT / "docs").glob("*.md")):
             asked += re.findall(r"\{(measured|witnessed)\}`([^`]+)`", page.read_text())
@@ -42,7 +42,7 @@ class FigureTests(SynchronousTestCase):
                 self.assertRegex(told, r"^[\d.,]+( [a-zA-Z/]+)?$", text)
 
     def test_same(self) -> None:
-        """A figure is that of the page of benchmarks, by itself and in proportion."""
+        """A figure equals the value on the benchmark page, absolute or as a ratio."""
         sections = load(CHECKOUT / "docs" / "benchmarks.json")["sections"]
         [row] = (row for each in sections for row in each["rows"] if row["name"] == "roundtrip")
         measured = self.kinds["measured"]
@@ -51,7 +51,7 @@ class FigureTests(SynchronousTestCase):
         self.assertEqual(float(measured("roundtrip")), float(f"{1 / row['ratio']:.2g}"))
 
     def test_unknown(self) -> None:
-        """A figure that can't be is an error, and is no word on the page."""
+        """An unknown figure is an error."""
         for kind, text in (
             ("measured", "roundtrips"),
             ("measured", "roundtrip our"),

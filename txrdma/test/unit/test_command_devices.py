@@ -1,5 +1,5 @@
 """
-C{txrdma devices}: descriptions and tables, of the software device, of made-up ones and of a made-up sysfs.
+C{txrdma devices}: descriptions and tables of the software device, of fake devices and of a fake sysfs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIMITS = DeviceLimits(*range(1001, 1001 + len(fields(DeviceLimits))))
 
 
 class FakeDevice:
-    """What a device tells of itself."""
+    """A device with given attributes."""
 
     name = "pyverbs:mlx5_0"
     portCount = 2
@@ -93,7 +93,7 @@ class FakeDevice:
 
 
 def shown(*tables: object) -> str:
-    """Tables as text."""
+    """Return tables as text."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -103,7 +103,7 @@ def shown(*tables: object) -> str:
 
 
 class DescriptionTests(SynchronousTestCase):
-    """What is told of a device."""
+    """Descriptions of a device."""
 
     def setUp(self) -> None:
         self.sysfs = SysFS(self.mktemp())
@@ -121,7 +121,7 @@ class DescriptionTests(SynchronousTestCase):
         return self.device
 
     def makeKernels(self) -> None:
-        """A device in sysfs."""
+        """Create a device in sysfs."""
         self.sysfs.device("mlx5_0")
         for number in (1, 2):
             self.sysfs.port("mlx5_0", number, INFINIBAND, gids=[(PORT_GID, "IB/RoCE v1", "")])
@@ -130,7 +130,7 @@ class DescriptionTests(SynchronousTestCase):
         self.sysfs.characterDevice("issm4", "mlx5_0", 1)
 
     def test_opened(self) -> None:
-        """A device that opens is told as it tells of itself, and closed."""
+        """A device that can be opened is described by its attributes, and closed."""
         told = describeDevice(None, "pyverbs:mlx5_0", self.root)
         self.assertEqual(
             told["attributes"],
@@ -178,7 +178,7 @@ class DescriptionTests(SynchronousTestCase):
         self.assertNotIn("error", told)
 
     def test_kernels(self) -> None:
-        """What only sysfs knows stands beside what the device told."""
+        """Attributes from sysfs are shown beside those of the device."""
         self.makeKernels()
         told = describeDevice(None, "pyverbs:mlx5_0", self.root)
         self.assertEqual(
@@ -227,7 +227,7 @@ class DescriptionTests(SynchronousTestCase):
         json.dumps(told)
 
     def test_all(self) -> None:
-        """Devices of the kernel that no provider offers are told, too, and each once."""
+        """Devices of the kernel that no provider offers are listed, too, each once."""
         self.makeKernels()
         self.assertEqual(
             [each["device"] for each in describeAll(None, self.root)], ["soft", "pyverbs:mlx5_0"]
@@ -238,19 +238,19 @@ class DescriptionTests(SynchronousTestCase):
         )
 
     def test_unavailable(self) -> None:
-        """Opening that fails is an answer, too."""
+        """A device that cannot be opened is listed with the error."""
         self.failure = DeviceUnavailable("gone")
         self.assertEqual(describeDevice(None, "soft", self.root), {"device": "soft", "error": "gone"})
 
     def test_goes(self) -> None:
-        """A device that goes away while it is asked is told so, and closed."""
+        """A device that is removed while it is read is reported as such, and closed."""
         self.device.isGone = True
         told = describeDevice(None, "pyverbs:mlx5_0", self.root)
         self.assertEqual(told, {"device": "pyverbs:mlx5_0", "error": "it went away"})
         self.assertEqual(self.device.closed, 1)
 
     def test_chosen(self) -> None:
-        """A device is named by its string, or by what its kernel's device or port goes by."""
+        """A device is selected by its string, or by the name of its kernel device or port."""
         self.makeKernels()
         for spelling, name in (
             ("soft", "soft"),
@@ -269,7 +269,7 @@ class DescriptionTests(SynchronousTestCase):
     # What people see.
 
     def test_table(self) -> None:
-        """A port is a line; why a device can't be opened is told, and its ports all the same."""
+        """Each port is a line; a device that can't be opened is shown with the reason and its ports."""
         self.makeKernels()
         opened = describeDevice(None, "soft", self.root)
         self.failure = DeviceUnavailable("broken")
@@ -278,7 +278,7 @@ class DescriptionTests(SynchronousTestCase):
             self.assertIn(words, text)
 
     def test_everything(self) -> None:
-        """With --verbose each value that JSON has is there to be read."""
+        """With --verbose every value of the JSON output is shown."""
         self.makeKernels()
         told = describeDevice(None, "pyverbs:mlx5_0", self.root)
         text = shown(*deviceTables(told))
@@ -306,10 +306,10 @@ class DescriptionTests(SynchronousTestCase):
 
 
 class OptionOrderTests(SynchronousTestCase):
-    """Options of commands stand where people put them."""
+    """Positions of options."""
 
     def test_behind(self) -> None:
-        """They may stand before a command's arguments, or behind them."""
+        """Options may precede or follow a command's arguments."""
         for words in (["--json", "--verbose", "soft"], ["soft", "--json", "--verbose"]):
             options = CommandOptions()
             options.parseOptions(words)

@@ -1,5 +1,5 @@
 """
-C{txrdma pnet}, and C{txrdma devices --for}: tables and ports in words.
+C{txrdma pnet} and C{txrdma devices --for}.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PORT = RDMAPort("mlx5_0", 1, frozenset({"eth0"}), True)
 
 
 class CommandTestCase(SynchronousTestCase):
-    """A host that is made up."""
+    """A simulated host."""
 
     kernels: Table = ()
     ports: tuple[RDMAPort, ...] = (PORT,)
@@ -78,7 +78,7 @@ class PnetTests(CommandTestCase):
         self.assertEqual(self.file.read_text(), "")
 
     def test_refused(self) -> None:
-        """What makes no sense changes nothing."""
+        """Invalid entries change nothing."""
         self.pnet("add", "NET1", "eth0")
         for words in (("add", "NET2", "eth0"), ("add", "NET-2", "eth1"), ("remove", "NET2")):
             out = io.StringIO()
@@ -91,12 +91,12 @@ class PnetTests(CommandTestCase):
         self.assertEqual(self.file.read_text(), "NET1 eth0\n")
 
     def test_usage(self) -> None:
-        """Words that are missing, or too many, are a usage error."""
+        """Missing or additional arguments are a usage error."""
         for words in (("add", "NET1"), ("remove",), ("show", "NET1"), ("print",)):
             self.assertRaises(UsageError, Options().parseOptions, ["pnet", *words])
 
     def test_shown(self) -> None:
-        """The entries of the file, those of the kernel, and what comes of them."""
+        """Entries of the file and of the kernel are shown with the resulting ports."""
         self.kernels = (Entry("NET9", "lo"),)
         self.pnet("add", "NET1", "eth0", "mlx5_0/1")
         text = self.pnet()
@@ -128,26 +128,26 @@ class OutlookTests(CommandTestCase):
         )
 
     def test_real(self) -> None:
-        """A host by way of an interface with an RDMA port."""
+        """A host that is reached over an interface with an RDMA port."""
         outlook = outlookFor("192.0.2.9")
         self.assertEqual((outlook.device, outlook.port), ("pyverbs:mlx5_0", 1))
         self.assertEqual((outlook.own, outlook.interface), ("192.0.2.7", "eth0"))
         self.assertRegex(self.said("devices", "--for", "192.0.2.9"), r"device +pyverbs:mlx5_0, port 1")
 
     def test_withoutPyverbs(self) -> None:
-        """The same without pyverbs is TCP, and that is the reason."""
+        """Without pyverbs TCP is used, and the reason is shown."""
         self.patch(devicechoice, "hasPyverbs", lambda: False)
         outlook = outlookFor("192.0.2.9")
         self.assertEqual(outlook.device, "")
         self.assertIn("But pyverbs is not installed, by which it would be opened.", outlook.why)
 
     def test_sameHost(self) -> None:
-        """An address of this host is shared memory."""
+        """An address of this host uses shared memory."""
         outlook = outlookFor("192.0.2.7")
         self.assertEqual((outlook.device, outlook.interface), (LOCAL_DEVICE, "lo"))
 
     def test_elsewhere(self) -> None:
-        """Another host without an RDMA port on the way is TCP, or a container of this host."""
+        """Another host without a local RDMA port uses TCP, or is a container of this host."""
         self.ports = ()
         outlook = outlookFor("192.0.2.9")
         self.assertEqual((outlook.device, outlook.port), ("", None))
@@ -162,5 +162,5 @@ class OutlookTests(CommandTestCase):
         self.assertEqual((found["device"], found["port"], found["network"]), ("pyverbs:mlx5_0", 1, ""))
 
     def test_usage(self) -> None:
-        """A host and a device are two questions."""
+        """A host and a device exclude each other."""
         self.assertRaises(UsageError, Options().parseOptions, ["devices", "--for", "a", "soft"])

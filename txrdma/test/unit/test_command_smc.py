@@ -1,5 +1,5 @@
 """
-Commands about link groups and statistics of SMC: what processes said, for people and for programs.
+Commands about link groups and statistics of SMC: text and JSON.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ConnectionsTests(SynchronousTestCase):
     """C{txrdma connections --debug}."""
 
     def test_details(self) -> None:
-        """Tokens, flags and the ends of the link are shown where they are asked for."""
+        """Tokens, flags and the ends of the link are shown on request."""
         entry = {
             "pid": 1,
             "command": ["python", "a"],
@@ -111,7 +111,7 @@ class StatisticsTests(SynchronousTestCase):
     """C{txrdma smc-stats}."""
 
     def numbers(self, factor: int) -> dict[str, Any]:
-        """The statistics of a process that has something to tell."""
+        """Return the statistics of a process."""
         told = deepcopy(statistics())
         told["counters"]["connections"] = {"SMC-R 1": {"client": 3 * factor}, "TCP": {"server": factor}}
         told["counters"]["fallbacks"] = {"server": {"PEERNOSMC": factor}}
@@ -124,7 +124,7 @@ class StatisticsTests(SynchronousTestCase):
         return told
 
     def test_sum(self) -> None:
-        """Several processes have a sum; one has none, and one that does not answer is not counted."""
+        """Several processes have a sum, which excludes those that do not answer; a single one has none."""
         one = Answer(1, ["python", "a"], statistics=self.numbers(1))
         two = Answer(2, ["python", "b"], statistics=self.numbers(2))
         entries = entriesOf([one, two, Answer(3, error="late")])
@@ -145,7 +145,7 @@ class StatisticsTests(SynchronousTestCase):
             self.assertIn(words, text)
 
     def test_rates(self) -> None:
-        """Later looks tell what was counted in a second; a new process has to be seen twice."""
+        """Later readings show rates per second; a new process has rates from its second reading."""
         rates = Rates()
         looks = [
             entriesOf([Answer(1, ["python", "a"], statistics=self.numbers(factor))]) for factor in (1, 5)

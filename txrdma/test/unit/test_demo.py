@@ -1,5 +1,5 @@
 """
-The demonstration: what it lets pass, what not, and that it leaves nothing behind.
+The checks and files of the demonstration.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txrdma.demo.report import Run
 
 
 def connection(**changes: object) -> Statuses:
-    """What a connection on SMC-R tells."""
+    """Return the status of an SMC-R connection."""
     told: Statuses = {
         "mode": "SMC-R",
         "fallbackReason": None,
@@ -45,7 +45,7 @@ GOOD = Run(
 
 
 class ComplaintTests(SynchronousTestCase):
-    """A demonstration that proved nothing says so."""
+    """Complaints about a failed demonstration."""
 
     def complaint(self, **changes: object) -> str:
         # the keys are fields of Run, the values of their types
@@ -57,24 +57,24 @@ class ComplaintTests(SynchronousTestCase):
         self.assertEqual(GOOD.complaints(), [])
 
     def test_hashes(self) -> None:
-        """A file that arrived differently, or not at all, is one; over TCP, too."""
+        """A file that arrived changed, or not at all, is a complaint; over TCP, too."""
         self.assertIn("another SHA-256", self.complaint(hashes={"a": "01"}))
         self.assertIn("another SHA-256", self.complaint(hashes={}))
         self.assertIn("another SHA-256", self.complaint(hashes={}, kind="tcp"))
 
     def test_fallback(self) -> None:
-        """So is a connection that fell back, on either side, and its reason is told."""
+        """A connection that fell back at either end is a complaint with its reason."""
         plain = connection(mode="TCP", fallbackReason="NOSMCDEV")
         self.assertIn("NOSMCDEV", self.complaint(near=[connection(), plain]))
         self.assertIn("NOSMCDEV", self.complaint(far=[plain]))
 
     def test_nothing(self) -> None:
-        """So is a process without any such connection."""
+        """A process without an SMC-R connection is a complaint."""
         self.assertIn("no connection", self.complaint(near=[]))
         self.assertIn("no connection", self.complaint(far=[]))
 
     def test_elsewhere(self) -> None:
-        """So are bytes that came by another way."""
+        """Data that used another route is a complaint."""
         self.assertIn("not all bytes", self.complaint(bytes=101))
 
 
@@ -82,7 +82,7 @@ class FilesTests(SynchronousTestCase):
     """The folder that is served."""
 
     def test_files(self) -> None:
-        """Real sources, one large file, and a hash for each."""
+        """The folder has sources, one large file, and a hash for each."""
         target = Path(self.mktemp())
         target.mkdir()
         hashes = files.make(target, 3_000_000, 5)

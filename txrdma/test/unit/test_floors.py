@@ -1,5 +1,5 @@
 """
-Which way imports go: lower floors never import higher ones, cores never import the reactor.
+Import layers: lower layers never import higher ones, and cores never import the reactor.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FLOORS = {
     "testing": 6,
     "test": 7,
 }
-"""Each room of the package, and the floor it stands on."""
+"""The layer of each package and module."""
 
 STRANGERS = {
     ("verbs", "soft"),
@@ -105,16 +105,18 @@ STRANGERS = {
     ("monitor", "soft"),
     ("monitor", "verbs"),
 }
-"""Rooms that meet only through L{txrdma.interfaces}, though the floors would allow an import."""
+"""
+Packages that use each other only through L{txrdma.interfaces}, although the layers would allow an import.
+"""
 
 UPWARDS = {("interfaces", "mad")}
-"""Rooms that may name the types of a higher one: a handler of MADs is asked by a value of C{mad}."""
+"""Packages that may import types of a higher layer: a handler of MADs gets a value of C{mad}."""
 
 FOUNDATIONS = {"txrdma.smc.common"}
-"""Rooms within a room that all its others may stand on: they import nothing of it but themselves."""
+"""Subpackages that all others of their package may import; they import nothing else of the package."""
 
 ACYCLIC = {"btl", "cm", "fabric", "mad", "monitor", "sim", "smc", "soft", "verbs"}
-"""Packages whose parts (subpackages, and modules beside them) do not import each other in cycles."""
+"""Packages whose subpackages and modules must not import each other in cycles."""
 
 CORE_ROOMS = {"soft", "mad", "cm", "smc", "btl", "monitor"}
 CORE_FOLDERS = {"core", "flow", "terms", "wire"}
@@ -122,7 +124,7 @@ CORE_MAY_IMPORT = {*sys.stdlib_module_names, "typing_extensions", "automat", "tx
 
 
 class Imported(NamedTuple):
-    """One import statement: where, what, and whether it is for the type checker only."""
+    """An import statement: its line, its module, and whether it is for the type checker only."""
 
     line: int
     name: str
@@ -130,7 +132,7 @@ class Imported(NamedTuple):
 
 
 def isTypeChecking(test: ast.expr) -> bool:
-    """Is this the condition of C{if TYPE_CHECKING}?"""
+    """Return whether this is the condition C{TYPE_CHECKING}."""
     return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
         isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
     )
@@ -139,7 +141,7 @@ def isTypeChecking(test: ast.expr) -> bool:
 @cache
 def imports(source: str, module: str, isPackage: bool = False) -> tuple[Imported, ...]:
     """
-    Every import of a module, those inside functions included.
+    Return every import of a module, including those inside functions.
 
     C{from txrdma import soft} counts as an import of C{txrdma.soft}.
     """
@@ -169,13 +171,13 @@ def imports(source: str, module: str, isPackage: bool = False) -> tuple[Imported
 
 
 def room(module: str) -> str | None:
-    """The room a module of txrdma is in: the part after C{txrdma}."""
+    """Return the top-level package of a module of txrdma: the part after C{txrdma}."""
     parts = module.split(".")
     return parts[1] if parts[0] == "txrdma" and len(parts) > 1 else None
 
 
 def isCore(module: str) -> bool:
-    """Is it one of the sans-IO modules?"""
+    """Return whether a module must not do I/O."""
     parts = module.split(".")
     if len(parts) < 3 or parts[1] not in CORE_ROOMS or parts[-1] == "__init__":
         return False
@@ -185,7 +187,7 @@ def isCore(module: str) -> bool:
 
 def circles(imported: dict[str, set[str]]) -> list[list[str]]:
     """
-    Modules that import each other, by whatever way round: each such set once, in order.
+    Return the sets of modules that import each other in cycles, sorted.
 
     @param imported: what each module imports.
     """
@@ -216,7 +218,7 @@ def circles(imported: dict[str, set[str]]) -> list[list[str]]:
 
 
 def graph() -> dict[str, set[str]]:
-    """The modules of the package but for its suites, and which of them each imports, for types or to run."""
+    """Return the modules of the package without tests, with their imports, including those for types."""
     paths = {module: path for module, path in modules() if room(module) not in ("test", None)}
     imported: dict[str, set[str]] = {}
     for module, path in paths.items():
@@ -230,7 +232,7 @@ def graph() -> dict[str, set[str]]:
 
 def parts(package: str, imported: dict[str, set[str]]) -> dict[str, set[str]]:
     """
-    Direct subpackages and modules of a package, and which of the others each imports.
+    Return the direct subpackages and modules of a package, with their imports of each other.
 
     @param imported: what each module of C{txrdma} imports.
     """
@@ -248,7 +250,7 @@ def parts(package: str, imported: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
-    """What is wrong with the imports of one module."""
+    """Return complaints about the imports of one module."""
     own = room(module)
     if own == "test" and "pyverbs" not in source:
         return []  # nothing else is wrong there
@@ -284,19 +286,19 @@ def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    """Every module of the package, with its file."""
+    """Return every module of the package with its file."""
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(CHECKOUT).with_suffix("").parts
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
 class FloorTests(SynchronousTestCase):
-    """The package keeps to its own plan."""
+    """Import rules of the package."""
 
     slowBecause = "Python parses every module of the package"
 
     def test_imports(self) -> None:
-        """No module imports from a higher floor, or from a room that it should not know."""
+        """No module imports from a higher layer, or from a package that it must not use."""
         wrong = [
             complaint
             for module, path in modules()
@@ -305,17 +307,17 @@ class FloorTests(SynchronousTestCase):
         self.assertEqual(wrong, [])
 
     def test_circles(self) -> None:
-        """No module can only be understood together with another that imports it; types count."""
+        """Modules do not import each other in cycles; imports for types count."""
         self.assertEqual(circles(graph()), [])
 
     def test_subpackages(self) -> None:
-        """Parts of a package do not import each other in cycles; types count."""
+        """Subpackages do not import each other in cycles; imports for types count."""
         self.assertEqual(
             {package: circles(parts(package, graph())) for package in ACYCLIC}, dict.fromkeys(ACYCLIC, [])
         )
 
     def test_everyRoomHasAFloor(self) -> None:
-        """A new room must say where it stands."""
+        """Every package has a layer."""
         rooms = {name for name in (room(module) for module, _path in modules()) if name is not None}
         self.assertEqual(rooms - set(FLOORS), set())
 
@@ -333,7 +335,7 @@ class FloorTests(SynchronousTestCase):
         self.assertEqual(wrong, [])
 
     def test_pluginsIsNoPackage(self) -> None:
-        """An C{__init__.py} beside our dropins would take the place of Twisted's own."""
+        """There is no C{__init__.py} beside the plugins, which would replace Twisted's."""
         if not (CHECKOUT / "twisted").exists():
             self.skipTest("not a checkout: the dropins are in Twisted's own folder")
         if (CHECKOUT / "twisted" / "internet").exists():
@@ -343,10 +345,10 @@ class FloorTests(SynchronousTestCase):
 
 
 class ComplaintTests(SynchronousTestCase):
-    """The rules themselves notice what they should."""
+    """Violations of the rules are reported."""
 
     def test_circle(self) -> None:
-        """Modules in a circle are found, and who only hangs on it is not among them."""
+        """Modules in a cycle are reported, but not those that only import it."""
         imported = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": set(), "e": {"a"}, "f": {"e"}}
         self.assertEqual(circles(imported), [["a", "b", "c"]])
 
@@ -366,20 +368,20 @@ class ComplaintTests(SynchronousTestCase):
         return len(complaints(module, source))
 
     def test_upwards(self) -> None:
-        """A lower floor that imports a higher one is reported, inside a function, too."""
+        """A lower layer that imports a higher one is reported, inside a function, too."""
         self.assertEqual(self.rules("txrdma.iba.types", "import txrdma.smc.wire.clc"), 1)
         self.assertEqual(self.rules("txrdma.kit.wire", "def f():\n    from txrdma import iba"), 1)
         self.assertEqual(self.rules("txrdma.kit.wire", "from ..iba import types"), 1)
 
     def test_types(self) -> None:
-        """An import for the type checker alone is a dependency for whoever reads."""
+        """An import for the type checker counts as a dependency."""
         source = "if TYPE_CHECKING:\n    from txrdma.smc import endpoints\nelse:\n    from txrdma import soft"
         self.assertEqual(self.rules("txrdma.iba.types", source), 2)
         named = "if TYPE_CHECKING:\n    from txrdma.mad.layouts.messages import MADRequest"
         self.assertEqual(self.rules("txrdma.interfaces", named), 0)
 
     def test_cores(self) -> None:
-        """A core that imports the reactor's world, or a higher floor of its own house, is reported."""
+        """A core that imports Twisted, or a higher layer of its package, is reported."""
         self.assertEqual(self.rules("txrdma.soft.rc._requester", "from twisted.internet import defer"), 1)
         self.assertEqual(
             self.rules("txrdma.soft.rc._requester", "from txrdma.interfaces import IQueuePair"), 1
@@ -390,14 +392,14 @@ class ComplaintTests(SynchronousTestCase):
         self.assertEqual(self.rules("txrdma.soft.rc.roce", "from twisted.internet import defer"), 0)
 
     def test_strangers(self) -> None:
-        """Rooms of one floor do not know each other."""
+        """Packages of one layer must not import each other."""
         self.assertEqual(self.rules("txrdma.smc.group.link", "from txrdma.soft.device import SoftDevice"), 1)
         self.assertEqual(
             self.rules("txrdma.smc.group.link", "from txrdma.verbs.devices import openDevice"), 0
         )
 
     def test_foundations(self) -> None:
-        """What a room stands on knows nothing else of that room, but all of the room may know it."""
+        """A foundation imports nothing else of its package, but the whole package may import it."""
         self.assertEqual(self.rules("txrdma.smc.common.a", "from txrdma.smc.group.link import Link"), 1)
         self.assertEqual(self.rules("txrdma.smc.common.a", "from txrdma.smc.common.reactoruse import Use"), 0)
         self.assertEqual(
@@ -405,11 +407,11 @@ class ComplaintTests(SynchronousTestCase):
         )
 
     def test_pyverbs(self) -> None:
-        """pyverbs has one door."""
+        """Only one package imports pyverbs."""
         self.assertEqual(self.rules("txrdma.test.test_x", "import pyverbs.device"), 1)
         self.assertEqual(self.rules("txrdma.verbs.pyverbs.bindings", "import pyverbs.device"), 0)
 
     def test_testing(self) -> None:
-        """Nothing but tests imports what tests are made of."""
+        """Only tests import the test kit."""
         self.assertEqual(self.rules("txrdma.smc.group.link", "from txrdma.testing import contracts"), 1)
         self.assertEqual(self.rules("txrdma.test.test_link", "from txrdma.testing import contracts"), 0)

@@ -23,7 +23,7 @@ class TamperTests(SynchronousTestCase):
     """Each kind of mutation replaces one message of a channel."""
 
     def sent(self, kind: Kind, count: int = 1, offset: int = 0, value: int = 0) -> list[bytes]:
-        """What is sent of five messages, of which the third is mutated."""
+        """Send five messages, of which the third is mutated; return the sent ones."""
         usual = {"TCP": [Message(b"%d usual" % number) for number in range(5)]}
         mutation = Mutation("TCP", 2, kind, count, offset, value)
         tamper = Tamper((mutation,), usual, {"TCP": lambda message: b"%d:" % len(message) + message})
@@ -98,7 +98,7 @@ class BTLTests(SynchronousTestCase):
     """A hostile peer of a module of the byte transfer layer."""
 
     def test_seeds(self) -> None:
-        """Peers of fixed seeds disturb nobody."""
+        """Hostile peers of fixed seeds do not disturb other connections."""
         self.assertTrue(playSeeds("hostile-btl", range(3))["heard"])
 
 
@@ -107,7 +107,7 @@ class SoftTests(SynchronousTestCase):
     """A hostile process with which software devices share memory."""
 
     def test_seeds(self) -> None:
-        """Peers of fixed seeds disturb nobody."""
+        """Hostile peers of fixed seeds do not disturb other connections."""
         self.assertTrue(playSeeds("hostile-soft", range(3))["heard"])
 
 
@@ -116,7 +116,7 @@ class MessagesTests(SynchronousTestCase):
     """A hostile peer of a listener for messages by the communication manager."""
 
     def test_seeds(self) -> None:
-        """Peers of fixed seeds disturb nobody."""
+        """Hostile peers of fixed seeds do not disturb other connections."""
         self.assertTrue(playSeeds("hostile-rdma", range(3))["heard"])
 
 
@@ -125,7 +125,7 @@ class RSocketTests(SynchronousTestCase):
     """A hostile peer of a listener for rsockets."""
 
     def test_seeds(self) -> None:
-        """Peers of fixed seeds disturb nobody."""
+        """Hostile peers of fixed seeds do not disturb other connections."""
         self.assertTrue(playSeeds("hostile-rsocket", range(3))["heard"])
 
 
@@ -136,5 +136,5 @@ class MADTests(SynchronousTestCase):
     slowBecause = "tables of many datagrams are sent by all three hosts"
 
     def test_seeds(self) -> None:
-        """Peers of fixed seeds disturb nobody."""
+        """Hostile peers of fixed seeds do not disturb other connections."""
         self.assertTrue(playSeeds("hostile-mad", range(1))["heard"])

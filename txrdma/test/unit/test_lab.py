@@ -1,7 +1,7 @@
 """
-The lab without its guest: what it makes of results, what it asks of the machine, what it hands to QEMU.
+The lab without its guest: requirements and the table of results.
 
-The guest itself is looked at from inside, by L{txrdma.test.system.kernel.test_box}.
+L{txrdma.test.system.kernel.test_box} tests the guest itself.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from lab import needs, suites, table
 
 
 class NeedsTests(SynchronousTestCase):
-    """Nothing is installed without root; what is missing has the name of its package."""
+    """Missing programs are reported with their packages; nothing is installed without root."""
 
     def setUp(self) -> None:
         self.patch(needs, "SEARCHED", self.mktemp())
         self.patch(needs, "install", self.fail)
 
     def test_missing(self) -> None:
-        """An ordinary user is told what to install."""
+        """An ordinary user gets the packages to install."""
         self.patch(os, "geteuid", lambda: 1000)
         self.patch(shutil, "which", lambda name, path=None: "/bin/apt-get" if name == "apt-get" else None)
         error = self.assertRaises(needs.Unavailable, needs.ensure)
@@ -33,13 +33,13 @@ class NeedsTests(SynchronousTestCase):
         self.assertNotIn("\n", str(error))
 
     def test_find(self) -> None:
-        """So is who looks for one program."""
+        """A search for one program reports its package."""
         error = self.assertRaises(needs.Unavailable, needs.find, "qemu-system-x86_64")
         self.assertEqual(str(error), "there is no qemu-system-x86_64: apt-get install qemu-system-x86")
 
 
 class TableTests(SynchronousTestCase):
-    """The page gets a table, and only changes between its marks."""
+    """The table is written between the marks of the page."""
 
     def result(self, **changes: Any) -> dict[str, Any]:
         witness = {"ours": "pyverbs", "theirs": "rxe", "what": "READ"}
@@ -51,7 +51,7 @@ class TableTests(SynchronousTestCase):
         return table.table(told, list(results))
 
     def test_counts(self) -> None:
-        """Tests of the same witness are counted together; those without one are no line."""
+        """Tests with the same peer are counted together; those without one have no line."""
         text = self.text(
             self.result(facts={"MiB": 16, "share": 0.98765}),
             self.result(outcome="skipped"),
@@ -64,14 +64,14 @@ class TableTests(SynchronousTestCase):
         )
 
     def test_outcomes(self) -> None:
-        """Other measurements are no other outcome; another count is."""
+        """Changed measurements do not change the table; changed counts do."""
         usual = table.outcomes(self.text(self.result(facts={"a": 1})))
         self.assertEqual(len(usual), 1)
         self.assertEqual(table.outcomes(self.text(self.result(facts={"a": 2}))), usual)
         self.assertNotEqual(table.outcomes(self.text(self.result(outcome="failed"))), usual)
 
     def test_replace(self) -> None:
-        """What stands around the table stays; writing twice is the same as once."""
+        """Text around the table does not change; writing twice is the same as once."""
         page = Path(self.mktemp())
         page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
         table.replaceIn(page, self.text(self.result()))
@@ -82,7 +82,7 @@ class TableTests(SynchronousTestCase):
         self.assertIn("| pyverbs | rxe | READ |", once)
 
     def test_part(self) -> None:
-        """A run of some suites takes the place of their lines, and of no others."""
+        """A run of some suites replaces only their lines."""
         page = self.text(self.result(), self.result(module="m.test_y"), self.result(module="m.test_y", mtu=9))
         again = [self.result(module="m.test_y", outcome="failed")]
         told = {"kernel": "6.12", "rdma-core": "44", "pyverbs": "44", "date": "2026-01-02"}
@@ -109,7 +109,7 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(page.read_text(), "nothing")
 
     def test_page(self) -> None:
-        """Our own pages have the marks, and the modules that are told of are there."""
+        """The pages have the marks, and their modules exist."""
         for page in (suites.PAGE, *suites.PAGES):
             self.assertEqual(page.read_text().count(table.BEGIN), 1, page)
             self.assertEqual(page.read_text().count(table.END), 1, page)

@@ -40,17 +40,17 @@ DRAWING = Drawing(7, Color.BLUE, (Point(0.1), Point(2.0, "two")), (3, 0.5), True
 
 
 class PlanTests(SynchronousTestCase):
-    """What is drawn is the same when it was written to a file and read again."""
+    """Plans as files."""
 
     def test_roundTrip(self) -> None:
-        """A plan with every kind of value is read as it was written."""
+        """A plan with every kind of value is unchanged after writing and reading."""
         path = Path(self.mktemp()) / "drawings" / "one.json"
         StoredPlan("drawing", "A point was missing.", DRAWING).write(path)
         stored = readPlan(path, {"drawing": Drawing})
         self.assertEqual(stored, StoredPlan("drawing", "A point was missing.", DRAWING))
 
     def test_generators(self) -> None:
-        """Plans of all generators are read as they were written, and fit in lines."""
+        """Plans of all generators are unchanged after writing and reading, and their lines are short."""
         for name, generator in GENERATORS.items():
             for seed in range(3):
                 plan = generator.draw(seed)
@@ -64,7 +64,7 @@ class PlanTests(SynchronousTestCase):
         self.assertEqual(decodePlan(Point, {"x": 1}), Point(1.0))
 
     def misfit(self, **changes: object) -> str:
-        """The error of a drawing with other values; None leaves one out."""
+        """Return the error of a plan with other values; None omits a value."""
         raw = {**encodePlan(DRAWING), **changes}
         return str(self.assertRaises(Misfit, decodePlan, Drawing, raw))
 
@@ -94,7 +94,7 @@ class PlanTests(SynchronousTestCase):
         self.assertRaises(TypeError, encodePlan, (b"bytes",))
 
     def test_noise(self) -> None:
-        """Given numbers come first, and then those of the seed, which do not depend on them."""
+        """Given numbers precede those of the seed, which do not depend on them."""
         one, other = noiseAfter((0.25, 0.5), "seed"), noiseAfter((), "seed")
         self.assertEqual([one.random(), one.random()], [0.25, 0.5])
         self.assertEqual(one.random(), other.random())
@@ -104,7 +104,7 @@ class StoredTests(SynchronousTestCase):
     """The plans that are stored with the tests."""
 
     def test_found(self) -> None:
-        """Every stored plan is one of a generator, and says in a sentence what it has found."""
+        """Every stored plan belongs to a generator, and describes in a sentence what it has found."""
         paths = sorted(STORED.glob("*/*.json"))
         self.assertGreater(len(paths), 20)
         for path in paths:

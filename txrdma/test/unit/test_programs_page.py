@@ -1,5 +1,5 @@
 """
-The page about programs: its strings can be parsed, and what its examples import is there.
+The page about programs: its endpoint strings are valid, and its imports exist.
 
 Those that need only Twisted and treq serve and fetch over SMC-R; the others need programs that tests lack.
 """
@@ -19,10 +19,10 @@ from txrdma.test.support.smc.ends import reactor
 
 
 class StringTests(SynchronousTestCase):
-    """What can be seen without running anything."""
+    """Checks without running the examples."""
 
     def test_strings(self) -> None:
-        """Each C{smc:} string is one, to listen or to connect."""
+        """Each C{smc:} string is a valid endpoint, to listen or to connect."""
         blocks()
         listening = connecting = 0
         for string in re.findall(r"(?<![\\\w:=.])smc:[\w.:=]+\d", PAGE.read_text()):
@@ -36,7 +36,7 @@ class StringTests(SynchronousTestCase):
         self.assertGreater(connecting, 3)
 
     def test_imports(self) -> None:
-        """What the examples import from Twisted and from here is there."""
+        """Imports of the examples from Twisted and txrdma exist."""
         if find_spec("OpenSSL") is None:
             raise SkipTest("pyOpenSSL is not installed: the extra tls brings it")
         names = 0

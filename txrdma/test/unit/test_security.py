@@ -22,7 +22,7 @@ class PageTests(SynchronousTestCase):
         skip = "the page is in a checkout only"
 
     def rows(self) -> list[list[str]]:
-        """The cells of all rows that are neither heads nor rules."""
+        """Return the cells of all rows except headers and rules."""
         lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
         cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
         return [row for row in cells if row[0] != "Statement" and not set(row[0]) <= {"-"}]

@@ -1,5 +1,5 @@
 """
-Connections over a bad network: tests for L{txrdma.sim.network} and L{txrdma.testing.verbs.scenario}.
+Connections over an unreliable network: tests for L{txrdma.sim.network} and L{txrdma.testing.verbs.scenario}.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txrdma.testing.verbs.scenario import playPair
 
 
 class Taker:
-    """Collects what a carrier brings."""
+    """Collects received datagrams."""
 
     def __init__(self) -> None:
         self.got: list[bytes] = []
@@ -37,7 +37,7 @@ class Taker:
 
 
 class NetworkTests(SynchronousTestCase):
-    """The network does what it is told to."""
+    """Faults of the simulated network."""
 
     def play(self, faults: Faults, seed: int = 1, count: int = 1000) -> list[bytes]:
         """Send numbered datagrams; return what arrives."""
@@ -60,32 +60,32 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(self.numbers(self.play(Faults())), list(range(1000)))
 
     def test_loss(self) -> None:
-        """Some are lost; the rest is in order."""
+        """With loss, some datagrams are lost, and the rest arrives in order."""
         got = self.numbers(self.play(Faults(loss=0.2)))
         self.assertTrue(700 < len(got) < 900)
         self.assertEqual(got, sorted(set(got)))
         self.assertEqual(self.network.dropped, 1000 - len(got))
 
     def test_duplication(self) -> None:
-        """Some come twice."""
+        """With duplication, some datagrams arrive twice."""
         got = self.numbers(self.play(Faults(duplication=0.2)))
         self.assertTrue(1100 < len(got) < 1300)
         self.assertEqual(set(got), set(range(1000)))
 
     def test_reordering(self) -> None:
-        """With jitter they change places, and all are there."""
+        """With jitter datagrams are reordered, and all arrive."""
         got = self.numbers(self.play(Faults(jitterSeconds=0.01)))
         self.assertNotEqual(got, sorted(got))
         self.assertEqual(sorted(got), list(range(1000)))
 
     def test_late(self) -> None:
-        """Some come long after those behind them."""
+        """Late datagrams arrive long after later ones."""
         got = self.numbers(self.play(Faults(late=0.1, lateSeconds=1.0)))
         self.assertEqual(sorted(got), list(range(1000)))
         self.assertGreater(max(place - number for place, number in enumerate(got)), 100)
 
     def test_corruption(self) -> None:
-        """Some are changed, in a way that UDP's checksum would not see."""
+        """Corrupted datagrams are changed in a way that UDP's checksum does not detect."""
         got = self.play(Faults(corruption=0.5))
         spoilt = [data for number, data in enumerate(got) if data != number.to_bytes(4, "big") * 5]
         self.assertGreater(len(spoilt), 100)
@@ -94,7 +94,7 @@ class NetworkTests(SynchronousTestCase):
             self.assertEqual(len(set(words)), 2)
 
     def test_sleep(self) -> None:
-        """A process that sleeps gets what its socket holds when it wakes up, some of it in each turn."""
+        """A process that was suspended receives its socket's buffer in several iterations."""
         clock = Clock()
         network = SimulatedNetwork(clock)
         here, there = network.carrier("10.0.0.1"), network.carrier("10.0.0.2")
@@ -115,7 +115,7 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(len(taker.got), RECEIVE_BUFFER // 1000 + 2)
 
     def test_seed(self) -> None:
-        """The same seed does the same, another one something else."""
+        """A seed gives reproducible results, and another seed different ones."""
         bad = Faults(loss=0.1, duplication=0.1, corruption=0.1, late=0.1, jitterSeconds=0.01)
         self.assertEqual(self.play(bad, 5), self.play(bad, 5))
         self.assertNotEqual(self.play(bad, 5), self.play(bad, 6))
@@ -155,7 +155,7 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(taker.got, [bytes(20)])
 
     def test_congestion(self) -> None:
-        """A carrier without room says so, and tells when there is some."""
+        """A carrier with a full buffer refuses datagrams, and reports when it accepts them again."""
         clock = Clock()
         network = SimulatedNetwork(clock, 1, Faults(congestion=1.0))
         carrier, taker = network.carrier("10.0.0.1"), Taker()
@@ -231,7 +231,7 @@ class SeedTests(SynchronousTestCase):
         self.assertGreater(counts["failures"], 5)
 
     def test_repeats(self) -> None:
-        """A plan repeats all that it did."""
+        """A plan gives reproducible results."""
         for seed in range(5):
             pair, clients = drawPair(seed), drawClients(seed)
             self.assertEqual(playPair(pair), playPair(pair))
@@ -239,7 +239,7 @@ class SeedTests(SynchronousTestCase):
 
 
 class HistoryTests(SynchronousTestCase):
-    """Whether results of atomic operations can be told as one history."""
+    """Linearizability of results of atomic operations."""
 
     def add(self, number: int, original: int | None) -> Atomic:
         return Atomic(SendRequest(0, Operation.FETCH_AND_ADD, operand=number), 0, original)
@@ -250,7 +250,7 @@ class HistoryTests(SynchronousTestCase):
         )
 
     def test_known(self) -> None:
-        """Operations of two clients, one after the other."""
+        """Sequential operations of two clients have a history."""
         history = History(
             10, [[self.add(1, 10), self.swap(50, 60, 11)], [self.swap(11, 20, 11), self.add(5, 20)]]
         )
@@ -258,22 +258,22 @@ class HistoryTests(SynchronousTestCase):
         self.assertFalse(history.explains(26))
 
     def test_twice(self) -> None:
-        """One that was carried out twice is found out."""
+        """An operation that was executed twice is detected."""
         self.assertFalse(History(10, [[self.add(1, 10)], [self.add(5, 12)]]).explains(17))
         self.assertFalse(History(10, [[self.add(1, 10)]]).explains(12))
 
     def test_lost(self) -> None:
-        """Two that found the same, which both have changed, are found out; so is one that did nothing."""
+        """Two operations with the same result, and one without effect, are detected."""
         self.assertFalse(History(10, [[self.add(1, 10)], [self.add(5, 10)]]).explains(15))
         self.assertFalse(History(10, [[self.add(1, 10)]]).explains(10))
 
     def test_order(self) -> None:
-        """Each client's operations come in its order."""
+        """The operations of each client remain in order."""
         self.assertFalse(History(10, [[self.add(1, 15), self.add(5, 10)]]).explains(16))
         self.assertFalse(History(10, [[self.swap(0, 9, 15), self.add(5, 10)]]).explains(15))
 
     def test_open(self) -> None:
-        """Those that are not known to be done may have been, in order, each once."""
+        """Operations with unknown results may have been executed, in order and once."""
         operations = [[self.add(1, None), self.add(2, None)], [self.add(5, 11)]]
         self.assertTrue(History(10, operations).explains(16))
         self.assertTrue(History(10, operations).explains(18))
@@ -286,7 +286,7 @@ class ClockTests(SynchronousTestCase):
     """The clock of simulations."""
 
     def test_order(self) -> None:
-        """Calls come in the order of their times, and those of one time as they were asked for."""
+        """Calls run in the order of their times, and calls of the same time in the order of scheduling."""
         clock, called = SimulatedClock(), list[str]()
         for delay, name in ((2, "c"), (1, "a"), (2, "d"), (1, "b"), (0.5, "never"), (3, "moved")):
             call = clock.callLater(delay, called.append, name)

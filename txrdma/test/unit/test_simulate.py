@@ -1,5 +1,5 @@
 """
-The command that plays random simulations: tests for L{txrdma.testing.simulate}.
+The command for random simulations: tests for L{txrdma.testing.simulate}.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CoinPlan:
 
 @dataclass(frozen=True)
 class Toss:
-    """The outcome of playing it."""
+    """The result of running the plan."""
 
     seed: int
 
@@ -45,7 +45,10 @@ class Terminal(io.StringIO):
 
 
 class CommandTests(SynchronousTestCase):
-    """C{python -m txrdma.testing.simulate}, with a generator whose seed 7 breaks a promise and 8 the code."""
+    """
+    C{python -m txrdma.testing.simulate}, with a generator whose seed 7 fails and whose seed 8 raises an
+    exception.
+    """
 
     def setUp(self) -> None:
         def play(plan: CoinPlan) -> Toss:
@@ -72,7 +75,7 @@ class CommandTests(SynchronousTestCase):
         return code, output.getvalue(), error.getvalue()
 
     def test_well(self) -> None:
-        """It plays each generator with each seed, and reports the totals."""
+        """It runs each generator with each seed, and reports the totals."""
         code, output, error = self.run_("--seeds", "3", "--first", "1", "coin", "other")
         self.assertEqual((code, error, self.played), (0, "", [1, 1, 2, 2, 3, 3]))
         self.assertIn("3 seeds from 1 on: coin, other", output)
@@ -105,7 +108,7 @@ class CommandTests(SynchronousTestCase):
             self.assertIn("a promise was broken", output + error)
 
     def test_plan(self) -> None:
-        """A stored plan is played alone; one that does not fit is an error of the command line."""
+        """A stored plan is run alone; an invalid one is a usage error."""
         self.run_("--seeds", "1", "--first", "7", "coin")
         path = self.folder / "coin-7.json"
         path.write_text(path.read_text().replace('"seed": 7', '"seed": 9'))
@@ -134,7 +137,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(len(list(self.folder.iterdir())), 15)
 
     def test_minutes(self) -> None:
-        """With minutes it plays until they are over, or until the seeds are."""
+        """With C{--minutes} it runs until the time is over or all seeds were used."""
         times = iter(range(1000))
         with mock.patch.object(time, "monotonic", lambda: 10.0 * next(times)):
             code, output, _error = self.run_("--minutes", "2", "--first", "20", "coin")
@@ -163,7 +166,7 @@ class CommandTests(SynchronousTestCase):
         self.assertApproximates(self.played[0] / 1000, time.time(), 60)
 
     def test_wrong(self) -> None:
-        """Arguments without sense are errors that name them."""
+        """Invalid arguments are errors that name them."""
         for arguments, part in (
             (("tossing",), "tossing is none of"),
             (("--seeds", "-1"), "below zero"),

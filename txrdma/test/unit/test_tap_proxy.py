@@ -1,5 +1,5 @@
 """
-The proxy of C{twistd smc-proxy}: in memory, over real sockets, and as the real program.
+The proxy of C{twistd smc-proxy}, in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txrdma.tap.proxy import makeService, Options, ProxyFactory
 
 
 class MemoryTransport(StringTransport):
-    """Remembers how it was ended, and takes producers as TCP does."""
+    """A transport that records how it was closed, and accepts producers like TCP."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class MemoryTransport(StringTransport):
 
 @implementer(IStreamClientEndpoint)
 class WaitingEndpoint:
-    """Connects when told."""
+    """An endpoint that connects on request."""
 
     def __init__(self) -> None:
         self.cancelled = 0
@@ -59,7 +59,7 @@ class WaitingEndpoint:
         self.cancelled += 1
 
     def succeed(self) -> MemoryTransport:
-        """Now there is a connection."""
+        """Complete the connection."""
         protocol = self.factory.buildProtocol(None)
         assert protocol is not None
         transport = MemoryTransport()
@@ -84,13 +84,13 @@ class PairTests(SynchronousTestCase):
         self.farTransport = self.target.succeed()
 
     def test_waitsForTheTarget(self) -> None:
-        """Nothing is read before there is somebody to pass it on to."""
+        """Nothing is read before the target is connected."""
         self.assertEqual(self.nearTransport.producerState, "paused")
         self.connect()
         self.assertEqual(self.nearTransport.producerState, "producing")
 
     def test_bothWays(self) -> None:
-        """Bytes go both ways and are counted."""
+        """Bytes are forwarded in both directions and counted."""
         self.connect()
         self.pair.near.dataReceived(b"question")
         self.pair.far.dataReceived(b"an answer")
@@ -104,7 +104,7 @@ class PairTests(SynchronousTestCase):
         side.connectionLost(Failure(reason))
 
     def test_backPressure(self) -> None:
-        """Each transport is the producer of the other: who can't write any more stops the other's reading."""
+        """Each transport is the producer of the other: a full one pauses the other."""
         self.connect()
         for transport, other in (
             (self.nearTransport, self.farTransport),
@@ -118,7 +118,7 @@ class PairTests(SynchronousTestCase):
             self.assertEqual(other.producerState, "producing")
 
     def test_halfClose(self) -> None:
-        """The end of one direction is passed on; the other direction goes on, and both ends end it all."""
+        """A half-close is forwarded; the other direction continues, and the second one closes the pair."""
         self.connect()
         self.pair.near.readConnectionLost()
         self.assertEqual(self.farTransport.calls, ["loseWrite"])
@@ -130,20 +130,20 @@ class PairTests(SynchronousTestCase):
         self.assertEqual(self.farTransport.calls, ["loseWrite", "lose"])
 
     def test_abort(self) -> None:
-        """A connection that breaks breaks the other one, too."""
+        """A lost connection aborts the other one."""
         self.connect()
         self.end(self.pair.far, ConnectionLost())
         self.assertEqual(self.nearTransport.calls, ["abort"])
         self.assertIs(self.nearTransport.producer, None)
 
     def test_cleanEnd(self) -> None:
-        """A connection that ends in good order lets the other one finish its writing."""
+        """A cleanly closed connection lets the other one finish writing."""
         self.connect()
         self.end(self.pair.near, ConnectionDone())
         self.assertEqual(self.farTransport.calls, ["lose"])
 
     def test_refused(self) -> None:
-        """A target that can't be reached is logged, counted, and the connection ends."""
+        """An unreachable target is logged and counted, and the connection is closed."""
         with capturedLogs() as seen:
             self.target.result.errback(ConnectionRefusedError())
         self.assertEqual(self.nearTransport.calls, ["abort"])
@@ -154,7 +154,7 @@ class PairTests(SynchronousTestCase):
         self.assertEqual(self.factory.pairs, set())
 
     def test_goneBeforeTheTarget(self) -> None:
-        """When the client goes away, the attempt to connect is given up."""
+        """When the client disconnects, the connection attempt is cancelled."""
         self.end(self.pair.near, ConnectionLost())
         self.assertEqual(self.target.cancelled, 1)
         self.assertEqual(self.factory.pairs, set())
@@ -168,7 +168,7 @@ class OptionsTests(SynchronousTestCase):
         return str(self.assertRaises(UsageError, Options().parseOptions, list(arguments)))
 
     def test_mistakes(self) -> None:
-        """Every mistake in a string is a usage error that names the option and the string."""
+        """Every invalid string is a usage error that names the option and the string."""
         good = ("--connect", "tcp:localhost:80")
         self.assertIn("--listen is missing", self.refusal(*good))
         self.assertIn("--connect is missing", self.refusal("--listen", "tcp:0"))
@@ -179,7 +179,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertIn("--listen smc:0:color=red", self.refusal("--listen", "smc:0:color=red", *good))
 
     def test_service(self) -> None:
-        """Good strings make a service."""
+        """Valid strings create a service."""
         options = Options()
         options.parseOptions(["--listen", "tcp:0", "-c", "tcp:localhost:80"])
         self.assertTrue(IService.providedBy(makeService(options)))
