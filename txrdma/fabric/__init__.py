@@ -1,3 +1,3 @@
 """
-A subnet as sweeps find it: nodes, ports and links, the sweeps themselves, and checks of what they found.
+Model of a subnet with its nodes, ports and links; sweeps that discover it; and checks of the result.
 """

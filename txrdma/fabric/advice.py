@@ -1,5 +1,5 @@
 """
-Severity of each kind of finding, and what to do about it.
+Severity of each kind of finding, and advice on what to do about it.
 """
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ ADVICE: Final[dict[str, Advice]] = {
     "loop-late": Advice(_CRITICAL, "Restart the monitor, and report its log: one of its tasks does not end."),
     "history-stopped": Advice(_WARNING, "Free space on the disk of the history; nothing else has stopped."),
 }
-"""Advice by the kind of a finding."""
+"""Advice by the kind of finding."""
 
 _UNKNOWN: Final = Advice(_WARNING, "Read the text of the finding.")
 
 
 def adviceOn(kind: str) -> Advice:
-    """Advice on a kind of finding; on a kind that is not known a general one."""
+    """Return the advice on a kind of finding; general advice if the kind is unknown."""
     return ADVICE.get(kind, _UNKNOWN)

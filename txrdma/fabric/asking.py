@@ -1,6 +1,5 @@
 """
-Gets of subnet management attributes, whose answers go into a fabric's model and whose failures into its
-problems.
+Gets of subnet management attributes that store answers in a fabric's model, and failures in its problems.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ from txrdma.mad.schedule import MADSchedule
 
 
 class Asker:
-    """Asks nodes about themselves, by a schedule, on behalf of a sweep."""
+    """Queries the attributes of nodes for a sweep, through a L{MADSchedule}."""
 
     def __init__(self, fabric: Fabric, schedule: MADSchedule) -> None:
         self._fabric = fabric
         self._schedule = schedule
 
     async def node(self, path: IBPath) -> NodeInfo | None:
-        """The NodeInfo of the node at the end of a path; None without an answer."""
+        """Query the NodeInfo of the node at the end of a path; None without an answer."""
         info: NodeInfo | None = await self._answer(path, "NodeInfo", self._schedule.SubnGet(NodeInfo, path))
         return info
 
     async def description(self, node: Node, path: IBPath) -> None:
-        """Set the node's description from its NodeDescription."""
+        """Query the NodeDescription, and set the node's description."""
         answer = await self._answer(path, "NodeDescription", self._schedule.SubnGet(NodeDescription, path))
         if answer is not None:
             node.description = answer.text
 
     async def switch(self, node: Node, path: IBPath) -> None:
-        """Set the switch's SwitchInfo; None without an answer."""
+        """Query and set the switch's SwitchInfo; None without an answer."""
         node.switchInfo = await self._answer(path, "SwitchInfo", self._schedule.SubnGet(SwitchInfo, path))
 
     async def port(self, port: Port, path: IBPath) -> None:
-        """Set the port's PortInfo, and its ExtendedPortInfo (Mellanox) where the port may run at FDR10."""
+        """Query and set the port's PortInfo, and ExtendedPortInfo (Mellanox) if the port may run at FDR10."""
         answer = await self._answer(path, "PortInfo", self._schedule.SubnGet(PortInfo, path, port.number))
         if answer is None:
             return
@@ -51,10 +50,9 @@ class Asker:
 
     async def _answer(self, path: IBPath, what: str, asked: Deferred[Any]) -> Any:
         """
-        The answer to one Get; None without one, which is recorded as a problem of the fabric.
+        Await the answer to a Get. A failure is recorded as a problem of the fabric, and None is returned.
 
-        @param what: name of the attribute; C{""} for one that not all nodes know, whose refusal is no
-            problem.
+        @param what: name of the attribute; C{""} for an optional attribute, whose refusal is not a problem.
         """
         try:
             return await asked
@@ -66,6 +64,6 @@ class Asker:
         return None
 
     def problem(self, kind: str, path: IBPath, text: str) -> None:
-        """Note a problem at the end of a path."""
+        """Record a problem of the node at the end of a path."""
         where = str(path) if isinstance(path, IBDRPath) else f"lid {path.dlid}"
         self._fabric.problems.append(Problem(kind, where, text))

@@ -1,13 +1,13 @@
 """
-Plan of a fabric's cables, and its differences from the cables that are there.
+Plan of a fabric's cables, and its differences from the actual cables.
 
-A plan is read from a topology file: lines as C{ibnetdiscover} prints them, and as simulators read them::
+A plan is read from a topology file, in the format that C{ibnetdiscover} prints and simulators read::
 
     Switch 36 "leaf 1"
     [1] "host1"[1]
     [19] "spine 1"[1]
 
-Names as C{"S-0002c90300010002"} stand for GUIDs, others for node descriptions.
+Names such as C{"S-0002c90300010002"} are GUIDs; other names are node descriptions.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ _CABLE: Final = re.compile(r'\[(\d+)\](?:\([0-9a-f]+\))?\s+"([^"]+)"\[(\d+)\].*'
 _IDENTIFIER: Final = re.compile(r"(?:S|SW|H|HCA|R)-([0-9a-f]{16})$", re.IGNORECASE)
 
 End = tuple[str, int]
-"""End of a cable: the name of a node, or its GUID in 16 digits, and the number of the port."""
+"""End of a cable: the name of a node, or its GUID in 16 hexadecimal digits, and the port number."""
 
 
 @frozen
 class CablePlan:
     """
-    Plan of which port is to be linked to which.
+    Planned links between ports.
 
-    @ivar cables: the other end of each end; all cables are in it twice.
+    @ivar cables: the other end of each end; each cable is listed in both directions.
     """
 
     cables: dict[End, End]
 
     @property
     def nodes(self) -> set[str]:
-        """Names of all nodes that have cables."""
+        """Names of all nodes with cables."""
         return {name for name, _number in self.cables}
 
 
 def parseCables(text: str, name: str = "topology") -> CablePlan:
     """
-    Parse the text of a topology file; of a cable one end is enough.
+    Parse the text of a topology file, which may list a cable at one of its ends only.
 
-    @raise InvalidRequest: a line has no meaning, or a port has two cables; the message has its number.
+    @raise InvalidRequest: a line is invalid, a port has two cables, or there are no cables. The message
+        contains the line number.
     """
     cables: dict[End, End] = {}
     node = ""
@@ -73,9 +74,9 @@ def parseCables(text: str, name: str = "topology") -> CablePlan:
 
 def readCables(path: str) -> CablePlan:
     """
-    Read the plan of a topology file from the disk.
+    Read a plan from a topology file.
 
-    @raise InvalidRequest: the file cannot be read, or has mistakes.
+    @raise InvalidRequest: the file cannot be read or is invalid.
     """
     try:
         return parseCables(Path(path).read_text(encoding="utf-8"), path)
@@ -90,10 +91,11 @@ def _plain(name: str) -> str:
 
 def cableFindings(fabric: Fabric, plan: CablePlan) -> Iterator[Finding]:
     """
-    Cables that are at another port than the plan says, are missing, or are not in it.
+    Return findings for cables that are at a wrong port, missing, or not in the plan.
 
-    Of nodes that several have the name of nothing is said, and of nodes that are missing once, not by cable.
-    Nodes that are not in the plan are not meant where it has none of their kind: it may be one of switches.
+    Nodes with ambiguous names are ignored, and a missing node is reported once, not for each of its cables.
+    Cables to nodes outside the plan are ignored if the plan has no node of their type: it may list switches
+    only, without hosts.
     """
     nodes = _named(fabric, plan)
     for name in sorted(plan.nodes - nodes.keys()):
@@ -111,7 +113,7 @@ def cableFindings(fabric: Fabric, plan: CablePlan) -> Iterator[Finding]:
         yield from _compared(node, one, here, beyond, other, there)
     for port, peer in fabric.links():
         if (id(port.node), port.number) not in ends:
-            port, peer = peer, port  # from the end that the plan knows
+            port, peer = peer, port  # begin at the end that is in the plan
         one, other = ((ends.get((id(end.node), end.number), ""), end.number) for end in (port, peer))
         isMeant = other[0] or (peer.node.type in kinds and peer.node.description not in plan.nodes)
         if one[0] and isMeant and one not in plan.cables and other not in plan.cables:
@@ -137,7 +139,7 @@ def _compared(
 
 
 def _named(fabric: Fabric, plan: CablePlan) -> dict[str, Node]:
-    """Nodes of the plan that are in the fabric, by their names in the plan."""
+    """Return the nodes of the plan that are in the fabric, by their names in the plan."""
     wanted = plan.nodes
     found: dict[str, Node] = {}
     several: set[str] = set()

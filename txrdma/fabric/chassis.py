@@ -1,9 +1,8 @@
 """
-Chassis of a fabric: boards that are nodes of one machine, as far as their vendors let that be known.
+Chassis of a fabric: nodes that are boards of one machine, as far as their attributes show it.
 
-Nodes of one system have the same SystemImageGUID (InfiniBand Architecture vol. 1, 14.2.5.3), but with some
-vendors it differs from board to board: Cisco, InfiniCon, Xsigo and Voltaire are treated as infiniband-diags
-treats them.
+Nodes of one system have the same SystemImageGUID (InfiniBand Architecture vol. 1, 14.2.5.3), but that of some
+vendors differs between boards: Cisco, InfiniCon, Xsigo and Voltaire are treated as in infiniband-diags.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ _INFINICON: Final = 0x00066A
 _VOLTAIRE: Final = 0x0008F1
 _XSIGO: Final = 0x001397
 _SLOT: Final = ~(0xFF << 24)
-"""Mask that removes from a system image GUID the byte with the slot in the chassis."""
+"""Mask that clears the slot number in a system image GUID."""
 
 _SPINES: Final = frozenset((0x5A08, 0x5A0B, 0x5A32, 0x5A33, 0x5A37, 0x5A40, 0x5A5C, 0x5A5D, 0x5A60))
 _LINES: Final = frozenset((0x5A09, 0x5A0D, 0x5A34, 0x5A38, 0x5A42, 0x5A5B))
-"""Device numbers of Voltaire's boards: within a chassis each line board has links to all spine boards."""
+"""Device IDs of Voltaire's line boards: each line board of a chassis is linked to all its spine boards."""
 
 _PLACE: Final = re.compile(r"MF0;[^:]*:(?P<kind>[^/]+)/(?P<board>[LS])(?P<slot>\d+)/U(?P<chip>\d+)")
 _BOARDS: Final = {"L": "line", "S": "spine"}
@@ -34,10 +33,10 @@ _BOARDS: Final = {"L": "line", "S": "spine"}
 @dataclass(frozen=True, slots=True)
 class Chassis:
     """
-    Several nodes that are one machine.
+    Several nodes of one machine.
 
-    @ivar guid: system image GUID of the chassis; None where its boards are known by their links only.
-    @ivar kind: the vendor's name for the chassis; C{""} where that is unknown.
+    @ivar guid: system image GUID of the chassis; None if its boards are recognized only by their links.
+    @ivar kind: vendor's name of the chassis; C{""} if it is unknown.
     """
 
     number: int
@@ -48,7 +47,9 @@ class Chassis:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place of a node in its chassis, taken from its description: C{"line"} or C{"spine"}, slot and chip."""
+    """
+    Position of a node in its chassis according to its description: C{"line"} or C{"spine"} board, slot, chip.
+    """
 
     kind: str
     board: str
@@ -57,10 +58,7 @@ class Place:
 
 
 def place(node: Node) -> Place | None:
-    """
-    Place of a node whose description gives it, as Mellanox' do (C{"MF0;core1:SX6536/L02/U1"}); None for
-    others.
-    """
+    """Parse the position from a Mellanox node description (C{"MF0;core1:SX6536/L02/U1"}); None for others."""
     match = _PLACE.match(node.description)
     if match is None:
         return None
@@ -68,7 +66,9 @@ def place(node: Node) -> Place | None:
 
 
 def chassis(fabric: Fabric) -> list[Chassis]:
-    """All chassis of a fabric, by GUID; a node that is alone in its system makes none."""
+    """
+    Return all chassis of a fabric, ordered by GUID. A node that is alone in its system is not a chassis.
+    """
     groups: dict[int, list[Node]] = defaultdict(list)
     boards: list[list[Node]] = []
     seen: set[GUID] = set()
@@ -87,7 +87,7 @@ def chassis(fabric: Fabric) -> list[Chassis]:
 
 
 def _systemOf(node: Node) -> int:
-    """A number that all nodes of a system have; 0 of none."""
+    """Return a number that all nodes of a system share; 0 if there is none."""
     own, vendor = int(node.systemImageGUID), node.vendorID
     if vendor in (_CISCO, _INFINICON):
         return own & _SLOT
@@ -98,8 +98,8 @@ def _systemOf(node: Node) -> int:
 
 def _xsigo(node: Node, own: int) -> int:
     """
-    System of an Xsigo node: switches have the slot in the GUID; adapters belong to the chassis of the first
-    leaf board.
+    Return the system of an Xsigo node: the GUIDs of switches contain the slot; an adapter belongs to the
+    chassis of the leaf board at its port 1.
     """
     kind = own >> 32
     if kind == _XSIGO << 8 | 1:
@@ -113,7 +113,7 @@ def _xsigo(node: Node, own: int) -> int:
 
 
 def _boards(first: Node, seen: set[GUID]) -> list[Node]:
-    """All Voltaire boards of a chassis, which are those that links between spine and line boards connect."""
+    """Return all Voltaire boards of a chassis, which links between spine and line boards connect."""
     found, waiting = [], [first]
     seen.add(first.guid)
     while waiting:

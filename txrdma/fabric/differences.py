@@ -16,8 +16,10 @@ class Difference:
 
     @ivar kind: C{node-added}, C{node-removed}, C{node-changed}, C{port-changed}, C{link-added},
         C{link-removed}, C{state-changed}, C{rate-changed}, C{lid-changed}.
-    @ivar guid: GUID of the node; C{port} is the number of one of its ports, or None.
-    @ivar before: the earlier value, and C{after} the later, in words; C{""} for none.
+    @ivar guid: GUID of the node.
+    @ivar port: number of the port, or None if the difference is not of a port.
+    @ivar before: description of the earlier value; C{""} for none.
+    @ivar after: description of the later value; C{""} for none.
     """
 
     kind: str
@@ -38,8 +40,7 @@ class Difference:
 
 def differences(before: Fabric, after: Fabric) -> list[Difference]:
     """
-    All differences between two snapshots: nodes and their ports first, then each link that came or went,
-    once.
+    Return all differences between two snapshots: nodes and their ports first, then removed and added links.
     """
     found: list[Difference] = []
     for guid in sorted(before.nodes.keys() | after.nodes.keys(), key=lambda guid: guid.raw):
@@ -72,7 +73,7 @@ def _ofNode(old: Node, new: Node) -> Iterator[Difference]:
 
 def _ofPort(old: Port | None, new: Port | None, name: str) -> Iterator[Difference]:
     known = new or old
-    assert known is not None  # it is in one of them
+    assert known is not None  # one of them is known
 
     def difference(kind: str, was: str, now: str) -> Difference:
         return Difference(kind, known.node.guid, name, known.number, was, now)

@@ -1,7 +1,7 @@
 """
-Sweep of a fabric by directed routes, with many SMPs on their way at a time.
+Sweep of a fabric by directed routes, with many SMPs outstanding at a time.
 
-What cannot be found out becomes a L{Problem <txrdma.fabric.model.Problem>} of the fabric; the sweep goes on.
+An error of a node becomes a L{Problem <txrdma.fabric.model.Problem>} of the fabric; the sweep continues.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ _log = Logger()
 MAX_OUTSTANDING: Final = 128
 
 MAX_PER_NODE: Final = 4
-"""Most SMPs on their way to one node: VL 15 has no flow control, and nodes have little room for SMPs."""
+"""
+Largest number of outstanding SMPs to one node: VL 15 has no flow control, and nodes have small SMP buffers.
+"""
 
 _LEAST_OUTSTANDING: Final = 8
-"""Fewest SMPs that may be on their way, however much is lost."""
+"""Smallest window of outstanding SMPs, regardless of losses."""
 
 _LINK_UP: Final = int(PhysicalState.LINK_UP)
 _QDR: Final = 4
@@ -58,10 +60,11 @@ _SUBN_GET: Final = RPCS["SubnGet"]
 
 async def discover(reactor: Any, port: str) -> Fabric:
     """
-    Sweep the fabric behind a port by directed routes: open it, ask, and close it.
+    Open a port, sweep the fabric behind it by directed routes, and close the port.
 
-    @param port: as L{openMADPort <txrdma.mad.ports.openMADPort>} takes it: C{"umad:mlx5_0/1"}.
-    @raise DeviceUnavailable: there is no such port, or it goes away.
+    @param port: name of the port for L{openMADPort <txrdma.mad.ports.openMADPort>}, for example
+        C{"umad:mlx5_0/1"}.
+    @raise DeviceUnavailable: the port does not exist, or is lost during the sweep.
     """
     agent = MADAgent(reactor, openMADPort(reactor, port))
     try:
@@ -71,13 +74,11 @@ async def discover(reactor: Any, port: str) -> Fabric:
 
 
 class _RawAttribute(Attribute):
-    """
-    An attribute left as bytes: a large fabric has many ports, and their attributes are decoded on demand.
-    """
+    """An attribute that is returned undecoded: a large fabric has many ports, which are decoded on demand."""
 
     @classmethod
     def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
-        """The bytes of the attribute in a MAD, undecoded."""
+        """Return the attribute's bytes from a MAD, undecoded."""
         return buffer[offset : offset + cls.size]
 
 
@@ -95,9 +96,10 @@ class _ExtendedPortInfo(_RawAttribute):
 
 class _Lane:
     """
-    Gets for one node that are on their way or waiting.
+    Gets to one node that are outstanding or queued.
 
-    @ivar admitted: number of Gets on their way, or next; C{waiting} are the others.
+    @ivar admitted: number of Gets that are outstanding, or queued for the sweep's window.
+    @ivar waiting: Gets that exceed the limit per node.
     """
 
     __slots__ = ("admitted", "node", "waiting")
@@ -110,7 +112,7 @@ class _Lane:
 
 class _Question(Call):
     """
-    A Get on its way, which hands its answer to the sweep without a Deferred (a third of what a call costs).
+    A Get that passes its answer to the sweep without a Deferred, which would cost a third of a call.
 
     @ivar then: called with the answer, the route and C{about}.
     """
@@ -144,7 +146,7 @@ class _Question(Call):
         self.lane = lane
 
     def answered(self, answer: object) -> None:
-        """Hand the node's answer to C{then} and make room for the next Get."""
+        """Pass the node's answer to C{then}, and send the next Get."""
         sweep = self.sweep
         if sweep._done is not None:
             sweep.answered += 1
@@ -160,7 +162,7 @@ class _Question(Call):
         sweep._ended(self)
 
     def failed(self, error: BaseException) -> None:
-        """Record that a Get failed, and make room for the next one."""
+        """Record that the Get failed, and send the next one."""
         sweep = self.sweep
         sweep._open.pop(self, None)
         if sweep._done is not None:
@@ -171,17 +173,15 @@ class _Question(Call):
 
 class Sweep:
     """
-    Sweep of a fabric by directed routes, beginning at a port; an instance runs once.
+    Sweep of a fabric by directed routes that begins at a port. An instance runs once.
 
-    @ivar fabric: what was found so far.
-    @ivar asked: number of Gets so far; C{answered} is the number of those that have ended.
-    @ivar window: most SMPs that may be on their way: up to C{maxOutstanding}, fewer after answers that came
-        only to a repetition.
-    @ivar farther: number of ports with a link that are as many hops away as may be: nobody looked behind
-        them.
-    @ivar bounds: numbers of nodes and ports that may be entered, and what was left out.
-    @ivar progress: called after answers with the number of Gets that have ended, and the number of those
-        known by now.
+    @ivar fabric: fabric as discovered so far.
+    @ivar asked: number of Gets sent.
+    @ivar answered: number of Gets that were answered or have failed.
+    @ivar window: limit of outstanding SMPs: C{maxOutstanding}, reduced after answers to retransmissions.
+    @ivar farther: number of ports with a link at the limit of hops; nothing behind them was queried.
+    @ivar bounds: limits of nodes and ports, and branches that were left out.
+    @ivar progress: called after answers with the numbers of completed and of known Gets.
     """
 
     def __init__(
@@ -195,12 +195,11 @@ class Sweep:
         isWhole: bool = False,
     ) -> None:
         """
-        @param agent: asks for the sweep, and is not closed by it.
-        @param maxPerNode: most SMPs on their way to one node at a time.
-        @param maxHops: most hops of a directed route.
-        @param mostNodes: most nodes to enter; see L{Bounds}.
-        @param isWhole: what is more hops away is missed, which is a problem of the fabric; so it is where
-            directed routes end.
+        @param agent: sends the Gets; the sweep does not close it.
+        @param maxPerNode: limit of outstanding SMPs to one node.
+        @param maxHops: limit of hops of a directed route.
+        @param mostNodes: limit of nodes; see L{Bounds}.
+        @param isWhole: report nodes beyond C{maxHops} as a problem, as is always done beyond 63 hops.
         """
         self.fabric = Fabric()
         self.asked = self.answered = self.farther = 0
@@ -228,10 +227,10 @@ class Sweep:
 
     def run(self, start: IBDRPath | None = None) -> Deferred[Fabric]:
         """
-        Sweep the fabric, from the agent's own port by default.
+        Sweep the fabric.
 
-        @param start: the directed route to begin at; that to the agent's own port unless given.
-        @return: fires with the fabric, whatever its problems. Cancelling it cancels all calls on their way.
+        @param start: directed route to the first node; by default that of the agent's port.
+        @return: fires with the fabric, even if it has problems. Cancelling it cancels all outstanding Gets.
         """
         done = self._done = Deferred(lambda _: self._stop())
         start = start or IBDRPath()
@@ -247,7 +246,7 @@ class Sweep:
         lane = None
         if self.bounds.cuts and self.bounds.isCut(route.drPath):
             return
-        if kind is not _NodeInfo:  # each NodeInfo goes to another node, by a link of its own
+        if kind is not _NodeInfo:  # each NodeInfo is sent over another link to another node
             node = about.node if type(about) is Port else about
             lane = self._lanes.get(node)
             if lane is None:
@@ -278,7 +277,7 @@ class Sweep:
         if lane is not None:
             if lane.waiting:
                 self._held -= 1
-                waiting.appendleft(lane.waiting.popleft())  # what was met first is asked first
+                waiting.appendleft(lane.waiting.popleft())  # complete earlier nodes first
             else:
                 self._release(lane)
         while waiting and len(opened) < self.window:
@@ -296,10 +295,7 @@ class Sweep:
             del self._lanes[lane.node]
 
     def _pace(self, wasLost: bool) -> None:
-        """
-        Halve the window after a loss, once for all SMPs that were on their way then; widen it again step by
-        step.
-        """
+        """Halve the window after a loss, once for all SMPs outstanding then; otherwise widen it gradually."""
         if wasLost and self.answered >= self._calm:
             self._calm = self.answered + len(self._open)
             self.window = max(self.window / 2, min(_LEAST_OUTSTANDING, self._maxOutstanding))
@@ -314,7 +310,9 @@ class Sweep:
             self.progress = None
 
     def _broken(self, error: BaseException) -> None:
-        """End the sweep with an error that is not a problem of the fabric (a callback raised)."""
+        """
+        Fail the sweep with an error that is not a problem of the fabric, such as an exception in a callback.
+        """
         done, self._done = self._done, None
         self._stop()
         if done is not None:
@@ -335,7 +333,7 @@ class Sweep:
             self.fabric.problems.append(Problem(sort, str(route), text))
 
     def _reportRest(self) -> None:
-        """Enter what is left out as problems of the fabric."""
+        """Report omitted problems and nodes as problems of the fabric."""
         problems = self.fabric.problems
         more = self._failures - MOST_PROBLEMS
         if more > 0:
@@ -358,8 +356,7 @@ class Sweep:
 
     def _found(self, content: bytes, route: IBDRPath, arrival: Port | None) -> None:
         """
-        Enter the node whose NodeInfo came from the end of a route, and join it with the port that the route
-        leaves by.
+        Add the node that has answered with a NodeInfo, and link it to the port by which C{route} reaches it.
         """
         guid, number = nodeGUIDIn(content), localPortIn(content)
         node = self._known.get(guid)
@@ -380,7 +377,7 @@ class Sweep:
                 self._joined(arrival, here)
             return
         raw = node.raw
-        # Only the port differs for most links of a switch: comparing bytes saves four fifths of the time.
+        # For most links of a switch only the port differs; comparing bytes saves four fifths of the time.
         isNews = content[_BEFORE_NUMBER] != raw[_BEFORE_NUMBER] or content[_VENDOR] != raw[_VENDOR]
         if isNews and not isSame(content, raw):
             self._problem("duplicate-guid", route, f"{node} is at {node.route}; here is another one")
@@ -396,7 +393,9 @@ class Sweep:
                 self._joined(arrival, other)
 
     def _isAdmitted(self, content: bytes, route: IBDRPath) -> bool:
-        """True if there is room for another node; the heaviest branch of the fabric makes room."""
+        """
+        Return whether another node is within the bounds, if necessary after removing the heaviest branch.
+        """
         bounds, fabric = self.bounds, self.fabric
         if bounds.cuts and bounds.isCut(route.drPath):
             return False
@@ -410,7 +409,7 @@ class Sweep:
         return True
 
     def _leave(self, removed: Collection[Node], loose: Iterable[Port]) -> None:
-        """Stop exploring a branch that is left out; nodes linked to it are explored by other routes."""
+        """Stop exploring a removed branch, and query the ports whose links led into it again."""
         isCut = self.bounds.isCut
         for node in removed:
             del self._known[node.guid.raw]
@@ -430,12 +429,10 @@ class Sweep:
                 self._ask(_NodeInfo, self._beyond(node.route, port.number), 0, self._found, port)
 
     def _joined(self, one: Port, other: Port) -> None:
-        """
-        Keep hop counts shortest after a new link: it may bring one end nearer than the sweep first met it.
-        """
+        """Shorten routes after a new link, which may bring one of its ends nearer than its known route."""
         for here, there in ((one, other), (other, one)):
             before, beyond = there.node.route, here.node.route
-            assert before is not None and beyond is not None  # the sweep has met them by routes
+            assert before is not None and beyond is not None  # the sweep has discovered both by routes
             if not here.node.isSwitch or len(beyond.drPath) + 1 >= len(before.drPath):
                 continue
             route = there.node.route = self._beyond(beyond, here.number)
@@ -448,8 +445,7 @@ class Sweep:
 
     def _entered(self, node: Node, number: int, route: IBDRPath, arrival: Port | None) -> Port | None:
         """
-        The port by which a node was entered, joined with C{arrival}; None if NodeInfo contradicts the links
-        known.
+        Return the port by which the route enters the node, linked to C{arrival}; None if links contradict it.
         """
         if number > node.numPorts or (number == 0 and arrival is not None):
             self._problem(
@@ -508,7 +504,7 @@ class Sweep:
             self._ask(_NodeInfo, self._beyond(route, port.number), 0, self._found, port)
 
     def _askForFDR10(self, route: IBDRPath, port: Port) -> None:
-        """Ask for ExtendedPortInfo where QDR in PortInfo may stand for FDR10."""
+        """Query ExtendedPortInfo if QDR in PortInfo may mean FDR10."""
         if port.mayRunFDR10:
             self._ask(_ExtendedPortInfo, route, port.number, self._extended, port)
 
@@ -517,7 +513,7 @@ class Sweep:
         port.vendors = content
 
     def _beyond(self, route: IBDRPath, number: int) -> IBDRPath:
-        """A directed route made longer by one hop; nearly all have hops only."""
+        """Return a directed route extended by one hop; nearly all routes consist of hops only."""
         return _plain((*route.drPath, number)) if self._isPlain else route.then(number)
 
 
@@ -530,7 +526,7 @@ _setHops: Final = vars(IBDRPath)["drPath"].__set__
 
 
 def _plain(hops: tuple[int, ...]) -> IBDRPath:
-    """A directed route of hops alone, in half of the time that its class takes (2 microseconds)."""
+    """Return a directed route of hops only, in half of the time of the constructor (2 microseconds)."""
     route = object.__new__(IBDRPath)
     for put, value in _PLAIN:
         put(route, value)

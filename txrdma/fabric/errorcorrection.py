@@ -1,9 +1,9 @@
 """
-Counters of forward error correction: which ports have them, in which of two forms, and what they say.
+Counters of forward error correction (FEC): the ports that have them, their two formats, and findings.
 
 Follows InfiniBand Architecture vol. 1, 16.1.4.13 (PortExtendedSpeedsCounters) and 14.2.5.19
-(PortInfoExtended). Lanes of HDR and beyond have four levels of voltage (PAM4), and wrong symbols at all
-times: those that are corrected are no fault. A block beyond correction is one: its packets are lost.
+(PortInfoExtended). Lanes of HDR and faster use four voltage levels (PAM4), and have symbol errors at all
+times: corrected errors are not a fault. An uncorrectable block is one: its packets are lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
 
 LANES: Final = 12
-"""Lanes that both forms have room for."""
+"""Number of lanes in both formats of the counters."""
 
 CORRECTED: Final = "portFECCorrectableBlockCtr"
 SYMBOLS: Final = "portFECCorrectedSymbolCtr"
@@ -45,7 +45,7 @@ _BY_REED_SOLOMON: Final = frozenset((FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC)
 
 
 def correctingPorts(node: Node) -> Iterator[Port]:
-    """Ports of a node whose links are fast enough for error correction: FDR, EDR, HDR and beyond."""
+    """Return the ports of a node whose links are fast enough for error correction: FDR or faster."""
     for port in countingPorts(node):
         if port.raw and port.lid and hasLink(port) and port.activeSpeed >= _SLOWEST:
             yield port
@@ -55,20 +55,20 @@ async def formOf(
     rpcs: RPCs, port: Port, path: IBPath, capabilities: int, **options: Any
 ) -> type[PortExtendedSpeedsCounters] | type[PortExtendedSpeedsCountersRSFEC] | None:
     """
-    Form in which a port has the counters of its error correction; None for a port that may not be asked.
+    Return the format of a port's error correction counters; None for a port that must not be queried.
 
-    No capability tells of the older form. Devices that are known have it; others are not asked: ibsim hands
-    the unknown attribute to the OpenSM at that port, which ends by it.
+    No capability announces the older format. Only devices that are known to support it are queried: ibsim
+    forwards the unknown attribute to the OpenSM at that port, which then terminates.
 
     @param capabilities: CapabilityMask of the ClassPortInfo of its performance management agent.
-    @param options: options of the call, as C{timeoutSeconds}.
-    @raise MADFailure: the port could not be asked for its mode; who refuses to tell is judged by its speed.
+    @param options: options of the call, such as C{timeoutSeconds}.
+    @raise MADFailure: the port did not answer. If it refuses the query, its speed determines the format.
     """
     if not capabilities & PerformanceCapability.RS_FEC:
         return PortExtendedSpeedsCounters if mayHaveFDR10(port.node.info) else None
     try:
         answer = await rpcs.SubnGet(PortInfoExtended, path, port.number, **options)
-    except MADError:  # four levels of voltage have no other code
+    except MADError:  # PAM4 lanes have no other code
         isReedSolomon = port.activeSpeed >= _PAM4
     else:
         isReedSolomon = answer.fecModeActive in _BY_REED_SOLOMON
@@ -77,11 +77,11 @@ async def formOf(
 
 def namesOf(kind: type[Attribute], lanes: int) -> dict[str, int]:
     """
-    Names of the counters of a form and their widths in bits, in the order of L{valuesOf}.
+    Return the names of a format's counters and their widths in bits, in the order of L{valuesOf}.
 
-    Counters of one lane have its number behind the name of the field: C{fecCorrectableSymbolCtrLanes0}.
+    Names of per-lane counters end with the lane number: C{fecCorrectableSymbolCtrLanes0}.
 
-    @param lanes: number of lanes in use.
+    @param lanes: number of active lanes.
     """
     widths = {UNCORRECTABLE: 32, CORRECTED: 32}
     if kind is PortExtendedSpeedsCountersRSFEC:
@@ -95,9 +95,9 @@ def namesOf(kind: type[Attribute], lanes: int) -> dict[str, int]:
 
 def valuesOf(answer: Any, lanes: int) -> tuple[int, ...]:
     """
-    Values of the counters in an answer; of the older form, which counts by lane alone, the first are sums.
+    Return the counters in an answer. In the older format, which counts only by lane, the first are sums.
 
-    @param lanes: number of lanes in use.
+    @param lanes: number of active lanes.
     """
     coding = (answer.syncHeaderErrorCounter, answer.unknownBlockCounter)
     if isinstance(answer, PortExtendedSpeedsCountersRSFEC):
@@ -115,20 +115,20 @@ def valuesOf(answer: Any, lanes: int) -> tuple[int, ...]:
 
 
 def _sum(lanes: tuple[int, ...]) -> int:
-    """Sum of the counters of lanes, which is full when one of them is, or when it would not fit."""
+    """Return the sum of the lanes' counters; it is saturated if one of them is, or if it overflows."""
     return _FULL if _FULL in lanes else min(_FULL, sum(lanes))
 
 
-# One query of all ports.
+# Query of all ports.
 
 
 async def correctionFindings(
     rpcs: RPCs, endPort: MADEndPort, fabric: Fabric, thresholds: Thresholds, maxOutstanding: int
 ) -> list[Finding]:
     """
-    Faults that the counters of error correction show: ports with blocks that were beyond it.
+    Query the error correction counters, and return findings for ports with uncorrectable blocks.
 
-    Agents that do not have these counters, or do not answer, are no fault here.
+    Agents that do not have these counters or do not answer are ignored.
     """
     found: list[Finding] = []
     if UNCORRECTABLE in thresholds.suppressed:
@@ -151,7 +151,7 @@ async def correctionFindings(
                     found.append(Finding("fec-uncorrectable", str(port), text, node.guid, port.number))
         except DeviceUnavailable:
             raise
-        except MADFailure:  # the attribute is optional; a silent node is reported for its other counters
+        except MADFailure:  # the attribute is optional; silent nodes are reported by the other counters
             return
 
     several = ((node, list(correctingPorts(node))) for node in fabric.nodes.values())

@@ -1,5 +1,5 @@
 """
-Error counters of ports, and which of them exceed their thresholds.
+Error counters of ports, and their comparison with thresholds.
 
 Follows InfiniBand Architecture vol. 1, 16.1.3.5 (PortCounters). Thresholds are those of infiniband-diags.
 """
@@ -59,8 +59,8 @@ UNICAST_COUNTERS: Final = (
 )
 UNCORRECTABLE: Final = "portFECUncorrectableBlockCtr"
 """
-Counter of blocks that were beyond error correction. It has an attribute of its own, which is read apart: see
-L{txrdma.fabric.errorcorrection}.
+Counter of blocks that error correction could not correct. It is in another attribute, which
+L{txrdma.fabric.errorcorrection} reads.
 """
 
 COMMON: Final = ("portRcvSwitchRelayErrors",)
@@ -72,11 +72,11 @@ _WAIT_AND_QP1: Final = 0x03
 _WIDE_DATA: Final = 0x0F
 _WIDE_CASTS: Final = 0xF0
 _WIDE_ERRORS: Final = 0x3FFF
-"""CounterSelect2 of a Set of PortCountersExtended that clears all error counters."""
+"""CounterSelect2 in a Set of PortCountersExtended that clears all error counters."""
 
 _WIDE: Final = PerformanceCapability.EXTENDED_WIDTH | PerformanceCapability.EXTENDED_WIDTH_NO_IETF
 _ADDITIONAL: Final = PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED
-"""CapabilityMask2: errors are counted in 64 bits, too."""
+"""Bit of CapabilityMask2: error counters are available with 64 bits."""
 
 _OUTSTANDING: Final = 64
 
@@ -87,10 +87,9 @@ _OUTSTANDING: Final = 64
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """
-    Most errors of each kind that a port may count without being reported: none, unless a limit is given.
+    Largest values of error counters that are not reported: zero unless a limit is given.
 
-    C{portXmitWait} is a sign of traffic, not of an error, and is looked at only where a limit is given for
-    it.
+    C{portXmitWait} indicates traffic, not an error, and is compared only if a limit is given for it.
     """
 
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -99,7 +98,7 @@ class Thresholds:
     def exceeded(
         self, counters: PortCounters | PortCountersExtended, capabilities: int = 0
     ) -> dict[str, int]:
-        """Counters beyond their thresholds, with their values."""
+        """Return the counters that exceed their thresholds, with their values."""
         found = {}
         for name in ERROR_COUNTERS:
             if name in self.suppressed or not self._isCounted(name, capabilities):
@@ -115,15 +114,15 @@ class Thresholds:
         return name != "qp1Dropped" or bool(capabilities & PerformanceCapability.QP1_DROP)
 
     def suppressing(self, names: Iterable[str]) -> Thresholds:
-        """Copy of these thresholds that ignores some more counters."""
+        """Return a copy of these thresholds that ignores further counters."""
         return Thresholds(self.limits, self.suppressed | {counterName(name) for name in names})
 
 
 def counterName(text: str) -> str:
     """
-    Field name of a counter written as infiniband-diags or as we write it: C{"PortXmitDiscards"}.
+    Return the field name of a counter, whose name may be in the spelling of infiniband-diags or txrdma.
 
-    @raise InvalidRequest: no port counts such errors.
+    @raise InvalidRequest: there is no such counter.
     """
     known = (*ERROR_COUNTERS, UNCORRECTABLE)
     for name in known:
@@ -133,7 +132,7 @@ def counterName(text: str) -> str:
 
 
 def shownName(name: str) -> str:
-    """Name of a counter as infiniband-diags writes it: C{"PortXmitDiscards"}."""
+    """Return a counter's name in the spelling of infiniband-diags: C{"PortXmitDiscards"}."""
     return _SHOWN.get(name, name[:1].upper() + name[1:])
 
 
@@ -142,10 +141,9 @@ _SHOWN: Final = {"vl15Dropped": "VL15Dropped", "qp1Dropped": "QP1Dropped"}
 
 def parseThresholds(text: str, name: str = "thresholds") -> Thresholds:
     """
-    Parse the text of an infiniband-diags thresholds file: lines C{PortXmitDiscards=100}, comments behind
-    C{#}.
+    Parse an infiniband-diags thresholds file: lines C{PortXmitDiscards=100}, comments after C{#}.
 
-    @raise InvalidRequest: a line is something else; the message has its number.
+    @raise InvalidRequest: a line is invalid; the message contains its number.
     """
     limits = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -164,9 +162,9 @@ def parseThresholds(text: str, name: str = "thresholds") -> Thresholds:
 
 def readThresholds(path: str = "") -> Thresholds:
     """
-    Read a thresholds file; without a path that of the host, if it has one.
+    Read a thresholds file; without a path the host's C{DEFAULT_THRESHOLDS}, if it exists.
 
-    @raise InvalidRequest: the file cannot be read, or a line of it cannot be parsed.
+    @raise InvalidRequest: the file cannot be read or parsed.
     """
     if not path and not DEFAULT_THRESHOLDS.exists():
         return Thresholds()
@@ -185,10 +183,11 @@ class Counted:
     """
     Counters read from a port.
 
-    @ivar number: of the port; C{ALL_PORTS} for the sum of all ports of a switch.
-    @ivar errors: error counters beyond their thresholds; C{data} the traffic counters, where they were asked
-        for; C{details} the causes of errors and discards, likewise.
-    @ivar isWide: errors are counted in 64 bits.
+    @ivar number: port number; C{ALL_PORTS} for the sum of all ports of a switch.
+    @ivar errors: error counters that exceed their thresholds.
+    @ivar data: traffic counters, if requested.
+    @ivar details: causes of errors and discards, if requested.
+    @ivar isWide: whether the error counters have 64 bits.
     """
 
     node: Node
@@ -202,10 +201,10 @@ class Counted:
 @dataclass(slots=True)
 class CounterReport:
     """
-    Counters of all ports that were asked.
+    Counters of all queried ports.
 
-    @ivar ports: node by node: ports with errors, or all ports when data alone was asked for.
-    @ivar silent: nodes that did not answer every Get, and why.
+    @ivar ports: ports with errors, or all ports if only data was requested; grouped by node.
+    @ivar silent: nodes that did not answer every query, and the reasons.
     """
 
     ports: list[Counted] = field(default_factory=list)
@@ -229,35 +228,37 @@ class Abilities(NamedTuple):
 
     @property
     def hasSums(self) -> bool:
-        """True when the counters of all ports of a switch can be asked for as a sum."""
+        """Whether the sum of the counters of all ports of a switch can be queried."""
         return bool(self.mask & PerformanceCapability.ALL_PORT_SELECT)
 
     @property
     def isWide(self) -> bool:
-        """True when traffic is counted in 64 bits, too."""
+        """Whether traffic counters with 64 bits are available."""
         return bool(self.mask & _WIDE)
 
     @property
     def hasCasts(self) -> bool:
-        """True when unicast and multicast packets are counted apart."""
+        """Whether unicast and multicast packets are counted separately."""
         return bool(self.mask & PerformanceCapability.EXTENDED_WIDTH)
 
     @property
     def hasWideErrors(self) -> bool:
-        """True when errors are counted in 64 bits, too: one attribute has all that is counted."""
+        """
+        Whether error counters with 64 bits are available; PortCountersExtended then contains all counters.
+        """
         return self.isWide and bool(self.mask2 & _ADDITIONAL)
 
 
 class CounterSurvey:
     """
-    Survey of all ports' counters, with many Gets on their way at a time.
+    Survey of all ports' counters, with many Gets outstanding at a time.
 
-    Switches that can are asked for the sum of their ports first; only where that is beyond a threshold are
-    the ports asked one by one. Errors are taken from the counters of 64 bits where a port has them: the
-    others stand still when they are full.
+    A switch that supports it is first queried for the sum of its ports; only if the sum exceeds a threshold
+    are the ports queried one by one. Errors are read from the 64-bit counters if a port has them, as the
+    others saturate early.
 
-    @ivar progress: called with the number of nodes that are done, and the number of all.
-    @ivar done: number of nodes that are done.
+    @ivar progress: called with the number of completed nodes and the number of all nodes.
+    @ivar done: number of completed nodes.
     """
 
     def __init__(
@@ -274,9 +275,9 @@ class CounterSurvey:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """
-        @param withData: read the traffic counters of ports with errors, too.
-        @param dataOnly: read the traffic counters of all ports, and no error counters.
-        @param withDetails: read the causes of errors and discards.
+        @param withData: also read the traffic counters of ports with errors.
+        @param dataOnly: read only traffic counters, of all ports.
+        @param withDetails: also read the causes of errors and discards.
         @param clear: counters to set to zero after reading: C{"errors"}, C{"data"} or C{"errors data"}.
         """
         self._rpcs = MADSchedule(rpcs, maxOutstanding)
@@ -291,7 +292,7 @@ class CounterSurvey:
         self.progress = progress
 
     def run(self, nodes: Iterable[Node]) -> Deferred[CounterReport]:
-        """Read the counters of these nodes' ports; fires with the report."""
+        """Read the counters of these nodes' ports. The Deferred fires with the report."""
         return Deferred.fromCoroutine(self._run(list(nodes)))
 
     async def _run(self, nodes: list[Node]) -> CounterReport:
@@ -335,7 +336,7 @@ class CounterSurvey:
                 if counted.errors or self._dataOnly:
                     found.append(counted)
                 await self._clear(port.number, where, able)
-            except MADError as error:  # other attributes may still be readable, unlike those of a silent node
+            except MADError as error:  # after a refusal, unlike a timeout, other ports may still be readable
                 report.silent.append((node, f"port {port.number}: {error}"))
 
     async def _ofPort(self, node: Node, number: int, path: IBPath, able: Abilities) -> Counted:
@@ -348,7 +349,7 @@ class CounterSurvey:
             plain = await self._rpcs.PerformanceGet(PortCounters(portSelect=number), path)
         if not self._dataOnly:
             counters = plain or wide
-            assert counters is not None  # one of them was asked for
+            assert counters is not None  # one of them was queried
             counted.errors = self._thresholds.exceeded(counters, able.mask)
         if self._dataOnly or (self._withData and counted.errors):
             if wide is None and able.isWide:
@@ -360,7 +361,7 @@ class CounterSurvey:
         return counted
 
     async def _details(self, number: int, path: IBPath) -> dict[str, int]:
-        """Causes of errors and discards that are not zero; C{{}} from a port without these attributes."""
+        """Query the nonzero causes of errors and discards; an empty dictionary without these attributes."""
         found: dict[str, int] = {}
         for kind in (PortRcvErrorDetails, PortXmitDiscardDetails):
             try:
@@ -373,7 +374,7 @@ class CounterSurvey:
         return found
 
     async def _clear(self, number: int, path: IBPath, able: Abilities) -> None:
-        """Set the counters to zero that are to be cleared, in all attributes that have them."""
+        """Clear the selected counters in all attributes that contain them."""
         first = (_ERROR_BITS if self._clearsErrors else 0) | (_DATA_BITS if self._clearsData else 0)
         if not first:
             return
@@ -390,8 +391,8 @@ class CounterSurvey:
 
 def countingPorts(node: Node) -> list[Port]:
     """
-    Ports that have counters: of hosts those whose PortInfo is known, of switches all but an unenhanced port
-    0.
+    Return the ports that have counters: ports of a host whose PortInfo is known; all ports of a switch, with
+    port 0 only if it is an enhanced port 0.
     """
     if not node.isSwitch:
         return [port for port in node.ports.values() if port.raw]

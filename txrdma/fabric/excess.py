@@ -1,8 +1,8 @@
 """
-Bounds of a sweep, and the branch of a fabric that is left out where a sweep comes to them.
+Bounds of a sweep, and the choice of the branch that a sweep leaves out when it reaches them.
 
-An agent may invent a switch behind each port of a switch that it has invented before: such a fabric has no
-end. What is behind the port that leads to most nodes is left out then, and the rest is swept as ever.
+A faulty agent may invent a switch behind each port of an invented switch: such a fabric is infinite. The
+sweep then leaves out all nodes behind the port that leads to most nodes, and completes the rest.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from typing import Final
 from txrdma.fabric.model import Fabric, Node, Port, Problem
 
 MOST_NODES: Final = 49_151
-"""Most nodes of a fabric: a subnet has as many unicast LIDs (IBA 4.1.3), and each node takes one of them."""
+"""Largest number of nodes: a subnet has as many unicast LIDs (IBA 4.1.3), and each node needs one."""
 
 _MOST_PORTS: Final = 500_000
-"""Most ports of a fabric that has no more nodes than that; one of 10,368 hosts has 65,000 ports."""
+"""Largest number of ports with the default limit of nodes; a fabric of 10,368 hosts has 65,000 ports."""
 
 _PORTS_OF_NODE: Final = 10
-"""Ports for each node where more nodes are admitted."""
+"""Ports allowed per node if that is more than C{_MOST_PORTS}."""
 
 MOST_HOPS: Final = 63
-"""Most hops of a directed route (IBA 14.2.2)."""
+"""Largest number of hops of a directed route (IBA 14.2.2)."""
 
 MOST_PROBLEMS: Final = 10_000
-"""Most problems that a sweep lists; more of them are counted."""
+"""Largest number of problems that a sweep lists; further problems are only counted."""
 
 LEFT_OUT: Final = "left-out"
 """Kind of the problem that a sweep reports when it reaches its bounds."""
 
 _MOST_CUTS: Final = 4
-"""Most branches that a sweep leaves out; it ends after that many."""
+"""Largest number of branches that a sweep leaves out; after that it admits no more nodes."""
 
 _FEWEST_HOPS: Final = 2
-"""Fewest hops to a branch: all of a fabric is behind our own port."""
+"""Smallest number of hops to a branch: one hop leads to the whole fabric behind the local port."""
 
 
 def heaviest(routes: Iterable[bytes]) -> tuple[bytes, int]:
     """
-    Find the furthest port that leads to more than half of the nodes.
+    Find the most distant port that leads to more than half of the nodes.
 
     @param routes: hops of the directed routes to all nodes.
-    @return: hops of the route to what is behind that port, and the number of nodes there.
+    @return: hops of the route through that port, and the number of nodes behind it.
     """
     among = list(routes)
     half = len(among) / 2
@@ -60,10 +60,10 @@ def heaviest(routes: Iterable[bytes]) -> tuple[bytes, int]:
 
 class Bounds:
     """
-    Bounds of one sweep: how many nodes and ports it has entered, and which branches it has left out.
+    Bounds of one sweep, and the branches that it leaves out.
 
-    @ivar cuts: hops of the routes to the branches that are left out.
-    @ivar isFull: True if something was left out that no branch stands for.
+    @ivar cuts: hops of the routes to omitted branches.
+    @ivar isFull: True if a node was rejected that is not in an omitted branch.
     """
 
     def __init__(self, mostNodes: int = MOST_NODES) -> None:
@@ -74,12 +74,12 @@ class Bounds:
         self._ports = 0
 
     def isCut(self, hops: Iterable[int]) -> bool:
-        """True of a route to a branch that is left out."""
+        """Return whether a route leads into an omitted branch."""
         route = bytes(hops)
         return any(route.startswith(cut) for cut in self.cuts)
 
     def admits(self, fabric: Fabric, numPorts: int) -> bool:
-        """Count the ports of another node; False where there is no room for it."""
+        """Admit another node and count its ports. Return False if it exceeds the bounds."""
         if len(fabric.nodes) >= self._mostNodes or self._ports + numPorts >= self._mostPorts:
             return False
         self._ports += numPorts + 1
@@ -87,10 +87,10 @@ class Bounds:
 
     def cut(self, fabric: Fabric) -> tuple[set[Node], list[Port]] | None:
         """
-        Remove the heaviest branch of a fabric that has come to its bounds.
+        Remove the branch with most nodes from a fabric that has reached its bounds.
 
-        @return: nodes that were removed, and ports whose links led to them; None where no branch is heavier
-            than the others, or several were removed already: then nothing has changed, but C{isFull}.
+        @return: removed nodes, and ports whose links led to them. None if no branch prevails, or if the limit
+            of branches is reached: then nothing is removed, and L{fill} is called.
         """
         routes = {node: bytes(node.route.drPath) for node in fabric.nodes.values() if node.route is not None}
         head, number = heaviest(routes.values())
@@ -106,7 +106,7 @@ class Bounds:
         return removed, self._remove(fabric, removed)
 
     def fill(self, fabric: Fabric) -> None:
-        """Note, once, that a node was not admitted."""
+        """Record once, as a problem of the fabric, that a node was not admitted."""
         if not self.isFull:
             self.isFull = True
             text = f"{self._size(fabric)}: others are left out"

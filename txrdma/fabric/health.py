@@ -1,5 +1,5 @@
 """
-Checks of a fabric: links below their best, identifiers that are not unique, and its subnet manager.
+Checks of a fabric: links below their best mode, duplicate identifiers, and subnet managers.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5.6 (PortInfo) and 14.4 (subnet managers).
 """
@@ -42,8 +42,9 @@ class Finding:
         C{duplicate-guid}, C{no-guid}, C{duplicate-name}, C{two-names}, C{no-link},
         C{no-sm}, C{several-sms}, C{other-sm}, C{sm-silent}, C{counters-silent}, or the
         kind of a fabric's problem.
-    @ivar where: the place, for people; C{guid} and C{port} name it for programs, where it is a node or a
-        port.
+    @ivar where: readable location.
+    @ivar guid: GUID of the node, if the location is a node or port.
+    @ivar port: number of the port, if the location is a port.
     """
 
     kind: str
@@ -65,22 +66,22 @@ def _aboutNode(kind: str, node: Node, text: str) -> Finding:
 
 
 class LinkMode(NamedTuple):
-    """Width and speed of a link: lanes, and the Gbit/s of each of them; zeros where they are unknown."""
+    """Width and speed of a link: number of lanes, and Gbit/s of each lane; 0 if unknown."""
 
     lanes: int
     gigabits: float
 
 
 def activeMode(port: Port) -> LinkMode:
-    """Width and speed that a port's link has at present."""
+    """Return the active width and speed of a port's link."""
     return LinkMode(port.width, port.laneGigabits)
 
 
 def bestMode(port: Port, asEnabled: bool = False) -> LinkMode:
     """
-    Best width and speed of a link: what both ends support.
+    Return the best width and speed that both ends of a link support.
 
-    @param asEnabled: only what both ends have enabled, too.
+    @param asEnabled: consider only widths and speeds that both ends have also enabled.
     """
     ends = [port] if port.peer is None else [port, port.peer]
     if not all(end.raw for end in ends):
@@ -97,10 +98,7 @@ def bestMode(port: Port, asEnabled: bool = False) -> LinkMode:
 
 
 def belowBest(port: Port, asEnabled: bool = False) -> list[str]:
-    """
-    Width and speed that a link could have and does not: C{["12X", "53.125 Gbps"]}; empty when it is at its
-    best.
-    """
+    """Return the better width and speed that a link could have: C{["12X", "53.125 Gbps"]}; else empty."""
     active, best = activeMode(port), bestMode(port, asEnabled)
     parts = []
     if 0 < active.lanes < best.lanes:
@@ -111,7 +109,7 @@ def belowBest(port: Port, asEnabled: bool = False) -> list[str]:
 
 
 def hasLink(port: Port) -> bool:
-    """True when the physical state of the port is LinkUp."""
+    """Return whether the physical state of the port is LinkUp."""
     return bool(port.raw) and _physicalState(port.raw) == _LINK_UP
 
 
@@ -143,7 +141,9 @@ def _linkFindings(fabric: Fabric) -> Iterator[Finding]:
 
 
 def endPorts(fabric: Fabric) -> Iterator[Port]:
-    """Ports that have LIDs: of switches port 0, of other nodes those whose PortInfo is known."""
+    """
+    Return the ports that can have LIDs: port 0 of switches, and ports of other nodes, if PortInfo is known.
+    """
     for node in fabric.nodes.values():
         for port in node.ports.values():
             if port.raw and (port.number == 0) == node.isSwitch:
@@ -182,7 +182,9 @@ def _guidFindings(fabric: Fabric) -> Iterator[Finding]:
 
 
 def _nameFindings(fabric: Fabric) -> Iterator[Finding]:
-    """Names that hosts of different enclosures have; many switches have the name they were made with."""
+    """
+    Report names shared by hosts of different enclosures. Switches are ignored: many keep the vendor's name.
+    """
     named: dict[str, list[Node]] = defaultdict(list)
     for node in fabric.hosts():
         if node.description:
@@ -196,7 +198,7 @@ def _nameFindings(fabric: Fabric) -> Iterator[Finding]:
 
 
 def _machineFindings(fabric: Fabric) -> Iterator[Finding]:
-    """Machines whose adapters begin their descriptions with different names: the first word is the host's."""
+    """Report machines whose adapters have different host names, the first words of their descriptions."""
     machines: dict[GUID, dict[str, Node]] = defaultdict(dict)
     for node in sorted(fabric.hosts(), key=lambda node: node.guid.raw):
         words = node.description.split()
@@ -209,11 +211,11 @@ def _machineFindings(fabric: Fabric) -> Iterator[Finding]:
             yield _aboutNode("two-names", first, text)
 
 
-# All of it.
+# All checks.
 
 
 def findings(fabric: Fabric) -> list[Finding]:
-    """Faults that a sweep's answers show: its problems, identifiers and links."""
+    """Return faults of a swept fabric: problems of the sweep, faulty identifiers and links."""
     problems = Counter(fabric.problems)
     found = [
         Finding(problem.kind, problem.where, problem.text + (f" ({times} times)" if times > 1 else ""))
@@ -229,7 +231,7 @@ def findings(fabric: Fabric) -> list[Finding]:
 
 
 def counterFindings(report: CounterReport) -> list[Finding]:
-    """Faults that a report of counters shows: ports with errors, and nodes that did not answer."""
+    """Return faults in a counter report: ports with errors, and nodes that did not answer."""
     found = []
     for counted in report.ports:
         if counted.errors and counted.number != ALL_PORTS:
@@ -239,7 +241,7 @@ def counterFindings(report: CounterReport) -> list[Finding]:
 
 
 async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> list[Finding]:
-    """Faults of subnet management: no master SM, several of them, or ports that know another one."""
+    """Query the subnet managers, and return faults: no master SM, several, or ports that use another SM."""
     if not endPort.smLID:
         return [Finding("no-sm", "our port", "it knows no subnet manager")]
     found: list[Finding] = []
@@ -279,7 +281,8 @@ async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> li
 
 def recordedManagers(fabric: Fabric) -> list[Finding]:
     """
-    Faults of subnet management in a snapshot, where no SM can be asked: ports that know another SM than most.
+    Return faults of subnet management in a snapshot, where no SM can be queried: ports whose SM differs from
+    that of most ports.
     """
     ports = [port for port in endPorts(fabric) if hasLink(port) and port.lid]
     if not ports:

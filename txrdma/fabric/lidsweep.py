@@ -1,4 +1,4 @@
-"""Sweep of a fabric by LIDs: links come from the SA, all else from the nodes."""
+"""Sweep of a fabric by LIDs: links are queried from the SA, all other attributes from the nodes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 
 class LIDSweep:
     """
-    A sweep that asks the SA for the links, and nodes for everything else, by LID.
+    A sweep that queries the links from the SA, and everything else from the nodes by their LIDs.
 
-    @ivar fabric: what was found so far.
-    @ivar progress: called after answers with the number of nodes that have answered, and the number of all.
+    @ivar fabric: fabric as discovered so far.
+    @ivar progress: called after each queried LID with the number of queried LIDs and the number of all LIDs.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class LIDSweep:
         mostNodes: int = MOST_NODES,
     ) -> None:
         """
-        @param agent: asks for the sweep, and is not closed by it.
-        @param mostNodes: most nodes to enter; see L{Bounds}.
+        @param agent: sends the queries; the sweep does not close it.
+        @param mostNodes: limit of nodes; see L{Bounds}.
         """
         self.fabric = Fabric()
         self._bounds = Bounds(mostNodes)
@@ -51,7 +51,7 @@ class LIDSweep:
         """
         Get the LinkRecords, and then the attributes of all nodes at their ends.
 
-        @return: fires with the fabric, whatever its problems. Fails when the SA does not answer with links.
+        @return: fires with the fabric, even if it has problems. Fails if the SA does not return the links.
         """
         return self._schedule.run(self._run())
 

@@ -1,8 +1,8 @@
 """
-Lane speeds of a link on one scale, from LinkSpeed, its two extensions in PortInfo, and a vendor's attribute.
+Lane speeds of a link on one scale, from LinkSpeed and its two extensions in PortInfo, and a vendor attribute.
 
-Follows InfiniBand Architecture vol. 1, 14.2.5.6 (PortInfo). XDR stands where infiniband-diags reads it, and
-FDR10 in an attribute of Mellanox': a port that has it says QDR in its PortInfo.
+Follows InfiniBand Architecture vol. 1, 14.2.5.6 (PortInfo). XDR is decoded as in infiniband-diags. FDR10 is
+in a Mellanox attribute; PortInfo then contains QDR.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txrdma.mad.layouts.values import PortCapability
 
 
 class LaneSpeed(IntFlag):
-    """Speed of a lane by the specification's name, slowest first; a mask when several are supported."""
+    """Speed of a lane by the specification's name, slowest first; several speeds form a mask."""
 
     SDR = 1
     DDR = 2
@@ -43,8 +43,8 @@ _LANE_RATES: Final = {
     LaneSpeed.XDR: (212.5, 200.0, 200.0),
 }
 """
-Rates of a lane in Gbit/s: signalling; data, without its 8b/10b or 64b/66b code or its forward error
-correction; and the rounded rate that kernels, and so node_exporter, report.
+Rates of a lane in Gbit/s: the signalling rate; the data rate without 8b/10b or 64b/66b coding and forward
+error correction; and the rounded rate that kernels, and so node_exporter, report.
 """
 
 LANE_GIGABITS: Final = {speed: rates[0] for speed, rates in _LANE_RATES.items()}
@@ -60,12 +60,12 @@ _QDR: Final = int(LaneSpeed.QDR)
 _FDR10: Final = int(LaneSpeed.FDR10)
 _VENDORS_FDR10: Final = 1
 _NO_EXTENDED: Final = 30
-"""LinkSpeedExtEnabled: only speeds up to QDR are wanted."""
+"""Value of LinkSpeedExtEnabled: extended speeds are disabled."""
 
 _EXTENDED: Final = int(PortCapability.EXTENDED_SPEEDS)
 _MASK2: Final = int(PortCapability.CAPABILITY_MASK2)
 HAS_XDR: Final = 1 << 11
-"""Bit of CapabilityMask2: the port's second extended link speeds (XDR) have a meaning."""
+"""Bit of CapabilityMask2: the port's second extended link speeds (XDR) are valid."""
 
 
 _capabilities, _capabilities2 = peek(PortInfo, "capabilityMask"), peek(PortInfo, "capabilityMask2")
@@ -77,22 +77,22 @@ _activeOwn, _supportedOwn, _enabledOwn = (peek(ExtendedPortInfo, f"linkSpeed{whi
 
 
 def has(mask: int) -> list[str]:
-    """The names of all speeds in a mask: C{["SDR", "DDR"]}."""
+    """Return the names of all speeds in a mask: C{["SDR", "DDR"]}."""
     return [name for speed, name in NAMES.items() if mask & speed]
 
 
 def fastest(mask: int) -> int:
-    """The fastest speed of a mask; 0 if it has no known one."""
+    """Return the fastest speed of a mask; 0 if it contains no known speed."""
     return max((speed for speed in NAMES if mask & speed), default=0)
 
 
 def activeSpeed(info: bytes, end: bytes, vendors: bytes = b"") -> int:
     """
-    Active speed of a port's lanes, as a L{LaneSpeed}; 0, or a number that is none, where it is unknown.
+    Return the active L{LaneSpeed} of a port; 0, or a number that is not a L{LaneSpeed}, if it is unknown.
 
     @param info: PortInfo of the port.
-    @param end: PortInfo of the port with the capabilities: of a switch port 0.
-    @param vendors: ExtendedPortInfo of the port, if it was asked for.
+    @param end: PortInfo that contains the capabilities: for a switch that of port 0.
+    @param vendors: ExtendedPortInfo of the port, if it was queried.
     """
     if _capabilities(end) & _EXTENDED:
         second = _activeExt2(info)
@@ -108,7 +108,7 @@ def activeSpeed(info: bytes, end: bytes, vendors: bytes = b"") -> int:
 
 
 def supportedSpeeds(info: bytes, end: bytes, vendors: bytes = b"") -> int:
-    """Mask of the speeds that a port supports. Parameters are as for L{activeSpeed}."""
+    """Return the mask of supported speeds of a port. Parameters are as for L{activeSpeed}."""
     speeds: int = _supported(info)
     if _capabilities(end) & _EXTENDED:
         speeds |= _supportedExt(info) << 4
@@ -120,7 +120,7 @@ def supportedSpeeds(info: bytes, end: bytes, vendors: bytes = b"") -> int:
 
 
 def enabledSpeeds(info: bytes, end: bytes, vendors: bytes = b"") -> int:
-    """Mask of the speeds that a port has enabled. Parameters are as for L{activeSpeed}."""
+    """Return the mask of enabled speeds of a port. Parameters are as for L{activeSpeed}."""
     speeds: int = _enabled(info)
     if _capabilities(end) & _EXTENDED:
         extended = _enabledExt(info)
@@ -139,7 +139,7 @@ def _hasSecond(end: bytes) -> bool:
 # Support of FDR10.
 
 _REMEMBERED: Final = 4096
-"""Answers of L{wantsAsking} that are remembered: ports of switches often have the same PortInfo."""
+"""Size of the cache of L{wantsAsking}: ports of switches often have equal PortInfo."""
 
 _BULL: Final = 0x119F
 _DEVICES: Final = frozenset(
@@ -161,7 +161,7 @@ _BULLS_DEVICES: Final = frozenset(
 
 def mayHaveFDR10(info: NodeInfo) -> bool:
     """
-    True of nodes that have ExtendedPortInfo, which shows FDR10: those that infiniband-diags asks for it.
+    Return whether a node has ExtendedPortInfo, which shows FDR10; infiniband-diags queries the same devices.
     """
     device = info.deviceID
     return device in _DEVICES or (info.vendorID == _BULL and device in _BULLS_DEVICES)
@@ -170,8 +170,7 @@ def mayHaveFDR10(info: NodeInfo) -> bool:
 @lru_cache(_REMEMBERED)
 def wantsAsking(info: bytes, end: bytes) -> bool:
     """
-    True if a port of a node that may have FDR10 is to be asked for it: its link is up, and QDR by its
-    PortInfo.
+    Return whether to query ExtendedPortInfo for FDR10, given that the node has it: the link is up with QDR.
 
     @param end: as for L{activeSpeed}; C{b""} while it is unknown.
     """

@@ -1,7 +1,7 @@
 """
-Model of a fabric, as far as it is known: nodes, their ports, and the links between them.
+Model of the discovered part of a fabric: nodes, their ports, and the links between them.
 
-Made for large fabrics: attributes are kept as the bytes that nodes have sent, and decoded on demand.
+To save memory in large fabrics, attributes are stored as received bytes and decoded on demand.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OF_NODE: Final = (
     span(NodeInfo, "partitionCap", "revision"),
     span(NodeInfo, "vendorID"),
 )
-"""Bytes of a NodeInfo that are the same whatever port of a node was asked."""
+"""Parts of a NodeInfo that do not depend on the port through which the node was queried."""
 
 _SWITCH: Final = int(NodeType.SWITCH)
 _TYPES: Final = {int(kind): kind for kind in NodeType}
@@ -46,16 +46,16 @@ _PLACES: Final = bytes((3, 1, 0, 2)) + bytes([3]) * 252
 """Rank of node types in sorted lists: switches, channel adapters, routers, others."""
 
 _CAPABLE: Final = PortInfo(capabilityMask=PortCapability.EXTENDED_SPEEDS).encode()
-"""PortInfo taken for that of a switch's port 0 while it is unknown: extended speeds count as supported."""
+"""PortInfo assumed for a switch's port 0 until it is known: extended speeds count as supported."""
 
 
 class Port:
     """
     A port of a node.
 
-    @ivar raw: its PortInfo, 64 bytes; C{b""} while it is unknown.
-    @ivar vendors: its ExtendedPortInfo, where it was asked for; else C{b""}.
-    @ivar peer: the port at the other end of its link; None where there is none, or it is not known.
+    @ivar raw: encoded PortInfo of the port, 64 bytes; C{b""} while it is unknown.
+    @ivar vendors: encoded ExtendedPortInfo (Mellanox) of the port; C{b""} if it was not queried.
+    @ivar peer: port at the other end of the link; None if there is no link or it is not known.
     """
 
     __slots__ = ("node", "number", "peer", "raw", "vendors")
@@ -71,14 +71,14 @@ class Port:
         return f"<Port {self}>"
 
     def __str__(self) -> str:
-        """Name of the port for people: C{"leaf 3 (0002:c903:0001:0002) port 7"}."""
+        """Readable name of the port: C{"leaf 3 (0002:c903:0001:0002) port 7"}."""
         return f"{self.node} port {self.number}"
 
     def tell(self, raw: bytes) -> None:
         """
-        Store PortInfo as this port's own.
+        Store the encoded PortInfo of this port.
 
-        Ports of a switch often have the same as the port before: then the two share the bytes.
+        If it equals that of the preceding port, as is frequent in switches, both ports share the bytes.
         """
         number = self.number
         if number:
@@ -94,18 +94,18 @@ class Port:
 
     @property
     def lid(self) -> LID:
-        """LID of the port: of a switch's ports that of its port 0; 0 for none."""
+        """LID of the port, for every port of a switch that of port 0; 0 for none."""
         raw = self.end
         return LID(lidIn(raw)) if raw else LID(0)
 
     @property
     def lmc(self) -> int:
-        """LID mask control in the port's own PortInfo; 0 while that is unknown."""
+        """LID mask control (LMC) in the port's PortInfo; 0 while that is unknown."""
         return lmcIn(self.raw) if self.raw else 0
 
     @property
     def end(self) -> bytes:
-        """The PortInfo of the port that has the LID and the capabilities: of a switch port 0."""
+        """Encoded PortInfo that contains the LID and the capabilities: for a switch that of port 0."""
         if not self.node.isSwitch:
             return self.raw
         zero = self.node._ports[0]
@@ -123,27 +123,22 @@ class Port:
 
     @property
     def guid(self) -> GUID:
-        """
-        GUID of the port; of a switch's port that of port 0; of a host's port that was not asked that of the
-        node.
-        """
+        """GUID of the port, for every port of a switch that of port 0; the node's GUID if it is unknown."""
         return self.node.portGUID(self.number) or self.node.guid
 
     @property
     def mayRunFDR10(self) -> bool:
-        """True when QDR in the port's PortInfo may stand for FDR10, which only ExtendedPortInfo shows."""
+        """Whether QDR in the port's PortInfo may mean FDR10, which only ExtendedPortInfo shows."""
         return wantsAsking(self.raw, self.end) and mayHaveFDR10(self.node.info)
 
     @property
     def width(self) -> int:
-        """Number of lanes in use; 0 where it is unknown."""
+        """Number of active lanes; 0 if it is unknown."""
         return LANES.get(_width(self.raw), 0) if self.raw else 0
 
     @property
     def activeSpeed(self) -> int:
-        """
-        Active speed of a lane, a L{LaneSpeed<txrdma.fabric.linkspeeds.LaneSpeed>}; 0 where it is unknown.
-        """
+        """Active speed of a lane, a L{LaneSpeed<txrdma.fabric.linkspeeds.LaneSpeed>}; 0 if it is unknown."""
         return activeSpeed(self.raw, self.end or _CAPABLE, self.vendors) if self.raw else 0
 
     @property
@@ -158,17 +153,17 @@ class Port:
 
     @property
     def speed(self) -> str:
-        """Active speed of a lane by name: C{"HDR"}; C{""} where it is unknown."""
+        """Name of the active lane speed, for example C{"HDR"}; C{""} if it is unknown."""
         return NAMES.get(self.activeSpeed, "")
 
     @property
     def laneGigabits(self) -> float:
-        """Active speed of a lane in Gbit/s; 0 where it is unknown."""
+        """Active speed of a lane in Gbit/s; 0 if it is unknown."""
         return RATES.get(self.activeSpeed, 0.0)
 
 
 class Ports(Mapping[int, Port]):
-    """The ports of a node that are known, by number, in order."""
+    """Known ports of a node by port number, in ascending order."""
 
     __slots__ = ("_ports",)
 
@@ -192,15 +187,17 @@ class Node:
     """
     A node of a fabric: a switch, a channel adapter or a router.
 
-    @ivar type: its NodeType. C{isSwitch} is the same for most questions.
-    @ivar raw: its NodeInfo, as it came from the first of its ports.
-    @ivar switchInfo: SwitchInfo of a switch, once it is known.
+    @ivar isSwitch: whether the node is a switch.
+    @ivar raw: encoded NodeInfo, as received through the port of the node that answered first.
+    @ivar switchInfo: SwitchInfo of a switch; None while it is unknown.
     """
 
     __slots__ = ("_guids", "_ports", "_route", "_switchInfo", "description", "guid", "isSwitch", "raw")
 
     def __init__(self, info: NodeInfo | bytes, route: IBDRPath | bytes | None = None) -> None:
-        """@param route: directed route to the node, or its hops alone, where it has nothing else."""
+        """
+        @param route: directed route to the node, or only its hops if all other fields have default values.
+        """
         self.raw = info if isinstance(info, bytes) else info.encode()
         self.guid = GUID(nodeGUIDIn(self.raw))
         self.isSwitch: bool = nodeTypeIn(self.raw) == _SWITCH
@@ -215,15 +212,14 @@ class Node:
 
     def __str__(self) -> str:
         """
-        Name of the node for people: C{"leaf 3 (0002:c903:0001:0002)"}; a space for each unprintable
-        character.
+        Readable name of the node: C{"leaf 3 (0002:c903:0001:0002)"}; unprintable characters become spaces.
         """
         said = "".join(letter if letter.isprintable() else " " for letter in self.description)
         return f"{said or 'a node'} ({self.guid})"
 
     @property
     def info(self) -> NodeInfo:
-        """NodeInfo of the node; its fields of a port are those of the port that was asked first."""
+        """NodeInfo of the node; its port-specific fields are those of the port that answered first."""
         return NodeInfo.decode(self.raw)
 
     @property
@@ -234,12 +230,12 @@ class Node:
 
     @property
     def numPorts(self) -> int:
-        """Number of ports of the node; of a switch, without port 0."""
+        """Number of ports of the node, without port 0 of a switch."""
         return int(numPortsIn(self.raw))
 
     @property
     def systemImageGUID(self) -> GUID:
-        """System image GUID, which all nodes of one enclosure have in common."""
+        """System image GUID, which all nodes of one enclosure share."""
         return GUID(_systemGUID(self.raw))
 
     @property
@@ -254,7 +250,7 @@ class Node:
 
     @property
     def route(self) -> IBDRPath | None:
-        """Directed route to the node; None when it was found otherwise."""
+        """Directed route to the node; None if the node was not discovered by a directed route."""
         route = self._route
         return IBDRPath(drPath=tuple(route)) if isinstance(route, bytes) else route
 
@@ -264,7 +260,7 @@ class Node:
 
     @property
     def switchInfo(self) -> SwitchInfo | None:
-        """SwitchInfo of the node, decoded; None while it is unknown, or of others than switches."""
+        """Decoded SwitchInfo of the node; None while it is unknown, or if the node is not a switch."""
         return SwitchInfo.decode(self._switchInfo) if self._switchInfo else None
 
     @switchInfo.setter
@@ -273,7 +269,7 @@ class Node:
 
     @property
     def lid(self) -> LID:
-        """LID of a switch, or that of a host's first port that has one; 0 for none."""
+        """LID of a switch, or of the first port of another node that has one; 0 for none."""
         for port in self._ports[:1] if self.isSwitch else self._ports:
             if port is not None and port.raw and (lid := lidIn(port.raw)):
                 return LID(lid)
@@ -283,16 +279,16 @@ class Node:
 
     @property
     def ports(self) -> Ports:
-        """Ports of the node that were asked about or that links lead to; of a switch 0 is its own."""
+        """Ports of the node that were queried or that links lead to; port 0 is a switch's management port."""
         return Ports(self._ports)
 
     def known(self, number: int) -> Port | None:
-        """The port of this number; None if it is not known."""
+        """Return the port with this number, or None if it is not known."""
         ports = self._ports
         return ports[number] if number < len(ports) else None
 
     def port(self, number: int) -> Port:
-        """The port of this number, made if it was not known."""
+        """Return the port with this number, and create it if necessary."""
         ports = self._ports
         if len(ports) <= number:
             ports.extend([None] * (number + 1 - len(ports)))
@@ -302,18 +298,18 @@ class Node:
         return port
 
     def linked(self) -> list[Port]:
-        """Ports of the node that have a link, by number."""
+        """Ports of the node whose peer is known, ordered by number."""
         return [port for port in self._ports if port is not None and port.peer is not None]
 
     def hear(self, number: int, guid: GUID) -> None:
-        """Store the GUID of one port; all ports of a switch have the same."""
+        """Store the GUID of one port; all ports of a switch share one GUID."""
         if self.portGUID(number) != guid:
             if self._guids is None:
                 self._guids = {}
             self._guids[0 if self.isSwitch else number] = guid
 
     def portGUID(self, number: int) -> GUID | None:
-        """GUID of a port; None while it is unknown."""
+        """Return the GUID of a port, or None while it is unknown."""
         if self.isSwitch:
             number = 0
         if self._guids is not None and number in self._guids:
@@ -322,29 +318,31 @@ class Node:
 
     @property
     def portGUIDs(self) -> dict[int, GUID]:
-        """GUIDs of the node's ports that responses have shown, by port number; of a switch by 0."""
+        """Known port GUIDs of the node by port number; a switch has only port 0."""
         first = 0 if self.isSwitch else localPortIn(self.raw)
         return {first: GUID(portGUIDIn(self.raw)), **(self._guids or {})}
 
 
 def isSame(one: bytes, other: bytes) -> bool:
-    """True when two NodeInfos may be of one node: all but the fields of a port are the same."""
+    """Return whether two encoded NodeInfos can belong to one node: only port-specific fields differ."""
     return all(one[part] == other[part] for part in _OF_NODE)
 
 
 def _packed(route: IBDRPath) -> bytes | IBDRPath:
-    """Hops of a directed route as bytes, where it has nothing else: a route has 20 more fields."""
+    """
+    Return only the hops, as bytes, if all other fields of the route have default values; this saves memory.
+    """
     return bytes(route.drPath) if route == IBDRPath(drPath=route.drPath) else route
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """
-    A fact that a sweep could not find out, or a contradiction that it met.
+    Error or contradiction that a sweep encountered at one place of the fabric.
 
     @ivar kind: C{unreachable}, C{refused}, C{duplicate-guid}, C{duplicate-lid}, C{contradiction},
-        C{incomplete}, C{interrupted}.
-    @ivar where: a directed route, a LID, or what else names the place.
+        C{incomplete}, C{interrupted}, C{left-out}.
+    @ivar where: a directed route, a LID, or another description of the location.
     """
 
     kind: str
@@ -354,10 +352,10 @@ class Problem:
 
 class Fabric:
     """
-    All nodes of a fabric that are known, and the problems in finding them.
+    Discovered nodes of a fabric, and problems of the discovery.
 
-    @ivar nodes: by node GUID.
-    @ivar problems: in the order in which they were met.
+    @ivar nodes: nodes by node GUID.
+    @ivar problems: problems in the order in which they occurred.
     """
 
     def __init__(self) -> None:
@@ -376,22 +374,22 @@ class Fabric:
         return (node for node in self.nodes.values() if node.type is NodeType.CHANNEL_ADAPTER)
 
     def ordered(self) -> list[Node]:
-        """Switches, then channel adapters, then routers; each kind by GUID."""
+        """Nodes in the order switches, channel adapters, routers, others; nodes of one type by GUID."""
         return sorted(self.nodes.values(), key=lambda node: (_PLACES[nodeTypeIn(node.raw)], node.guid.raw))
 
     def ports(self) -> Iterator[Port]:
-        """All ports of the fabric that are known."""
+        """All known ports of the fabric."""
         return (port for node in self.nodes.values() for port in node._ports if port is not None)
 
     def links(self) -> Iterator[tuple[Port, Port]]:
-        """Links of the fabric, each once: from the end with the lower GUID, or port number."""
+        """Links of the fabric, each once; the port with the lower node GUID and port number is first."""
         for port in self.ports():
             peer = port.peer
             if peer is not None and (port.node.guid, port.number) <= (peer.node.guid, peer.number):
                 yield port, peer
 
     def byLID(self, lid: int) -> Port | None:
-        """The port that has this LID, its low bits that are the port's own included."""
+        """Return the port to which this LID belongs, including the LIDs of its LMC range."""
         for port in self.ports():
             if port.raw and (port.number == 0 or not port.node.isSwitch):
                 base = lidIn(port.raw)
@@ -400,7 +398,7 @@ class Fabric:
         return None
 
     def byLIDs(self) -> dict[int, Port]:
-        """All ports that have LIDs, by each of these; the first port where several have one."""
+        """Return the ports by each of their LIDs; for a duplicate LID, the first port."""
         found: dict[int, Port] = {}
         for port in self.ports():
             if port.raw and (port.number == 0 or not port.node.isSwitch):
@@ -411,7 +409,7 @@ class Fabric:
         return found
 
     def byGUID(self, guid: GUID) -> Port | Node | None:
-        """The node, or the port, of this GUID."""
+        """Return the node or port with this GUID, or None if there is none."""
         node = self.nodes.get(guid)
         if node is not None:
             return node
@@ -423,10 +421,10 @@ class Fabric:
 
     def add(self, info: NodeInfo | bytes, route: IBDRPath | bytes | None = None) -> tuple[Node, bool]:
         """
-        Add the node of a NodeInfo; the second value is True if it is new.
+        Add the node of a NodeInfo, and return the node and whether it is new.
 
-        @param info: NodeInfo, or its 40 bytes.
-        @param route: directed route to the node, or its hops alone, where it has nothing else.
+        @param info: NodeInfo, decoded or as 40 bytes.
+        @param route: directed route to the node, or only its hops if all other fields have default values.
         """
         raw = info if isinstance(info, bytes) else info.encode()
         guid = GUID(nodeGUIDIn(raw))
@@ -439,7 +437,7 @@ class Fabric:
         return node, False
 
     def link(self, one: Port, other: Port) -> bool:
-        """Join two ports; False when one of them was joined to another port before, which is left so."""
+        """Link two ports. Return False, and change nothing, if one of them is linked to another port."""
         if (one.peer is not None and one.peer is not other) or (
             other.peer is not None and other.peer is not one
         ):
@@ -449,7 +447,7 @@ class Fabric:
 
 
 def described(problems: Iterable[Problem]) -> Iterator[str]:
-    """Problems as lines for people; equal problems at one place make one line with their number."""
+    """Return readable lines for problems; equal problems are reported in one line with their number."""
     counts: dict[Problem, int] = {}
     for problem in problems:
         counts[problem] = counts.get(problem, 0) + 1

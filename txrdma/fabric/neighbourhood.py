@@ -1,5 +1,5 @@
 """
-A node and those around it, found without a sweep of the whole fabric.
+Discovery of a node and its neighbourhood without a sweep of the whole fabric.
 
 Follows InfiniBand Architecture vol. 1, 14.2.2 (directed routes) and 15.2.5.13 (LinkRecord).
 """
@@ -26,7 +26,9 @@ from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 
 
 def around(first: Node, hops: int) -> list[Node]:
-    """Nodes at most so many links away from the first, in a fabric that is known; the nearest first."""
+    """
+    Return the nodes of a known fabric that are at most C{hops} links away from the first, nearest first.
+    """
     found = {id(first): first}
     border = [first]
     for _ in range(hops):
@@ -40,10 +42,10 @@ def around(first: Node, hops: int) -> list[Node]:
 @dataclass(frozen=True, slots=True)
 class _Place:
     """
-    A node of the neighbourhood, and how it was reached.
+    A node of the neighbourhood, and the path by which it was reached.
 
-    @ivar route: path to it.
-    @ivar number: number of its port at the end of that path.
+    @ivar route: path to the node.
+    @ivar number: number of the node's port at the end of the path.
     """
 
     node: Node
@@ -56,7 +58,7 @@ class _Exit:
     """
     A link to follow, from one of its ports.
 
-    @ivar number: of the port at the other end, where that is known without asking it.
+    @ivar number: number of the port at the other end, if it is known without a query.
     """
 
     port: Port
@@ -66,18 +68,17 @@ class _Exit:
 
 class Neighbourhood:
     """
-    Sweep of a node and those at most some links away from it.
+    Sweep of a node and of all nodes within a number of links.
 
-    A switch at the end of a directed route is left by its ports. The node that a host is linked to is one hop
-    back; where there is no directed route, the SA is asked for the links of a LID.
+    Links of a switch at the end of a directed route are followed by longer routes. The peer of a host at the
+    end of a directed route is one hop back. Without a directed route, the SA is queried for links.
 
-    Nodes are entered in the order of their distance, whatever order answers come in.
+    Nodes are added in the order of their distance, regardless of the order of answers.
 
-    @ivar fabric: what was found so far: the nodes up to that distance, and of those beyond, where links were
-        asked for, their NodeInfo and the ports at which those links end.
-    @ivar first: the node in the middle; None until it has answered.
-    @ivar progress: called after answers with the number of nodes that have answered, and the number of those
-        known by now.
+    @ivar fabric: nodes discovered so far. Of nodes beyond the distance, if links are queried, it has the
+        NodeInfo and the ports at which these links end.
+    @ivar first: the central node; None until it has answered.
+    @ivar progress: called after answers with the numbers of queried and of known nodes.
     """
 
     def __init__(
@@ -91,12 +92,11 @@ class Neighbourhood:
         mostNodes: int = MOST_NODES,
     ) -> None:
         """
-        @param rpcs: ask for the sweep, and are not closed by it.
-        @param hops: most links between the first node and another.
-        @param withLinks: find out the links of the outermost nodes, too. Without, little more than the
-            NodeInfo is asked of them.
-        @param byLIDs: ask by LIDs, along the SA's links, and not by directed routes.
-        @param mostNodes: most nodes to enter; see L{Bounds}. Others are left out, which is a problem.
+        @param rpcs: sends the queries; the sweep does not close it.
+        @param hops: largest distance from the first node, in links.
+        @param withLinks: also query the links of the outermost nodes.
+        @param byLIDs: query by LIDs along the SA's links instead of directed routes.
+        @param mostNodes: limit of nodes; see L{Bounds}. Omitted nodes are reported as a problem.
         """
         self.fabric = Fabric()
         self.first: Node | None = None
@@ -114,13 +114,13 @@ class Neighbourhood:
         """
         Sweep the neighbourhood of one node.
 
-        @param start: path to the node in the middle.
-        @return: fires with the fabric, whatever its problems. Cancelling it cancels all calls on their way.
+        @param start: path to the central node.
+        @return: fires with the fabric, even if it has problems. Cancelling it cancels outstanding queries.
         """
         return self._schedule.run(self._run(self._plain(start)))
 
     def _plain(self, start: IBPath) -> IBPath:
-        """The path itself, or the empty directed route for one to our own LID."""
+        """Return the path, or the empty directed route if the path leads to a local LID."""
         end = self._endPort
         isOurs = end.lid and 0 <= start.dlid - end.lid < 1 << end.lidMask
         return IBDRPath() if isOurs and not isinstance(start, IBDRPath) and not self._byLIDs else start
@@ -154,7 +154,7 @@ class Neighbourhood:
     async def _meet(
         self, route: IBPath, arrival: Port | None, number: int | None, places: list[_Place]
     ) -> None:
-        """Ask the end of a route for its NodeInfo and PortInfo; a new node is added to C{places}."""
+        """Query NodeInfo and PortInfo at the end of a route, and add a new node to C{places}."""
         if not self._bounds.isFull and (arrival is None or arrival.peer is None):
             info = await self._asker.node(route)
             if info is not None:
@@ -193,14 +193,14 @@ class Neighbourhood:
             await self._asker.switch(place.node, place.route)
 
     async def _whole(self, place: _Place) -> None:
-        """Ask for all that a node has: of a switch for all ports."""
+        """Query the remaining attributes of a node: for a switch SwitchInfo and all ports."""
         await self._switch(place)
         node = place.node
         if node.isSwitch:
             ports = [node.port(number) for number in range(1, node.numPorts + 1)]
             await self._each(self._asker.port(port, place.route) for port in ports if not port.raw)
 
-    # Its links.
+    # Links of a node.
 
     async def _leave(self, place: _Place, exits: list[_Exit]) -> None:
         """Find the links of a node that are up and not known yet, and add them to C{exits}."""
@@ -218,7 +218,7 @@ class Neighbourhood:
             exits.append(_Exit(open_[place.number], self._before(route), route.drPath[-1]))
 
     def _before(self, route: IBDRPath) -> IBPath:
-        """Path to the switch that a directed route goes through last."""
+        """Return the path to the last switch before the end of a directed route."""
         hops = route.drPath[:-1]
         if not hops and route.dlid != PERMISSIVE_LID:
             return toLID(self._endPort, route.dlid)
@@ -226,9 +226,9 @@ class Neighbourhood:
 
     async def _linksBySA(self, ports: list[Port], route: IBPath, exits: list[_Exit]) -> None:
         """
-        Ask the SA for the links of these ports, one by one.
+        Query the SA for the links of these ports, one by one.
 
-        There are not many, and not every SA that answers has its tables come through.
+        These are few links, and some SAs that answer single queries fail to deliver whole tables.
         """
         first, *others = ports
         if not (first.lid and self._endPort.smLID):
@@ -238,7 +238,7 @@ class Neighbourhood:
             await self._each(self._linked(port, route, exits) for port in others)
 
     async def _linked(self, port: Port, route: IBPath, exits: list[_Exit]) -> bool:
-        """Ask the SA for the link of a port; False if it did not answer."""
+        """Query the SA for the link of a port. Return False if it did not answer."""
         query = LinkRecord.query(fromLID=port.lid, fromPort=port.number)
         try:
             link = await self._schedule.SubnAdmGet(query)
@@ -254,5 +254,5 @@ class Neighbourhood:
 
 
 def _isHere(route: IBDRPath) -> bool:
-    """True of a directed route that leads to our own port."""
+    """Return whether a directed route leads to the local port."""
     return not route.drPath and route.dlid == PERMISSIVE_LID

@@ -1,5 +1,5 @@
 """
-Node-name maps, as infiniband-diags and OpenSM have them: lines of a GUID and a name, which may be quoted.
+Node-name maps of infiniband-diags and OpenSM: lines with a GUID and a name, which may be quoted.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
     from txrdma.fabric.model import Fabric
 
 PLACES: Final = (Path("/etc/infiniband-diags/ib-node-name-map"), Path("/etc/opensm/ib-node-name-map"))
-"""Paths of a host's own map; the first one that exists is used."""
+"""Default paths of the host's map; the first file that exists is used."""
 
 _LINE: Final = re.compile(r"(0x[0-9a-fA-F]{1,16}|[0-9]+)(?:\s+(.*))?")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNames:
-    """Names of nodes by node GUID; a node that the map does not list is called by its own description."""
+    """Names of nodes by node GUID. The name of a node that is not in the map is its node description."""
 
     names: dict[GUID, str] = field(default_factory=dict)
 
     def name(self, guid: GUID, description: str = "") -> str:
         """
-        Name of a node: that of the map, else its description, with a space for each unprintable character.
+        Return the name of a node in the map, or else its description with unprintable characters as spaces.
         """
         known = self.names.get(guid)
         return cleaned(description) if known is None else known
 
     def put(self, fabric: Fabric) -> Fabric:
-        """Rename the nodes of a fabric, and return it."""
+        """Set the descriptions of a fabric's nodes to their names, and return the fabric."""
         for node in fabric.nodes.values():
             node.description = self.name(node.guid, node.description)
         return fabric
 
     def guids(self, name: str) -> Iterator[GUID]:
-        """GUIDs of all nodes to which the map gives this name."""
+        """Return the GUIDs of all nodes with this name in the map."""
         return (guid for guid, known in self.names.items() if known == name)
 
 
 def cleaned(description: str) -> str:
-    """A node's description on one line: a space for each unprintable character."""
+    """Return a node description with unprintable characters replaced by spaces."""
     if description.isprintable():
         return description
     return "".join(letter if letter.isprintable() else " " for letter in description)
@@ -56,9 +56,9 @@ def cleaned(description: str) -> str:
 
 def parseNodeNames(text: str, name: str = "node-name map") -> NodeNames:
     """
-    Parse a map: lines of a GUID and a name, comments behind C{#}; of two names for a GUID the first counts.
+    Parse a map: lines with a GUID and a name, comments after C{#}. The first name of a GUID is used.
 
-    @raise InvalidRequest: a line is something else; the message has its number.
+    @raise InvalidRequest: a line is invalid; the message contains its number.
     """
     names: dict[GUID, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -76,7 +76,7 @@ def parseNodeNames(text: str, name: str = "node-name map") -> NodeNames:
 
 
 def _named(entry: str) -> str | None:
-    """The name, in quotes or without; C{""} of none, None of one that has no end."""
+    """Return the name without quotes; C{""} if there is none, None if the closing quote is missing."""
     if not entry.startswith('"'):
         return entry.partition("#")[0].strip()
     known, quote, rest = entry[1:].partition('"')
@@ -84,7 +84,7 @@ def _named(entry: str) -> str | None:
 
 
 def nodeNamesText(fabric: Fabric) -> Iterator[str]:
-    """Lines of a map with the names that a fabric's nodes have now: infiniband-diags and OpenSM read it."""
+    """Return the lines of a map with the names of a fabric's nodes, for infiniband-diags and OpenSM."""
     for node in fabric.ordered():
         name = cleaned(node.description).replace('"', "'").strip()
         if name:
@@ -93,12 +93,11 @@ def nodeNamesText(fabric: Fabric) -> Iterator[str]:
 
 def readNodeNames(path: str = "") -> NodeNames:
     """
-    Read a map's file; without a path that of the host, if it has one.
+    Read a map from a file; without a path the host's map, if it exists.
 
-    An error in the host's own map is written to standard error, and does not end a program that has not asked
-    for it.
+    An error in the host's map is only written to standard error.
 
-    @raise InvalidRequest: the file that was asked for is missing, or is no map.
+    @raise InvalidRequest: the file at C{path} cannot be read or parsed.
     """
     if path:
         return _read(Path(path))

@@ -1,4 +1,4 @@
-"""Part of a fabric that was swept already: a node of it, and those around."""
+"""Part of a fabric that was already swept: a node and its neighbourhood."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from txrdma.iba.types import GID, GUID
 
 def part(fabric: Fabric, first: Node, hops: int) -> Fabric:
     """
-    Nodes at most so many links away from one node, as a fabric. Links of its outermost nodes lead to nodes
-    outside.
+    Return a fabric of the nodes that are at most C{hops} links away from C{first}. Links of its outermost
+    nodes lead to nodes that are not in it.
     """
     found = Fabric()
     found.nodes = {node.guid: node for node in around(first, hops)}
@@ -24,9 +24,9 @@ def part(fabric: Fabric, first: Node, hops: int) -> Fabric:
 
 def located(fabric: Fabric, target: str, names: NodeNames) -> Node:
     """
-    Node that a target names; directed routes begin where the sweep of the fabric began.
+    Return the node that C{target} names. Directed routes begin where the sweep of the fabric began.
 
-    @raise InvalidRequest: there is no such node, or there are several.
+    @raise InvalidRequest: no node or several nodes match the target.
     """
     try:
         return _at(fabric, target)
@@ -70,7 +70,7 @@ def _isFirst(node: Node) -> bool:
 
 
 def _along(fabric: Fabric, node: Node | None, route: IBDRPath) -> Node:
-    """The node at the end of a route that begins at this one."""
+    """Return the node at the end of a route that begins at C{node}."""
     if node is None:
         raise InvalidRequest(f"{route}: the snapshot does not contain the local port")
     for hop in route.drPath:

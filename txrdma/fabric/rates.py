@@ -10,7 +10,7 @@ from txrdma.fabric.model import Port
 from txrdma.mad.layouts.attributes import Attribute
 
 WORD: Final = 4
-"""Bytes in a unit of data counters (IBA 16.1.3.5)."""
+"""Bytes per unit of data counters (IBA 16.1.3.5)."""
 
 _NO_COUNTERS: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode")
 
@@ -23,34 +23,34 @@ TRAFFIC: Final = (*_RATED, *_CASTS)
 
 def bitErrorRate(port: Port, errors: int, seconds: float) -> float:
     """
-    Rate of bit errors of a port's link, if each symbol error is one wrong bit; 0 where its speed is unknown.
+    Return the bit error rate of a link, if each symbol error is one wrong bit; 0 if its speed is unknown.
 
-    @param errors: symbol errors counted in that time.
+    @param errors: symbol errors counted in C{seconds}.
     """
     bits = bitsEachSecond(port) * seconds
     return errors / bits if bits else 0.0
 
 
 def bitsEachSecond(port: Port) -> float:
-    """Signalling rate of a port's link, in bit/s; 0 where its speed is unknown."""
+    """Return the signalling rate of a port's link in bit/s; 0 if its speed is unknown."""
     return port.width * port.laneGigabits * 1e9
 
 
 def counterNames(kind: type[Attribute]) -> list[str]:
-    """Names of an attribute's fields that are counters."""
+    """Return the names of an attribute's counter fields."""
     return [field.name for field in kind.fields if not field.reserved and field.name not in _NO_COUNTERS]
 
 
 def errorNames(kind: type[Attribute]) -> list[str]:
-    """Names of an attribute's counters that count no traffic."""
+    """Return the names of an attribute's counters other than traffic counters."""
     return [name for name in counterNames(kind) if name not in TRAFFIC]
 
 
 def added(answers: Sequence[Any], port: int) -> Any:
     """
-    Sum of the counters of several ports, as one attribute; like a counter it stops at the highest value.
+    Add the counters of several ports into one attribute; each sum saturates like a counter.
 
-    @param port: port number to put into the sum.
+    @param port: port number of the resulting attribute.
     """
     kind: type[Attribute] = type(answers[0])
     values: dict[str, Any] = {}
@@ -62,16 +62,16 @@ def added(answers: Sequence[Any], port: int) -> Any:
                 values[field.name] = min(most, sum(numbers))
             else:
                 values[field.name] = tuple(min(most, sum(each)) for each in zip(*numbers, strict=True))
-    return kind(portSelect=port, **values)  # type: ignore[call-arg]  # all that count have it
+    return kind(portSelect=port, **values)  # type: ignore[call-arg]  # all counter attributes have portSelect
 
 
 class Increase(NamedTuple):
     """
     Growth of counters between two readings.
 
-    @ivar counted: by the counter's name; for a field of several counters with the index, as C{"name[1]"}.
-    @ivar saturated: counters that stand at their highest value, and so may have missed some; C{cleared} are
-        those that were set to zero meanwhile.
+    @ivar counted: increase by counter name; fields of several counters have an index, as C{"name[1]"}.
+    @ivar saturated: counters that are at their maximum, and so may have missed events.
+    @ivar cleared: counters that were reset between the readings.
     """
 
     counted: dict[str, int]
@@ -79,7 +79,7 @@ class Increase(NamedTuple):
     cleared: tuple[str, ...] = ()
 
     def joined(self, other: Increase) -> Increase:
-        """Growth of these and of other counters of the same port, in one."""
+        """Return the combined growth of these and other counters of the same port."""
         return Increase(
             {**self.counted, **other.counted},
             *(one + more for one, more in zip(self[1:], other[1:], strict=True)),
@@ -88,10 +88,9 @@ class Increase(NamedTuple):
 
 def changed(before: Any, after: Any, names: Iterable[str]) -> Increase:
     """
-    Growth of some counters of an attribute between two readings.
+    Return the growth of some counters of an attribute between two readings.
 
-    A counter stops at its highest value and does not wrap (IBA 16.1.3.5): one that is lower than before was
-    cleared, and began at zero again.
+    A counter saturates and does not wrap (IBA 16.1.3.5): one that is lower than before was cleared to zero.
     """
     wanted = frozenset(names)
     counted: dict[str, int] = {}
@@ -115,7 +114,7 @@ def changed(before: Any, after: Any, names: Iterable[str]) -> Increase:
 
 
 def _grown(old: int, new: int, width: int) -> tuple[int, str]:
-    """Growth of one counter, and C{"saturated"} or C{"cleared"} if it is that, else C{""}."""
+    """Return the growth of one counter, and C{"saturated"}, C{"cleared"} or C{""}."""
     if new >= old:
         return new - old, "saturated" if new == (1 << width) - 1 else ""
     return new, "cleared"
@@ -123,7 +122,7 @@ def _grown(old: int, new: int, width: int) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Growth of a port's counters in a period of some seconds."""
+    """Growth of a port's counters during C{seconds}."""
 
     port: int
     seconds: float
@@ -134,11 +133,11 @@ class Rates:
         return self.increase.counted
 
     def perSecond(self, name: str, unit: int = 1) -> float:
-        """Growth of one counter in a second, times C{unit}; 0 when it was not read."""
+        """Return the growth of one counter per second, multiplied by C{unit}; 0 if it was not read."""
         return self.counted.get(name, 0) * unit / self.seconds if self.seconds > 0 else 0.0
 
     def toDict(self) -> dict[str, Any]:
-        """Rates as JSON can carry them."""
+        """Return the rates as a JSON-serializable dictionary."""
         return {
             "port": self.port,
             "seconds": round(self.seconds, 6),

@@ -1,8 +1,7 @@
 """
-Refresh of a fabric that is known: some nodes are asked again, and what has changed there is entered.
+Refresh of a known fabric: some nodes are queried again, and the model is updated with their changes.
 
-A sweep asks everybody; this asks those nodes that have given a sign of change, and what is behind their
-ports.
+A sweep queries all nodes; a refresh queries only nodes with signs of a change, and nodes behind them.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ Asked = TypeVar("Asked", bound=Attribute)
 
 class Refresh:
     """
-    Refresh of some nodes of a fabric, which is changed by it: L{look} at each node, then L{finish}.
+    Refresh of some nodes of a fabric, which is modified: await L{look} for each node, then L{finish}.
 
-    @ivar touched: nodes that were asked, at which a link came or went, or which are gone.
-    @ivar changed: nodes whose ports tell something else than before, or which have another name.
-    @ivar isRelinked: True if a node or a link came or went.
-    @ivar unclear: reason for which the whole fabric has to be swept; C{""} while there is none.
-    @ivar asked: ports that were asked for their states.
+    @ivar touched: GUIDs of nodes that were queried, that gained or lost a link, or that were removed.
+    @ivar changed: nodes with a changed PortInfo, link or node description.
+    @ivar isRelinked: True if a node or a link was added or removed.
+    @ivar unclear: reason why the whole fabric has to be swept; C{""} if there is none.
+    @ivar asked: number of ports whose PortInfo was queried.
     """
 
     def __init__(
@@ -57,11 +56,10 @@ class Refresh:
 
     async def look(self, node: Node, isThorough: bool = False) -> None:
         """
-        Ask a node for the states of its ports, and for the nodes behind those that have come up.
+        Query the ports of a node, and the nodes behind ports whose links have come up.
 
-        @param isThorough: see that the nodes behind all ports are those that were there before, too, and ask
-            for the node's name.
-        @raise DeviceUnavailable: our own port is gone.
+        @param isThorough: also query the node's description, and verify the nodes behind all ports.
+        @raise DeviceUnavailable: the local port is lost.
         @raise MADFailure: the node does not answer.
         """
         came = []
@@ -81,9 +79,9 @@ class Refresh:
 
     async def finish(self) -> None:
         """
-        Ask ports whose links have gone for their states, and remove nodes that no link leads to any more.
+        Query ports whose links were removed, and remove nodes that cannot be reached any more.
 
-        @raise DeviceUnavailable: our own port is gone.
+        @raise DeviceUnavailable: the local port is lost.
         """
         if not self.isRelinked:
             return
@@ -108,7 +106,9 @@ class Refresh:
         return told
 
     async def _askPort(self, port: Port) -> bool:
-        """Ask a port for its state; False if another node has answered: LIDs are given out anew at times."""
+        """
+        Query a port's PortInfo. Return False if another node has answered, because its LID was reassigned.
+        """
         node, path = port.node, toLID(self._endPort, port.lid or port.node.lid)
         raw = (await self._ask(PortInfo, path, port.number)).encode()
         self.asked += 1
@@ -123,7 +123,7 @@ class Refresh:
         return True
 
     async def _isStill(self, node: Node, path: IBPath) -> bool:
-        """True if a node is still the one that it was."""
+        """Return whether the node at C{path} is still C{node}."""
         raw = (await self._ask(NodeInfo, path)).encode()
         if isSame(raw, node.raw):
             return True
@@ -131,14 +131,14 @@ class Refresh:
         return False
 
     async def _identify(self, node: Node, path: IBPath) -> None:
-        """Ask for the name and the identity of a node that may have got others."""
+        """Query the node's description and identity, which may have changed."""
         description = (await self._ask(NodeDescription, path)).text
         if await self._isStill(node, path) and description != node.description:
             node.description = description
             self.changed[node] = None
 
     def _cut(self, port: Port) -> None:
-        """Enter that a port's link is gone."""
+        """Remove a port's link from the model."""
         peer = port.peer
         if peer is not None:
             port.peer = peer.peer = None
@@ -150,7 +150,7 @@ class Refresh:
         node = port.node
         route = node.route
         if route is None or len(route.drPath) >= MOST_HOPS or not _isWindow(node):
-            if port.peer is None:  # else its switch was looked behind
+            if port.peer is None:  # otherwise the link was found from its other end
                 self.unclear = f"{port} cannot be traversed"
             return
         path = route.then(port.number)
@@ -193,7 +193,7 @@ class Refresh:
             self.changed[port.node] = None
 
     def _reach(self) -> list[Node]:
-        """Find routes to all nodes anew, and remove those that have none."""
+        """Recompute the routes to all nodes, and remove unreachable nodes."""
         nodes = self._fabric.nodes
         starts = [node for node in nodes.values() if node.route is not None and not node.route.drPath]
         if not starts:
@@ -216,7 +216,7 @@ class Refresh:
                     there.route = route.then(port.number)
         gone = [node for node in nodes.values() if node not in seen]
         if len(seen) == len(starts):
-            self.unclear = "the local port has no link"  # so the others are not gone
+            self.unclear = "the local port has no link"  # so the other nodes may still exist
             return []
         for node in gone:
             self.touched.add(node.guid)
@@ -225,17 +225,17 @@ class Refresh:
 
 
 def _isWindow(node: Node) -> bool:
-    """True of a node that forwards datagrams on directed routes: a switch, or our own."""
+    """Return whether a node forwards directed-route SMPs: a switch, or the local node."""
     return node.isSwitch or (node.route is not None and not node.route.drPath)
 
 
 def withoutArrival(raw: bytes) -> bytes:
-    """PortInfo without LocalPortNum, which depends on the path of the request."""
+    """Return PortInfo without LocalPortNum, which depends on the path of the request."""
     return raw[: _ARRIVAL.start] + raw[_ARRIVAL.stop :]
 
 
 def leadingTo(found: Node | Port | None) -> Node | None:
-    """Node that knows most about what has a GUID: of a host the switch that it is at."""
+    """Return the node to query about changes of C{found}: for a host the switch to which it is linked."""
     if isinstance(found, Node):
         linked = found.linked()
         found = linked[0] if linked and not found.isSwitch else found
@@ -246,9 +246,9 @@ def leadingTo(found: Node | Port | None) -> Node | None:
 
 async def hasOtherLID(rpcs: RPCs, node: Node, timeoutSeconds: float, retries: int) -> bool:
     """
-    True if a node, asked by its directed route, has another LID than is known; False without an answer.
+    Query a node by its directed route, and return whether its LID has changed; False without an answer.
 
-    @raise DeviceUnavailable: our own port is gone.
+    @raise DeviceUnavailable: the local port is lost.
     """
     if node.route is None:
         return False

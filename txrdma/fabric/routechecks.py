@@ -1,8 +1,8 @@
 """
-Checks of forwarding tables: LIDs that they do not lead to, loops of credits, and links used unevenly.
+Checks of forwarding tables: unreachable LIDs, credit loops, and unevenly used links.
 
-A loop of credits is a circle of links each of which waits for room in the next one: packets in it can wait
-for each other forever (W. J. Dally and C. L. Seitz, 1987).
+A credit loop is a cycle of links each of which waits for buffers of the next one: packets in it can deadlock
+(W. J. Dally and C. L. Seitz, 1987).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txrdma.iba.types import GUID
 
 _SHOWN: Final = 3
 _UNEVEN: Final = 1.25
-"""Share of the mean number of LIDs beyond which a link is used unevenly."""
+"""Ratio to the mean number of LIDs above which a link counts as unevenly used."""
 
 _FEW: Final = 2
 """Tolerated deviation in LIDs: routing engines do not balance exactly."""
@@ -32,15 +32,17 @@ _Channel = int
 
 class RouteCheck:
     """
-    Check of the unicast forwarding tables, LID by LID: L{steps} does the work, in parts of milliseconds.
+    Check of the unicast forwarding tables. L{steps} does the work LID by LID, in steps of milliseconds.
 
-    Only what packets really do counts: entries of switches that no host's packets come to are not looked at.
+    Only the paths of packets from hosts are followed; table entries that such packets never use are ignored.
 
     @ivar found: findings, complete after the last step.
     """
 
     def __init__(self, fabric: Fabric, linear: Linear) -> None:
-        """@param linear: tables of all switches that were asked; what is behind the others is not judged."""
+        """
+        @param linear: tables of the switches that were queried; paths through other switches are not judged.
+        """
         self.found: list[Finding] = []
         self._fabric = fabric
         self._linear = linear
@@ -55,7 +57,7 @@ class RouteCheck:
         return {port.number: port.peer for port in node.linked() if port.peer is not None}
 
     def steps(self) -> Iterator[None]:
-        """Do the work, one LID after the other."""
+        """Run the check, and yield after the LIDs of each port."""
         ends: list[Port] = []
         sources: set[int] = set()
         for port in endPorts(self._fabric):
@@ -103,7 +105,7 @@ class RouteCheck:
                 else:
                     following = self._index.get(peer.node.guid)
                     if following is None:
-                        why = ""  # its table is not known
+                        why = ""  # the switch's table is not known
                     else:
                         before, at = channel, following
             for each in path:
@@ -119,7 +121,7 @@ class RouteCheck:
             self.found.append(Finding("unreachable-lid", str(end), text, end.node.guid, end.number))
 
     def _loops(self) -> None:
-        """Find a cycle of dependent links, by removing links without dependencies repeatedly."""
+        """Find a cycle of dependent links, by repeatedly removing links without dependencies."""
         waits = {channel: set(after) for channel, after in self._waits.items()}
         waiting: dict[_Channel, set[_Channel]] = defaultdict(set)
         for channel, after in waits.items():
@@ -162,7 +164,7 @@ class RouteCheck:
 
 
 def routeFindings(fabric: Fabric, linear: Linear) -> list[Finding]:
-    """Findings of a L{RouteCheck} at once: in a fabric of thousands of hosts this takes many seconds."""
+    """Run a whole L{RouteCheck}, and return its findings. This takes many seconds with thousands of hosts."""
     check = RouteCheck(fabric, linear)
     for _ in check.steps():
         pass

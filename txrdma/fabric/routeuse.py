@@ -1,4 +1,4 @@
-"""Use of links by unicast forwarding tables: the LIDs reached over a link, and how evenly links are used."""
+"""Use of links by unicast forwarding tables: the LIDs routed over a link, and how evenly links are used."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 
 Linear = Mapping[GUID, bytes]
-"""Linear forwarding tables by the GUID of their switch: at each LID the number of the output port."""
+"""Linear forwarding tables by switch GUID; a table contains the output port number of each LID."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Direction of a link, with the LIDs that are reached over it, and their ports."""
+    """One direction of a link, and the LIDs (with their ports) that are routed over it."""
 
     port: Port
     ends: list[tuple[int, Port]]
 
     def text(self, names: NodeNames) -> Iterator[str]:
-        """Lines for people: the link, then each LID that is reached over it."""
+        """Return readable lines: the link, then each LID that is routed over it."""
         peer = self.port.peer
         there = "" if peer is None else f" to {_name(peer.node, names)} port {peer.number}"
         here = f"{_name(self.port.node, names)} port {self.port.number}"
@@ -35,7 +35,7 @@ class Use:
             yield f"  {lid:#06x} {_name(end.node, names)} port {end.number}"
 
     def toDict(self, names: NodeNames) -> dict[str, Any]:
-        """Direction of a link as JSON can carry it."""
+        """Return the direction and its LIDs as a JSON-serializable dictionary."""
         return {
             "from": _end(self.port, names),
             "to": None if self.port.peer is None else _end(self.port.peer, names),
@@ -45,8 +45,8 @@ class Use:
 
 def usesOf(fabric: Fabric, port: Port, linear: Linear) -> Iterator[Use]:
     """
-    Both directions of a port's link, where a switch's table decides: the LIDs of hosts and routers reached by
-    each.
+    Return the LIDs of hosts and routers that are routed over a port's link, for each direction that begins at
+    a switch whose table is known.
     """
     owners = _owners(fabric)
     for each in (port, port.peer):
@@ -61,8 +61,9 @@ class Balance:
     """
     Evenness of a switch's use of its links to other switches.
 
-    @ivar groups: links over which the same hosts are reached by as few hops, and how many LIDs each carries.
-    @ivar longer: number of LIDs that leave by a link on no shortest path.
+    @ivar groups: groups of equivalent links, which lead to the same hosts by the fewest hops: the number of
+        LIDs by output port.
+    @ivar longer: number of LIDs that are routed over a link that is on no shortest path.
     """
 
     node: Node
@@ -71,18 +72,18 @@ class Balance:
 
     @property
     def isEven(self) -> bool:
-        """True when no link carries over one LID more than another of its group."""
+        """Whether the numbers of LIDs of links in one group differ by at most one."""
         return all(_spread(group) <= 1 for group in self.groups)
 
     def row(self, names: NodeNames) -> list[object]:
-        """Cells of a table's row, for people; of the groups the one with the largest difference."""
+        """Return a table row for L{BALANCE_COLUMNS}; its numbers are of the most uneven group."""
         worst = max(self.groups, key=_spread, default={})
         least, most = (min(worst.values()), max(worst.values())) if worst else ("", "")
         text = "" if self.isEven else "uneven: " + ", ".join(f"{p}:{n}" for p, n in sorted(worst.items()))
         return [self.node.lid, _name(self.node, names), len(worst), least, most, self.longer, text]
 
     def toDict(self, names: NodeNames) -> dict[str, Any]:
-        """Balance of a switch as JSON can carry it."""
+        """Return the balance of the switch as a JSON-serializable dictionary."""
         return {
             "guid": str(self.node.guid),
             "name": _name(self.node, names),
@@ -105,10 +106,10 @@ def _spread(group: dict[int, int]) -> int:
 
 def balances(fabric: Fabric, linear: Linear) -> Iterator[Balance]:
     """
-    Balance of each switch whose forwarding table is known.
+    Return the balance of each switch whose forwarding table is known.
 
-    Links are compared that lead to the same hosts by as few hops: of a leaf switch all that lead up, of a
-    spine those to one leaf.
+    Only links that lead to the same hosts by the fewest hops are compared: all uplinks of a leaf switch, or
+    the links from a spine switch to one leaf switch.
     """
     links = {
         node.guid: [
@@ -140,7 +141,7 @@ def balances(fabric: Fabric, linear: Linear) -> Iterator[Balance]:
 
 
 def _edges(fabric: Fabric) -> dict[GUID, list[int]]:
-    """The LIDs of hosts and routers, by the switch that they are at."""
+    """Return the LIDs of hosts and routers by the switch to which they are linked."""
     edges: dict[GUID, list[int]] = {}
     for lid, port in _owners(fabric).items():
         if port.peer is not None and port.peer.node.isSwitch:
@@ -149,7 +150,7 @@ def _edges(fabric: Fabric) -> dict[GUID, list[int]]:
 
 
 def _hops(links: Mapping[GUID, list[tuple[int, GUID]]], start: GUID) -> dict[GUID, int]:
-    """Distance of each switch from one of them, in links."""
+    """Return the distance of each switch from C{start}, in links."""
     hops = {start: 0}
     waiting = deque([start])
     while waiting:
@@ -162,7 +163,7 @@ def _hops(links: Mapping[GUID, list[tuple[int, GUID]]], start: GUID) -> dict[GUI
 
 
 def _owners(fabric: Fabric) -> dict[int, Port]:
-    """Ports of hosts and routers by each of their LIDs."""
+    """Return the ports of hosts and routers by each of their LIDs."""
     owners: dict[int, Port] = {}
     for port in endPorts(fabric):
         if port.lid and port.node.type is not NodeType.SWITCH:

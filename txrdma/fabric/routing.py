@@ -1,5 +1,5 @@
 """
-Paths of packets through a fabric: where forwarding tables send them, hop by hop, and the tables themselves.
+Forwarding tables, and the paths of packets through a fabric that follow from them, hop by hop.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5.10 and 14.2.5.12 (the tables), 18.2.4 (how switches use them).
 """
@@ -47,11 +47,11 @@ _PORTS_IN_POSITION: Final = 16
 @dataclass(frozen=True, slots=True)
 class Stop:
     """
-    A node on a packet's path, as seen through the port by which it was entered.
+    A node on a packet's path, as queried through the port by which the packet enters it.
 
-    @ivar route: path of SMPs to it; its LID, where the SA is asked.
-    @ivar entry: the port that a packet comes in by; at the beginning that of the node itself, 0 of a switch.
-    @ivar lid: base LID of that port, of a switch its own; the port has two to the power of C{lmc} of them.
+    @ivar route: path of SMPs to the node; if the SA is queried, a path with the node's LID.
+    @ivar entry: input port of the packet; at the source the node's port, which is 0 for a switch.
+    @ivar lid: base LID of the port, for a switch of port 0; the port has 2**C{lmc} LIDs.
     """
 
     route: IBPath
@@ -63,16 +63,16 @@ class Stop:
 
     @property
     def isSwitch(self) -> bool:
-        """True when the node is a switch."""
+        """Whether the node is a switch."""
         return self.info.nodeType is NodeType.SWITCH
 
     @property
     def portGUID(self) -> GUID:
-        """GUID of the port that was asked; of a switch, that of its port 0."""
+        """GUID of the port that was queried; for a switch that of port 0."""
         return self.info.portGUID
 
     def owns(self, lid: int) -> bool:
-        """True when the LID is one of this port's."""
+        """Return whether the LID is one of the port's LIDs."""
         return bool(self.lid) and self.lid <= lid < self.lid + (1 << self.lmc)
 
 
@@ -81,9 +81,9 @@ class Hop:
     """
     Hop of a packet's path.
 
-    @ivar exit: the port that a packet leaves by; 0 at the end.
-    @ivar depth: number of hops from the beginning; C{parent} is the index of the hop before, on paths that
-        fork (multicast).
+    @ivar exit: output port of the packet; 0 at the end of the path.
+    @ivar depth: number of hops from the source.
+    @ivar parent: index of the previous hop, which is needed where multicast paths fork; -1 at the source.
     """
 
     stop: Stop
@@ -96,7 +96,7 @@ class NoRoute(RDMAError):
     """
     The forwarding tables do not lead to the LID.
 
-    @ivar hops: the path as far as they lead.
+    @ivar hops: the path up to the node where it fails.
     """
 
     def __init__(self, message: str, hops: list[Hop]) -> None:
@@ -108,26 +108,26 @@ class IView(Protocol):
     """Source of the nodes, links and forwarding table entries that a trace needs."""
 
     async def begin(self, lid: int | None) -> Stop:
-        """The stop at the port of this LID, or at our own port without one."""
+        """Return the stop at the port of this LID; without a LID, at the local port."""
 
     async def exitFor(self, stop: Stop, lid: int) -> int:
-        """Output port of a switch for this LID; C{NO_PORT} where it drops packets."""
+        """Return a switch's output port for this LID; C{NO_PORT} if the switch drops such packets."""
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
-        """The ports that a switch sends packets for this multicast LID to."""
+        """Return a switch's output ports for this multicast LID."""
 
     async def beyond(self, stop: Stop, port: int) -> Stop | None:
-        """The stop at the other end of a port's link; None without a link."""
+        """Return the stop at the other end of a port's link, or None without a link."""
 
 
-# Ways.
+# Paths.
 
 
 async def trace(view: IView, target: int, source: int | None = None) -> list[Hop]:
     """
-    Path of a packet to the LID C{target}.
+    Return the path of a packet to the LID C{target}.
 
-    @param source: LID to begin at; our own port without one.
+    @param source: LID of the source; by default that of the local port.
     @raise NoRoute: the forwarding tables do not lead to the target.
     """
     stop = await view.begin(source)
@@ -153,9 +153,9 @@ async def trace(view: IView, target: int, source: int | None = None) -> list[Hop
 
 async def traceMulticast(view: IView, mlid: int, source: int | None = None) -> list[Hop]:
     """
-    Paths of a packet for a multicast LID: all of them, each hop after the one that leads to it.
+    Return all hops of a packet to a multicast LID; each hop follows the one that leads to it.
 
-    @raise NoRoute: a packet comes to a switch twice.
+    @raise NoRoute: a packet reaches a switch twice.
     """
     if not FIRST_MULTICAST <= mlid < 0xFFFF:
         raise InvalidRequest(f"{mlid:#06x} is no multicast LID: they are from 0xc000 to 0xfffe")
@@ -185,15 +185,14 @@ def _named(stop: Stop) -> str:
     return f"{stop.description or stop.info.nodeGUID} (LID {stop.lid})"
 
 
-# Looking by subnet management.
+# Queries of the nodes.
 
 
 class DirectView:
     """
-    View by SMPs to the nodes themselves, on directed routes: each step crosses the link in question, and
-    needs no LID.
+    View that queries the nodes by directed-route SMPs: each step crosses the link in question without LIDs.
 
-    The port of a LID that is not ours is found by the tables that lead there from our own port.
+    The port of a LID that is not local is found by following the tables from the local port.
     """
 
     def __init__(self, rpcs: RPCs) -> None:
@@ -201,7 +200,7 @@ class DirectView:
         self._switches: dict[GUID, SwitchInfo] = {}
 
     async def begin(self, lid: int | None) -> Stop:
-        """Our own port, or the port to which the tables lead for this LID."""
+        """Return the stop at the local port, or at the port to which the tables lead for this LID."""
         ours = await self._stopAt(IBDRPath())
         if lid is None or ours.owns(lid):
             return ours
@@ -209,14 +208,14 @@ class DirectView:
         return hops[-1].stop
 
     async def exitFor(self, stop: Stop, lid: int) -> int:
-        """Output port in the block of the switch's LinearForwardingTable."""
+        """Return the output port in the switch's LinearForwardingTable."""
         if lid > (await self._switch(stop)).linearFDBTop:
             return NO_PORT
         block = await self._rpcs.SubnGet(LinearForwardingTable, stop.route, lid // _LIDS_IN_BLOCK)
         return block.ports[lid % _LIDS_IN_BLOCK]
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
-        """Output ports in the blocks of all positions of the switch's MulticastForwardingTable."""
+        """Return the output ports from all positions of the switch's MulticastForwardingTable."""
         info = await self._switch(stop)
         if mlid - FIRST_MULTICAST >= info.multicastFDBCap:
             return []
@@ -228,7 +227,7 @@ class DirectView:
         return exits
 
     async def beyond(self, stop: Stop, port: int) -> Stop | None:
-        """The stop one hop further; from a host at the end of a route, one hop back."""
+        """Return the stop one hop further; from a host at the end of a route, one hop back."""
         route = stop.route
         assert isinstance(route, IBDRPath)
         if not stop.isSwitch and route.drPath:
@@ -258,11 +257,11 @@ class DirectView:
         return known
 
 
-# Looking by the SA.
+# Queries of the SA.
 
 
 class SAView:
-    """Asks the SA, one record at a time: for the tables and for the links."""
+    """View that queries the SA for tables and links, one record at a time."""
 
     def __init__(self, agent: RPCs, endPort: MADEndPort) -> None:
         self._agent = agent
@@ -270,11 +269,11 @@ class SAView:
         self._switches: dict[int, SwitchInfo] = {}
 
     async def begin(self, lid: int | None) -> Stop:
-        """The stop at the port of this LID, or at our own port without one."""
+        """Return the stop at the port of this LID; without a LID, at the local port."""
         return await self._stopAt(self._endPort.lid if lid is None else LID(lid), 0)
 
     async def exitFor(self, stop: Stop, lid: int) -> int:
-        """Output port in the SA's LinearForwardingTableRecord of the block."""
+        """Return the output port in the SA's LinearForwardingTableRecord."""
         switch = await self._switch(stop)
         if lid > switch.linearFDBTop:
             return NO_PORT
@@ -283,7 +282,7 @@ class SAView:
         return record.table.ports[lid % _LIDS_IN_BLOCK]
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
-        """Output ports in the SA's MulticastForwardingTableRecords of all positions."""
+        """Return the output ports from the SA's MulticastForwardingTableRecords of all positions."""
         block, offset = divmod(mlid - FIRST_MULTICAST, _GROUPS_IN_BLOCK)
         exits: list[int] = []
         for position in range(positions(stop.info.numPorts)):
@@ -291,12 +290,12 @@ class SAView:
             try:
                 record = await self._agent.SubnAdmGet(query)
             except MADError:
-                continue  # blocks that hold nothing have no record
+                continue  # empty blocks have no record
             exits += ports(record.table.portMasks[offset], position)
         return exits
 
     async def beyond(self, stop: Stop, port: int) -> Stop | None:
-        """The stop at the end of the SA's LinkRecord; None where there is no such record."""
+        """Return the stop at the other end of the SA's LinkRecord, or None if there is no such record."""
         query = LinkRecord.query(fromLID=stop.lid, fromPort=port)
         try:
             link = await self._agent.SubnAdmGet(query)
@@ -329,20 +328,18 @@ class SAView:
 
 
 def positions(numPorts: int) -> int:
-    """
-    Number of positions of a multicast forwarding table: each covers 16 ports, the first begins with port 0.
-    """
+    """Return the number of positions of a multicast forwarding table; each covers 16 ports, from port 0."""
     return numPorts // _PORTS_IN_POSITION + 1
 
 
 def ports(mask: int, position: int = 0) -> list[int]:
-    """Port numbers in a mask of a multicast forwarding table."""
+    """Return the port numbers in a mask of a multicast forwarding table."""
     first = position * _PORTS_IN_POSITION
     return [first + bit for bit in range(_PORTS_IN_POSITION) if mask >> bit & 1]
 
 
 async def linearTable(rpcs: RPCs, path: IBPath, info: SwitchInfo | None = None) -> bytes:
-    """Linear forwarding table of a switch: an output port for each LID from 0 to LinearFDBTop."""
+    """Query the linear forwarding table of a switch: an output port for each LID from 0 to LinearFDBTop."""
     if info is None:
         info = await rpcs.SubnGet(SwitchInfo, path)
     blocks = [
@@ -355,7 +352,9 @@ async def linearTable(rpcs: RPCs, path: IBPath, info: SwitchInfo | None = None) 
 async def multicastTable(
     rpcs: RPCs, path: IBPath, numPorts: int, info: SwitchInfo | None = None
 ) -> dict[int, list[int]]:
-    """A switch's table for multicast LIDs: the ports of each that has some."""
+    """
+    Query the multicast forwarding table of a switch: the output ports of each multicast LID that has any.
+    """
     if info is None:
         info = await rpcs.SubnGet(SwitchInfo, path)
     top = info.multicastFDBTop

@@ -1,7 +1,7 @@
 """
-Sweep of a fabric by its SA: all from the SA's records, or only the places to ask.
+Sweep of a fabric by querying all its nodes, ports and links from the SA.
 
-Follows InfiniBand Architecture vol. 1, 15.2.5 (records). The SA has no nodes without a LID.
+Follows InfiniBand Architecture vol. 1, 15.2.5 (records). The SA does not list nodes without a LID.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from txrdma.mad.rpcs import RPCs
 
 _TABLES: Final[tuple[type[Record], ...]] = (NodeRecord, LinkRecord, PortInfoRecord, SwitchInfoRecord)
 _SHOWN: Final = 3
-"""Most examples that a problem lists of what is missing in a table."""
+"""Largest number of examples of missing records in a problem's text."""
 
 
 class SASweep:
     """
-    A sweep that asks the SA for four tables.
+    A sweep that queries four tables from the SA.
 
-    @ivar fabric: what was found so far.
-    @ivar progress: called after answers with the number of tables that have come, and the number of all.
+    @ivar fabric: fabric as discovered so far.
+    @ivar progress: called after answers with the number of completed tables and the number of all tables.
     """
 
     def __init__(self, agent: RPCs, mostNodes: int = MOST_NODES) -> None:
         """
-        @param agent: asks for the sweep, and is not closed by it.
-        @param mostNodes: most nodes to enter; see L{Bounds}.
+        @param agent: sends the queries; the sweep does not close it.
+        @param mostNodes: limit of nodes; see L{Bounds}.
         """
         self.fabric = Fabric()
         self._bounds = Bounds(mostNodes)
@@ -48,10 +48,9 @@ class SASweep:
 
     def run(self) -> Deferred[Fabric]:
         """
-        Ask the SA for its tables.
+        Query the tables from the SA.
 
-        @return: fires with the fabric; what it lacks because a table was refused is a problem of it. Fails
-            when the NodeRecords cannot be had.
+        @return: fires with the fabric; missing tables become problems. Fails without the NodeRecords.
         """
         return Deferred.fromCoroutine(self._run())
 
@@ -161,7 +160,7 @@ class SASweep:
 
 
 def missingPorts(fabric: Fabric) -> Iterator[Problem]:
-    """Nodes with ports that must be in the table of ports, and are not."""
+    """Return a problem for nodes whose ports are missing in the SA's PortInfoRecords."""
     missing = []
     for node in fabric.nodes.values():
         known = sum(1 for port in node.ports.values() if port.raw)
@@ -173,8 +172,8 @@ def missingPorts(fabric: Fabric) -> Iterator[Problem]:
 
 def missingLinks(fabric: Fabric, links: Iterable[LinkRecord]) -> Iterator[Problem]:
     """
-    Problems of ports whose links must be in the SA's LinkRecords and are not; and of links that only one end
-    has.
+    Return problems for links that are missing in the SA's LinkRecords although a port is up, and for links
+    that are listed in one direction only.
     """
     up = PhysicalState.LINK_UP
     ends = {(link.fromLID, link.fromPort): (link.toLID, link.toPort) for link in links}

@@ -1,8 +1,8 @@
 """
-A fabric in the format of Slurm's C{topology.conf}: each switch with the hosts, or the switches, below it.
+Export of a fabric to Slurm's C{topology.conf}: each switch with the hosts or switches below it.
 
-Follows topology.conf(5): a line has either C{Nodes} or C{Switches}, each name once, and jobs span only hosts
-that lines connect.
+Follows topology.conf(5): a line has either C{Nodes} or C{Switches}, each name is defined once, and a job can
+only span hosts that lines connect.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.verbs import NodeType
 
 ROOT: Final = "fabric"
-"""Name of the switch that is invented to join switches without a common one above them."""
+"""Name of the virtual switch that joins switches without a common switch above them."""
 
 _LONGEST: Final = 63
-"""Most characters of a switch's name."""
+"""Largest length of a switch name."""
 
 _AGGREGATION: Final = "Aggregation Node"
-"""Description of the aggregation node in a switch with SHARP: a channel adapter that is no host."""
+"""Description of the aggregation node of a SHARP switch: a channel adapter that is not a host."""
 
 
 def slurmText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
     """
-    Lines of a fabric's C{topology.conf}.
+    Return the lines of a fabric's C{topology.conf}.
 
-    Hosts are called by the first word of their descriptions, which is the host's name as a rule. A switch
-    with hosts is a leaf, whatever else is linked to it. Where no switch is above all leaves that can reach
-    each other, an invented one joins them.
+    A host is named by the first word of its description, which normally is the host name. Every switch with
+    hosts is a leaf. If no switch is above all leaves that can reach each other, a virtual switch joins them.
     """
     called = _called(fabric, names)
     levels = _levels(fabric)
@@ -53,19 +52,17 @@ def slurmText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
 
 
 def isHost(node: Node) -> bool:
-    """True of a node that jobs can run on, as far as a fabric shows."""
+    """Return whether jobs can run on a node: it is a channel adapter and not a SHARP aggregation node."""
     return node.type is NodeType.CHANNEL_ADAPTER and _AGGREGATION not in node.description
 
 
 def hostName(description: str) -> str:
-    """Name of a host by its description: the first word, in characters that Slurm reads; C{""} of none."""
+    """Return the first word of a description as a host name valid for Slurm; C{""} if there is none."""
     return re.sub(r"[^\w.-]", "_", (description.split() or [""])[0])
 
 
 def _called(fabric: Fabric, names: NodeNames) -> dict[Node, str]:
-    """
-    Names of all nodes in characters that Slurm reads; switches that would have the same get their GUIDs, too.
-    """
+    """Return the names of all nodes, valid for Slurm. A GUID is appended to duplicate names of switches."""
     found: dict[Node, str] = {}
     taken: set[str] = set()
     for node in fabric.ordered():
@@ -92,7 +89,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _levels(fabric: Fabric) -> dict[Node, int]:
-    """Level of each switch: its distance in links from the nearest switch with hosts."""
+    """Return the level of each switch: its distance in links from the nearest switch with hosts."""
     level = {
         node
         for node in fabric.switches()
@@ -113,7 +110,7 @@ def _levels(fabric: Fabric) -> dict[Node, int]:
 
 
 def _apart(children: dict[Node, set[Node]]) -> Iterator[list[Node]]:
-    """Highest switches of each group of leaves that reach each other, but have no switch above them all."""
+    """Return the highest switches of each connected group that has no switch above all its leaves."""
     waiting = dict.fromkeys(children)
     while waiting:
         group = _joined(next(iter(waiting)))
@@ -127,7 +124,7 @@ def _apart(children: dict[Node, set[Node]]) -> Iterator[list[Node]]:
 
 
 def _joined(first: Node) -> set[Node]:
-    """All switches that can be reached from one of them."""
+    """Return all switches that can be reached from C{first}."""
     found, waiting = {first}, [first]
     while waiting:
         for port in waiting.pop().linked():
@@ -139,7 +136,7 @@ def _joined(first: Node) -> set[Node]:
 
 
 def _below(node: Node, children: dict[Node, set[Node]]) -> set[Node]:
-    """The leaves below a switch; of a leaf itself."""
+    """Return the leaves below a switch, or the switch itself if it is a leaf."""
     if not children[node]:
         return {node}
     found: set[Node] = set()
@@ -152,7 +149,7 @@ def _below(node: Node, children: dict[Node, set[Node]]) -> set[Node]:
 
 
 def hostList(names: Iterable[str]) -> str:
-    """Host names as Slurm writes many of them: C{"h[00000-00017],login1"}."""
+    """Return names as a Slurm host list: C{"h[00000-00017],login1"}."""
     groups: dict[tuple[str, int], list[int]] = {}
     others = []
     for name in sorted(set(names)):

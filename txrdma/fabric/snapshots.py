@@ -1,7 +1,7 @@
 """
-Snapshots of fabrics as JSON: fields for programs, and beside them the attributes as nodes have sent them.
+Snapshots of fabrics as JSON, with decoded fields for other programs and the encoded attributes.
 
-Only the attributes are read back: the fields follow from them.
+Most decoded fields are ignored when a snapshot is loaded, because the attributes contain them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 
 def dump(fabric: Fabric, names: NodeNames | None = None) -> dict[str, Any]:
     """
-    A fabric as JSON can carry it: L{load} makes the same again.
+    Return a fabric as a JSON-serializable dictionary for L{load}.
 
-    @param names: names of nodes; their descriptions without.
+    @param names: names of nodes; by default their descriptions.
     """
     return {
         "nodes": [nodeDict(node, names) for node in fabric.nodes.values()],
@@ -29,14 +29,14 @@ def dump(fabric: Fabric, names: NodeNames | None = None) -> dict[str, Any]:
 
 
 def problemDicts(fabric: Fabric) -> list[dict[str, str]]:
-    """Problems of a fabric as JSON can carry them."""
+    """Return the problems of a fabric as JSON-serializable dictionaries."""
     return [
         {"kind": problem.kind, "where": problem.where, "text": problem.text} for problem in fabric.problems
     ]
 
 
 def nodeDict(node: Node, names: NodeNames | None = None) -> dict[str, Any]:
-    """A node with its ports, as JSON can carry it."""
+    """Return a node with its ports as a JSON-serializable dictionary."""
     info, route, switchInfo = node.info, node.route, node.switchInfo
     return {
         "guid": str(node.guid),
@@ -57,7 +57,7 @@ def nodeDict(node: Node, names: NodeNames | None = None) -> dict[str, Any]:
 
 
 def portDict(port: Port) -> dict[str, Any]:
-    """A port, and the port at the other end of its link, as JSON can carry it."""
+    """Return a port and a reference to its peer as a JSON-serializable dictionary."""
     peer, guid = port.peer, port.node.portGUID(port.number)
     document = {
         "number": port.number,
@@ -77,14 +77,14 @@ def portDict(port: Port) -> dict[str, Any]:
     return document
 
 
-# And back.
+# Loading.
 
 
 def load(document: Any) -> Fabric:
     """
-    The fabric that L{dump} has made a snapshot of.
+    Return the fabric of a document that L{dump} has made.
 
-    @raise ValueError: this is something else.
+    @raise ValueError: the document is not a fabric.
     """
     fabric = Fabric()
     try:
@@ -133,7 +133,7 @@ def _number(document: Any) -> int:
 
 
 def _bytes(document: str, count: int) -> bytes:
-    """Bytes of a hexadecimal text, which are so many or none."""
+    """Decode a hexadecimal text, which must have C{count} bytes, or none unless it is a NodeInfo."""
     read = bytes.fromhex(document)
     if len(read) not in (0, count) or (not read and count == NodeInfo.size):
         raise ValueError(f"this is no fabric: {document!r} are not {count} bytes")

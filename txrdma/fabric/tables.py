@@ -1,8 +1,8 @@
 """
-Tables of a fabric's nodes: forwarding tables, P_Keys, virtual lanes, revisions of firmware.
+Tables of a fabric's nodes: forwarding tables, P_Keys, virtual lanes, firmware versions.
 
 Follows InfiniBand Architecture vol. 1, 10.9 (partitions), 14.2.5.7 (P_KeyTable), 14.2.5.8
-(SLtoVLMappingTable). What a node does not tell is not judged: that it is silent is found elsewhere.
+(SLtoVLMappingTable). Tables that a node does not return are not judged; other checks report silent nodes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _outbound = peek(PortInfo, "partitionEnforcementOutbound")
 @dataclass(frozen=True, slots=True)
 class Firmware:
     """
-    Firmware that a node runs, as its vendor's agent tells it.
+    Firmware of a node, as reported by its vendor-specific agent.
 
     @ivar board: name of the board and its configuration (PSID).
     """
@@ -55,11 +55,11 @@ class Firmware:
 @dataclass(slots=True)
 class Tables:
     """
-    Tables that nodes have told.
+    Tables that nodes have returned.
 
-    @ivar linear: linear forwarding tables by the GUID of their switch.
-    @ivar pkeys: P_Keys of ports, without the bit of membership.
-    @ivar lanes: virtual lane of each service level, for packets that leave by a port.
+    @ivar linear: linear forwarding tables by switch GUID.
+    @ivar pkeys: P_Keys of ports, without the membership bit.
+    @ivar lanes: virtual lane of each service level, by output port.
     @ivar firmware: firmware by the GUID of the node.
     """
 
@@ -70,7 +70,7 @@ class Tables:
 
 
 class TableSurvey:
-    """Survey of the tables of all nodes, with many Gets on their way at a time."""
+    """Survey of the tables of all nodes, with many Gets outstanding at a time."""
 
     def __init__(
         self, rpcs: RPCs, endPort: MADEndPort, fabric: Fabric, maxOutstanding: int = MAX_OUTSTANDING
@@ -81,7 +81,7 @@ class TableSurvey:
         self._tables = Tables()
 
     def run(self) -> Deferred[Tables]:
-        """Query all nodes; fires with their tables. Cancelling it ends the survey."""
+        """Query all nodes. The Deferred fires with their tables; cancelling it ends the survey."""
         return Deferred.fromCoroutine(self._run())
 
     async def _run(self) -> Tables:
@@ -104,7 +104,7 @@ class TableSurvey:
 
     @staticmethod
     async def _willing(work: Awaitable[None]) -> None:
-        """Do work about a node that may refuse, or not answer."""
+        """Await a query that the node may refuse or not answer."""
         try:
             await work
         except MADFailure:
@@ -155,7 +155,7 @@ def _enforces(port: Port) -> bool:
 
 
 def tableFindings(fabric: Fabric, tables: Tables) -> list[Finding]:
-    """Tables that disagree with those of the neighbour, and firmware that is older than others'."""
+    """Return findings for tables that disagree with those of a neighbour, and for outdated firmware."""
     found: list[Finding] = []
     for one, other in fabric.links():
         if one.raw and other.raw and hasLink(one) and hasLink(other):

@@ -17,14 +17,14 @@ _COMBINED: Final = re.compile(r"(?:lid\s+)?(0x[0-9a-fA-F]{1,4}|\d+)\s+(?:DR\s*)?
 
 
 def combined(target: str) -> tuple[LID, str] | None:
-    """The LID and the directed route of such a text; None where a target is something else."""
+    """Parse a target that consists of a LID and a directed route; None for other targets."""
     match = _COMBINED.fullmatch(target.strip())
     return None if match is None else (LID(int(match[1], 0)), match[2])
 
 
 def parsedTarget(text: str, endPort: MADEndPort | None = None) -> int | GID | GUID | IBPath:
     """
-    The port that a text names, as L{parseTarget <txrdma.mad.paths.parseTarget>} reads it.
+    Parse the name of a port with L{parseTarget <txrdma.mad.paths.parseTarget>}.
 
     @raise InvalidRequest: the text names no port.
     """

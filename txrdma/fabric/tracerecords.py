@@ -1,7 +1,7 @@
 """
-Traces that the SA makes itself, where it has TraceRecords.
+Traces computed by the SA, if it supports TraceRecords.
 
-Follows InfiniBand Architecture vol. 1, 15.2.5.19: the call carries a path record, and its answer the hops.
+Follows InfiniBand Architecture vol. 1, 15.2.5.19: the request contains a PathRecord, and the answer the hops.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from txrdma.mad.layouts.sa import NodeRecord, PathRecord, Query, TraceRecord
 from txrdma.mad.rpcs import RPCs
 
 _HAS_OPTIONAL_RECORDS: Final = 1 << 8
-"""Bit of the CapabilityMask in the SA's ClassPortInfo (IBA 15.2.5.1): it has the optional records."""
+"""Bit of CapabilityMask in the SA's ClassPortInfo (IBA 15.2.5.1): the SA supports the optional records."""
 
 
 class _TraceOf(TraceRecord):
-    """Asks for the trace of a path: numbered as a trace, and filled with the path."""
+    """
+    Request for the trace of a path: its attribute ID is that of a TraceRecord, its content a PathRecord.
+    """
 
     __slots__ = ("wanted",)
 
@@ -32,7 +34,7 @@ class _TraceOf(TraceRecord):
 
 
 def traceOf(path: Query[PathRecord]) -> Query[TraceRecord]:
-    """The question for the trace of a path."""
+    """Return the query for the trace of a path."""
     asked = _TraceOf()
     asked.wanted = path.record
     return Query(asked, path.mask)
@@ -40,10 +42,10 @@ def traceOf(path: Query[PathRecord]) -> Query[TraceRecord]:
 
 async def tracedBySA(agent: RPCs, view: IView, source: int, target: int) -> list[Hop] | None:
     """
-    Path of packets between two LIDs, traced by the SA.
+    Query the SA for the path of packets between two LIDs.
 
-    @return: None where the SA has no TraceRecords, or their node IDs cannot be read, since these may be
-        anything.
+    @return: the hops; None if the SA has no TraceRecords, or if their node IDs, which the SA may choose
+        freely, are not node GUIDs.
     """
     can = await agent.call("SubnAdmGet", ClassPortInfo)
     if not can.capabilityMask & _HAS_OPTIONAL_RECORDS:
