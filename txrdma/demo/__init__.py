@@ -1,3 +1,3 @@
 """
-A demonstration: a folder of files over SMC-R, then over TCP. Run it with C{python -m txrdma.demo}.
+Demonstration that downloads a folder of files over SMC-R and over TCP. Run it with C{python -m txrdma.demo}.
 """

@@ -1,5 +1,5 @@
 """
-Serve a folder with C{twistd web} over C{smc:} and C{tcp:}, and download all of it in other processes.
+Serve a folder with C{twistd web} over C{smc:} and C{tcp:}, and download its files in other processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILES_PER_TURN = 100
 
 
 class Options(usage.Options):
-    """The command line."""
+    """Command line options."""
 
     synopsis = "[options]"
     longdesc = (
@@ -43,20 +43,20 @@ class Options(usage.Options):
     ]
 
     def postOptions(self) -> None:
-        """Refuse what makes no sense."""
+        """Reject numbers below 1."""
         if self["large"] < 1 or self["parallel"] < 1 or (self["files"] is not None and self["files"] < 1):
             raise usage.UsageError("--large, --files and --parallel need numbers from 1 up")
 
 
 class Contestant:
-    """A server and a downloader, and what they have done so far."""
+    """A server and a downloader of one transport, and their results so far."""
 
     def __init__(
         self, kind: str, warming: list[str], scratch: Path, options: Options, stack: ExitStack
     ) -> None:
         """
-        @param warming: files that are fetched before the clock runs: what a process needs once, and memory
-            that is touched for the first time, is no transport's cost.
+        @param warming: files that are fetched before the measurement, so that it excludes one-time costs of
+            processes and of memory that is touched for the first time.
         """
         listen = f"{kind}:0:interface=127.0.0.1"
         reactor = options["reactor"]
@@ -72,11 +72,11 @@ class Contestant:
         self._turns: list[Statuses] = []
 
     def turn(self, names: list[str], onProgress: Callable[[int], None]) -> None:
-        """Fetch these."""
+        """Download these files, and store the results of the turn."""
         self._turns.append(self._downloader.turn(names, onProgress))
 
     def run(self, expected: dict[str, str]) -> Run:
-        """What came of all turns; the large file was the last."""
+        """Return the results of all turns, of which the last one is the large file."""
         serverCPU = self._cpu + self._server.cpuSeconds()
         near, far = self._downloader.connections(), self._server.connections()
         return Run(
@@ -96,9 +96,9 @@ class Contestant:
 
 def contest(scratch: Path, expected: dict[str, str], options: Options, progress: Progress) -> list[Run]:
     """
-    Everything over both, a few files at a time, in turns.
+    Download all files over both transports, a few files at a time.
 
-    In turns, so that whatever else the machine does meets both alike; each time the other one begins.
+    The transports take turns in alternating order, so that other load on the machine affects both equally.
     """
     total = sum((scratch / "files" / name).stat().st_size for name in expected)
     small = [name for name in expected if name != files.LARGE]
@@ -121,7 +121,7 @@ def contest(scratch: Path, expected: dict[str, str], options: Options, progress:
 
 
 def demonstrate(options: Options, console: Console) -> int:
-    """All of it; the exit status."""
+    """Run the demonstration, and return the exit status."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -148,21 +148,21 @@ def _terminated(number: int, _frame: FrameType | None) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """Run the command line program, and return the exit status."""
     try:
         import treq  # noqa: F401
         from rich.console import Console
     except ImportError as error:
         print(f"The demonstration needs {error.name}: pip install 'txrdma[demo]'", file=sys.stderr)
         return 1
-    options = Options()  # type: ignore[no-untyped-call]  # of Twisted's
+    options = Options()  # type: ignore[no-untyped-call]  # from Twisted
     try:
         options.parseOptions(arguments)  # type: ignore[no-untyped-call]
     except usage.UsageError as error:
         print(f"txrdma.demo: {error}", file=sys.stderr)
         return 2
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, _terminated)  # so that folders and processes go, as on Ctrl-C
+        signal.signal(ending, _terminated)  # so that folders and processes are removed, as on Ctrl-C
     console = Console() if sys.stdout.isatty() else Console(width=110)
     try:
         return demonstrate(options, console)

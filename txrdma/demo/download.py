@@ -1,8 +1,8 @@
 """
-The downloading process of the demonstration: fetches files by HTTP, a turn at a time, and tells how it went.
+The downloading process of the demonstration, which fetches files by HTTP in turns and reports the results.
 
-Orders come as lines of JSON by standard input, answers go as lines of JSON to standard output. Bodies are
-hashed as they come, and not kept: memory that is touched for the first time would cost more than transports.
+Orders are read as lines of JSON from standard input, and answers are written as lines of JSON to standard
+output. Bodies are hashed and not stored: first access to new memory would cost more than transport.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def cpuSeconds() -> float:
 
 
 def onProgress(message: dict[str, object]) -> None:
-    """One line for the process that started us."""
+    """Write a message as a line of JSON for the parent process."""
     print(json.dumps(message), flush=True)
 
 
 def agentFor(reactor: object, kind: str, pool: HTTPConnectionPool) -> IAgent:
-    """What C{http:} addresses are fetched by: over SMC-R with C{smc}, else over plain TCP."""
+    """Return the agent for C{http:} URLs: over SMC-R if C{kind} is C{smc}, else over TCP."""
     if kind == "smc":
         from txrdma.web import SMCAgentEndpointFactory
 
@@ -51,7 +51,7 @@ def agentFor(reactor: object, kind: str, pool: HTTPConnectionPool) -> IAgent:
 
 
 class Download:
-    """Files of one server, a few at a time, and what came of them."""
+    """Parallel downloads from one server, and their results."""
 
     def __init__(self, client: HTTPClient, base: str, parallel: int) -> None:
         self._client = client
@@ -63,11 +63,11 @@ class Download:
         self._hashes: dict[str, str] = {}
 
     async def turn(self, names: list[str]) -> dict[str, object]:
-        """Fetch these; what it took."""
+        """Download these files, and return the duration, CPU time, bytes and latencies."""
         self._bytes = 0
         self._latencies = []
         cpu, begun = cpuSeconds(), time.perf_counter()
-        work = self._work(names)  # the same iterator for all: each takes the next name when it is ready
+        work = self._work(names)  # all tasks share the iterator, and take the next name when ready
         await gatherResults([cooperate(work).whenDone() for _ in range(self._parallel)], consumeErrors=True)
         return {
             "seconds": time.perf_counter() - begun,
@@ -100,13 +100,13 @@ class Download:
         self._hashes[name] = digest.hexdigest()
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 of every body."""
+        """Return the SHA-256 of each downloaded file by name."""
         return self._hashes
 
 
 async def main(reactor: object) -> None:
-    """Carry out orders until there are no more."""
-    orders: dict[str, Any] = json.loads(sys.stdin.readline())  # as the parent has written it
+    """Execute orders until standard input ends."""
+    orders: dict[str, Any] = json.loads(sys.stdin.readline())  # written by the parent
     pool = HTTPConnectionPool(reactor, persistent=True)
     pool.maxPersistentPerHost = orders["parallel"]
     client = HTTPClient(agentFor(reactor, orders["kind"], pool))

@@ -17,7 +17,7 @@ _BLOCK = 1 << 20
 
 
 def sources() -> Iterator[tuple[Path, str]]:
-    """Each source file of the standard library, and its name there."""
+    """Return each source file of the standard library, and its relative name."""
     top = Path(sysconfig.get_paths()["stdlib"])
     for folder, folders, names in os.walk(top):
         folders[:] = sorted(set(folders) - {"site-packages", "dist-packages", "__pycache__"})
@@ -31,10 +31,10 @@ def make(
     target: Path, largeBytes: int, mostFiles: int | None, onProgress: Callable[[int], None] = lambda _: None
 ) -> dict[str, str]:
     """
-    Fill a folder; the SHA-256 of each file in it, by name.
+    Fill a folder, and return the SHA-256 of each file by name.
 
-    @param mostFiles: how many sources at most, all when None.
-    @param onProgress: is called with the number of bytes of each step.
+    @param mostFiles: limit of source files; None for all.
+    @param onProgress: called with the number of bytes of each step.
     """
     hashes = {}
     for number, (path, name) in enumerate(sources()):

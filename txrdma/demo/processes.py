@@ -1,5 +1,5 @@
 """
-The two processes of the demonstration: a web server, and one that downloads.
+The two processes of the demonstration: a web server and a downloader.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _LISTENING = re.compile(r"Site starting on (\d+)")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 Statuses = dict[str, Any]
-"""What came out of JSON; who reads it knows its form."""
+"""Decoded JSON object, whose structure its reader knows."""
 
 
 class ProcessFailed(Exception):
-    """One of the processes ended, or said something else than it should."""
+    """A process of the demonstration has ended unexpectedly."""
 
 
 @contextmanager
-def running(command: list[str], **kwargs: Any) -> Iterator[subprocess.Popen[str]]:  # as Popen has them
-    """A process that does not outlive the block, however that ends."""
-    # In a session of its own, so that Ctrl-C reaches only us: we end it in good order.
+def running(command: list[str], **kwargs: Any) -> Iterator[subprocess.Popen[str]]:  # those of Popen
+    """Run a process that is ended when the block is left."""
+    # In a separate session, so that Ctrl-C interrupts only this process, which ends the other in good order.
     process = subprocess.Popen(command, text=True, start_new_session=True, **kwargs)
     try:
         yield process
     finally:
         if process.stdin is not None:
             with suppress(BrokenPipeError):
-                process.stdin.close()  # who reads orders ends with them
+                process.stdin.close()  # the downloader ends at the end of its input
             _waited(process, 2)
         process.terminate()
         if not _waited(process, 5):
@@ -46,7 +46,7 @@ def running(command: list[str], **kwargs: Any) -> Iterator[subprocess.Popen[str]
 
 
 def _waited(process: subprocess.Popen[str], seconds: float) -> bool:
-    """Wait that long for the end of a process; tell whether it came."""
+    """Wait for the end of a process, and return whether it has ended in time."""
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -55,7 +55,7 @@ def _waited(process: subprocess.Popen[str], seconds: float) -> bool:
 
 
 class Server:
-    """A C{twistd web} that runs."""
+    """A running C{twistd web} process."""
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self._process = process
@@ -64,12 +64,12 @@ class Server:
 
     def cpuSeconds(self) -> float:
         """CPU time of the process so far, in user and in kernel mode."""
-        # proc(5): fields 14 and 15, counted behind the command's name, which may contain anything
+        # proc(5): fields 14 and 15, counted after the command name, which may contain any character
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def connections(self) -> list[Statuses]:
-        """What C{txrdma connections} says of it."""
+        """Return the process's connections as reported by C{txrdma connections}."""
         command = [sys.executable, "-m", "txrdma", "connections", "--json"]
         output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
         return [counters for counters in json.loads(output.stdout) if counters["pid"] == self.pid]
@@ -77,7 +77,7 @@ class Server:
 
 @contextmanager
 def serving(folder: Path, log: Path, listen: str, reactor: str | None = None) -> Iterator[Server]:
-    """C{twistd web} over a folder, at an endpoint string with port 0."""
+    """Run C{twistd web} for a folder, at an endpoint string with port 0."""
     command = [str(Path(sys.executable).with_name("twistd"))]
     command += ["--reactor", reactor] if reactor else []
     command += ["--nodaemon", "--pidfile=", "web", "--path", str(folder), "--listen", listen]
@@ -86,7 +86,7 @@ def serving(folder: Path, log: Path, listen: str, reactor: str | None = None) ->
 
 
 def _port(process: subprocess.Popen[str], log: Path) -> int:
-    """Wait until the server says where it listens."""
+    """Wait until the server's log contains its port."""
     while process.poll() is None:
         found = _LISTENING.search(log.read_text())
         if found:
@@ -99,27 +99,27 @@ def _port(process: subprocess.Popen[str], log: Path) -> int:
 
 
 class Downloader:
-    """A process that fetches files, a turn at a time."""
+    """A running downloader, which fetches files in turns."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def turn(self, names: list[str], onProgress: Callable[[int], None]) -> Statuses:
-        """Fetch these; what it took. C{onProgress} is called with the bytes so far."""
+        """Download these files, and return the results. C{onProgress} is called with the bytes so far."""
         answer: Statuses = self._ask(names, onProgress)
         return answer
 
     def connections(self) -> list[Statuses]:
-        """What its connections tell of themselves."""
+        """Return the status of the downloader's connections."""
         answer: list[Statuses] = self._ask("connections")
         return answer
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 of everything that it has fetched, by name."""
+        """Return the SHA-256 of each downloaded file by name."""
         answer: dict[str, str] = self._ask("hashes")
         return answer
 
-    def _ask(self, order: object, onProgress: Callable[[int], None] = lambda _: None) -> Any:  # out of JSON
+    def _ask(self, order: object, onProgress: Callable[[int], None] = lambda _: None) -> Any:  # decoded JSON
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             print(json.dumps(order), file=self._process.stdin, flush=True)
@@ -135,7 +135,7 @@ class Downloader:
 
 @contextmanager
 def downloading(kind: str, port: int, parallel: int, reactor: str | None = None) -> Iterator[Downloader]:
-    """A process that fetches from a server on this host."""
+    """Run a downloader for a server on this host."""
     command = [sys.executable, "-m", "txrdma.demo.download", *([reactor] if reactor else [])]
     orders = {"kind": kind, "base": f"http://127.0.0.1:{port}", "parallel": parallel}
     with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

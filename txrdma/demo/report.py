@@ -1,5 +1,5 @@
 """
-What the demonstration found: figures, complaints, and the table.
+Results of the demonstration: figures, complaints, and the table.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Run:
     """
-    One download of everything.
+    Download of all files over one transport.
 
-    @ivar expected: SHA-256 of each file by name; C{hashes}: of what arrived.
-    @ivar near: the downloader's connections; C{far}: the server's.
+    @ivar expected: SHA-256 of each file by name.
+    @ivar hashes: SHA-256 of each downloaded file by name.
+    @ivar near: status of the downloader's connections.
+    @ivar far: status of the server's connections.
     """
 
     kind: str
@@ -37,19 +39,19 @@ class Run:
     far: Sequence[Statuses]
 
     def total(self, key: str) -> int:
-        """The sum over the connections of both processes."""
+        """Return the sum of a counter over the connections of both processes."""
         return sum(counters[key] for counters in (*self.near, *self.far))
 
     def values(self, key: str) -> str:
-        """What the downloader's connections say; several, if they differ."""
+        """Return the distinct values of the downloader's connections, separated by commas."""
         return ", ".join(sorted({str(counters[key]) for counters in self.near if counters[key]})) or "-"
 
     def latency(self, percent: int) -> float:
-        """A percentile of the requests' latency, in seconds."""
+        """Return a percentile of the requests' latency in seconds."""
         return quantiles(self.latencies, n=100, method="inclusive")[percent - 1]
 
     def complaints(self) -> list[str]:
-        """Why this run proves nothing, or the opposite of what it should."""
+        """Return errors of this run: wrong files, or connections that did not use SMC-R."""
         wrong = []
         different = [name for name, digest in self.expected.items() if self.hashes.get(name) != digest]
         if different:
@@ -75,7 +77,7 @@ class Run:
 
 
 def table(runs: Sequence[Run]) -> Table:
-    """The runs side by side."""
+    """Return a table that compares the runs."""
     from rich.table import Table
 
     table = Table("", *(f"{run.kind}:" for run in runs), title="The same files, over both")

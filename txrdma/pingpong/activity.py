@@ -1,5 +1,5 @@
 """
-What the roles of a test have in common: requests made once, arrivals counted, an end in any case.
+Common parts of the roles of a test: reusable requests, counting of received messages, and stall detection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUIET_SECONDS: Final = 0.05
 
 
 class Requests:
-    """The requests of a test: made once, posted again and again."""
+    """Send requests of a test, which are built once and posted repeatedly."""
 
     def __init__(self, link: Link, test: Test, operation: Operation) -> None:
         self._isDatagram = test.transfer is Transfer.UD
@@ -30,14 +30,14 @@ class Requests:
         self._all = [_make(link, test, operation, index) for index in range(self._count)]
 
     def at(self, index: int) -> SendRequest:
-        """Of message C{index}."""
+        """Return the request of message C{index}."""
         request = self._all[index % self._count]
         if self._isDatagram:
             request.immediate = index & 0xFFFFFFFF
         return request
 
     def some(self, first: int, count: int) -> Sequence[SendRequest]:
-        """Of up to C{count} messages from that one on."""
+        """Return the requests of up to C{count} messages, beginning with message C{first}."""
         if self._count == 1:
             return self._all * count
         return [self.at(index) for index in range(first, first + min(count, self._count))]
@@ -45,7 +45,7 @@ class Requests:
 
 def _make(link: Link, test: Test, operation: Operation, index: int) -> SendRequest:
     layout, peer = link.layout, link.peer
-    assert peer is not None  # tests begin when a link is connected
+    assert peer is not None  # tests begin after the link is connected
     request = SendRequest(index, operation)
     source = layout.pattern(index)
     if operation is Operation.FETCH_AND_ADD:
@@ -68,14 +68,15 @@ def _make(link: Link, test: Test, operation: Operation, index: int) -> SendReque
 
 class Activity:
     """
-    What one end of a link does during one test.
+    Role of one end of a link during one test.
 
-    It counts what arrives as soon as it is made, and sends from C{start} on.
+    It counts received messages from its creation on, and sends after L{start}.
 
-    @ivar done: fires with the end's own L{Measurement} when it has done its part; fails with what went wrong.
-        It can be cancelled.
-    @ivar messages: how many of ours have ended, warming included; C{received}: how many of the peer's came.
-    @ivar written: how many the peer says it has sent, from C{conclude} on.
+    @ivar done: fires with the local L{Measurement} when this end has completed its part, or fails. Cancelling
+        it stops the activity.
+    @ivar messages: number of completed local messages, including warm-up.
+    @ivar received: number of messages received from the peer.
+    @ivar written: number of messages that the peer reports to have sent; valid after L{conclude}.
     """
 
     def __init__(self, link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> None:
@@ -91,10 +92,10 @@ class Activity:
         self._concluded: Deferred[Measurement] | None = None
         link.taker = self
 
-    # For those who use it.
+    # Interface for users.
 
     def start(self) -> None:
-        """Do it from now on."""
+        """Begin the test at this end."""
         link = self.link
         self.measurement.route = link.route
         if link.error is not None:
@@ -108,16 +109,17 @@ class Activity:
             link.fail(error)
 
     def interrupt(self) -> None:
-        """Begin nothing new: what there is counts, but is marked as being less than was wanted."""
+        """End the test early; its measurement is marked as interrupted."""
         if not self.isFinished:
             self.measurement.interrupted = True
             self.end()
 
     def conclude(self, messages: int) -> Deferred[Measurement]:
         """
-        The peer has sent us so many; wait until they are here, or can't come any more, and for our own part.
+        Wait until this end has completed its part, and the peer's messages have arrived or are lost.
 
-        @return: fires with our own measurement, and what was wrong with what has come.
+        @param messages: number of messages that the peer has sent.
+        @return: fires with the local measurement, including the number of wrong messages.
         """
         if self.link.error is not None:
             return fail(self.link.error)
@@ -133,17 +135,17 @@ class Activity:
         return concluded
 
     def stop(self) -> None:
-        """Take no part any more in what the link does."""
+        """Stop handling the link's completions."""
         self.isFinished = True
         if self.link.taker is self:
             self.link.taker = None
         self._concluded = None
         self._cancel()
 
-    # For the link.
+    # Callbacks of the link.
 
     def arrived(self, batch: Sequence[Completion]) -> None:
-        """Messages of the peer; their receives are posted again after this."""
+        """Handle messages received from the peer. Their receives are posted again afterwards."""
         if self.test.check:
             for index, completion in enumerate(batch, self.received):
                 self._examine(completion, index)
@@ -152,10 +154,10 @@ class Activity:
             self._concludeNow()
 
     def departed(self, batch: Sequence[Completion]) -> None:
-        """Requests of ours have ended well."""
+        """Handle completed send requests."""
 
     def failed(self, error: Exception) -> None:
-        """The link can't go on."""
+        """Handle the failure of the link."""
         wasFinished, concluded = self.isFinished, self._concluded
         self.settle()
         self.stop()
@@ -164,16 +166,16 @@ class Activity:
         if concluded is not None:
             concluded.errback(error)
 
-    # For roles.
+    # Hooks of roles.
 
     def begin(self) -> None:
-        """Post the first requests."""
+        """Post the first requests of the test."""
 
     def end(self) -> None:
-        """The time is over: begin nothing new."""
+        """Send no new messages, because the test's time has elapsed or it was interrupted."""
 
     def finish(self) -> None:
-        """Our own part is done; what arrives is counted still."""
+        """Complete the local part of the test; received messages are still counted."""
         if not self.isFinished:
             self.settle()
             self.isFinished = True
@@ -182,13 +184,13 @@ class Activity:
             self._concludeNow()
 
     def settle(self) -> None:
-        """Nothing more will be measured."""
+        """Compute the final values of the measurement."""
 
     def examineAll(self) -> None:
-        """All has come: look at what nobody has told us of."""
+        """After the peer's last message, verify data that was written without completions."""
 
     def watch(self) -> None:
-        """Fail when nothing ends for long."""
+        """Fail the link if no message completes or arrives for C{stallSeconds}."""
         self._watch(-1)
 
     def _examine(self, completion: Completion, index: int) -> None:
@@ -215,7 +217,7 @@ class Activity:
             concluded.callback(self.measurement)
 
     def _look(self, seen: int) -> None:
-        """Datagrams get lost: when none comes for a while, none will."""
+        """Conclude when no datagram has arrived for C{_QUIET_SECONDS}; the missing ones are lost."""
         if seen == self.received:
             self._expected = self.received
             self._concludeNow()
@@ -231,7 +233,9 @@ class Activity:
             self.later("watch", self._stallSeconds, self._watch, now)
 
     def later(self, name: str, seconds: float, call: Callable[..., None], *args: object) -> None:
-        """Call that then, unless it is over before; C{calls} has it by that name."""
+        """
+        Call a function after a delay, unless the test ends earlier; C{calls} has the delayed call by name.
+        """
         self.calls[name] = self.link.reactor.callLater(seconds, call, *args)
 
     def _cancel(self) -> None:

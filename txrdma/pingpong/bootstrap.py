@@ -1,11 +1,11 @@
 """
-The words with which two ends agree on what to measure: objects of JSON, one in a line.
+Messages with which two ends agree on a measurement: JSON objects, one per line.
 
-The client says C{hello}, and the server answers so. The client C{open}s a link and says what for; the server
-says what it will be (C{opened}) and where it is; the client says where its own end is (C{connect}), and the
-server that it is C{connected}. From then on the client asks for tests (C{run}, answered by C{ready}), tells
-when its part is C{done}, and hears the server's C{result}; or it opens another link instead of that one.
-C{trouble}, from either side, ends everything. Members that are not known here are passed over.
+The client sends C{hello}, and the server answers with C{hello}. The client requests a link with its settings
+(C{open}); the server returns the final settings and its address (C{opened}); the client sends its address
+(C{connect}), and the server confirms it (C{connected}). Then the client requests tests (C{run}, answered by
+C{ready}), reports when its part is C{done}, and receives the server's C{result}; or it opens another link,
+which replaces the first. Either side ends the conversation with C{trouble}. Unknown members are ignored.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from txrdma.pingpong.plan import DEEPEST, LARGEST, LinkSettings, Measure, Test, 
 
 VERSION: Final = 1
 LONGEST: Final = 8192
-"""Bytes of a line, at most, without its end."""
+"""Largest length of a line in bytes, without its newline."""
 
 _T = TypeVar("_T")
 _COUNT: Final = 1 << 53
-"""What every reader of JSON takes."""
+"""Limit of integers, which every JSON parser represents exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who speaks, and which version of this."""
+    """Software of the sender, and its version of the protocol."""
 
     version: int = VERSION
     software: str = "txrdma"
@@ -40,14 +40,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The client wants a link."""
+    """Request of the client for a link with these settings."""
 
     settings: LinkSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The server has one, which may be made for less than was asked."""
+    """Answer of the server: its end of the link, and settings that may be lower than requested."""
 
     settings: LinkSettings
     there: Whereabouts
@@ -55,31 +55,31 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """The client's end is there."""
+    """Addresses and limits of the client's end of the link."""
 
     there: Whereabouts
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The server's end knows it."""
+    """Confirmation that the server's end is connected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The client wants to begin a test."""
+    """Request of the client to begin a test."""
 
     test: Test
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The server does its part from now on."""
+    """Confirmation that the server is ready for the test."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The client has done its part: it has sent so many messages in all."""
+    """Report that the client has completed its part, and the number of messages that it has sent."""
 
     messages: int
     interrupted: bool = False
@@ -88,10 +88,11 @@ class Done:
 @dataclass(frozen=True, slots=True)
 class Result:
     """
-    What the server has seen.
+    Results measured by the server.
 
-    @ivar received: messages of the client's, warming included.
-    @ivar sent: messages of its own, where both send, warming included; C{messages} of them counted.
+    @ivar received: messages received from the client, including warm-up.
+    @ivar sent: messages sent by the server, including warm-up.
+    @ivar messages: messages sent by the server, without warm-up.
     """
 
     received: int = 0
@@ -104,7 +105,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """It can't be, or it can't go on."""
+    """Reason why a request was refused or the conversation ends."""
 
     reason: str
 
@@ -114,7 +115,9 @@ Message = Union[Hello, Open, Opened, Connect, Connected, Run, Ready, Done, Resul
 
 @dataclass(frozen=True)
 class _Kind(Generic[_T]):
-    """How one kind of value is written, and read: C{read} raises ValueError or TypeError for what is none."""
+    """
+    Encoder and decoder of one kind of value; C{read} raises ValueError or TypeError for an invalid value.
+    """
 
     write: Callable[[Any], object]
     read: Callable[[Any], _T]
@@ -131,7 +134,7 @@ def _number(low: int, high: int) -> _Kind[int]:
 
 def _real(high: float) -> _Kind[float]:
     def read(value: Any) -> float:
-        if type(value) not in (int, float) or not 0 <= value <= high:  # so neither NaN nor infinity
+        if type(value) not in (int, float) or not 0 <= value <= high:  # this also rejects NaN and infinity
             raise ValueError(f"not a number from 0 to {high:g}")
         return float(value)
 
@@ -159,27 +162,27 @@ _TEXT: Final = _Kind(lambda text: "".join(c if c.isprintable() else " " for c in
 
 
 class _Layout(Generic[_T]):
-    """How a value class is written as an object of JSON: each member by its kind."""
+    """Encoder and decoder of a dataclass as a JSON object."""
 
     def __init__(self, cls: type[_T], **kinds: _Kind[Any]) -> None:
         self._cls = cls
         self._kinds = kinds
         self._needed = {
             each.name
-            for each in fields(cls)  # type: ignore[arg-type]  # they are all dataclasses
+            for each in fields(cls)  # type: ignore[arg-type]  # all of them are dataclasses
             if each.default is MISSING
         }
 
     def write(self, value: _T) -> dict[str, object]:
-        """As JSON takes it; members that are None are left out."""
+        """Return the value as a JSON-serializable dictionary without members that are None."""
         found = ((name, getattr(value, name)) for name in self._kinds)
         return {name: self._kinds[name].write(member) for name, member in found if member is not None}
 
     def read(self, value: Any) -> _T:
         """
-        What it means.
+        Decode a JSON object.
 
-        @raise ValueError: nothing; says which member.
+        @raise ValueError: the object is invalid; the message names the member.
         """
         if type(value) is not dict:
             raise ValueError("not an object")
@@ -268,16 +271,16 @@ def _known(kinds: type[QPKind], name: str) -> QPKind:
 
 
 def encode(message: Message) -> bytes:
-    """One line, with its end."""
+    """Encode a message as a line with its newline."""
     name = type(message).__name__.lower()
     return json.dumps({"message": name, **_MESSAGES[name][1].write(message)}).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
     """
-    What a line means, given without its end.
+    Decode a line without its newline.
 
-    @raise WireError: nothing.
+    @raise WireError: the line is not a valid message.
     """
     try:
         value = json.loads(line)
@@ -293,7 +296,7 @@ def decode(line: bytes) -> Message:
 
 
 class LineSplitter:
-    """Lines out of bytes that come in pieces; no line is longer than it may be."""
+    """Splitter of a byte stream into lines of limited length."""
 
     def __init__(self, longest: int = LONGEST) -> None:
         self._longest = longest
@@ -301,9 +304,9 @@ class LineSplitter:
 
     def take(self, data: bytes) -> list[bytes]:
         """
-        The lines that are complete.
+        Add received data, and return the lines that are complete.
 
-        @raise WireError: one is too long.
+        @raise WireError: a line is too long.
         """
         *lines, self._held = (self._held + data).split(b"\n")
         if any(len(line) > self._longest for line in (*lines, self._held)):

@@ -1,11 +1,11 @@
 """
-The exchange of C{ibv_rc_pingpong} and C{ibv_ud_pingpong}, as rdma-core has them in its examples.
+Protocol of C{ibv_rc_pingpong} and C{ibv_ud_pingpong}, which are examples of rdma-core.
 
-Over TCP each side says where it is, in one line of hexadecimal numbers that ends with a zero byte: LID, queue
-pair number, first PSN, GID. The client says it first, hears the server's, and says C{done}. Then one message
-goes back and forth: each side sends the next when its last one has left and an answer has come. Both know
-size, MTU and number of messages by their command lines. One buffer is sent from and received into, so that
-what has come is sent back; it is filled with 0x7b, and for C{-c} every page begins with a zero.
+Over TCP each side sends one line of hexadecimal numbers that ends with a zero byte: LID, queue pair number,
+first PSN, GID. The client sends its line first, receives the server's, and sends C{done}. Then one message is
+sent back and forth: each side sends the next when its last one has completed and an answer has arrived. Both
+get size, MTU and number of messages from their command lines. Each side sends from and receives into one
+buffer, so that received data is sent back; it is filled with 0x7b; with C{-c} each page begins with a zero.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _LINGER_SECONDS: Final = 0.5
 
 
 def encodeWhereabouts(here: Whereabouts) -> bytes:
-    """The line that tells where we are."""
+    """Return the line with the local addresses."""
     return f"{here.lid:04x}:{here.qpn:06x}:{here.psn:06x}:{here.gid.toBytes().hex()}\0".encode()
 
 
 def decodeWhereabouts(line: bytes) -> Whereabouts:
     """
-    Where the peer is.
+    Decode the peer's line.
 
-    @raise WireError: this is no such line.
+    @raise WireError: the line is invalid.
     """
     found = _LINE.fullmatch(line)
     if found is None:
@@ -61,9 +61,9 @@ def decodeWhereabouts(line: bytes) -> Whereabouts:
 
 class _Exchange(Protocol):
     """
-    The words before the game.
+    Protocol of the TCP connection on which addresses are exchanged.
 
-    @ivar opened: fires when there is a transport.
+    @ivar opened: fires when the transport is connected.
     """
 
     def __init__(self, reactor: IReactorTime) -> None:
@@ -75,16 +75,16 @@ class _Exchange(Protocol):
         self._isLost = False
 
     def connectionMade(self) -> None:
-        """There is a transport."""
+        """Fire C{opened}."""
         self.opened.callback(self)
 
     def say(self, line: bytes) -> None:
-        """As it is."""
+        """Send a line unchanged."""
         assert self.transport is not None  # it was opened
         self.transport.write(line)
 
     def hear(self, length: int) -> Deferred[bytes]:
-        """The next bytes, so many."""
+        """Wait for the next C{length} bytes."""
         waiting: Deferred[bytes] = Deferred(self._forget)
         self._waiting, self._needed = waiting, length
         waiting.addTimeout(ANSWER_SECONDS, self._reactor, self._late)
@@ -92,19 +92,19 @@ class _Exchange(Protocol):
         return waiting
 
     def leave(self) -> None:
-        """Nothing more is said; both close their connection before the game."""
+        """Close the TCP connection, as both sides do before the first message."""
         if self.transport is not None:
             self.transport.loseConnection()
 
     def dataReceived(self, data: bytes) -> None:
-        """Some of it."""
+        """Buffer received data, and close the connection if it is longer than any valid exchange."""
         self._held += data
         if len(self._held) > LINE_BYTES + len(_DONE):
-            self.leave()  # nobody says so much
+            self.leave()  # no valid exchange is so long
         self._look()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The peer has hung up."""
+        """Fail a pending L{hear} whose bytes cannot arrive any more."""
         self._isLost = True
         self._look()
 
@@ -128,11 +128,11 @@ class _Exchange(Protocol):
 
 
 class Game(Activity):
-    """One message, back and forth."""
+    """Role that sends one message back and forth."""
 
     def __init__(self, link: Link, test: Test, isFirst: bool, stallSeconds: float = STALL_SECONDS) -> None:
         """
-        @param isFirst: we send the first one, as clients do.
+        @param isFirst: whether this end sends the first message, as clients do.
         """
         super().__init__(link, test, stallSeconds)
         self._isFirst = isFirst
@@ -150,17 +150,17 @@ class Game(Activity):
         self._posted = self._first = -1
 
     def begin(self) -> None:
-        """The first one, or wait for it."""
+        """Send the first message, or wait for it."""
         self.watch()
         if self._isFirst:
             self._send()
 
     def end(self) -> None:
-        """Leave it: there is no route to tell the peer."""
+        """Finish at once, as the protocol cannot notify the peer."""
         self.finish()
 
     def arrived(self, batch: Sequence[Completion]) -> None:
-        """The peer's, into the buffer that it is sent back from."""
+        """Record the peer's message, and answer it when the last local message has completed."""
         now = self.link.now()
         for completion in batch:
             self.received += 1
@@ -175,7 +175,7 @@ class Game(Activity):
         self._proceed()
 
     def departed(self, batch: Sequence[Completion]) -> None:
-        """Ours has left."""
+        """Record that the local message has completed, and send the next one if the peer has answered."""
         self.messages += len(batch)
         self._isSending = False
         self._proceed()
@@ -218,10 +218,10 @@ async def playFirst(
     playing: Callable[[Game], None] = lambda game: None,
 ) -> Measurement:
     """
-    As the program does with a host: connect, and send first.
+    Run as the program does with a host argument: connect, and send first.
 
-    @param playing: called with the game when it is about to begin.
-    @raise RDMAError: it could not be played to its end.
+    @param playing: called with the game before it begins.
+    @raise RDMAError: the exchange has failed.
     """
     exchange = await endpoint.connect(Factory.forProtocol(lambda: _Exchange(side.reactor)))
     assert isinstance(exchange, _Exchange)
@@ -230,9 +230,9 @@ async def playFirst(
 
 class OneGame(Factory):
     """
-    As the program does without a host: wait for somebody, and answer.
+    Factory that runs as the program does without a host argument: wait for a client, and answer.
 
-    @ivar done: fires with what came of the first connection.
+    @ivar done: fires with the measurement or failure of the first connection.
     """
 
     noisy = False
@@ -248,7 +248,7 @@ class OneGame(Factory):
         self._isTaken = False
 
     def buildProtocol(self, addr: object) -> Protocol | None:
-        """The first is the one."""
+        """Return the protocol of the first connection; further connections are refused."""
         if self._isTaken:
             return None
         self._isTaken = True
@@ -270,7 +270,7 @@ async def _play(
     playing: Callable[[Game], None],
     isFirst: bool,
 ) -> Measurement:
-    """One game, from the first word on."""
+    """Exchange addresses, run the game, and release its resources."""
     assert exchange.transport is not None  # it was opened
     device = side.open(exchange.transport.getHost())
     link: Link | None = None
@@ -293,7 +293,7 @@ async def _play(
         exchange.leave()
         game.start()
         measurement = await game.done
-        await deferLater(side.reactor, _LINGER_SECONDS)  # the peer may want its last answer again
+        await deferLater(side.reactor, _LINGER_SECONDS)  # the peer may need a retransmission
         return measurement
     finally:
         exchange.leave()

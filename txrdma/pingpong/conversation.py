@@ -1,5 +1,5 @@
 """
-A conversation of two ends, message by message, over any stream transport.
+Exchange of pingpong messages between two ends over any stream transport.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _M = TypeVar("_M", bound=Message)
 
 
 class PeerLost(RDMAError):
-    """The other end has gone, or says nothing more."""
+    """The connection to the other end is lost or was closed, or the other end does not answer in time."""
 
 
 class Conversation(Protocol):
     """
-    What is said, and what is heard: one message at a time.
+    Protocol that sends messages, and receives them one at a time.
 
-    Whatever ends it, C{hear} and C{broken} tell; after that nothing is said any more.
+    Its end is reported by L{hear} and C{broken}; messages sent later are discarded.
 
-    @ivar opened: fires when there is a transport.
-    @ivar broken: fires once, with why it is over.
-    @ivar error: the same; None while it goes on.
-    @ivar gone: fires when there is no transport any more.
+    @ivar opened: fires when the transport is connected.
+    @ivar broken: fires once, with the error that has ended the conversation.
+    @ivar error: error that has ended the conversation; None until then.
+    @ivar gone: fires when the transport is disconnected.
     """
 
     def __init__(self, reactor: IReactorTime) -> None:
@@ -47,19 +47,21 @@ class Conversation(Protocol):
         self._waiting: Deferred[Message] | None = None
         self.error: Exception | None = None
 
-    # For those who talk.
+    # Messages.
 
     def say(self, message: Message) -> None:
-        """Say it, if anybody can hear it."""
+        """Send a message, unless the conversation has ended."""
         if self.error is None and self.transport is not None:
             self.transport.write(encode(message))
 
     async def hear(self, *kinds: type[_M], seconds: float | None = ANSWER_SECONDS) -> _M:
         """
-        The next message, which is one of these kinds.
+        Wait for the next message, which must be of one of these kinds.
 
-        @param seconds: how long to wait for it; None is for ever.
-        @raise Refused: the peer is in trouble; C{PeerLost}, C{WireError}, too.
+        @param seconds: timeout; None for no timeout.
+        @raise Refused: the peer has sent C{trouble}.
+        @raise PeerLost: the connection is lost or the timeout has expired.
+        @raise WireError: the message is invalid or of another kind.
         """
         message = await self._next(seconds)
         if not isinstance(message, kinds):
@@ -70,7 +72,7 @@ class Conversation(Protocol):
         return message
 
     def end(self, error: Exception, tell: bool = True) -> None:
-        """It is over, because of that; by default the peer hears why."""
+        """End the conversation with an error, which by default is sent to the peer as C{trouble}."""
         if self.error is not None:
             return
         if tell:
@@ -86,7 +88,7 @@ class Conversation(Protocol):
     # IProtocol
 
     def connectionMade(self) -> None:
-        """There is a transport."""
+        """Disable Nagle's algorithm, enable keepalive, and fire C{opened}."""
         transport = ITCPTransport(self.transport, None)
         if transport is not None:
             transport.setTcpNoDelay(True)
@@ -94,7 +96,7 @@ class Conversation(Protocol):
         self.opened.callback(self)
 
     def dataReceived(self, data: bytes) -> None:
-        """Some of what the peer says."""
+        """Decode messages, and end the conversation if one is invalid."""
         try:
             for line in self._splitter.take(data):
                 if self.error is None:
@@ -103,7 +105,7 @@ class Conversation(Protocol):
             self.end(error)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The peer has gone."""
+        """End the conversation, and fire C{gone}."""
         self.end(PeerLost("the other end has gone"), tell=False)
         self.gone.callback(None)
 

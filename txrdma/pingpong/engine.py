@@ -1,8 +1,8 @@
 """
-The roles of a test: who asks and takes the time, and who answers.
+The roles of a test: one end sends requests and measures, the other end answers.
 
-The end that measures calls L{measure}; the other end has called L{answer} before that. Nothing here talks to
-the other end but through its queue pair: see L{txrdma.pingpong.session} for who begins, and when::
+The measuring end calls L{measure} after the other end has called L{answer}. The roles communicate only
+through the queue pairs; L{txrdma.pingpong.session} coordinates them::
 
     far = answer(there, test)
     measurement = await measure(here, test)
@@ -30,14 +30,14 @@ _OPERATIONS: Final = {
     Transfer.ATOMIC: Operation.FETCH_AND_ADD,
     Transfer.UD: Operation.SEND_WITH_IMMEDIATE,
 }
-"""What a message is; for bandwidth, writes come without the immediate that tells the peer of them."""
+"""Operation of a message. Writes in bandwidth tests have no immediate data, so the peer is not notified."""
 
 _LOST_SECONDS: Final = 0.1
 _SLICE: Final = 10_000_000
 
 
 def asking(link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> Activity:
-    """What measures, from its C{start} on; it can be interrupted, and its C{done} has the measurement."""
+    """Return the measuring role of a test. After C{start} its C{done} fires with the measurement."""
     role: type[Activity] = Source
     if test.measure is Measure.LATENCY:
         role = Probe if test.transfer.isOneSided else Volley
@@ -45,7 +45,7 @@ def asking(link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> Activ
 
 
 def answering(link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> Activity:
-    """What does the other end's part of it, from its C{start} on until its C{conclude} or C{stop}."""
+    """Return the answering role of a test, which runs from C{start} to C{conclude} or C{stop}."""
     role: type[Activity] = Answer
     if test.measure is Measure.BIDIRECTIONAL:
         role = Source
@@ -55,21 +55,21 @@ def answering(link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> Ac
 
 
 def answer(link: Link, test: Test) -> Activity:
-    """Do the other end's part of it, until its C{conclude} or C{stop}."""
+    """Start the answering role of a test, which runs until C{conclude} or C{stop}."""
     activity = answering(link, test)
     activity.start()
     return activity
 
 
 def measure(link: Link, test: Test) -> Deferred[Measurement]:
-    """Measure what this end sees."""
+    """Run the measuring role of a test. The Deferred fires with the local measurement."""
     activity = asking(link, test)
     activity.start()
     return activity.done
 
 
 class _Asking(Activity):
-    """One at a time, and how long each takes."""
+    """Latency of messages that are sent one at a time."""
 
     def __init__(self, link: Link, test: Test, stallSeconds: float) -> None:
         super().__init__(link, test, stallSeconds)
@@ -82,17 +82,17 @@ class _Asking(Activity):
         self._isEnded = False
 
     def begin(self) -> None:
-        """The first one."""
+        """Send the first message."""
         self.watch()
         self.proceed()
 
     def end(self) -> None:
-        """The one that is under way is the last."""
+        """Finish after the outstanding message."""
         self._isEnded = True
         self.proceed()
 
     def send(self) -> None:
-        """The next one."""
+        """Send the next message."""
         self.index += 1
         self.sending += 1
         self.isAnswered = False
@@ -103,7 +103,9 @@ class _Asking(Activity):
         self.link.queuePair.postSend((request,))
 
     def answered(self, now: int, share: int) -> None:
-        """The one under way was answered; its latency is that share of the time."""
+        """
+        Record the answer to the outstanding message; its latency is the elapsed time divided by C{share}.
+        """
         self.isAnswered = True
         self.messages += 1
         if self.index >= self.test.warmup:
@@ -113,7 +115,7 @@ class _Asking(Activity):
             measurement.nanoseconds = now - self._first
 
     def proceed(self) -> None:
-        """Send the next one when it is time, or finish."""
+        """Send the next message or finish, if the last one was answered."""
         if not self.isAnswered or self.isFinished:
             return
         if self._isEnded or self.index + 1 == self._last:
@@ -124,16 +126,16 @@ class _Asking(Activity):
 
 
 class Volley(_Asking):
-    """Latency of messages: send one, wait for the answer."""
+    """Latency of messages that the peer echoes."""
 
     def send(self) -> None:
-        """The next one; nobody sends a datagram again, so it may be lost."""
+        """Send the next message; a datagram is not retransmitted, so a timer detects its loss."""
         super().send()
         if self.test.transfer is Transfer.UD and "lost" not in self.calls:
             self.later("lost", _LOST_SECONDS, self._giveUp, self.index)
 
     def arrived(self, batch: Sequence[Completion]) -> None:
-        """The answer, or one that is too late."""
+        """Handle answers, and ignore late ones."""
         now = self.link.now()
         for completion in batch:
             if self.test.transfer is not Transfer.UD or completion.immediate == self.index & 0xFFFFFFFF:
@@ -143,12 +145,12 @@ class Volley(_Asking):
         self.proceed()
 
     def departed(self, batch: Sequence[Completion]) -> None:
-        """There is room for more."""
+        """Record free send requests, and send further messages."""
         self.sending -= len(batch)
         self.proceed()
 
     def _giveUp(self, index: int) -> None:
-        """Go on with the next when an answer has been missing for too long."""
+        """Count the outstanding datagram as lost if it was not answered in time, and send the next one."""
         del self.calls["lost"]
         if index == self.index and not self.isAnswered:
             self.measurement.lost += 1
@@ -159,10 +161,10 @@ class Volley(_Asking):
 
 
 class Probe(_Asking):
-    """Latency of what the peer's program has no part in: reads and atomics."""
+    """Latency of reads and atomics, which complete without the peer's program."""
 
     def departed(self, batch: Sequence[Completion]) -> None:
-        """It is answered."""
+        """Record the completion, verify the result, and send the next request."""
         self.answered(self.link.now(), 1)
         self.sending -= len(batch)
         examineResults(self, batch)
@@ -170,7 +172,7 @@ class Probe(_Asking):
 
 
 class Source(Activity):
-    """Bandwidth: keep as many requests outstanding as were agreed."""
+    """Bandwidth of requests, of which as many as C{depth} allows are outstanding."""
 
     def __init__(self, link: Link, test: Test, stallSeconds: float) -> None:
         super().__init__(link, test, stallSeconds)
@@ -188,23 +190,23 @@ class Source(Activity):
         self._best = 0.0
 
     def begin(self) -> None:
-        """Warm up."""
+        """Post the warm-up messages."""
         self.watch()
         self._post(self._depth)
         self._goOn()
 
     def end(self) -> None:
-        """Wait for what is outstanding."""
+        """Post no more requests, and finish when the outstanding ones have completed."""
         self._left = 0
         self._isWarm = True
         self._goOn()
 
     def departed(self, batch: Sequence[Completion]) -> None:
-        """So many may be posted anew."""
+        """Post as many requests as have completed."""
         count = len(batch)
         self._outstanding -= count
         self.messages += count
-        examineResults(self, batch)  # before the next are posted: they go to the same places
+        examineResults(self, batch)  # before posting the next ones, which overwrite the results
         if self._left:
             self._post(count)
         if self._isCounting:
@@ -213,18 +215,18 @@ class Source(Activity):
             self._goOn()
 
     def settle(self) -> None:
-        """The best there was."""
+        """Compute the peak bandwidth."""
         measurement = self.measurement
         measurement.peak = measurement.bandwidth
         if self._slices >= 3:
             measurement.peak = max(self._best * self.test.size, measurement.peak)
 
     def examineAll(self) -> None:
-        """What the peer has written."""
+        """Verify the data that the peer has written."""
         examineWritten(self)
 
     def _goOn(self) -> None:
-        """Nothing is outstanding: begin what counts, or finish."""
+        """When no request is outstanding, begin the measured messages, or finish."""
         if self._outstanding or self.isFinished:
             return
         if self._isWarm:
@@ -263,19 +265,19 @@ class Source(Activity):
 
 
 class Answer(Activity):
-    """Let the peer write, read and send; count what comes."""
+    """Passive role: the peer sends, writes and reads, and received messages are counted."""
 
     def begin(self) -> None:
-        """There is nothing of our own to do."""
+        """Finish at once, as this role sends nothing."""
         self.finish()
 
     def examineAll(self) -> None:
-        """What the peer has written."""
+        """Verify the data that the peer has written."""
         examineWritten(self)
 
 
 class Echo(Answer):
-    """Send a message back for each that comes."""
+    """Role that answers each received message with a message."""
 
     def __init__(self, link: Link, test: Test, stallSeconds: float) -> None:
         super().__init__(link, test, stallSeconds)
@@ -286,17 +288,17 @@ class Echo(Answer):
         self._owed = 0
 
     def arrived(self, batch: Sequence[Completion]) -> None:
-        """Answer first, look later."""
+        """Answer the messages before they are verified."""
         if self._isDatagram:
             for completion in batch:
-                self._send(completion.immediate or 0)  # one that finds no room is lost, as datagrams are
+                self._send(completion.immediate or 0)  # dropped if the queue is full, as datagrams may be
         else:
             self._owed += len(batch)
             self._settle()
         super().arrived(batch)
 
     def departed(self, batch: Sequence[Completion]) -> None:
-        """There is room for more."""
+        """Record free send requests, and send further messages."""
         self._free += len(batch)
         if self._owed:
             self._settle()
@@ -314,7 +316,7 @@ class Echo(Answer):
 
 
 def examineResults(activity: Activity, batch: Sequence[Completion]) -> None:
-    """Look at what reads and atomics have brought, where that is asked for."""
+    """Verify the results of reads and atomics, if the test requires it."""
     link, test = activity.link, activity.test
     if test.transfer is Transfer.ATOMIC:
         first = link.counted
@@ -331,7 +333,7 @@ def examineResults(activity: Activity, batch: Sequence[Completion]) -> None:
 
 
 def examineWritten(activity: Activity) -> None:
-    """Look at the last that the peer has written into each slot without telling us."""
+    """Verify the last message in each slot that the peer has written without immediate data."""
     link, test, count = activity.link, activity.test, activity.written
     if test.check and test.transfer is Transfer.WRITE and test.measure is not Measure.LATENCY:
         for index in range(max(0, count - link.layout.slots), count):

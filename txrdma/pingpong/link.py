@@ -1,5 +1,5 @@
 """
-One end of what is measured: a queue pair, its memory, and the receives that are always posted.
+One end of a measured link: a queue pair, its memory, and its posted receives.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from txrdma.verbs.completions import CompletionReader, ReaderReactor
 
 QKEY: Final = 0x11111111
 ACK_TIMEOUT: Final = 16
-"""0.27 seconds."""
+"""Local ACK timeout: 4.096 microseconds times 2**16, or 0.27 seconds."""
 
 _MOST_READS: Final = 16
 _RECEIVE: Final = int(CompletionOpcode.RECEIVE)
 _RNR_TIMER: Final = 4
-"""40 microseconds (IBA table 45)."""
+"""RNR NAK timer of 40 microseconds (IBA table 45)."""
 
 _FATAL: Final = frozenset(
     (AsyncEventKind.QP_FATAL, AsyncEventKind.QP_ACCESS_ERROR, AsyncEventKind.QP_REQUEST_ERROR)
@@ -57,7 +57,7 @@ _WHY: Final = {
 
 
 class RequestFailed(RDMAError):
-    """A work request did not succeed; C{status} says how."""
+    """A work request has failed with C{status}."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(f"{_WHY.get(status, 'a request failed')} ({Status(status).name})")
@@ -67,11 +67,12 @@ class RequestFailed(RDMAError):
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
     """
-    What an end must know of the other one.
+    Addresses and limits of one end, which the other end needs to connect.
 
-    @ivar reads: how many reads and atomics it holds for us.
-    @ivar mtu: bytes that the port takes in a packet.
-    @ivar address: where its memory begins, and C{rkey} the right to reach it.
+    @ivar reads: number of RDMA reads and atomics that the end can serve at a time.
+    @ivar mtu: active MTU of the port in bytes.
+    @ivar address: start address of the end's memory.
+    @ivar rkey: rkey of the end's memory.
     """
 
     gid: GID
@@ -86,20 +87,20 @@ class Whereabouts:
 
 
 class Taker(Protocol):
-    """Who hears of a link's completions."""
+    """Handler of a link's completions."""
 
     def arrived(self, batch: Sequence[Completion]) -> None:
-        """Messages of the peer; their receives are posted again after this."""
+        """Handle messages received from the peer. Their receives are posted again afterwards."""
 
     def departed(self, batch: Sequence[Completion]) -> None:
-        """Requests of ours have ended well."""
+        """Handle completed send requests."""
 
     def failed(self, error: Exception) -> None:
-        """The link can't go on."""
+        """Handle the failure of the link."""
 
 
 class _SleepingReactor:
-    """A reactor that does not look at queues by itself, even if it could."""
+    """Wrapper of a reactor that hides its ability to poll completion queues."""
 
     def __init__(self, reactor: ReaderReactor) -> None:
         self.addReader: Callable[[IReadDescriptor], None] = reactor.addReader
@@ -109,14 +110,15 @@ class _SleepingReactor:
 
 class Link:
     """
-    A queue pair with all that belongs to it. Whoever made it closes it.
+    A queue pair with all its resources. Its creator must close it.
 
-    @ivar here: what the peer must know of us.
-    @ivar peer: what we know of it, from C{connect} on.
-    @ivar taker: who hears of completions at present.
-    @ivar error: why it can't go on; C{broken} is called with it at once.
-    @ivar counted: how many atomics of ours the peer's memory has counted.
-    @ivar now: nanoseconds of a clock that only counts on.
+    @ivar here: addresses and limits of this end, for the peer.
+    @ivar peer: addresses and limits of the peer; None before L{connect}.
+    @ivar taker: current handler of completions.
+    @ivar error: reason why the link has failed, or None.
+    @ivar broken: called with the error when the link fails.
+    @ivar counted: number of local atomics that have incremented the counter in the peer's memory.
+    @ivar now: monotonic clock in nanoseconds.
     """
 
     def __init__(
@@ -131,9 +133,9 @@ class Link:
         now: Callable[[], int] = perf_counter_ns,
     ) -> None:
         """
-        @param gidIndex: which of the port's GIDs; without it, an IPv4 one where there is one.
-        @param timeout: the local ACK timeout (IBA 9.9.2.2); requests are sent seven times more.
-        @param events: sleep until the completion channel wakes us, and never look before it does.
+        @param gidIndex: index of the port's GID; by default that of an IPv4 GID, if there is one.
+        @param timeout: local ACK timeout (IBA 9.9.2.2); requests are retransmitted up to seven times.
+        @param events: wait for completion channel events, and never busy-poll.
         """
         self.reactor = reactor
         self.device = device
@@ -202,20 +204,20 @@ class Link:
 
     @property
     def mtu(self) -> int:
-        """Bytes of a packet's payload: what was agreed, or the most that both ports take."""
+        """Path MTU in bytes: the negotiated value, or the largest that both ports support."""
         most = self.here.mtu if self.peer is None else min(self.here.mtu, self.peer.mtu)
         return min(most, self.settings.mtu or most)
 
     @property
     def route(self) -> str:
-        """What carries the bytes."""
+        """Route of the queue pair, as in C{IQueuePair.route}."""
         return self.queuePair.route
 
     def connect(self, peer: Whereabouts) -> None:
         """
-        Be ready to send to the peer and to receive from it.
+        Connect the queue pair to the peer.
 
-        @raise txrdma.error.RDMAError: this device can't reach that one.
+        @raise txrdma.error.RDMAError: the device cannot reach the peer.
         """
         self.peer = peer
         address = AddressVector(peer.gid, self._gidIndex, self._port, dlid=peer.lid, dmac=peer.mac)
@@ -258,23 +260,23 @@ class Link:
         )
 
     def repost(self, receives: Iterable[int]) -> None:
-        """Post these receives, once more; numbers beyond the slots share the last one."""
+        """Post receives by number again; numbers beyond the slots share the last slot."""
         last = len(self._receives) - 1
         self.queuePair.postReceive([self._receives[min(number, last)] for number in receives])
 
     def segment(self, offset: int, length: int) -> Segment:
-        """A piece of our memory."""
+        """Return a segment of the local memory."""
         return Segment(self.memory.address + offset, length, self.memory.lkey)
 
     def isRight(self, index: int, offset: int, length: int) -> bool:
-        """Whether what has come to C{offset} is message C{index}."""
+        """Return whether the data at C{offset} is that of message C{index}."""
         there = self.layout.pattern(index)
         return (
             bytes(self.memory.view[offset : offset + length]) == self.layout.contents[there : there + length]
         )
 
     def fail(self, error: Exception) -> None:
-        """It can't go on."""
+        """Record the failure of the link, and report it to C{taker} and C{broken}."""
         if self.error is None:
             self.error = error
             if self.taker is not None:
@@ -283,7 +285,7 @@ class Link:
                 self.broken(error)
 
     def close(self) -> None:
-        """All of it, but not the device. Twice is fine."""
+        """Close the link, but not the device. Repeated calls have no effect."""
         self.taker = self.broken = None
         self._closing.close()
 

@@ -1,5 +1,5 @@
 """
-What one test has shown.
+Result of one test.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from txrdma.pingpong.statistics import Samples
 @dataclass(slots=True)
 class Measurement:
     """
-    What one test has shown, at the end that asked.
+    Result of one test.
 
-    @ivar messages: that counted, in both directions where there are two.
-    @ivar nanoseconds: from the first one's beginning to the last one's end.
-    @ivar samples: latencies; half of a round trip, but all of it for reads and atomics.
-    @ivar peak: bytes per second in the best hundredth of a second; the average where it took less than three.
-    @ivar lost: datagrams that did not arrive, or were not answered.
-    @ivar wrong: messages whose contents were not what was sent.
-    @ivar interrupted: it was ended before its time.
-    @ivar route: what carried it, as C{IQueuePair.route} says.
+    @ivar messages: number of measured messages, in a bidirectional test in both directions.
+    @ivar nanoseconds: time from the start of the first message to the end of the last one.
+    @ivar samples: latencies: half of the round trip, or the whole round trip of reads and atomics.
+    @ivar peak: bytes per second in the best interval of 10 ms; the average of less than three intervals.
+    @ivar lost: number of datagrams that were lost or not answered.
+    @ivar wrong: number of messages with wrong contents.
+    @ivar interrupted: whether the test was ended early.
+    @ivar route: route of the queue pair, as in C{IQueuePair.route}.
     """
 
     test: Test
@@ -37,10 +37,10 @@ class Measurement:
 
     @property
     def messageRate(self) -> float:
-        """Messages per second."""
+        """Message rate in messages per second."""
         return self.messages * 1e9 / self.nanoseconds if self.nanoseconds else 0.0
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second."""
+        """Bandwidth in bytes per second."""
         return self.messageRate * self.test.size

@@ -1,5 +1,5 @@
 """
-What two ends measure: tests, what their queue pairs must hold for them, and where things lie in memory.
+Parameters of measurements: tests, the settings of their queue pairs, and the layout of their memory.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Final
 from txrdma.iba.verbs import QPKind
 
 PATTERNS: Final = 64
-"""How many messages of different contents there are; slots are a power of two, and at most as many."""
+"""Number of different message contents. The number of slots is a power of two, and at most this."""
 
 _STEP: Final = 8
 _ALIGNMENT: Final = 64
 _CHECKED_BYTES: Final = 64 << 20
 GRH_BYTES: Final = 40
-"""What lies before a datagram in the memory of its receive (IBA 11.4.2.1)."""
+"""Length of the GRH in front of a datagram in its receive buffer (IBA 11.4.2.1)."""
 
 LARGEST: Final = 1 << 30
 DEEPEST: Final = 1 << 14
 
 
 class Transfer(Enum):
-    """What carries the bytes."""
+    """Operation that transfers the data."""
 
     SEND = "send"
     WRITE = "write"
@@ -36,17 +36,17 @@ class Transfer(Enum):
 
     @property
     def kind(self) -> QPKind:
-        """The transport service that it wants."""
+        """Transport service of the operation."""
         return QPKind.UD if self is Transfer.UD else QPKind.RC
 
     @property
     def isOneSided(self) -> bool:
-        """Whether the peer's program has no part in it."""
+        """Whether the operation completes without the peer's program."""
         return self in (Transfer.READ, Transfer.ATOMIC)
 
 
 class Measure(Enum):
-    """What is asked."""
+    """Quantity that a test measures."""
 
     LATENCY = "latency"
     BANDWIDTH = "bandwidth"
@@ -56,15 +56,15 @@ class Measure(Enum):
 @dataclass(frozen=True, slots=True)
 class Test:
     """
-    One measurement.
+    Parameters of one test.
 
-    @ivar size: bytes of a message; atomics have 8.
-    @ivar iterations: messages that count; 0 is as many as C{seconds} allow.
-    @ivar seconds: how long it may take at most; 0 is for ever.
-    @ivar warmup: messages before those that count.
-    @ivar depth: requests outstanding at a time; latency has one.
-    @ivar inline: messages up to this length are sent inline.
-    @ivar check: the contents are verified.
+    @ivar size: bytes per message; 8 for atomics.
+    @ivar iterations: number of measured messages; 0 for as many as C{seconds} allow.
+    @ivar seconds: time limit; 0 for none.
+    @ivar warmup: number of messages before the measured ones.
+    @ivar depth: limit of outstanding requests; latency tests have one.
+    @ivar inline: largest length of messages that are sent inline.
+    @ivar check: whether to verify the contents.
     """
 
     transfer: Transfer = Transfer.SEND
@@ -87,14 +87,14 @@ class Test:
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
     """
-    What the two queue pairs are made for; both ends have the same.
+    Settings of a link's two queue pairs, which are the same at both ends.
 
-    @ivar size: of the longest message.
-    @ivar depth: requests outstanding at a time, at most.
-    @ivar mtu: bytes of a packet's payload; 0 is what both ports have.
-    @ivar inline: bytes that a request may have inline.
-    @ivar check: messages are kept apart, so that contents can be verified.
-    @ivar atomics: the queue pairs are for atomic operations, too.
+    @ivar size: bytes of the longest message.
+    @ivar depth: limit of outstanding requests.
+    @ivar mtu: path MTU in bytes; 0 for the MTU of both ports.
+    @ivar inline: limit of inline data of a request, in bytes.
+    @ivar check: whether messages have separate slots, so that contents can be verified.
+    @ivar atomics: whether atomic operations are allowed.
     """
 
     kind: QPKind = QPKind.RC
@@ -109,16 +109,16 @@ class LinkSettings:
 @dataclass(frozen=True)
 class Layout:
     """
-    Where what lies in each end's memory: patterns to send or to be read, a counter, slots to be filled.
+    Layout of each end's memory: patterns to send or read, a counter for atomics, and slots for messages.
 
-    Message C{i} has the bytes from C{pattern(i)} on, and goes to C{slot(i)} where its sender says where.
+    Message C{i} consists of the bytes from offset C{pattern(i)} on. RDMA operations store it in C{slot(i)}.
     """
 
     settings: LinkSettings
 
     @cached_property
     def slots(self) -> int:
-        """How many places there are for messages that arrive: one, where nobody looks at them."""
+        """Number of slots for received messages; one if contents are not verified."""
         if not self.settings.check:
             return 1
         wanted = min(PATTERNS, self.settings.depth)
@@ -129,54 +129,54 @@ class Layout:
 
     @property
     def receives(self) -> int:
-        """How many receives are posted."""
+        """Number of posted receives."""
         return self.slots if self.settings.check else 2 * self.settings.depth
 
     @cached_property
     def stride(self) -> int:
-        """From one slot to the next."""
+        """Distance between slots in bytes."""
         return _aligned(self.headroom + self.settings.size)
 
     @property
     def headroom(self) -> int:
-        """What lies before the message in its slot."""
+        """Bytes in front of a message in its slot: the GRH of a datagram."""
         return GRH_BYTES if self.settings.kind is QPKind.UD else 0
 
     @cached_property
     def counter(self) -> int:
-        """Where the 8 bytes are that atomics change."""
+        """Offset of the 8 bytes that atomics change."""
         return _aligned(self.settings.size + _STEP * PATTERNS)
 
     @cached_property
     def arriving(self) -> int:
-        """Where the first slot is."""
+        """Offset of the first slot."""
         return _aligned(self.result(PATTERNS))
 
     def result(self, index: int) -> int:
-        """Where the result of an atomic goes."""
+        """Return the offset at which the result of an atomic is stored."""
         return self.counter + _ALIGNMENT + 8 * index
 
     @cached_property
     def length(self) -> int:
-        """Of all of it."""
+        """Length of the memory in bytes."""
         return self.arriving + self.slots * self.stride
 
     @staticmethod
     def pattern(index: int) -> int:
-        """Where message C{index} begins among the patterns."""
+        """Return the offset of the pattern of message C{index}."""
         return index % PATTERNS * _STEP
 
     def slot(self, index: int) -> int:
-        """Where message C{index} goes."""
+        """Return the offset of message C{index} in its slot."""
         return self.slotAt(index % self.slots)
 
     def slotAt(self, slot: int) -> int:
-        """Where the message in that slot begins, behind the headroom."""
+        """Return the offset of the message in a slot, after the headroom."""
         return self.arriving + slot * self.stride + self.headroom
 
     @cached_property
     def contents(self) -> bytes:
-        """The patterns: bytes that repeat nowhere, the same at both ends."""
+        """Patterns: pseudorandom bytes that are the same at both ends."""
         return Random(1).randbytes(self.settings.size + _STEP * PATTERNS)
 
 

@@ -1,5 +1,5 @@
 """
-What measurements are for other programs: JSON objects, rows of CSV.
+Reports of measurements for other programs, as JSON objects and rows of CSV.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from typing import Final, TextIO
 from txrdma.pingpong.measurement import Measurement
 
 LATENCY_NAMES: Final = ("minimum", "median", "mean", "p90", "p99", "p999", "maximum", "deviation")
-"""As in L{txrdma.pingpong.statistics.Summary}: nanoseconds."""
+"""Latency fields of L{txrdma.pingpong.statistics.Summary}, in nanoseconds."""
 
 COLUMNS: Final = (
     *("test", "measure", "bytes", "messages", "seconds", "bandwidth", "peak", "messageRate"),
     *LATENCY_NAMES,
     *("lost", "wrong", "interrupted", "route"),
 )
-"""Of CSV: bytes per second, messages per second, nanoseconds."""
+"""CSV columns. Units are bytes per second, messages per second, and nanoseconds for latencies."""
 
 
 def asDict(measurement: Measurement) -> dict[str, object]:
-    """As JSON has it; what makes no sense for its kind is not there."""
+    """
+    Return a measurement as a JSON-serializable dictionary; values that its kind does not have are omitted.
+    """
     test = measurement.test
     values: dict[str, object] = {
         "test": test.transfer.value,
@@ -48,7 +50,7 @@ def asDict(measurement: Measurement) -> dict[str, object]:
 
 
 class CSVReport:
-    """Rows of CSV, each written when it is known."""
+    """CSV file to which rows are written immediately."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -57,7 +59,7 @@ class CSVReport:
         self._out.flush()
 
     def add(self, measurement: Measurement) -> None:
-        """One row."""
+        """Write the row of a measurement."""
         values = asDict(measurement)
         latency = values.get("latency")
         row = {**values, **(latency if isinstance(latency, dict) else {})}
@@ -67,9 +69,9 @@ class CSVReport:
 
 def sizeFrom(text: str) -> int:
     """
-    A number of bytes as people write it: C{64}, C{4K}, C{1MiB}.
+    Parse a number of bytes: C{64}, C{4K}, C{1MiB}.
 
-    @raise ValueError: it is none.
+    @raise ValueError: the text is not a number of bytes.
     """
     number = text.strip().lower().removesuffix("ib").removesuffix("b")
     shift = {"k": 10, "m": 20, "g": 30}.get(number[-1:], 0)
@@ -80,5 +82,5 @@ def sizeFrom(text: str) -> int:
 
 
 def sizesFrom(text: str) -> Sequence[int]:
-    """Several, with commas between."""
+    """Parse several numbers of bytes that are separated by commas."""
     return tuple(sizeFrom(part) for part in text.split(","))

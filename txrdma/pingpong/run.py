@@ -1,5 +1,5 @@
 """
-A series of tests: which there are, in what order, and what becomes of each.
+A series of tests: their parameters, order, and execution.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
 from txrdma.pingpong.session import Client
 
 ALL_SIZES: Final = tuple(1 << power for power in range(1, 24))
-"""2 bytes to 8 MiB."""
+"""Message sizes from 2 bytes to 8 MiB."""
 
 _ATOMIC_SIZE: Final = 8
 _USUAL_LATENCY_SIZE: Final = 64
@@ -26,9 +26,9 @@ _LONGEST_DATAGRAM: Final = 4096
 @dataclass(frozen=True, slots=True)
 class Series:
     """
-    What is to be measured.
+    Parameters of a series of tests.
 
-    @ivar sizes: bytes of messages; none said is 64 for latency and 64 KiB, or a datagram, for bandwidth.
+    @ivar sizes: bytes per message; by default 64 for latency, and 64 KiB (datagrams: 4096) for bandwidth.
     """
 
     transfers: Sequence[Transfer] = (Transfer.SEND,)
@@ -43,7 +43,7 @@ class Series:
     check: bool = False
 
     def settings(self, transfer: Transfer) -> LinkSettings:
-        """Of the link for all tests of that sort."""
+        """Return the settings of the link for all tests of a transfer."""
         return LinkSettings(
             kind=transfer.kind,
             size=max(size for measure in self.measures for size in self._sizes(transfer, measure)),
@@ -55,12 +55,12 @@ class Series:
         )
 
     def tests(self, transfer: Transfer, settings: LinkSettings) -> Iterator[Test]:
-        """Those of that sort which fit through the link that is there."""
+        """Return the tests of a transfer whose messages are not too long for the link."""
         most = min(settings.size, settings.mtu) if settings.kind is QPKind.UD else settings.size
         for measure in self.measures:
             for size in self._sizes(transfer, measure):
                 if size > most and not self.sizes:
-                    size = most  # nobody has asked for it
+                    size = most  # a default size may be reduced
                 if size <= most:
                     yield Test(
                         transfer,
@@ -86,10 +86,10 @@ class Series:
 
 class Running:
     """
-    A series under way.
+    Execution of a series.
 
-    @ivar test: what is measured at present.
-    @ivar isInterrupted: nothing new is begun.
+    @ivar test: current test.
+    @ivar isInterrupted: whether the series was interrupted.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class Running:
         note: Callable[[str], None] = lambda line: None,
     ) -> None:
         """
-        @param report: hears of each measurement.
-        @param note: hears what else is worth knowing.
+        @param report: called with each measurement.
+        @param note: called with notes for the user.
         """
         self._client = client
         self._series = series
@@ -112,9 +112,9 @@ class Running:
 
     async def run(self) -> None:
         """
-        One after the other.
+        Run the tests one after the other.
 
-        @raise txrdma.error.RDMAError: it could not go on.
+        @raise txrdma.error.RDMAError: a test or the connection has failed.
         """
         series = self._series
         for transfer in series.transfers:
@@ -136,11 +136,11 @@ class Running:
                     self._report(measurement)
 
     def progress(self) -> int:
-        """Messages of the present test."""
+        """Return the number of completed messages of the current test."""
         return self._client.progress()
 
     def interrupt(self) -> None:
-        """End with what there is."""
+        """Interrupt the current test, and begin no further tests."""
         self.isInterrupted = True
         self._client.interrupt()
 

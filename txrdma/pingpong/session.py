@@ -1,7 +1,7 @@
 """
-Two ends that measure together: the client says what, the server obeys within its limits.
+Client and server of measurements: the client requests tests, and the server takes part within its limits.
 
-See L{txrdma.pingpong.bootstrap} for what they say to each other.
+L{txrdma.pingpong.bootstrap} describes their messages.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from txrdma.verbs.completions import ReaderReactor
 _log = Logger()
 
 PORT: Final = 18516
-"""Where servers listen, unless they are told: one more than what speaks the format of C{ibv_rc_pingpong}."""
+"""Default TCP port of servers: the next after that of the C{ibv_rc_pingpong} protocol."""
 
 _RESULT_SECONDS: Final = 60.0
 _PARTING_SECONDS: Final = 1.0
@@ -55,12 +55,12 @@ _REASON_SECONDS: Final = 0.3
 @dataclass(frozen=True, slots=True)
 class Side:
     """
-    How one end is made.
+    Configuration of one end.
 
-    @ivar open: opens the device to use; given our own address in the conversation.
-    @ivar close: what to do with it afterwards.
-    @ivar stallSeconds: after that time in which nothing has ended, a test has failed.
-    @ivar timeout: how long to wait for an acknowledgement, 4.096 microseconds times two to the power of it.
+    @ivar open: opens the device; called with the local address of the conversation.
+    @ivar close: called with the device when it is no longer used.
+    @ivar stallSeconds: time without progress after which a test fails.
+    @ivar timeout: local ACK timeout: 4.096 microseconds times 2**C{timeout}.
     """
 
     reactor: ReaderReactor
@@ -74,7 +74,7 @@ class Side:
     now: Callable[[], int] = perf_counter_ns
 
     def link(self, device: IVerbsDevice, settings: LinkSettings) -> Link:
-        """An end of a link."""
+        """Create one end of a link."""
         return Link(
             self.reactor,
             device,
@@ -89,19 +89,19 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that a server does for a client: bytes of a message, requests outstanding."""
+    """Limits of a server: bytes per message, and outstanding requests."""
 
     size: int = 64 << 20
     depth: int = 4096
 
 
 def software() -> str:
-    """Who we are."""
+    """Return the name and version of this software."""
     return f"txrdma {__version__}"
 
 
 def within(settings: LinkSettings, limits: Limits, device: IVerbsDevice, port: int) -> LinkSettings:
-    """As much of it as the device and the limits allow."""
+    """Return the settings, reduced to what the device and the limits allow."""
     most = device.limits
     size = min(settings.size, limits.size, most.maxMemoryRegionLength // 2)
     mtu = device.portAttributes(port).activeMTU.bytes
@@ -122,10 +122,10 @@ def within(settings: LinkSettings, limits: Limits, device: IVerbsDevice, port: i
 
 class Client:
     """
-    The end that says what is measured.
+    The end that requests tests.
 
-    @ivar settings: of the link, as the server has agreed to them.
-    @ivar unfinished: what a test had measured that has failed.
+    @ivar settings: settings of the link as agreed with the server.
+    @ivar unfinished: partial measurement of a test that has failed.
     """
 
     def __init__(self, side: Side, conversation: Conversation, device: IVerbsDevice) -> None:
@@ -140,7 +140,7 @@ class Client:
         conversation.broken.addCallback(self._broken)
 
     async def greet(self) -> None:
-        """Say who we are, and hear who they are."""
+        """Exchange C{hello} messages with the server."""
         self._conversation.say(Hello(software=software()))
         hello = await self._conversation.hear(Hello)
         _checkVersion(hello)
@@ -148,9 +148,10 @@ class Client:
 
     async def open(self, settings: LinkSettings) -> LinkSettings:
         """
-        A link for tests of that sort, instead of the one before; at the most what both devices allow.
+        Open a link for tests, instead of the previous one, with at most the settings that both devices allow.
 
-        @raise RDMAError: there is none to be had.
+        @return: settings of the link.
+        @raise RDMAError: the link could not be opened.
         """
         talk = self._conversation
         self._dropLink()
@@ -164,7 +165,7 @@ class Client:
         return self.settings
 
     async def run(self, test: Test) -> Measurement:
-        """Measure; C{interrupt} ends it earlier."""
+        """Run a test, which L{interrupt} can end early."""
         talk, link = self._conversation, self._link
         assert link is not None  # opened before
         checkFit(test, link.settings)
@@ -189,16 +190,16 @@ class Client:
         return _joined(measurement, activity, result)
 
     def progress(self) -> int:
-        """How many messages the test under way has seen."""
+        """Return the number of completed messages of the current test."""
         return 0 if self._activity is None else self._activity.messages
 
     def interrupt(self) -> None:
-        """The test under way ends with what there is."""
+        """Interrupt the current test, which then returns a partial measurement."""
         if self._activity is not None:
             self._activity.interrupt()
 
     def close(self) -> None:
-        """Let go of everything, the device included. Twice is fine."""
+        """Close the link, the conversation and the device. Repeated calls have no effect."""
         self._dropLink()
         self._conversation.end(PeerLost("closed"), tell=False)
         self._side.close(self._device)
@@ -209,7 +210,7 @@ class Client:
             link.close()
 
     async def _reason(self, error: RDMAError) -> RDMAError:
-        """Why it has failed: a queue pair often hears before we do that there is nobody any more."""
+        """Return the cause of a failure: a queue pair often fails before the conversation's end is known."""
         await deferLater(self._side.reactor, _REASON_SECONDS)
         gone = self._conversation.error
         self._conversation.end(error)
@@ -222,13 +223,13 @@ class Client:
 
 
 def _leave(activity: Activity) -> None:
-    """Nobody asks any more what becomes of it."""
+    """Stop an activity, and ignore its result."""
     activity.stop()
     activity.done.addErrback(lambda failure: None)
 
 
 def _joined(measurement: Measurement, activity: Activity, result: Result) -> Measurement:
-    """What both ends have seen."""
+    """Combine the measurements of both ends."""
     test = measurement.test
     measurement.wrong += result.wrong
     if test.measure is Measure.BIDIRECTIONAL:
@@ -251,9 +252,9 @@ def _checkVersion(hello: Hello) -> None:
 
 async def connect(endpoint: IStreamClientEndpoint, side: Side) -> Client:
     """
-    Reach a server, and open our device.
+    Connect to a server, and open the local device.
 
-    @raise PeerLost: there is no server; other L{RDMAError}s, too.
+    @raise RDMAError: the server refuses the client or is lost, or the device cannot be opened.
     """
     factory = Factory.forProtocol(lambda: Conversation(side.reactor))
     conversation = await endpoint.connect(factory)
@@ -273,7 +274,7 @@ async def connect(endpoint: IStreamClientEndpoint, side: Side) -> Client:
 
 
 def _ownAddress(conversation: Conversation) -> object:
-    """Where we are, as far as the transport knows; that to a child process does not."""
+    """Return the local address of the transport; None if it has none, as that to a child process."""
     try:
         return None if conversation.transport is None else conversation.transport.getHost()
     except NotImplementedError:
@@ -281,11 +282,7 @@ def _ownAddress(conversation: Conversation) -> object:
 
 
 class Server(Factory):
-    """
-    Serves one client at a time, and refuses others meanwhile.
-
-    @ivar idle: called when a client has gone, with what went wrong, or None.
-    """
+    """Factory that serves one client at a time, and refuses others meanwhile."""
 
     noisy = False
 
@@ -296,6 +293,10 @@ class Server(Factory):
         begun: Callable[[str], None] = lambda client: None,
         idle: Callable[[Exception | None], None] = lambda error: None,
     ) -> None:
+        """
+        @param begun: called with the host of each client that is served.
+        @param idle: called when a client has left, with the error or None.
+        """
         self._side = side
         self._limits = limits or Limits()
         self._begun = begun
@@ -305,17 +306,17 @@ class Server(Factory):
 
     @property
     def isServing(self) -> bool:
-        """Whether there is a client."""
+        """Whether a client is being served."""
         return self._serving is not None
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
-        """Somebody wants something."""
+        """Return the conversation with a new client."""
         conversation = Conversation(self._side.reactor)
         conversation.opened.addCallback(self._opened)
         return conversation
 
     async def close(self) -> None:
-        """Send the client away, and wait until it is gone."""
+        """End the conversation with the client, and wait until it has ended."""
         if self._conversation is not None and self._serving is not None:
             over: Deferred[None] = Deferred()
             self._serving.addCallback(over.callback)
@@ -341,7 +342,7 @@ class Server(Factory):
             if not isinstance(error, (RDMAError, ValueError)):
                 _log.failure("while serving")
             conversation.end(error)
-            with suppress(TimeoutError):  # what it is told leaves before we may be gone
+            with suppress(TimeoutError):  # the error is sent before this process may exit
                 await conversation.gone.addTimeout(_PARTING_SECONDS, self._side.reactor)
         finally:
             self._serving = self._conversation = None
@@ -349,7 +350,7 @@ class Server(Factory):
 
 
 class _Service:
-    """What is done for one client."""
+    """Service for one client."""
 
     def __init__(
         self, side: Side, limits: Limits, conversation: Conversation, begun: Callable[[str], None]
@@ -363,12 +364,12 @@ class _Service:
         conversation.broken.addCallback(self._broken)
 
     async def serve(self) -> None:
-        """Until the client has gone."""
+        """Serve until the conversation ends."""
         talk = self._talk
         hello = await talk.hear(Hello)
         talk.say(Hello(software=software()))
         _checkVersion(hello)
-        assert talk.transport is not None  # something was heard
+        assert talk.transport is not None  # a message was received
         self._begun(str(getattr(talk.transport.getPeer(), "host", "a client")))
         device = self._side.open(_ownAddress(talk))
         try:
@@ -380,7 +381,7 @@ class _Service:
                     await self._run(asked.test)
         except Exception as error:
             talk.end(error)
-            # The client shall hear of it from us, before it sees by its queue pair that we are gone.
+            # The client receives the reason before its queue pair fails.
             with suppress(TimeoutError):
                 await talk.gone.addTimeout(_PARTING_SECONDS, self._side.reactor)
             raise
@@ -423,7 +424,9 @@ class _Service:
         )
 
     def _linkBroken(self, error: Exception) -> None:
-        """Between tests that is how a client leaves."""
+        """
+        End the conversation if the link fails during a test; between tests this happens when a client leaves.
+        """
         if self._activity is not None:
             self._talk.end(error)
 
@@ -435,9 +438,9 @@ class _Service:
 
 def checkFit(test: Test, settings: LinkSettings) -> None:
     """
-    Look whether a link is made for a test.
+    Verify that a link is suitable for a test.
 
-    @raise InvalidRequest: it is not.
+    @raise InvalidRequest: the link is not suitable.
     """
     if test.transfer.kind is not settings.kind or test.size > settings.size:
         raise InvalidRequest(f"the link is not made for {test.transfer.value} of {test.size} bytes")

@@ -1,8 +1,8 @@
 """
-What many samples have in common: percentiles, mean, deviation, and how often what came.
+Statistics of samples: percentiles, mean, deviation, histogram.
 
-Samples are whole nanoseconds, so their sums are exact. Percentiles are samples themselves (nearest rank) up
-to a million of them; with more, samples are counted by their leading eleven bits: right within 0.05 %.
+Samples are whole nanoseconds, so their sums are exact. Percentiles of up to a million samples are exact
+(nearest rank); beyond that, samples are counted by their leading eleven bits, with errors of at most 0.05 %.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from math import ceil, sqrt
 from typing import Final
 
 EXACT: Final = 1 << 20
-"""So many samples are kept as they are: 8 MiB."""
+"""Number of samples that are stored exactly, in 8 MiB."""
 
 _BITS: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is told of samples, in nanoseconds."""
+    """Summary of samples; all values except C{count} are in nanoseconds."""
 
     count: int
     minimum: int
@@ -38,7 +38,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """How many samples lie from C{low} up to, but not including, C{high}."""
+    """Number of samples from C{low} up to, but not including, C{high}."""
 
     low: int
     high: int
@@ -46,11 +46,11 @@ class Bin:
 
 
 class Samples:
-    """Nanoseconds, in bounded memory."""
+    """Samples in nanoseconds, stored in bounded memory."""
 
     def __init__(self, samples: Iterable[int] = (), exact: int = EXACT) -> None:
         """
-        @param exact: how many samples may be kept as they are.
+        @param exact: number of samples that are stored exactly.
         """
         self._exact = exact
         self._samples = array("Q")
@@ -64,17 +64,19 @@ class Samples:
 
     @property
     def isExact(self) -> bool:
-        """Whether percentiles are samples that there were."""
+        """Whether all samples are stored exactly."""
         return not self._count
 
     def add(self, sample: int) -> None:
-        """One more."""
+        """Add a sample."""
         self._samples.append(sample)
         if len(self._samples) > self._exact:
             self._compress()
 
     def percentiles(self, *shares: Fraction) -> list[int]:
-        """For each share, from 0 to 1, the least sample that so many are not greater than."""
+        """
+        Return, for each share from 0 to 1, the smallest sample that this share of samples does not exceed.
+        """
         table, count = self._table(), len(self)
         if not count:
             raise ValueError("there are no samples")
@@ -89,7 +91,7 @@ class Samples:
         return answers
 
     def summary(self) -> Summary:
-        """All that is told of them."""
+        """Return the summary of the samples."""
         median, p90, p99, p999 = self.percentiles(
             Fraction(1, 2), Fraction(9, 10), Fraction(99, 100), Fraction(999, 1000)
         )
@@ -110,9 +112,7 @@ class Samples:
 
     def histogram(self, bins: int = 16) -> list[Bin]:
         """
-        Bins of one width from the least sample to the 99th percentile, and one for what lies beyond.
-
-        All of them together hold every sample.
+        Return bins of equal width from the minimum to the 99th percentile, and one bin for larger samples.
         """
         least, most = self._least(), self._most()
         (p99,) = self.percentiles(Fraction(99, 100))
@@ -140,7 +140,7 @@ class Samples:
         return max(self._maximum, max(self._samples, default=0))
 
     def _table(self) -> Sequence[tuple[int, int]]:
-        """Each value with its count, in order."""
+        """Return each value with its count, in ascending order."""
         counts = Counter(self._samples)
         if not self._count:
             return sorted(counts.items())
@@ -149,7 +149,7 @@ class Samples:
         return sorted((min(max(value, least), most), times) for value, times in counts.items())
 
     def _compress(self) -> None:
-        """Keep what there is by its leading bits."""
+        """Replace the exact samples by counts of their leading bits."""
         samples = self._samples
         least, most = self._least(), self._most()
         self._minimum, self._maximum = least, most
@@ -161,7 +161,7 @@ class Samples:
 
 
 def _rough(counts: Counter[int]) -> Counter[int]:
-    """Values by their leading bits: in the middle of what has the same ones."""
+    """Round values to the middle of the range with the same leading bits."""
     rough: Counter[int] = Counter()
     for value, times in counts.items():
         shift = max(0, value.bit_length() - _BITS)
