@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.error import InvalidRequest
 from txrdma.fabric.model import Node, Port
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
@@ -249,6 +249,10 @@ class Abilities(NamedTuple):
         return self.isWide and bool(self.mask2 & _ADDITIONAL)
 
 
+class _Unaddressed(Exception):
+    """A node has no LID."""
+
+
 class CounterSurvey:
     """
     Survey of all ports' counters, with many Gets outstanding at a time.
@@ -292,7 +296,12 @@ class CounterSurvey:
         self.progress = progress
 
     def run(self, nodes: Iterable[Node]) -> Deferred[CounterReport]:
-        """Read the counters of these nodes' ports. The Deferred fires with the report."""
+        """
+        Read the counters of these nodes' ports.
+
+        @return: fires with the report; fails with L{DeviceUnavailable<txrdma.error.DeviceUnavailable>} if the
+            local port is lost.
+        """
         return Deferred.fromCoroutine(self._run(list(nodes)))
 
     async def _run(self, nodes: list[Node]) -> CounterReport:
@@ -304,7 +313,7 @@ class CounterSurvey:
             try:
                 await self._ofNode(node, counted, report)
                 report.nodesChecked += 1
-            except (MADFailure, DeviceUnavailable) as error:
+            except (MADFailure, _Unaddressed) as error:
                 report.silent.append((node, str(error)))
             self.done += 1
             if self.progress is not None:
@@ -318,7 +327,7 @@ class CounterSurvey:
     async def _ofNode(self, node: Node, found: list[Counted], report: CounterReport) -> None:
         ports = [port for port in countingPorts(node) if port.lid]
         if not ports:
-            raise DeviceUnavailable("it has no LID, so its counters cannot be asked for")
+            raise _Unaddressed("it has no LID, so its counters cannot be read")
         path = toLID(self._endPort, ports[0].lid)
         answer = await self._rpcs.PerformanceGet(ClassPortInfo, path)
         able = Abilities(answer.capabilityMask, answer.capabilityMask2)

@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import InvalidRequest
+from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric.cabling import cableFindings, parseCables
 from txrdma.fabric.differences import differences
 from txrdma.fabric.discovery import Sweep
@@ -191,6 +191,16 @@ class CounterTests(HealthTestCase):
         self.assertEqual([node.description for node, _ in report.silent], ["c"])
         self.assertEqual([each.node.description for each in report.bad], ["b"])
         self.assertEqual([one.kind for one in counterFindings(report)], ["errors", "counters-silent"])
+
+    def test_localPort(self) -> None:
+        """The loss of the local port fails the survey, and is not reported as silence of all nodes."""
+        fabric = self.swept()
+        survey = CounterSurvey(self.agent, self.agent.port.endPort)
+        self.patch(self.agent.port, "send", self.lost)
+        self.failureResultOf(survey.run(fabric.nodes.values()), DeviceUnavailable)
+
+    def lost(self, *arguments: object) -> None:
+        raise DeviceUnavailable("the port is lost")
 
     def test_files(self) -> None:
         told = parseThresholds("# comment\n\nSymbolErrorCounter=10\n#PortXmitWait=1\nVL15Dropped=0x10\n")
