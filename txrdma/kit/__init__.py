@@ -1,10 +1,10 @@
 """
-Tools that know nothing about RDMA.
+Utilities that do not depend on RDMA.
 
  - L{txrdma.kit.wire}, L{txrdma.kit.rawfields}: binary layouts, and single fields of encoded messages.
- - L{txrdma.kit.values}, L{txrdma.kit.machines}: frozen values and state tables that are quick to import.
+ - L{txrdma.kit.values}, L{txrdma.kit.machines}: dataclasses and state machines that import quickly.
  - L{txrdma.kit.deadlines}: many deadlines on one timer.
  - L{txrdma.kit.strings}: parameters of endpoint and device strings.
- - L{txrdma.kit.limits}: the limits of what a peer can make a process keep, do or wait for.
- - L{txrdma.kit.logs}: logging that a peer cannot flood.
+ - L{txrdma.kit.limits}: limits on the resources of a process that peers can use.
+ - L{txrdma.kit.logs}: rate-limited logging.
 """

@@ -16,7 +16,7 @@ Slot = dict[int, T]
 
 
 class TimerWheel(Generic[T]):
-    """Entries with deadlines."""
+    """Entries with deadlines, grouped in time slots of equal length."""
 
     __slots__ = ("_slotSeconds", "_slots", "_order")
 
@@ -29,7 +29,7 @@ class TimerWheel(Generic[T]):
         """
         Add an entry that L{expired} returns after its deadline.
 
-        @return: its slot; delete the key from it to cancel the deadline.
+        @return: the slot of the entry; delete the key from it to cancel the deadline.
         """
         number = int(deadline / self._slotSeconds) + 1
         slot = self._slots.get(number)
@@ -40,7 +40,7 @@ class TimerWheel(Generic[T]):
         return slot
 
     def deadline(self) -> float | None:
-        """The time of the next slot; None if there are no entries."""
+        """Return the time of the earliest slot; None if there is none."""
         return self._order[0] * self._slotSeconds if self._order else None
 
     def expired(self, now: float) -> list[T]:

@@ -1,8 +1,8 @@
 """
-The limits of what peers can make this process keep, do or wait for.
+Limits on the memory, work and waiting time that peers can cause in this process.
 
-C{LIMITS} is the only list of them: C{docs/limits.md} is made from it, and a test checks that each one exists,
-has a value, and names a test that reaches it. Values are defined where they are used, and listed here.
+C{LIMITS} is the complete list. C{docs/limits.md} is generated from it, and a test checks that each limit
+exists, has a value, and names a test that reaches it. The values are constants of the modules that use them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 class Limit(NamedTuple):
     """
-    One limit.
+    A limit on what a peer can cause.
 
-    @ivar part: the interface: a scheme of endpoint strings, or a subpackage.
+    @ivar part: the prefix of endpoint strings, such as C{smc:}, or a part of txrdma, such as C{mad}.
     @ivar name: what is limited, with its unit.
     @ivar constant: full name of the module-level constant that has the value.
     @ivar reached: what happens at the limit.
@@ -32,7 +32,7 @@ class Limit(NamedTuple):
 
     @property
     def value(self) -> int | float:
-        """The default."""
+        """The default value of the limit."""
         module, _, name = self.constant.rpartition(".")
         value: int | float = getattr(import_module(module), name)
         return value
@@ -481,4 +481,4 @@ LIMITS: Final = (
         "unit.kit.test_logs.SeldomTests.test_bounded",
     ),
 )
-"""All limits, by interface."""
+"""All limits, grouped by C{part}."""

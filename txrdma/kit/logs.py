@@ -14,7 +14,7 @@ from twisted.logger import Logger, LogLevel
 MINUTE: Final = 60.0
 
 _MOST: Final = 64
-"""Subjects that are distinguished; all others share one."""
+"""Most subjects that are tracked separately; all others share one entry."""
 
 _OTHERS: Final = object()
 
@@ -25,17 +25,17 @@ _ADVICE: Final = {
 
 
 def advised(error: OSError) -> str:
-    """The text of an L{OSError}, with advice if the process or the system has no descriptors left."""
+    """Return the text of an L{OSError}, with advice if the process or the system has no descriptors left."""
     advice = _ADVICE.get(error.errno or 0)
     return f"{error}: {advice}" if advice else str(error)
 
 
 class RateLimitedLogger:
     """
-    Logs events that a peer can cause again and again.
+    Logs events that a peer can cause repeatedly.
 
-    The first entry about a subject is written at once, later ones once a minute, with the number of entries
-    that were suppressed in between. A subject identifies the cause: a user, an address, a reason.
+    The first entry about a subject is written immediately, later ones once a minute, with the number of
+    suppressed entries. A subject identifies the cause, such as a user, an address or a reason.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class RateLimitedLogger:
         self._entries: dict[Hashable, tuple[float, int]] = {}  # time of the last entry, suppressed since
 
     def info(self, subject: Hashable, text: str, **fields: Any) -> None:
-        """L{emit} at level I{info}."""
+        """Write an entry at level I{info}; see L{emit}."""
         self.emit(LogLevel.info, subject, text, **fields)
 
     def warn(self, subject: Hashable, text: str, **fields: Any) -> None:
-        """L{emit} at level I{warn}."""
+        """Write an entry at level I{warn}; see L{emit}."""
         self.emit(LogLevel.warn, subject, text, **fields)
 
     def emit(self, level: Any, subject: Hashable, text: str, **fields: Any) -> None:
         """
-        Write an entry, unless there was one about this subject within a minute.
+        Write an entry, unless one about this subject was written within the last C{seconds}.
 
-        @param level: one of L{LogLevel}.
+        @param level: a constant of L{LogLevel}.
         """
         now = self._clock()
         if subject not in self._entries and len(self._entries) >= _MOST:
@@ -75,7 +75,7 @@ class RateLimitedLogger:
         self._log.emit(level, text, leftOut=leftOut, **fields)
 
     def _forget(self, now: float) -> None:
-        """Remove subjects without recent entries; their suppressed entries count for the shared one."""
+        """Remove subjects without recent entries; their suppressed entries are added to the shared one."""
         written, total = self._entries.pop(_OTHERS, (now - self._seconds, 0))
         for subject, (when, leftOut) in list(self._entries.items()):
             if now - when >= self._seconds:

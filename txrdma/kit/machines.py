@@ -1,11 +1,10 @@
 """
-State machines, declared as Automat's are and run without it.
+State machines with Automat's declaration syntax, run without Automat.
 
-L{machineBuilder} is used like Automat's C{TypeMachineBuilder} and is typed as one; states keep no data, so
-there is nothing but states, inputs and functions. Automat itself took a third of the CPU time of a process's
-first connect (half of it to be imported, half to evaluate the signatures of all transitions), and it looks
-through all transitions for each input. It is imported for its L{NoTransition}, and tests hold that both do
-the same.
+L{machineBuilder} returns a builder with the interface of Automat's C{TypeMachineBuilder}; states have no
+data. Automat itself took a third of the CPU time of a process's first connect (half of it to be imported,
+half to evaluate the signatures of all transitions), and it searches all transitions for each input. It is
+imported only for L{NoTransition}; tests check that both behave the same.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _Core = TypeVar("_Core")
 
 
 class Placed(Protocol):
-    """Data of a state machine that know the name of the state they are in."""
+    """The core of a state machine, which stores the name of its current state."""
 
     _place: str
 
@@ -30,14 +29,14 @@ _Data = TypeVar("_Data", bound=Placed)
 _Inputs = TypeVar("_Inputs")
 
 Row = tuple[str, Callable[[_Inputs], None], str, tuple[Callable[[_Data], None], ...]]
-"""A transition: the state before it, its input, the state after it, and the actions on the way."""
+"""A transition: the old state, the input, the new state, and the actions to call."""
 
 
 class _Machine:
     """
-    A machine of one instance, without its inputs: these are methods of a class that is made for each builder.
+    The state machine of one instance. Each builder makes a subclass, whose methods are the inputs.
 
-    @ivar postponed: inputs that came during a transition, for when it is over; None outside of transitions.
+    @ivar postponed: inputs during a transition, which are processed after it; None outside of transitions.
     """
 
     __slots__ = ("core", "postponed", "state")
@@ -49,11 +48,11 @@ class _Machine:
 
 
 _Found = dict["_State", "tuple[_State, Callable[..., Any]]"]
-"""The transitions of one input: by the state before it the state after it, and what is done on the way."""
+"""The transitions of one input: maps the old state to the new state and the function to call."""
 
 
 def _input(method: Callable[..., Any], found: _Found) -> Callable[..., Any]:
-    """Make the method of machines that takes an input."""
+    """Return the method of machines that processes an input."""
     name = method.__name__
     returnsNone = method.__annotations__.get("return") in (None, "None")
 
@@ -65,7 +64,7 @@ def _input(method: Callable[..., Any], found: _Found) -> Callable[..., Any]:
             return None
         transition = found.get(self.state)
         if transition is None:
-            from automat import NoTransition  # our own mistake: seldom
+            from automat import NoTransition  # a bug in txrdma: rare, so imported late
 
             raise NoTransition(self.state, name)
         postponed = self.postponed = []
@@ -83,16 +82,16 @@ def _input(method: Callable[..., Any], found: _Found) -> Callable[..., Any]:
 
 
 class _Transition:
-    """A transition that waits for its function, as C{state.upon(input).to(state)} gives it."""
+    """A transition without a function yet, as C{state.upon(input).to(state)} returns it."""
 
     def __init__(self, found: _Found, before: _State, after: _State) -> None:
         self._found, self._before, self._after = found, before, after
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """
-        Do this on the way; a decorator.
+        Add the transition, which calls the decorated function.
 
-        @raise ValueError: there is such a transition already.
+        @raise ValueError: the state has a transition for this input already.
         """
         if self._before in self._found:
             raise ValueError(f"{self._before.name} has a transition for this input already")
@@ -100,22 +99,22 @@ class _Transition:
         return function
 
     def returns(self, result: object) -> None:
-        """Call nothing, and return a constant."""
+        """Add the transition; its input returns a constant and calls nothing."""
         self(lambda *args, **named: result)
 
 
 class _Upon:
-    """A state and an input, which are to get a transition."""
+    """A state and an input for which a transition is declared."""
 
     def __init__(self, found: _Found, before: _State) -> None:
         self._found, self._before = found, before
 
     def to(self, after: _State) -> _Transition:
-        """A transition to another state."""
+        """Return a transition to another state."""
         return _Transition(self._found, self._before, after)
 
     def loop(self) -> _Transition:
-        """A transition back to the same state."""
+        """Return a transition back to the same state."""
         return _Transition(self._found, self._before, self._before)
 
 
@@ -129,7 +128,7 @@ class _State:
         self._transitions = transitions
 
     def upon(self, method: Callable[..., Any]) -> _Upon:
-        """Begin a transition of this state by an input."""
+        """Begin to declare the transition of this state for an input."""
         return _Upon(self._transitions[method.__name__], self)
 
     def __repr__(self) -> str:
@@ -137,7 +136,7 @@ class _State:
 
 
 class _Builder:
-    """Makes machines, as L{TypeMachineBuilder} does."""
+    """Collects states and transitions, as L{TypeMachineBuilder} does."""
 
     def __init__(self, inputs: Any) -> None:
         self._methods = {name: what for name, what in vars(inputs).items() if not name.startswith("_")}
@@ -145,12 +144,12 @@ class _Builder:
         self._states: list[_State] = []
 
     def state(self, name: str) -> _State:
-        """Add a state; the first one is that in which machines begin."""
+        """Add a state; the first one is the initial state of machines."""
         self._states.append(_State(name, self._transitions))
         return self._states[-1]
 
     def build(self) -> Machines:
-        """Make what makes machines."""
+        """Return the factory of machines."""
         taken = {name: _input(what, self._transitions[name]) for name, what in self._methods.items()}
         return Machines(
             type("Machine", (_Machine,), {"__slots__": (), **taken}), self._states, self._transitions
@@ -159,9 +158,9 @@ class _Builder:
 
 class Machines:
     """
-    What makes machines of one kind: called with their core, and perhaps with a state to begin in.
+    A factory of machines of one kind, called with a core and, optionally, the initial state.
 
-    @ivar states: names of all states; the first one is that in which machines begin.
+    @ivar states: names of all states; the first one is the default initial state.
     """
 
     def __init__(self, kind: type[_Machine], states: list[_State], transitions: dict[str, _Found]) -> None:
@@ -173,7 +172,7 @@ class Machines:
         return self._kind(core, state or self._first)
 
     def transitions(self) -> Iterable[tuple[str, str, str]]:
-        """All transitions: the name of the state before it, the input's, and of the state after it."""
+        """Yield all transitions as names: the old state, the input, and the new state."""
         for name, found in self._transitions.items():
             for before, (after, _function) in found.items():
                 yield before.name, name, after.name
@@ -181,20 +180,20 @@ class Machines:
 
 def machineBuilder(inputs: Any, core: type[_Core]) -> TypeMachineBuilder[Any, _Core]:
     """
-    Make a builder of machines whose states keep no data.
+    Return a builder of machines whose states have no data.
 
-    @param inputs: the protocol class whose methods are inputs.
+    @param inputs: the protocol class whose methods are the inputs.
     """
     return cast("TypeMachineBuilder[Any, _Core]", _Builder(inputs))
 
 
 class Table(Generic[_Inputs, _Data]):
     """
-    A state machine by its rows. An input for which a state has no row changes nothing there.
+    A state machine, declared as a table of transitions. A state ignores inputs for which it has no row.
 
     The machine is built when the first instance begins.
 
-    @ivar rows: all transitions, in order; the first one begins in the state in which instances begin.
+    @ivar rows: all transitions, in order; the first one starts from the initial state.
     @ivar places: names of all states, in the order of the rows.
     """
 
@@ -206,8 +205,8 @@ class Table(Generic[_Inputs, _Data]):
         ours: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
         """
-        @param inputs: the protocol class whose methods are inputs.
-        @param ours: states with inputs that only a mistake of ours can bring about: C{NoTransition}.
+        @param inputs: the protocol class whose methods are the inputs.
+        @param ours: states with inputs that only a bug in txrdma can cause; they raise C{NoTransition}.
         """
         self.rows = tuple(rows)
         self.places = tuple(dict.fromkeys(name for row in self.rows for name in (row[0], row[2])))
@@ -218,16 +217,16 @@ class Table(Generic[_Inputs, _Data]):
 
     def begin(self, core: _Data, place: str | None = None) -> _Inputs:
         """
-        Make the inputs of one instance, and put its data into a state.
+        Return the machine of one instance, and store its initial state in the core.
 
-        @param place: the state to begin in; None is the first one.
+        @param place: the initial state; None for the first one.
         """
         machine = self._machine or self._build()
         core._place = place or self.places[0]
         return machine(core, self._states[core._place])
 
     def has(self, place: str, what: str) -> bool:
-        """Whether a state has a row for the input of that name."""
+        """Return whether a state has a row for the input of that name."""
         return (place, what) in self._known
 
     def _build(self) -> Callable[..., _Inputs]:
@@ -247,9 +246,9 @@ class Table(Generic[_Inputs, _Data]):
 
     def diagram(self, name: str, without: frozenset[str] = frozenset()) -> str:
         """
-        The state machine as a graph in the DOT language, but for transitions that lead nowhere else.
+        Return the state machine as a graph in the DOT language, without transitions to the same state.
 
-        @param without: names of inputs that are left out.
+        @param without: names of inputs that are omitted.
         """
         edges: dict[tuple[str, str], list[str]] = {}
         for here, what, there, actions in self.rows:

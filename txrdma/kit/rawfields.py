@@ -1,14 +1,14 @@
 """
-Reads and writes single fields of layouts in undecoded bytes, by the declarations of the layouts.
+Functions that read and write single fields of encoded layouts.
 
-Decoding a whole L{Layout} makes all of its fields. A fabric of ten thousand hosts has a hundred thousand
-ports, whose bytes are kept, and one or two fields of each are looked at::
+Decoding a L{Layout} creates all of its fields. A fabric of ten thousand hosts has a hundred thousand ports,
+which are stored encoded, and one or two fields of each are read::
 
     lmcOf = peek(PortInfo, "lmc")
     lmcOf(raw)          # as PortInfo.decode(raw).lmc, in a fiftieth of the time
 
-Numbers come as numbers, whatever enumeration stands in the declaration; value classes and bytes as bytes.
-What is written is not checked, but for its width. Buffers must be as long as the layout.
+Numbers and enumerations are read as C{int}, value classes and bytes as C{bytes}. Of a number that is written,
+only the width is checked. Buffers must be as long as the layout.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _WHOLE = {8: Struct(">B"), 16: Struct(">H"), 32: Struct(">I"), 64: Struct(">Q")}
 
 def peek(layout: type[Layout], name: str) -> Callable[[Buffer], Any]:
     """
-    Make what reads one field of a big-endian layout.
+    Return a function that reads one field of a big-endian layout.
 
-    @raise AttributeError: the layout has no such field of its own.
+    @raise AttributeError: the layout has no such field, or it is an array.
     """
     field = _field(layout, name)
     first, last, shift, mask = _place(field)
@@ -49,17 +49,17 @@ def peek(layout: type[Layout], name: str) -> Callable[[Buffer], Any]:
 
 def peeks(layout: type[Layout], names: Sequence[str]) -> Callable[[Buffer, int], tuple[int, ...]]:
     """
-    Make what reads several fields of a big-endian layout, numbers, at an offset: two or more of them.
+    Return a function that reads two or more number fields of a big-endian layout at an offset.
 
-    @raise AttributeError: the layout has no such field of its own.
-    @raise ValueError: a field stretches over bytes that are no whole number.
+    @raise AttributeError: the layout has no such field, or it is an array.
+    @raise ValueError: the bytes of a field are not 1, 2, 4 or 8, or overlap those of another field in part.
     """
     places = {name: _place(_field(layout, name)) for name in names}
     form, end = ">", 0
     index: dict[int, int] = {}
     for first, last, _shift, _mask in sorted(set(places.values())):
         if first in index:
-            continue  # another part of the same bytes
+            continue  # another field in the same bytes
         if first < end or (last - first) * 8 not in _WHOLE:
             raise ValueError(f"{layout.__name__} has no whole number at byte {first}")
         index[first] = len(index)
@@ -86,15 +86,15 @@ def peeks(layout: type[Layout], names: Sequence[str]) -> Callable[[Buffer, int],
 
 def poke(layout: type[Layout], name: str) -> Callable[[bytearray, int], None]:
     """
-    Make what writes one field, a number, of a big-endian layout; its neighbours stay as they are.
+    Return a function that writes one number field of a big-endian layout, and leaves other fields unchanged.
 
-    @raise AttributeError: the layout has no such field of its own.
+    @raise AttributeError: the layout has no such field, or it is an array.
     """
     field = _field(layout, name)
     first, last, shift, mask = _place(field)
 
     def whole(raw: bytearray, value: int) -> None:
-        raw[first] = value  # which refuses what is no byte
+        raw[first] = value  # raises ValueError if the value is not a byte
 
     def part(raw: bytearray, value: int) -> None:
         if value & ~mask:
@@ -113,9 +113,9 @@ def poke(layout: type[Layout], name: str) -> Callable[[bytearray, int], None]:
 
 def span(layout: type[Layout], begin: str, end: str = "") -> slice:
     """
-    The bytes of a layout from one field to another one, both included; of one field alone without C{end}.
+    Return the slice of a layout's bytes from one field to another, both included; C{end} may be omitted.
 
-    @raise AttributeError: the layout has no such field of its own.
+    @raise AttributeError: the layout has no such field, or it is an array.
     """
     return slice(_place(_field(layout, begin))[0], _place(_field(layout, end or begin))[1])
 
@@ -128,7 +128,7 @@ def _field(layout: type[Layout], name: str) -> Field:
 
 
 def _place(field: Field) -> tuple[int, int, int, int]:
-    """The first byte and the one behind the last, and how the field is found in their number."""
+    """Return the first byte, the byte after the last, and the field's shift and mask in that number."""
     end = field.offset + field.width
     last = -(-end // 8)
     return field.offset // 8, last, last * 8 - end, (1 << field.width) - 1

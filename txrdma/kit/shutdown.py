@@ -1,8 +1,8 @@
 """
 Closing connections in order before the reactor stops.
 
-For TCP the kernel delivers what was sent and tells the peer that the process has ended. Connections that live
-in this process have to do both before it ends.
+For TCP, the kernel delivers sent data and closes the connection after the process has ended. Connections that
+are implemented in this process have to do both before it ends.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _stops: dict[Any, _Stop] = {}
 
 
 def addShutdownListener(reactor: Any, listener: ShutdownListener) -> None:
-    """Call a listener before a reactor stops. A C{Clock} never stops."""
+    """Register a listener, which is called before the reactor stops. A C{Clock} never stops."""
     if IReactorCore.providedBy(reactor):
         stop = _stops.get(reactor)
         if stop is None:
@@ -98,7 +98,7 @@ class Stopping:
         self, reactor: Any, protocol: object, leave: Callable[[], None], abort: Callable[[], None]
     ) -> None:
         """
-        @param protocol: ignored if it provides L{IClosesOnShutdown}.
+        @param protocol: the protocol; if it provides L{IClosesOnShutdown}, nothing is registered.
         @param leave: closes the connection after all sent messages were acknowledged.
         @param abort: closes it at once; called if C{leave} takes longer than L{LEAVING_SECONDS}.
         """

@@ -45,7 +45,7 @@ def splitString(description: str, separator: str) -> list[str]:
 
 
 def _fields(description: str, what: str) -> Iterator[tuple[str | None, str]]:
-    """The arguments: key (None for positional ones) and value."""
+    """Yield the key (None for positional arguments) and the value of each argument."""
     key: str | None = None
     value = ""
     characters = iter(description)
@@ -75,9 +75,9 @@ class Arguments:
     """
     The arguments of one endpoint string, removed as they are read; L{end} rejects what is left.
 
-    Its methods raise C{ValueError}, which names the kind of endpoint, the key and the value.
+    Its methods raise C{ValueError}, whose message names the kind of endpoint, the key and the value.
 
-    @ivar left: the arguments that were not read yet.
+    @ivar left: the arguments that have not been read.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Arguments:
         return value
 
     def isYes(self, key: str, default: bool) -> bool:
-        """Return whether a key is C{yes}, not C{no}."""
+        """Return whether the value of a key is C{yes}; the only other value is C{no}."""
         return self.choice(key, *(("yes", "no") if default else ("no", "yes"))) == "yes"
 
     def address(self, key: str, default: str = "") -> str:

@@ -1,11 +1,11 @@
 """
-Values and records: dataclasses with slots, frozen or not, whose code is made when it was used a few times.
+Dataclasses with slots, frozen or mutable, whose methods are compiled when they are used.
 
-A C{dataclass(frozen=True, slots=True)} makes eight functions out of text when its module is imported, which
-took a third of the time of all imports of SMC. A process uses few of the values that it imports, and most of
-these once or twice: to make code for them took a fifth of the time of a process's first connect. For
-C{dataclasses.replace}, C{fields}, C{asdict}, for C{copy}, C{pickle} and C{match} values are dataclasses like
-any other, which C{dataclass} finds out when somebody asks.
+A C{dataclass(frozen=True, slots=True)} compiles eight functions from text when its module is imported, which
+took a third of the time of all imports of SMC. A process uses few of the classes that it imports, and most of
+these once or twice; compiling their methods took a fifth of the time of a process's first connect.
+C{dataclasses.replace}, C{fields}, C{asdict}, C{copy}, C{pickle} and C{match} work as for other dataclasses;
+the attributes that they need are computed on first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing_extensions import dataclass_transform
 _T = TypeVar("_T")
 
 _CACHE_AFTER: Final = 16
-"""Values of a class that are made without code; making the code takes as long as about twenty of them."""
+"""Number of instances to initialize before C{__init__} is compiled, which takes as long as about twenty."""
 
 _PARTS = "__value_parts__"
 _ORDER = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
@@ -36,12 +36,12 @@ def frozen(*, eq: bool = True, order: bool = False) -> Callable[[type[_T]], type
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[Any] | None = None, /, *, eq: bool = True, order: bool = False) -> Any:
     """
-    Make a frozen dataclass with slots of a class with annotated fields.
+    Make a class with annotated fields a frozen dataclass with slots.
 
-    What the class defines itself is left as it is.
+    Methods that the class defines itself are not replaced.
 
-    @param eq: whether values of the class are compared by their fields; otherwise each equals itself only.
-    @param order: whether values of the class can be compared by C{<}, too, field by field.
+    @param eq: whether instances are compared by their fields; otherwise each equals only itself.
+    @param order: whether instances can also be ordered by their fields.
     """
 
     def decorate(cls: type[_T]) -> type[_T]:
@@ -60,9 +60,9 @@ def record(*, eq: bool = True) -> Callable[[type[_T]], type[_T]]: ...
 @dataclass_transform(field_specifiers=(field,))
 def record(cls: type[Any] | None = None, /, *, eq: bool = True) -> Any:
     """
-    Make a dataclass with slots of a class with annotated fields, which may change.
+    Make a class with annotated fields a mutable dataclass with slots.
 
-    @param eq: whether objects of the class are compared by their fields, and have no hash.
+    @param eq: whether instances are compared by their fields, and are not hashable.
     """
 
     def decorate(cls: type[_T]) -> type[_T]:
@@ -91,7 +91,7 @@ def _build(cls: type[_T], names: tuple[str, ...], isFrozen: bool) -> type[_T]:
     own["__dataclass_fields__"], own["__dataclass_params__"] = _Fields(cls), _PARAMETERS
     own["__match_args__"] = tuple([one.name for one in parts.values() if one.init])
     own[_PARTS] = tuple(parts.values())
-    kind: list[type[_T]] = []  # what is made, when this is done
+    kind: list[type[_T]] = []  # the new class, as soon as it exists
     for name in names:
         if own.get(name) is None:
             own[name] = _maker(kind, name, cls.__qualname__)
@@ -100,13 +100,13 @@ def _build(cls: type[_T], names: tuple[str, ...], isFrozen: bool) -> type[_T]:
 
 
 def _isShared(annotation: Any) -> bool:
-    """Whether this is no field, but stands in the class."""
+    """Return whether an annotation declares a class variable, not a field."""
     text = annotation if isinstance(annotation, str) else repr(annotation)
     return text.startswith(("ClassVar", "typing.ClassVar"))
 
 
 def _part(name: str, annotation: Any, own: dict[str, Any]) -> Field[Any]:
-    """One field, as dataclasses have it."""
+    """Return one field as C{dataclasses} represents it."""
     given = own.get(name, MISSING)
     found: Field[Any] = given if isinstance(given, Field) else field(default=given)
     found.name, found.type = name, annotation
@@ -114,7 +114,7 @@ def _part(name: str, annotation: Any, own: dict[str, Any]) -> Field[Any]:
 
 
 class _Fields:
-    """The fields of a class, as of any dataclass: made by C{dataclass} when somebody asks."""
+    """The attribute C{__dataclass_fields__} of a class, which C{dataclass} computes on first use."""
 
     def __init__(self, declared: type[Any]) -> None:
         self._declared = declared
@@ -127,7 +127,7 @@ class _Fields:
 
 
 class _Parameters:
-    """The parameters of a class, as of any dataclass: those of values and records are the same."""
+    """The attribute C{__dataclass_params__}, which is the same for all classes of this module."""
 
     def __get__(self, value: object, owner: type[Any]) -> Any:
         usual: Any = dataclass(init=False, repr=False, eq=False)(type("Usual", (), {}))
@@ -144,7 +144,7 @@ def _parts(cls: type[Any]) -> tuple[Field[Any], ...]:
 
 
 def _maker(kind: Sequence[type[Any]], name: str, qualname: str) -> Callable[..., Any]:
-    """A method that makes the code, which takes its place, and goes on with that; __init__ may do without."""
+    """Return a method that compiles its replacement and calls it; C{__init__} does so after some calls."""
     without = _CACHE_AFTER if name == "__init__" else 0
 
     def method(self: Any, *args: Any, **values: Any) -> Any:
@@ -188,7 +188,7 @@ def _constructor(cls: type[Any], scope: dict[str, Any]) -> list[str]:
     found, isFrozen = _parts(cls), cls.__setattr__ is _refuse
     parameters, body = ["self"], []
     for number, each in enumerate(found):
-        if isFrozen:  # the slot's own setter, which is quicker than object's by name
+        if isFrozen:  # the slot's setter is faster than object.__setattr__
             scope[f"_set{number}"] = getattr(cls, each.name).__set__
         given = each.name
         if each.default_factory is not MISSING:
@@ -202,18 +202,18 @@ def _constructor(cls: type[Any], scope: dict[str, Any]) -> list[str]:
         elif hasDefault:
             given = f"_make{number}()" if f"_make{number}" in scope else f"_default{number}"
         else:
-            continue  # its class sets it
+            continue  # set by the class itself
         body.append(f"    _set{number}(self, {given})" if isFrozen else f"    self.{each.name} = {given}")
     if hasattr(cls, "__post_init__"):
         body.append("    self.__post_init__()")
     return [f"def __init__({', '.join(parameters)}):", *(body or ["    pass"])]
 
 
-# What needs no code of its own, or not at once.
+# Methods that are not compiled, or not for the first calls.
 
 
 def _filled(cls: type[Any], self: Any, args: tuple[Any, ...], values: dict[str, Any]) -> bool:
-    """Initialize a value; False, where the arguments are not what C{__init__} takes: it can say why."""
+    """Initialize a value; return False for wrong arguments, which the compiled C{__init__} reports."""
     found = _parts(cls)
     order = [each.name for each in found if each.init]
     positional = dict(zip(order, args, strict=False))
@@ -230,7 +230,7 @@ def _filled(cls: type[Any], self: Any, args: tuple[Any, ...], values: dict[str, 
         elif each.init:
             return False
         else:
-            continue  # its class sets it
+            continue  # set by the class itself
         object.__setattr__(self, each.name, value)
     if values:
         return False
@@ -258,7 +258,7 @@ def _restore(self: Any, state: list[Any]) -> None:
 
 
 def _replace(self: _T, /, **changes: Any) -> _T:
-    return replace(self, **changes)  # type: ignore[type-var]  # it is a dataclass to all that ask
+    return replace(self, **changes)  # type: ignore[type-var]  # it behaves as a dataclass
 
 
 _OPEN: Final[dict[str, Callable[..., Any]]] = {"__repr__": _represent, "__replace__": _replace}

@@ -1,5 +1,5 @@
 """
-The declaration kit for binary layouts: bytes are declared once::
+Declarations of binary layouts, from which methods that decode and encode them are made::
 
     @wire(8)
     class DETH(Layout):
@@ -9,11 +9,11 @@ The declaration kit for binary layouts: bytes are declared once::
         reserved: int = bits(8)
         source: QPN = bits(24)
 
-What stands in a field is said by its annotation: C{int}, a C{NewType} of it, C{bool}, an enumeration,
-C{bytes}, a value class with C{fromBytes} and C{toBytes}, another layout, or a C{tuple[..., ...]} of one
-of these. A value class may name its only slot as C{wireSlot}: then a field's bytes are put there.
-Straight-line code is made for each method of a layout when it has been used some times: programs import many
-more layouts than they use, and most of these they only read, or only write, and seldom.
+The annotation is the type of the field: C{int}, a C{NewType} of it, C{bool}, an enumeration, C{bytes}, a
+value class with C{fromBytes} and C{toBytes}, another layout, or a C{tuple[..., ...]} of one of these. A value
+class may name its only slot as C{wireSlot}; decoding then stores a field's bytes there. A method of a layout
+is compiled to straight-line code after some calls, since programs import many more layouts than they use, and
+most of those are only decoded, or only encoded, and rarely.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ T = TypeVar("T", bound="Layout")
 
 
 class Code(enum.IntEnum):
-    """A protocol's codes: one that we don't know keeps its number and is called C{UNKNOWN_...}."""
+    """Codes of a protocol; an unknown code keeps its number and is named C{UNKNOWN_...}."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
         if not isinstance(value, int) or value < 0:
             return None
-        member = int.__new__(cls, value)  # not remembered: peers could make us remember without end
+        member = int.__new__(cls, value)  # not cached: peers could send any number of them
         member._name_ = f"UNKNOWN_{value:#x}"
         member._value_ = value
         return member
 
     def __reduce_ex__(self, protocol: object) -> tuple[type[Self], tuple[int]]:
-        """By its number: Debian 12's Python 3.11.2 goes by the name, and the class has no UNKNOWN_..."""
+        """Pickle by number: Python 3.11.2 of Debian 12 pickles by name, which fails for C{UNKNOWN_...}."""
         return type(self), (self._value_,)
 
     @property
     def known(self) -> bool:
-        """Whether the number is in the enumeration."""
+        """Whether the enumeration declares the number."""
         return self._value_ in type(self)._value2member_map_
 
 
 class _Spec:
-    """Declaration of a field, to the right of its name."""
+    """Declaration of a field, which is assigned to its name in the class."""
 
     __slots__ = ("bytewise", "count", "little", "reserved", "shown", "width")
 
@@ -81,37 +81,37 @@ class _Spec:
         self.shown = shown
 
 
-# These return Any so that "field: Type = bits(8)" is right for every Type.
+# These return Any so that "field: Type = bits(8)" is valid for every type.
 
 
 def bits(width: int, *, little: bool = False, shown: Callable[[Any], str] | None = None) -> Any:
     """
-    A field of that many bits, most significant first.
+    Declare a field of C{width} bits, the most significant one first.
 
-    @param little: least significant byte first, in a layout that otherwise is big-endian.
-    @param shown: how people want to read it; see L{Field.shown}.
+    @param little: whether the field is little-endian in a layout that otherwise is big-endian.
+    @param shown: formats a value for people; see L{Field.shown}.
     """
     return _Spec(width=width, little=little, shown=shown)
 
 
 def data(length: int, *, shown: Callable[[Any], str] | None = None) -> Any:
-    """A field of that many bytes: C{bytes}, or a value class."""
+    """Declare a field of C{length} bytes: C{bytes}, or a value class."""
     return _Spec(width=length * 8, bytewise=True, shown=shown)
 
 
 def nested() -> Any:
-    """Field with another layout, given by the annotation."""
+    """Declare a field with another layout, which the annotation names."""
     return _Spec()
 
 
 def array(count: int, element: Any = None) -> Any:
-    """C{count} times the same, as a tuple; C{element} is left out for layouts."""
+    """Declare a tuple of C{count} equal fields; C{element} is omitted for layouts."""
     spec = element if element is not None else _Spec()
     return _Spec(spec.width, count, spec.little, spec.bytewise, shown=spec.shown)
 
 
 def reserved(width: int) -> Any:
-    """Reserved bits: decoded and encoded unchanged, zero by default, shown in C{repr} only if set."""
+    """Declare reserved bits: decoded and encoded unchanged, zero by default, in C{repr} only if set."""
     return _Spec(width=width, reserved=True)
 
 
@@ -119,11 +119,12 @@ class Field:
     """
     One field of a layout, for tests, dumpers and documentation.
 
-    @ivar type: of one element, when C{count} is not None.
+    @ivar count: number of elements of an array; None for other fields.
+    @ivar type: type of the field, or of one element of an array.
     @ivar kind: C{"number"}, C{"bytes"}, C{"value"} (of a class with C{fromBytes}) or C{"layout"}.
-    @ivar width: bits of one element.
-    @ivar offset: bits from the beginning of the layout.
-    @ivar shown: makes a text of the value for people; None where C{str} will do.
+    @ivar width: number of bits of the field, or of one element of an array.
+    @ivar offset: number of bits from the beginning of the layout.
+    @ivar shown: formats the value for people; None to use C{str}.
     """
 
     __slots__ = ("count", "kind", "little", "name", "offset", "reserved", "shown", "type", "width")
@@ -150,7 +151,7 @@ class Field:
         self.shown = shown
 
     def places(self) -> Sequence[int]:
-        """Offsets of all elements, in bits from the beginning of the layout."""
+        """Return the offsets of all elements, in bits from the beginning of the layout."""
         return (
             (self.offset,)
             if self.count is None
@@ -159,7 +160,7 @@ class Field:
 
 
 class Layout:
-    """What every class under L{wire} is. Two are equal when all their fields are; treat them as frozen."""
+    """Base class of all layouts. Two are equal if all their fields are equal; treat them as immutable."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -169,26 +170,26 @@ class Layout:
     @classmethod
     def decode(cls, buffer: Buffer, offset: int = 0) -> Self:
         """
-        Read one at C{offset}; what follows it does not matter.
+        Decode a layout at C{offset} of a buffer; the bytes after it are ignored.
 
-        @raise WireError: the buffer is too short, or a closed enumeration does not have the code.
+        @raise WireError: the buffer is too short, or an enumeration other than a L{Code} lacks a value.
         """
         raise NotImplementedError
 
     def encode(self) -> bytes:
         """
-        Its bytes.
+        Return the encoded bytes.
 
         @raise WireError: a value does not fit into its field.
         """
         raise NotImplementedError
 
     def encodeInto(self, buffer: bytearray | memoryview, offset: int = 0) -> None:
-        """As L{encode}, into a writable buffer."""
+        """Encode into a writable buffer at C{offset}; raise the errors of L{encode}."""
         raise NotImplementedError
 
     def replace(self, **changes: Any) -> Self:
-        """The same with some fields changed."""
+        """Return a copy with some fields changed."""
         names = self.__slots__
         for name in names:
             if name not in changes:
@@ -225,9 +226,9 @@ def _show(value: object) -> str:
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def wire(size: int, *, little: bool = False) -> Callable[[type[T]], type[T]]:
     """
-    Make a layout of C{size} bytes from a class's annotated fields; they must fill it exactly.
+    Return a decorator that makes a class a layout of C{size} bytes; its fields must fill it exactly.
 
-    @param little: all of it is little-endian; of fields that share a byte the first has its lowest bits.
+    @param little: whether the layout is little-endian; the first field in a byte then has the lowest bits.
     """
     names = sys._getframe(1).f_locals
 
@@ -237,13 +238,13 @@ def wire(size: int, *, little: bool = False) -> Callable[[type[T]], type[T]]:
     return decorate
 
 
-# The rest is done once for each layout.
+# Construction, once for each layout.
 
 
 _METHODS: Final = ("__init__", "decode", "encode", "encodeInto")
 
 _SELDOM: Final = 16
-"""Calls of a method that do without code; making it takes as long as about fifty of them."""
+"""Number of calls before a method is compiled, which takes as long as about fifty calls."""
 
 
 def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type[T]:
@@ -294,7 +295,7 @@ def _fields(cls: type[Layout], little: bool, names: dict[str, Any]) -> tuple[Fie
 
 
 def _resolved(annotation: Any, cls: type, names: Mapping[str, Any]) -> Any:
-    """What an annotation means. Most are a name: C{typing.get_type_hints} takes ten times as long for it."""
+    """Return the type of an annotation: ten times as fast as C{typing.get_type_hints} for a plain name."""
     if not isinstance(annotation, str):
         return annotation
     module = vars(sys.modules[cls.__module__])
@@ -328,7 +329,7 @@ def _check(cls: type, field: Field, spec: _Spec) -> None:
 
 
 def _checkRuns(cls: type, fields: Sequence[Field]) -> None:
-    """What shares bytes with its neighbours is read with them from one number, and that has 64 bits."""
+    """Check that fields which share bytes fit into 64 bits, since they are read from one number."""
     begin = 0
     for field in fields:
         for offset in field.places():
@@ -337,15 +338,15 @@ def _checkRuns(cls: type, fields: Sequence[Field]) -> None:
             elif offset + field.width - begin > 64:
                 raise TypeError(f"{cls.__qualname__}: {field.name} does not end in a whole byte")
             if field.width % 8 == 0 and offset % 8 == 0:
-                break  # and so are all of an array
+                break  # and so are all elements of an array
 
 
 _postponed: dict[tuple[type[Layout], str], bool] = {}
-"""Methods of layouts that have no code so far, and whether the layouts are little-endian."""
+"""Methods of layouts that are not compiled yet, and whether the layouts are little-endian."""
 
 
 def _maker(cls: type[Layout], name: str, little: bool) -> Callable[..., Any]:
-    """A method that does without code for some calls, then makes it, which takes its place."""
+    """Return a method that uses generic code for some calls, and then is replaced by compiled code."""
     slowly, left = _SLOWLY[name], _SELDOM
 
     def method(self: Any, *args: Any, **values: Any) -> Any:
@@ -370,15 +371,15 @@ def _put(cls: type[Layout], name: str, function: Any) -> None:
 
 
 def _ready(cls: type[Layout], name: str) -> None:
-    """Make a method's code, unless that has been done."""
+    """Compile a method, unless it is compiled already."""
     little = _postponed.get((cls, name))
     if little is None:
         return
-    from txrdma.kit import wirecode  # seldom needed, so imported late
+    from txrdma.kit import wirecode  # rarely needed, so imported late
 
     for field in cls.fields:
         if field.kind == "layout" and name == "decode":
-            _ready(field.type, name)  # the code of the outer one keeps what it finds
+            _ready(field.type, name)  # the code of the outer layout refers to it
     defaults = [_zero(field) for field in cls.fields] if name == "__init__" else []
     _put(
         cls, name, wirecode.made(cls, name, little, defaults, {"_badRead": _badRead, "_badWrite": _badWrite})
@@ -386,7 +387,7 @@ def _ready(cls: type[Layout], name: str) -> None:
     _postponed.pop((cls, name), None)
 
 
-# What needs no code. Each gives NotImplemented where anything is not as it should be: the code tells what.
+# Generic code. It returns NotImplemented for any error, which the compiled code then reports.
 
 
 def _filled(self: Layout, little: bool, /, *args: Any, **values: Any) -> Any:
@@ -414,7 +415,7 @@ def _decoded(cls: type[Layout], little: bool, buffer: Buffer, offset: int = 0) -
 
 
 def _read(field: Field, raw: bytes, offset: int, number: int) -> Any:
-    """A field, or an element of one; the lowest bits of the number are its own."""
+    """Decode a field or an element, which is in the lowest bits of C{number}."""
     if field.kind == "number" and not field.little:
         return field.type(number & ((1 << field.width) - 1))
     own = raw[offset // 8 : (offset + field.width) // 8]
@@ -477,7 +478,7 @@ _SLOWLY: Final[dict[str, Callable[..., Any]]] = {
 
 
 def _zero(field: Field) -> object:
-    """What a field holds that nobody gave."""
+    """Return the default value of a field."""
     of = field.type
     one: object
     if of is bytes:
@@ -489,7 +490,7 @@ def _zero(field: Field) -> object:
     else:
         try:
             one = of(0)
-        except ValueError:  # an enumeration without zero: the number will do, encoding takes it
+        except ValueError:  # an enumeration without zero: the number itself can be encoded, too
             one = 0
     return one if field.count is None else (one,) * field.count
 
@@ -502,7 +503,7 @@ def _badRead(cls: type[Layout], buffer: Buffer, offset: int, reason: Exception) 
 
 
 def _badWrite(self: Layout, buffer: Buffer | None, offset: int) -> NoReturn:
-    """Find out, slowly, what did not fit."""
+    """Raise a L{WireError} that names the value which does not fit."""
     name = type(self).__name__
     for field in self.fields:
         value = getattr(self, field.name)

@@ -1,7 +1,7 @@
 """
-Straight-line code for methods of layouts that are used often, which L{txrdma.kit.wire} asks for.
+Compiler of frequently used methods of layouts to straight-line code, for L{txrdma.kit.wire}.
 
-It is imported when there is such a layout: a short connection has none but those of its stream.
+It is imported when a method is first compiled; in a short connection these are only methods of its stream.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 
 class Field(Protocol):
-    """A field of a layout, as L{txrdma.kit.wire.Field} has it."""
+    """A field of a layout: the attributes of L{txrdma.kit.wire.Field} that the compiler reads."""
 
     @property
     def name(self) -> str: ...
@@ -32,7 +32,7 @@ class Field(Protocol):
 
 
 class _Codes(dict[int, Any]):
-    """Number to member: as fast as a dict for what is known."""
+    """Maps numbers to members of an enumeration, as fast as a dict for known numbers."""
 
     def __init__(self, kind: type[enum.Enum]) -> None:
         super().__init__({int(m.value): m for m in kind.__members__.values()})
@@ -40,13 +40,13 @@ class _Codes(dict[int, Any]):
 
     def __missing__(self, number: int) -> Any:
         member = self._kind(number)
-        if isinstance(member, enum.Flag):  # there are 65536 at most
+        if isinstance(member, enum.Flag):  # cached: there are 65536 at most
             self[number] = member
         return member
 
 
 class _Leaf:
-    """One thing on the wire: a field, or an element of an array."""
+    """A field, or one element of an array."""
 
     __slots__ = ("bytewise", "field", "index", "kind", "offset")
 
@@ -63,7 +63,7 @@ class _Leaf:
 
 
 class _Group:
-    """Leaves that one item of a C{struct} format carries."""
+    """Leaves that share one item of a C{struct} format."""
 
     __slots__ = ("format", "leaves", "width")
 
@@ -78,12 +78,12 @@ _NATURAL = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 def made(cls: type[Any], name: str, little: bool, defaults: Sequence[object], scope: dict[str, Any]) -> Any:
     """
-    Make a method of a layout.
+    Compile a method of a layout.
 
     @param name: C{"__init__"}, C{"decode"}, C{"encode"} or C{"encodeInto"}.
-    @param little: the layout is little-endian.
-    @param defaults: what fields hold that nobody gave.
-    @param scope: C{_badRead} and C{_badWrite}, which raise or return what tells of mistakes.
+    @param little: whether the layout is little-endian.
+    @param defaults: default values of the fields, for C{__init__}.
+    @param scope: globals of the code: C{_badRead}, which returns an error, and C{_badWrite}, which raises it.
     """
     scope |= {"_new": object.__new__, "_int": int.from_bytes, "_error": struct.error}
     scope |= {"bytes": bytes, "bytearray": bytearray}
@@ -101,12 +101,13 @@ def made(cls: type[Any], name: str, little: bool, defaults: Sequence[object], sc
         scope |= {"_unpack": packer.unpack_from, "_pack": packer.pack, "_packInto": packer.pack_into}
         isRead = name == "decode"
         source = _decoder(groups, little, scope) if isRead else _encoder(cls, groups, little)[name]
-    exec(compile("\n".join(source), f"<layout {cls.__module__}.{cls.__qualname__}>", "exec"), scope)  # noqa: S102 (our own text)
+    # Only source that is generated here is executed.
+    exec(compile("\n".join(source), f"<layout {cls.__module__}.{cls.__qualname__}>", "exec"), scope)  # noqa: S102
     return scope[name]
 
 
 def _grouped(leaves: Sequence[_Leaf]) -> list[_Group]:
-    """Cut the leaves into items of a struct, at the least cost: a native word for each is cheapest."""
+    """Divide the leaves into items of a struct at the least cost; a native word for each is cheapest."""
     best: list[tuple[float, int, _Group | None]] = [(0.0, 0, None)]
     for end in range(1, len(leaves) + 1):
         chosen: tuple[float, int, _Group | None] = (float("inf"), 0, None)
@@ -126,7 +127,7 @@ def _grouped(leaves: Sequence[_Leaf]) -> list[_Group]:
     at = len(leaves)
     while at:
         cost, before, chosenGroup = best[at]
-        assert chosenGroup is not None  # or _checkRuns would have refused
+        assert chosenGroup is not None  # verified by _checkRuns
         groups.append(chosenGroup)
         at = before
     return groups[::-1]
@@ -186,12 +187,12 @@ def _decoder(groups: list[_Group], little: bool, scope: dict[str, Any]) -> list[
 
 def _filled(leaf: _Leaf, item: str, scope: dict[str, Any]) -> list[str]:
     """
-    Lines that put a field's bytes into the slot of a new value: their number was checked here, once.
+    Return lines that store a field's bytes in the slot of a new value; their number is checked once, here.
 
-    A NodeInfo has three GUIDs, and is decoded in two thirds of the time.
+    This decodes a NodeInfo, which has three GUIDs, in two thirds of the time.
     """
     of = leaf.field.type
-    of.fromBytes(bytes(leaf.field.width // 8))  # or it raises: the declaration is wrong
+    of.fromBytes(bytes(leaf.field.width // 8))  # raises if the declared length is wrong
     make, put = f"_of_{leaf.field.name}", f"_put_{leaf.field.name}"
     scope[make], scope[put] = of, vars(of)[of.wireSlot].__set__
     return [f"        made = _new({make})", f"        {put}(made, {item})", f"        {item} = made"]
