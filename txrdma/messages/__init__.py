@@ -1,5 +1,5 @@
 """
-Connections that carry messages: what C{rdma:}, C{ib:} and C{btl:} have in common.
+Message connections: the interfaces and base classes that C{rdma:}, C{ib:} and C{btl:} share.
 
 Modules, lowest first:
 

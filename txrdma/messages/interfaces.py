@@ -2,7 +2,7 @@
 Interfaces of connections that carry messages, modelled on Twisted's for streams of bytes.
 
 Connections of the communication manager (C{rdma:}, C{ib:}) and of the byte transfer layer (C{btl:}) provide
-them. A protocol that needs no more than this runs over both.
+them. A protocol that uses only these interfaces runs over both.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IListeningPort, IPushProducer
 from twisted.python.failure import Failure
 
-if TYPE_CHECKING:  # string parsers are loaded at every search for plugins, and need none of these
+if TYPE_CHECKING:  # every search for plugins imports this module, without need of these
     from txrdma.iba.verbs import Buffer
 
 
 class IMessageTransport(IPushProducer):
     """
-    An established connection, as its protocol uses it.
+    The transport of an established message connection.
 
     C{pauseProducing} stops C{messageReceived}. The peer may then send a limited number of messages or bytes.
     """
 
     def sendMessage(data: Buffer, immediate: int | None = None) -> None:
         """
-        Send a message. It is queued while the peer cannot take it, and dropped after the end.
+        Send a message. It is queued until the peer can receive it, and dropped if the connection has ended.
 
         @param immediate: 32 bits that are delivered with the message.
         @raise txrdma.error.InvalidRequest: the message is too long for this connection.
@@ -42,10 +42,10 @@ class IMessageTransport(IPushProducer):
         """
 
     def unregisterProducer() -> None:
-        """Unregister the producer; a connection that waited for it closes."""
+        """Unregister the producer; after C{loseConnection}, the connection can then close."""
 
     def loseConnection() -> None:
-        """Close the connection when the peer has received everything that was sent."""
+        """Close the connection when the peer has received all messages and no producer is registered."""
 
     def abortConnection() -> None:
         """Close the connection at once."""
@@ -78,7 +78,7 @@ class IMessageProtocol(Interface):
         Called once, when the connection has ended.
 
         @param reason: C{ConnectionDone} if either end closed in order, and the peer has received everything
-            that was sent here; else C{ConnectionLost} or C{ConnectionAborted}.
+            that this end sent; else C{ConnectionLost} or C{ConnectionAborted}.
         """
 
 
@@ -97,7 +97,7 @@ class IMessageProtocolFactory(Interface):
 class IMessageClientEndpoint(Interface):
     """Connects to a server."""
 
-    def connect(factory: IMessageProtocolFactory) -> Deferred[Any]:  # of what the factory makes
+    def connect(factory: IMessageProtocolFactory) -> Deferred[Any]:  # of the factory's protocol
         """
         Connect.
 
@@ -133,5 +133,5 @@ class IMessageEndpointStringParser(Interface):
         """
         Make a server endpoint from the rest of the string.
 
-        @raise ValueError: as C{parseMessageClient}'s.
+        @raise ValueError: the string is invalid; the message names the key and the value.
         """

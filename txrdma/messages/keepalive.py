@@ -1,5 +1,5 @@
 """
-Keepalive probes: how a peer that vanished is detected while neither end sends anything.
+Keepalive probes, which detect the loss of a peer while neither end sends anything.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
-The base of all transports of messages: their producer, errors of the application, and the reactor's shutdown.
+The base class of message transports: producers, exceptions of the application, and the reactor's shutdown.
 
-A kind of connection inherits L{MessageTransport}. It calls C{_begin} when the connection is established,
-C{_pauseProducer} and C{_resumeProducer} by what waits to be sent, and C{_end} after the end. Each callback of
-the application is made by C{_call}: an exception closes this connection only.
+Each kind of connection subclasses L{MessageTransport}. It calls C{_begin} when the connection is established,
+C{_pauseProducer} and C{_resumeProducer} depending on the queued messages, and C{_end} when the connection has
+ended. C{_call} calls the application: an exception closes this connection only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MessageTransport:
         raise NotImplementedError
 
     def _proceed(self) -> None:
-        """Send what can be sent. After C{loseConnection}, close when all is sent and there is no producer."""
+        """Send queued messages. After C{loseConnection}, close when all are sent and there is no producer."""
         raise NotImplementedError
 
     def _applicationFailed(self) -> None:
@@ -48,7 +48,7 @@ class MessageTransport:
         self.abortConnection()
 
     def loseConnection(self) -> None:
-        """Close the connection when all that was sent has arrived, and the producer is done."""
+        """Close the connection when the peer has received all messages and no producer is registered."""
         raise NotImplementedError
 
     def abortConnection(self) -> None:
@@ -56,7 +56,7 @@ class MessageTransport:
         raise NotImplementedError
 
     def _begin(self, reactor: object) -> None:
-        """Connect the protocol. The connection is closed at the latest when the reactor stops."""
+        """Connect the protocol, and let the connection be closed when the reactor stops."""
         self._stopping = Stopping(reactor, self.protocol, self.leave, self.abortConnection)
         self._call(self.protocol.makeConnection, self)
 
@@ -69,7 +69,7 @@ class MessageTransport:
             stopping.ended()
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call the application; an exception closes this connection, and no other."""
+        """Call the application; an exception closes this connection only."""
         try:
             function(*arguments)
         except Exception:
@@ -84,7 +84,7 @@ class MessageTransport:
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
         """
-        Register a producer, which is paused while too much waits to be sent.
+        Register a producer, which is paused while too much is queued.
 
         @raise RuntimeError: there is a producer already.
         """
@@ -98,12 +98,12 @@ class MessageTransport:
             producer.resumeProducing()
 
     def unregisterProducer(self) -> None:
-        """Unregister the producer; a connection that waited for it closes."""
+        """Unregister the producer; after C{loseConnection}, the connection can then close."""
         self._producer = None
         self._proceed()
 
     def _pauseProducer(self) -> None:
-        """Pause a push producer; a pull producer just is not called."""
+        """Pause a push producer; a pull producer is not called until C{_resumeProducer}."""
         if self._producer is not None and not self._isProducerPaused:
             self._isProducerPaused = True
             self._call(self._producer.pauseProducing)
