@@ -1,5 +1,5 @@
 """
-What connections that behave like TCP share: the transport, the connection, the listening port, and shutdown.
+Connections that behave like TCP: their transport, connection, listening port, and shutdown.
 
-Used by C{smc:}, C{rsocket:} and C{btl:}.
+C{smc:}, C{rsocket:} and C{btl:} use them.
 """

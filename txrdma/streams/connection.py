@@ -29,13 +29,11 @@ _log = Logger()
 
 
 STOPPING_SECONDS: Final = 1.0
-"""
-Time that a stopping reactor waits for written bytes to be sent, and again for the close of the connection.
-"""
+"""Seconds that a stopping reactor waits for written bytes to be sent, and again for the close."""
 
 
 class Declining(StreamProtocol):
-    """The protocol of a connection whose factory returned None: it closes at once, in order, as over TCP."""
+    """The protocol of a connection whose factory returned None: it closes in order at once, as over TCP."""
 
     def connectionMade(self) -> None:
         """End the connection."""
@@ -47,10 +45,11 @@ class Core(Protocol):
     """
     The bytes of a stream in both directions, and which directions each end has closed.
 
-    @ivar isReadable: the peer may send more bytes; C{isWritable}: this end may.
-    @ivar isOver: the peer has closed the connection, or both ends have closed their write side.
-    @ivar wasCut: the peer has closed the connection before all written bytes were posted.
-    @ivar hasParted: the peer has received our close.
+    @ivar isReadable: whether the peer may send more bytes.
+    @ivar isWritable: whether this end may send more bytes.
+    @ivar isOver: whether the peer has closed the connection, or both ends have closed their write side.
+    @ivar wasCut: whether the peer has closed the connection before all written bytes were posted.
+    @ivar hasParted: whether the peer has received this end's close.
     """
 
     isReadable: bool
@@ -75,10 +74,10 @@ class Core(Protocol):
         """Queue bytes until the peer can accept them; drop them if the write side is closed."""
 
     def drop(self) -> None:
-        """Drop what is not posted."""
+        """Drop written bytes that are not posted."""
 
     def read(self) -> bytes:
-        """Take some received bytes; empty if there are none."""
+        """Return some received bytes; empty if there are none."""
 
     def closeWriting(self) -> None:
         """Close the write side, after all written bytes."""
@@ -96,10 +95,11 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     """
     A stream over a message connection: an L{End<txrdma.streams.transport.End>}.
 
-    A subclass knows the kind of message connection. It calls C{_begun}, C{_turn} when bytes have arrived or
-    can be sent, and C{_lost}.
+    A subclass implements a kind of message connection. It calls C{_begun} when the message connection is
+    established, C{_turn} when bytes have arrived or can be sent, and C{_lost} when the connection is lost.
 
-    @ivar host: the local address; C{peer}: the peer's.
+    @ivar host: the local address.
+    @ivar peer: the address of the peer.
     """
 
     host: Address
@@ -113,7 +113,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        @param dress: makes the transport, with the protocol.
+        @param dress: makes the transport and its protocol.
         @param ended: called after C{connectionLost}.
         """
         self.isClient = isClient
@@ -145,7 +145,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         raise NotImplementedError
 
     def _begun(self, transport: CarrierT) -> None:
-        """Start, since the message connection is established and C{_core} is set."""
+        """Start the stream: the message connection is established and C{_core} is set."""
         self._transport = transport
         self._front = front = self._dress(self)
         self.isOpen = True
@@ -155,7 +155,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self._isBusy = False
 
     def _lost(self, reason: Failure) -> None:
-        """End, since the message connection is lost; the peer may have closed in order before."""
+        """End the stream: the message connection is lost, possibly after an orderly close."""
         core, self._core = self._core, None
         self._isGone, self._transport = True, None
         if core is not None:  # nothing more is sent or received
@@ -199,18 +199,18 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self.write(b"".join(chunks))
 
     def close(self) -> None:
-        """Close the connection when all written bytes are posted and the producer is done."""
+        """Close the connection when all written bytes are posted and no producer is registered."""
         if self.connected and not self.discardsInput:
             self.discardsInput = True
             self.closeWriting()
 
     def closeWriting(self) -> None:
-        """Close the write side when all written bytes are posted and the producer is done."""
+        """Close the write side when all written bytes are posted and no producer is registered."""
         self.isEnding = True
         self._soon()
 
     def abort(self) -> None:
-        """Close the connection at once and drop what is not posted."""
+        """Close the connection at once, and drop bytes that are not posted."""
         if self.connected and self._failure is None:
             self._giveUp(Failure(ConnectionAborted()))
 
@@ -221,9 +221,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             self._soon()
 
     def blame(self, where: str) -> None:
-        """
-        Close the connection because the application raised; for the peer it closes in order, as over TCP.
-        """
+        """Close the connection because the application raised. The close is orderly, as over TCP."""
         _log.failure("Unhandled error in {where}", where=where)
         self._failure = self._failure or Failure()
         self.discardsInput, self.isOpen = True, False
@@ -262,7 +260,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self._turn()
 
     def _turn(self) -> None:
-        """Deliver received bytes, post written ones, and close if that is due."""
+        """Deliver received bytes, post written bytes, and close the stream if that is due."""
         if self._isBusy:
             return
         self._isBusy = True
@@ -302,7 +300,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             self._mustFlush = False
             if self.isOpen:
                 callWithContext(self.context, front.flushed)
-                self._maybeEndWriting(core)  # unless the producer has unregistered
+                self._maybeEndWriting(core)  # the producer may have unregistered
                 self._send(core, transport)
 
     def _maybeEndWriting(self, core: CoreT) -> None:
@@ -318,7 +316,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             callWithContext(self.context, self._front.writeEnded)
 
     def _conclude(self) -> bool:
-        """Close what is due; return whether there is something to deliver or to post after that."""
+        """Perform the closes that are due; return whether there may be more to deliver or to post."""
         core = self._core
         if core is not None and core.isReadable and not (core.isOver or core.hasParted):
             return False  # the usual case
@@ -409,7 +407,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         return stopped.addBoth(cancel)
 
     def _hurry(self) -> None:
-        """Close without the bytes for which the peer has no room, as Twisted's TCP does."""
+        """Drop the bytes for which the peer has no room, and close, as Twisted's TCP does."""
         if self._core is not None:
             self._core.drop()
         self._turn()

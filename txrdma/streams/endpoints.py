@@ -30,10 +30,10 @@ _log = Logger()
 @implementer(IMessageProtocolFactory)
 class StreamAttempt(Generic[MessageEndT]):
     """
-    One attempt of a client: starts its factory, and stops it after the connection or the failure.
+    One connection attempt of a client: starts its factory, and stops it after the connection or the failure.
 
     @ivar end: the stream, which the subclass makes with L{dress} and L{ended}.
-    @ivar protocol: available after L{make}.
+    @ivar protocol: the protocol of the stream, available after L{make}.
     """
 
     transportClass: Callable[[MessageEndT, IProtocol], MessageStreamTransport[MessageEndT]]
@@ -142,7 +142,7 @@ class AcceptedStreams(Generic[MessageEndT]):
 
 @implementer(IListeningPort)
 class StreamPort:
-    """A listening port of streams, on top of one of message connections."""
+    """A listening port of streams, on top of a listening port of message connections."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class StreamPort:
         addressOf: Callable[[Any], Address],
     ) -> None:
         """
-        @param kind: the prefix of its endpoint strings.
+        @param kind: the prefix of endpoint strings, for the log.
         @param addressOf: converts the address of the message port.
         """
         self._port, self._factory, self._kind, self._addressOf = port, factory, kind, addressOf

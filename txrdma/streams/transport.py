@@ -1,8 +1,8 @@
 """
-The transport that protocols and producers use, the same for all streams: Twisted's TCP interfaces.
+The transport of all streams, which provides Twisted's TCP interfaces to protocols and producers.
 
-The connection (L{End}) moves the bytes and decides when it ends; it reports events to its transport, whose
-methods for that handle exceptions of the application.
+The connection (L{End}) sends and receives the bytes and decides when it ends. It reports events to its
+transport, which handles exceptions of the application.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ class Bytes(Protocol):
     The bytes of a stream, with the flags that its connection and its transport share.
 
     @ivar context: the logging context of the protocol.
-    @ivar isOpen: the application may write; C{isEnding}: the connection closes when all bytes are posted.
-    @ivar discardsInput: received bytes are discarded; C{isPaused}: they are held back.
-    @ivar isNoticed: a producer is registered.
+    @ivar isOpen: whether the application may write.
+    @ivar isEnding: whether to close the write side when all bytes are posted.
+    @ivar discardsInput: whether received bytes are discarded.
+    @ivar isPaused: whether delivery of received bytes is paused.
+    @ivar isNoticed: whether a producer is registered.
     @ivar backlog: number of bytes that are not posted yet.
     """
 
@@ -67,9 +69,7 @@ class Bytes(Protocol):
 
 
 class End(Protocol):
-    """
-    The connection, as its transport uses it.
-    """
+    """The connection of a stream, as its transport uses it."""
 
     @property
     def connected(self) -> bool: ...
@@ -84,13 +84,13 @@ class End(Protocol):
     def peer(self) -> Address: ...
 
     def close(self) -> None:
-        """Close the connection when all written bytes are posted and the producer is done."""
+        """Close the connection when all written bytes are posted and no producer is registered."""
 
     def closeWriting(self) -> None:
-        """Close the write side when all written bytes are posted and the producer is done."""
+        """Close the write side when all written bytes are posted and no producer is registered."""
 
     def abort(self) -> None:
-        """Close the connection at once and drop what is not posted."""
+        """Close the connection at once, and drop bytes that are not posted."""
 
     def resume(self) -> None:
         """Resume delivery in a later reactor iteration."""
@@ -104,7 +104,7 @@ EndT = TypeVar("EndT", bound=End)
 
 def _mustBeBytes(data: object) -> None:
     if not isinstance(data, bytes):
-        raise TypeError("Data must be bytes")  # in the words of twisted.internet.abstract
+        raise TypeError("Data must be bytes")  # the message of twisted.internet.abstract
 
 
 @implementer(IConsumer, IPushProducer, ILoggingContext)
@@ -112,8 +112,8 @@ class StreamTransport(Generic[EndT]):
     """
     The transport of a stream: Twisted's interfaces to an L{End}.
 
-    Written bytes wait until the connection flushes them. (C{__dict__} is for TLS, which replaces methods; it
-    is allocated on first use.)
+    Written bytes are queued until the connection flushes them. (C{__dict__} is for TLS, which replaces
+    methods; it is allocated on first use.)
 
     @ivar stream: the connection.
     """
@@ -139,7 +139,7 @@ class StreamTransport(Generic[EndT]):
 
     @property
     def protocol(self) -> IProtocol | None:
-        """The protocol. TLS replaces it by its own."""
+        """The protocol of the stream; TLS replaces it by its own."""
         return cast("IProtocol | None", self._flow.protocol)
 
     @protocol.setter
@@ -169,7 +169,7 @@ class StreamTransport(Generic[EndT]):
             _mustBeBytes(data)
         flow = self._flow
         if data and (not flow.isOpen or flow.write(data) > self.bufferSize) and self.producer is not None:
-            self._pauseProducer()  # also after the end: nobody else would pause it
+            self._pauseProducer()  # also after the end, when nothing else pauses it
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
         """Queue byte strings to be sent in order."""
@@ -185,16 +185,16 @@ class StreamTransport(Generic[EndT]):
             self._pauseProducer()  # as in C{write}
 
     def loseConnection(self) -> None:
-        """Close after all written bytes are sent and the producer is done."""
+        """Close the connection when all written bytes are sent and no producer is registered."""
         self.stream.close()
 
     def loseWriteConnection(self) -> None:
-        """Close the write side after all written bytes are sent."""
+        """Close the write side when all written bytes are sent and no producer is registered."""
         if self._flow.isOpen:
             self.stream.closeWriting()
 
     def abortConnection(self) -> None:
-        """Close at once and drop what is not posted."""
+        """Close the connection at once, and drop bytes that are not posted."""
         self.stream.abort()
 
     def getHost(self) -> Address:
@@ -221,7 +221,7 @@ class StreamTransport(Generic[EndT]):
     def registerProducer(  # type: ignore[override]  # there are no other producers
         self, producer: IPushProducer | IPullProducer, streaming: bool
     ) -> None:
-        """Register a producer for the connection, as L{IConsumer} asks."""
+        """Register a producer for the connection. See L{IConsumer}."""
         if self.producer is not None:
             raise RuntimeError(
                 f"Cannot register producer {producer}, because producer {self.producer} "
@@ -238,14 +238,14 @@ class StreamTransport(Generic[EndT]):
                 producer.resumeProducing()
 
     def unregisterProducer(self) -> None:
-        """Unregister the connection's producer, as L{IConsumer} asks."""
+        """Unregister the connection's producer. See L{IConsumer}."""
         self.producer = None
         self._flow.isNoticed = False
         if self.connected and self._flow.isEnding:
             self.stream.closeWriting()
 
     def stopConsuming(self) -> None:
-        """Unregister the producer and close."""
+        """Unregister the producer, and close the connection."""
         self.unregisterProducer()
         self.loseConnection()
 
@@ -257,7 +257,7 @@ class StreamTransport(Generic[EndT]):
     # IPushProducer
 
     def pauseProducing(self) -> None:
-        """Pause C{dataReceived}, as L{IPushProducer} asks."""
+        """Pause C{dataReceived}. See L{IPushProducer}."""
         self._flow.isPaused = True
 
     def resumeProducing(self) -> None:
@@ -265,7 +265,7 @@ class StreamTransport(Generic[EndT]):
         self.stream.resume()
 
     def stopProducing(self) -> None:
-        """Close the connection, because the consumer of its data is gone."""
+        """Close the connection, because the consumer of its data has ended."""
         self.loseConnection()
 
     startReading = resumeProducing
