@@ -53,11 +53,11 @@ PROC_NET_UNIX: Final = Path("/proc/net/unix")
 
 
 class IReactor(IReactorUNIX, IReactorTime):
-    """What a client needs of the reactor: UNIX sockets and time."""
+    """The interfaces of the reactor that a client needs: UNIX sockets and time."""
 
 
 def nameIn(namespace: str, pid: int) -> str:
-    """The abstract name of the status socket of a process of this user."""
+    """Return the abstract name of the status socket of a process of this user."""
     return f"\0{namespace}/{os.geteuid()}/{pid}"
 
 
@@ -65,10 +65,10 @@ class Answering(LocalListener):
     """
     A status socket, which answers processes of the same user.
 
-    A status that does not fit into the socket's buffer is sent by a thread, so that a client that does not
-    read blocks nothing.
+    A thread sends a status that does not fit into the socket's buffer, so that a client that does not read
+    blocks nothing.
 
-    @ivar owner: the process and the user in its name.
+    @ivar owner: the PID and the user ID in the name of the socket.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Answering(LocalListener):
     ) -> None:
         """
         @param report: returns the status for JSON; the PID and the command line are added.
-        @raise OSError: the name is taken.
+        @raise OSError: the name is in use.
         """
         self._report = report
         self.owner = (os.getpid(), os.geteuid())
@@ -88,7 +88,7 @@ class Answering(LocalListener):
         try:
             sent = asker.send(answer)
         except OSError:
-            sent = len(answer)  # the client is gone
+            sent = len(answer)  # the client has closed the connection
         if sent == len(answer):
             asker.close()
         else:
@@ -101,20 +101,20 @@ def _sendRest(asker: socket.socket, answer: bytes) -> None:
         try:
             asker.sendall(answer)
         except OSError:
-            pass  # the client is gone, or does not read
+            pass  # the client has closed the connection, or does not read
 
 
 def _add(total: Counter[str], counters: Counter[str]) -> None:
-    """Add counters to a total."""
+    """Add counters to a total; maxima are not added."""
     for name, value in counters.items():
         total[name] = max(total[name], value) if name.startswith("max_") else total[name] + value
 
 
 class StatusServer(Generic[T]):
     """
-    The objects of one kind whose status this process reports, and their status socket.
+    The status socket of this process for objects of one kind.
 
-    There is a status socket as long as such an object exists on a running reactor.
+    The socket is open as long as such an object exists on a running reactor.
 
     @ivar parts: the objects, each with its reactor.
     """
@@ -141,7 +141,7 @@ class StatusServer(Generic[T]):
             reactor.callWhenRunning(self._answer, reactor)
 
     def counters(self) -> Counter[str]:
-        """The sums of the counters of all objects, with those that were removed."""
+        """Return the sums of the counters of all objects, including removed ones."""
         total = Counter(self._ended)
         for part in self.parts:
             _add(total, part.counters)
@@ -174,7 +174,7 @@ class StatusServer(Generic[T]):
 
 def processesIn(namespace: str, listing: str | None = None) -> list[int]:
     """
-    The PIDs in the status sockets of this user.
+    Return the PIDs of the processes of this user that have a status socket.
 
     @param listing: the contents of C{/proc/net/unix}, which is read by default.
     """
@@ -190,7 +190,7 @@ def processesIn(namespace: str, listing: str | None = None) -> list[int]:
 
 
 class _Asking(Protocol):
-    """Reads one status."""
+    """Protocol that receives one status."""
 
     def __init__(self) -> None:
         self.answered: Deferred[bytes] = Deferred(lambda _: self._abort())
@@ -198,7 +198,7 @@ class _Asking(Protocol):
         self._length = 0
 
     def connectionMade(self) -> None:
-        # ITransport has no word for the socket; Twisted's UNIX transports have this attribute.
+        # ITransport does not declare the socket; Twisted's UNIX transports have this attribute.
         user = peerOf(cast(socket.socket, self.transport.socket)).user  # type: ignore[union-attr]
         if user != os.geteuid():
             self._finish(Failure(PermissionError(f"the socket belongs to user {user}")))

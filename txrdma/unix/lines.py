@@ -25,7 +25,7 @@ LONGEST: Final = 256
 """Most bytes of a line; the connection is closed if the peer sends a longer one."""
 
 MUCH: Final = 1024
-"""Number of queued bytes that are sent at once, so that the peer can start on them."""
+"""Number of queued bytes from which they are sent immediately, so that the peer can process them."""
 
 MOST_UNREAD: Final = 1 << 20
 """Most bytes that the peer may leave unread; the connection is closed if there are more."""
@@ -36,7 +36,7 @@ class Lines:
     """
     One end of a connection that carries lines.
 
-    @ivar isOpen: lines can be sent and received.
+    @ivar isOpen: whether lines can be sent and received.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Lines:
         return "txrdma.unix.lines"
 
     def wake(self) -> None:
-        """Add this to the reactor again, after C{removeAll}."""
+        """Add the connection to the reactor again, after C{removeAll}."""
         self._reactor.addReader(self)
         if self._unsent:
             self._send()
@@ -143,7 +143,7 @@ class Lines:
 
     def release(self) -> socket.socket:
         """
-        Leave the reactor and hand over the socket.
+        Remove the connection from the reactor, and return its socket.
 
         @raise ValueError: the connection is closed, or a line is only partly sent or received.
         """
@@ -162,7 +162,7 @@ class Lines:
             try:
                 self._socket.send(self._unsent)
             except OSError:
-                pass  # the peer does not read, or is gone
+                pass  # the peer does not read, or has closed the connection
         self.isOpen = False
         self._unsent = b""
         call, self._call = self._call, None

@@ -36,7 +36,7 @@ _GROUP: Final = struct.Struct("=I")
 
 
 def _groupsOf(connected: socket.socket) -> set[int]:
-    """The groups of the process at the other end of a UNIX socket, without its effective one."""
+    """Return the supplementary groups of the process at the other end of a UNIX socket."""
     try:
         value = connected.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * _GROUP.size)
     except OSError:  # a kernel before 4.13, or a process with more groups
@@ -66,7 +66,7 @@ class SocketDirectory:
         return f"<SocketDirectory {self.path}>"
 
     def _sharedGroup(self) -> int | None:
-        """The group whose users may connect; None if only the same user may."""
+        """Return the group whose users may connect; None if only the same user may."""
         try:
             value = os.stat(self.path)
         except OSError:
@@ -74,7 +74,7 @@ class SocketDirectory:
         return value.st_gid if value.st_mode & _SHARED == _SHARED else None
 
     def admits(self, connected: socket.socket) -> bool:
-        """Whether the peer of a UNIX socket may connect, by its credentials."""
+        """Return whether the peer of a UNIX socket may connect, by its credentials."""
         user = peerOf(connected).user
         if user == os.geteuid():
             return isOurs(user)
@@ -84,7 +84,7 @@ class SocketDirectory:
         return group == _effectiveGroup(connected) or group in _groupsOf(connected)
 
     def names(self, prefix: str) -> list[str]:
-        """The names with a prefix, in no order; none if the directory cannot be read."""
+        """Return the names with a prefix, in any order; none if the directory cannot be read."""
         try:
             return [name for name in os.listdir(self.path) if name.startswith(prefix)]
         except OSError as error:
@@ -95,7 +95,7 @@ class SocketDirectory:
 
     def publish(self, kind: int, name: str, backlog: int) -> socket.socket:
         """
-        Create a listening socket with a name. It is linked only after it listens, so no client is refused.
+        Create a listening socket with a name. It is linked after the socket listens, so no client is refused.
 
         @param kind: SOCK_STREAM or SOCK_SEQPACKET.
         @raise OSError: the name is in use, or the directory is not writable.
@@ -125,16 +125,16 @@ class SocketDirectory:
             os.unlink(self._in(name))
 
     def _removeDead(self, kind: int, name: str) -> None:
-        """Remove a name if its process is gone."""
+        """Remove a name if its process has ended."""
         connected = self.connect(kind, name)
         if connected is not None:
             connected.close()
 
     def connect(self, kind: int, name: str) -> socket.socket | None:
         """
-        Connect to the process with a name. If the process is gone, its name is removed.
+        Connect to the process with a name. If the process has ended, its name is removed.
 
-        @return: a non-blocking socket; None if there is no process, or one that is not permitted.
+        @return: a non-blocking socket; None if there is no process, or it is not permitted.
         """
         try:
             connected = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -158,7 +158,7 @@ class SocketDirectory:
         return None
 
     def _numberOf(self, name: str) -> int | None:
-        """The inode of a socket by name; None if there is none, or it is another kind of file."""
+        """Return the inode of a socket by name; None if there is none, or it is another kind of file."""
         try:
             value = os.lstat(self._in(name))
         except OSError:

@@ -1,8 +1,8 @@
 """
 UNIX sockets between processes of one host: the peer's credentials, and listeners that check them.
 
-See unix(7): abstract names, SO_PEERCRED. Any process can bind an abstract name, so a name proves nothing; the
-credentials of the peer, which the kernel reports, do.
+See unix(7): abstract names, SO_PEERCRED. Any process can bind an abstract name, so only the credentials of
+the peer, which the kernel reports, identify it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ASIDE: Final = 1.0
 
 
 class Reactor(IReactorFDSet, IReactorTime):
-    """What listeners need of the reactor."""
+    """The interfaces of the reactor that listeners need."""
 
 
 _unknown = itertools.count(1)
@@ -54,7 +54,7 @@ class Credentials(NamedTuple):
 
 
 def peerOf(connected: socket.socket) -> Credentials:
-    """The process at the other end of a connected UNIX socket (SO_PEERCRED)."""
+    """Return the process at the other end of a connected UNIX socket (SO_PEERCRED)."""
     value = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, user, _group = _CREDENTIALS.unpack(value)
     return Credentials(pid, user)
@@ -62,11 +62,11 @@ def peerOf(connected: socket.socket) -> Credentials:
 
 def processAt(connected: socket.socket) -> Credentials:
     """
-    The process at the other end of a connected UNIX socket, as an identity: two are equal only if the kernel
-    knows that they are the same process.
+    Return the process at the other end of a connected UNIX socket; two results are equal only if the kernel
+    reports the same process.
 
-    Processes outside of our PID namespace have PID 0. Each of their sockets counts as a separate process
-    here, with a negative number.
+    The kernel reports PID 0 for processes outside of this PID namespace. Each of their sockets counts as a
+    separate process here, with a negative PID.
     """
     found = peerOf(connected)
     return found if found.pid else found._replace(pid=-next(_unknown))
@@ -74,7 +74,7 @@ def processAt(connected: socket.socket) -> Credentials:
 
 @lru_cache(1)
 def unmapped() -> frozenset[int]:
-    """In a user namespace, the IDs that stand for all users and groups that are not mapped into it."""
+    """Return the IDs that represent users and groups which are not mapped into this user namespace."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
             return frozenset()
@@ -85,9 +85,9 @@ def unmapped() -> frozenset[int]:
 
 def isOurs(user: int) -> bool:
     """
-    Whether a user ID is the effective one of this process.
+    Return whether a user ID is the effective one of this process.
 
-    In a user namespace, all users that are not mapped share one ID, which identifies nobody.
+    In a user namespace, all users that are not mapped share one ID, which identifies none of them.
     """
     return user == os.geteuid() and user not in unmapped()
 
@@ -97,7 +97,7 @@ class LocalListener:
     """
     Listens on an abstract name for processes of certain users; connections of others are closed at once.
 
-    When no descriptor is left it pauses for L{ASIDE} seconds, since the reactor would call it in a busy loop.
+    When accept fails, it pauses for L{ASIDE} seconds, since the reactor would call it in a busy loop.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class LocalListener:
         return listening
 
     def _mayCome(self, connected: socket.socket, user: int) -> bool:
-        """Whether the peer may connect."""
+        """Return whether the peer may connect."""
         return self._welcome(user)
 
     def fileno(self) -> int:
@@ -210,6 +210,6 @@ class LocalListener:
         self.close()
 
     def close(self) -> None:
-        """Leave the reactor and close. Idempotent."""
+        """Remove the listener from the reactor, and close its socket. Idempotent."""
         self.setReading(False)
         self._socket.close()
