@@ -38,10 +38,7 @@ class Finding:
     """
     A fault that a check has found.
 
-    @ivar kind: C{state}, C{width}, C{speed}, C{mtu}, C{errors}, C{no-lid}, C{bad-lid}, C{duplicate-lid},
-        C{duplicate-guid}, C{no-guid}, C{duplicate-name}, C{two-names}, C{no-link},
-        C{no-sm}, C{several-sms}, C{other-sm}, C{sm-silent}, C{counters-silent}, or the
-        kind of a fabric's problem.
+    @ivar kind: one of the kinds of L{txrdma.fabric.advice.ADVICE}, or the kind of a fabric's problem.
     @ivar where: readable location.
     @ivar guid: GUID of the node, if the location is a node or port.
     @ivar port: number of the port, if the location is a port.
