@@ -1,5 +1,5 @@
 """
-A clock for simulations: Twisted's, but for thousands of calls that wait.
+A clock for simulations with thousands of scheduled calls.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from twisted.internet.task import Clock
 
 class SimulatedClock(Clock):
     """
-    A C{Clock} that inserts each call at its place in time, instead of sorting all of them.
+    A C{Clock} that inserts each call in order of time, instead of sorting all of them.
 
-    With a hundred datagrams on their way sorting is most of a simulation's time.
+    With a hundred datagrams in flight, sorting takes most of a simulation's time.
     """
 
     def callLater(
@@ -33,4 +33,4 @@ class SimulatedClock(Clock):
         self.calls.sort(key=DelayedCall.getTime)
 
     def _sortCalls(self) -> None:
-        """Override C{Clock}'s sorting: the calls are in order already."""
+        """Do nothing: the calls are in order already."""

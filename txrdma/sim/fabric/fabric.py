@@ -1,8 +1,8 @@
 """
-A simulated InfiniBand subnet: nodes that answer management datagrams as real ones do.
+A simulated InfiniBand subnet, whose nodes answer management datagrams as real nodes do.
 
-Nothing is sent anywhere: a datagram's way is walked when it is sent, and what comes of it arrives later, by a
-C{Clock} or a reactor. What cannot be reached, and what is lost, is silence, as in a real subnet.
+The route of a datagram is computed when it is sent; the answer is delivered later by a C{Clock} or a reactor.
+As in a real subnet, nothing is received if a node is unreachable or a datagram is lost.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from txrdma.sim.fabric.wire.wire import Wire
 from txrdma.sim.nets.netfile import Net
 
 RESWEEP_SECONDS: Final = 1.0
-"""Seconds between a change and the sweep of the master SM for it."""
+"""Seconds from a change of a link to the sweep of the master SM."""
 
 _IN_SERVICE: Final = 64
 _OUT_OF_SERVICE: Final = 65
@@ -54,9 +54,10 @@ class SimulatedFabric:
     A simulated subnet: nodes, links, agents, and the master SM with its SA.
 
     @ivar nodes: nodes by their identifiers in the net file.
-    @ivar manager: the master SM; None in a subnet without one. C{sa} is its subnet administration.
-    @ivar timetable: datagrams on their way, and other calls to come.
-    @ivar wire: the links: counts datagrams; its C{latencySeconds}, C{jitterSeconds} and C{loss} can be
+    @ivar manager: the master SM; None in a subnet without one.
+    @ivar sa: subnet administration of the master SM.
+    @ivar timetable: datagrams in flight, and other scheduled calls.
+    @ivar wire: the links, which count datagrams; C{latencySeconds}, C{jitterSeconds} and C{loss} can be
         changed at any time.
     """
 
@@ -76,14 +77,14 @@ class SimulatedFabric:
         hasLEDs: bool = False,
     ) -> None:
         """
-        @param latencySeconds: from a request to its answer.
-        @param jitterSeconds: most that chance adds to that.
-        @param loss: probability that a datagram is lost, in each direction by itself.
-        @param seed: seed of losses and of jitter, and of nothing else.
-        @param isManaged: have an SM; without one there are no LIDs, and nothing but directed routes works.
+        @param latencySeconds: time from a request to its answer.
+        @param jitterSeconds: maximum of the random addition to the latency.
+        @param loss: probability that a datagram is lost, for each direction independently.
+        @param seed: seed of losses and jitter only.
+        @param isManaged: whether there is an SM; without one there are no LIDs and only directed routes work.
         @param managerAt: node of the SM; the last host by default.
-        @param resweepSeconds: time between a change and the SM's sweep for it; None for no sweep.
-        @param hasLEDs: all ports have LEDs (LedInfo).
+        @param resweepSeconds: time from a change of a link to the SM's sweep; None for no sweep.
+        @param hasLEDs: whether all ports have LEDs (LedInfo).
         """
         self.clock = clock
         self.nodes = buildNodes(net)
@@ -109,13 +110,13 @@ class SimulatedFabric:
     def __repr__(self) -> str:
         return f"<SimulatedFabric of {len(self.nodes)} nodes>"
 
-    # Parts, by name.
+    # Nodes and ports, by name.
 
     def node(self, name: str) -> SimulatedNode:
         """
-        A node by its identifier, description or GUID.
+        Return the node with this identifier, description or GUID.
 
-        @raise ValueError: there is none.
+        @raise ValueError: there is no such node.
         """
         found = self.nodes.get(name)
         if found is not None:
@@ -127,7 +128,7 @@ class SimulatedFabric:
 
     def port(self, name: str, number: int | None = None) -> SimulatedPort:
         """
-        A port of a node; without a number its first one with a link, of a switch port 0.
+        Return a port of a node; without a number, port 0 of a switch, else the first port with a link.
 
         @raise ValueError: there is no such node or port.
         """
@@ -140,7 +141,7 @@ class SimulatedFabric:
         return node.ports[number]
 
     def portOf(self, lid: int) -> SimulatedPort | None:
-        """Port that has this LID, by the SM's assignment or by its own PortInfo."""
+        """Return the port that has this LID, by the SM's assignment or by its PortInfo; None without one."""
         if self.manager is not None:
             for lmc in range(8):
                 port = self.manager.ports.get(lid & ~((1 << lmc) - 1))
@@ -154,7 +155,7 @@ class SimulatedFabric:
 
     def attach(self, name: str = "", number: int | None = None) -> SimulatedMADPort:
         """
-        A management port attached to a port of the fabric; to that of the first host by default.
+        Return a management port attached to a port of the fabric, by default of the first host.
 
         @raise ValueError: there is no such port.
         """
@@ -165,13 +166,13 @@ class SimulatedFabric:
         return self.attachTo(port.end, "" if number is None else f"sim:node={name}/{number}")
 
     def attachTo(self, port: SimulatedPort, name: str = "") -> SimulatedMADPort:
-        """A management port attached to a known port of the fabric."""
+        """Return a management port attached to this port of the fabric."""
         return SimulatedMADPort(self, port, name)
 
-    # The manager.
+    # Subnet managers.
 
     def manage(self, at: str = "", lmc: int = 0, priority: int = PRIORITY) -> SubnetManager:
-        """Have the subnet managed by one SM alone, at a node's port; at that of the last host by default."""
+        """Replace all SMs by one, at a port of a node, by default of the last host."""
         port = self.port(at or self._lastHost()).end
         self._endManagers()
         candidate = Candidate(self, port, lmc, priority)
@@ -190,10 +191,9 @@ class SimulatedFabric:
         self, at: str, priority: int = STANDBY_PRIORITY, lmc: int = 0, pollSeconds: float = POLL_SECONDS
     ) -> Candidate:
         """
-        Add an SM that stands by at a node; with a higher priority than the master's it will soon be the
-        master.
+        Add a standby SM at a node. If it outranks the master, the master hands over to it at its next poll.
 
-        @param pollSeconds: time between SMInfo polls of these SMs.
+        @param pollSeconds: time between SMInfo polls of this SM.
         @raise ValueError: there is no such node, or it has an SM already.
         """
         port = self.port(at).end
@@ -207,7 +207,7 @@ class SimulatedFabric:
         return candidate
 
     def lead(self, manager: SubnetManager) -> None:
-        """Make this SM the master from now on; its SA begins without groups, services and subscriptions."""
+        """Make this SM the master; its SA begins without group members, services and subscriptions."""
         self.manager = manager
         self.sweep()
         if self.sa is not None:
@@ -221,7 +221,7 @@ class SimulatedFabric:
         self.sma.managers.clear()
 
     def sweep(self) -> None:
-        """Let the master SM sweep now; the SA reports added and removed ports (traps 64 and 65)."""
+        """Sweep by the master SM now; the SA reports added and removed ports (traps 64 and 65)."""
         if self._resweep is not None and self._resweep.active():
             self._resweep.cancel()
         self._resweep = None
@@ -237,11 +237,11 @@ class SimulatedFabric:
                     self.sa.notice(trap, GID.fromParts(GID_PREFIX, port.guid))
 
     def linearOf(self, switch: SimulatedNode) -> bytearray:
-        """Linear forwarding table of a switch, computed if the switch has none yet."""
+        """Return the linear forwarding table of a switch, computed if the switch has none yet."""
         return tableOf(switch)
 
     def close(self) -> None:
-        """End the simulation: its timers, its SMs and its SA."""
+        """End the simulation: cancel its timers, and close its SMs and its SA."""
         if self._resweep is not None and self._resweep.active():
             self._resweep.cancel()
         self._resweep = None
@@ -263,7 +263,7 @@ class SimulatedFabric:
             self._changed(port)
 
     def heal(self, name: str, number: int = 1) -> None:
-        """Join the cable of a port again after L{cut}."""
+        """Reconnect the cable of a port after L{cut}."""
         port = self.port(name, number)
         for end in (port, port.peer):
             if end is not None:
@@ -273,24 +273,22 @@ class SimulatedFabric:
 
     def silence(self, name: str) -> None:
         """
-        Let a node hang, until L{revive}: its links stay up, but it answers and forwards no management
-        datagrams.
+        Let a node hang, until L{revive}: its links stay up, but it answers nothing and forwards no directed
+        routes.
         """
         self.node(name).isDead = True
 
     def revive(self, name: str) -> None:
-        """
-        Let a node answer again after L{silence}, and without the effects of L{slow}, L{busy} and L{redirect}.
-        """
+        """End the effects of L{silence}, L{slow}, L{busy} and L{redirect} on a node."""
         node = self.node(name)
         node.isDead, node.delaySeconds, node.busyFor, node.redirects = False, 0.0, 0, None
 
     def slow(self, name: str, seconds: float) -> None:
-        """Let a node take this much longer to answer."""
+        """Let a node take this many more seconds to answer."""
         self.node(name).delaySeconds = seconds
 
     def busy(self, name: str, requests: int) -> None:
-        """Let a node answer BUSY to so many requests."""
+        """Let a node answer this number of requests with BUSY."""
         self.node(name).busyFor = requests
 
     def redirect(self, name: str, managementClass: int, to: str) -> None:
@@ -299,14 +297,14 @@ class SimulatedFabric:
         node.redirects = {**(node.redirects or {}), managementClass: self.port(to).end.lid}
 
     def duplicate(self, name: str, of: str) -> None:
-        """Give a node the GUID of another one."""
+        """Give a node the GUID of another node."""
         self.node(name).setGUID(self.node(of).guid)
 
     def rename(self, name: str, guid: GUID) -> None:
         """Give a node another GUID."""
         self.node(name).setGUID(guid)
 
-    # What nodes are like.
+    # Properties of nodes.
 
     def _giveLEDs(self) -> None:
         for node in self.nodes.values():
@@ -314,7 +312,7 @@ class SimulatedFabric:
                 port.capabilities |= PortCapability.LED_INFO
 
     def runFDR10(self, *names: str) -> None:
-        """Let all links of these nodes, by default of all, run at FDR10 (ExtendedPortInfo of Mellanox)."""
+        """Let all links of these nodes, by default of all nodes, run at FDR10 (Mellanox ExtendedPortInfo)."""
         for node in map(self.node, names) if names else self.nodes.values():
             for port in node.external:
                 for end in (port, port.neighbor):
@@ -325,15 +323,15 @@ class SimulatedFabric:
 
     def correct(self, *names: str, mode: FECMode = FECMode.RS_FEC) -> None:
         """
-        Let all ports of these nodes, by default of all, tell the mode of their error correction
-        (PortInfoExtended), and count in the form that goes with it.
+        Let all ports of these nodes, by default of all nodes, report this FEC mode (PortInfoExtended) and use
+        its form of counters.
         """
         for node in map(self.node, names) if names else self.nodes.values():
             for port in node.external:
                 learnCorrection(port, mode)
 
     def haveRandomTable(self, name: str, capacity: int = 1024) -> None:
-        """Let a switch have a random forwarding table in place of a linear one."""
+        """Let a switch have a random forwarding table instead of a linear one."""
         node = self.node(name)
         info = SwitchInfo.decode(node.switchInfo)
         node.switchInfo[:] = info.replace(linearFDBCap=0, randomFDBCap=capacity, linearFDBTop=0).encode()
@@ -343,7 +341,7 @@ class SimulatedFabric:
         """
         Set the DiagCode of a port (IBA 14.2.5.6.1).
 
-        @param details: its vendor's codes (VendorDiag, from index 1 on), 62 bytes each.
+        @param details: codes of the vendor (VendorDiag, from index 1 on), 62 bytes each.
         """
         end = self.port(name, number).end
         _setDiagCode(end.info, code & ~_CHAINED | (_CHAINED if details else 0))
@@ -355,7 +353,7 @@ class SimulatedFabric:
     # Counters.
 
     def counters(self, name: str, number: int = 1) -> Counters:
-        """Counters of a port, to be set, and to grow."""
+        """Return the counters of a port, which can be set and can grow."""
         return self.port(name, number).count()
 
     def setCounters(self, name: str, number: int, **values: int) -> None:
@@ -363,11 +361,11 @@ class SimulatedFabric:
         self.counters(name, number).set(self._seconds(), **values)
 
     def growCounters(self, name: str, number: int, **rates: float) -> None:
-        """Let counters of a port grow by so much each second, error counters for example."""
+        """Let counters of a port, such as error counters, grow at these rates per second."""
         self.counters(name, number).grow(self._seconds(), **rates)
 
     def traffic(self, wordsPerSecond: float, packetsPerSecond: float) -> None:
-        """Let traffic pass by all links, the same in both directions, but not the same on each."""
+        """Let data counters of all links grow at random rates for each direction, these on average."""
         now = self._seconds()
         random = Random(0)
         for node in self.nodes.values():
@@ -388,7 +386,7 @@ class SimulatedFabric:
                     )
 
     def errors(self, perSecond: float) -> None:
-        """Let symbol errors be counted at both ends of all links, not as many at each, this on average."""
+        """Let symbol errors at both ends of all links grow at random rates, C{perSecond} on average."""
         now = self._seconds()
         random = Random(1)
         for node in self.nodes.values():
@@ -396,10 +394,10 @@ class SimulatedFabric:
                 if port.neighbor is not None:
                     port.count().grow(now, symbolErrorCounter=perSecond * random.random() * 2)
 
-    # What happens by itself.
+    # Events of the fabric.
 
     def _changed(self, port: SimulatedPort) -> None:
-        """After a change of a port's link: have its switch send trap 128, and the SM sweep."""
+        """Send trap 128 from the switches at a port's changed link, and schedule a sweep by the SM."""
         if self.manager is not None and self._resweepSeconds is not None and self._resweep is None:
             self._resweep = self.clock.callLater(self._resweepSeconds, self._sweepAgain)
         for end in (port, port.peer):

@@ -1,7 +1,7 @@
 """
-Congestion control agents of a simulated fabric: they keep settings, and log nothing.
+Congestion control agents of a simulated fabric, which store settings and log no events.
 
-Follows InfiniBand Architecture vol. 1, annex A10. No packets are marked here, as there are none.
+Follows InfiniBand Architecture vol. 1, annex A10. No packets are marked, since no data packets are simulated.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _OF_ADAPTERS: Final = {
 _setMethod = poke(MADHeader, "method")
 _setStatus = poke(MADHeader, "status")
 _STORED: Final = CONGESTION << 16
-"""Added to an attribute ID to make a key among a port's tables that no other class uses."""
+"""Added to an attribute ID to make a key of a port's tables that no other management class uses."""
 
 
 class CongestionAgents:
     """Congestion control agents of all nodes of a simulated fabric."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
-        """@param seconds: returns the present time, for time stamps."""
+        """@param seconds: returns the current time, for time stamps."""
         self._seconds = seconds
 
     def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
-        """Answer a request received by a port; None to drop it."""
+        """Return the answer to a request received by a port; None to drop it."""
         version, method, attribute, modifier, key = _HEAD.unpack_from(datagram)
         end = port.end
         reply = bytearray(datagram)
@@ -87,8 +87,8 @@ class CongestionAgents:
 
     def _answer(self, end: SimulatedPort, attribute: int, key: int) -> Attribute | None:
         """
-        Attributes that are computed: ClassPortInfo, CongestionInfo, CongestionKeyInfo and time stamps; None
-        for others.
+        Return an attribute that is computed: ClassPortInfo, CongestionInfo, CongestionKeyInfo or time stamps;
+        None for others.
         """
         isSwitch = end.node.isSwitch
         if attribute == _CLASS_PORT_INFO:
@@ -143,7 +143,7 @@ def _keepKeyInfo(end: SimulatedPort, info: congestion.CongestionKeyInfo) -> None
 
 
 def _permits(end: SimulatedPort, key: int) -> bool:
-    """True if the CC_Key of a Set is right; a wrong one is counted as a violation (annex A10.4.1)."""
+    """Return whether the CC_Key of a Set is right; count a wrong one as a violation (annex A10.4.1)."""
     info = _keyInfo(end)
     if info.ccKey in (0, key):
         return True
@@ -152,7 +152,7 @@ def _permits(end: SimulatedPort, key: int) -> bool:
 
 
 def _status(end: SimulatedPort, attribute: int, modifier: int) -> int:
-    """MAD status for a setting: zero if a node of this type has that attribute, and that block of it."""
+    """Return the MAD status for a setting: zero if a node of this type has that attribute and block."""
     if attribute not in (_OF_SWITCHES if end.node.isSwitch else _OF_ADAPTERS):
         return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
     most = {

@@ -1,5 +1,5 @@
 """
-M_Keys of a simulated fabric's ports: which SMPs they let pass, and the lease period.
+M_Keys of a simulated fabric's ports: protection against SMPs, and the lease period.
 
 Follows InfiniBand Architecture vol. 1, 14.2.4.1 (protection levels) and 14.2.4.3 (the lease period).
 """
@@ -29,7 +29,7 @@ class ManagementKeys:
         self, seconds: Callable[[], float], violated: Callable[[SimulatedPort, bytes], None]
     ) -> None:
         """
-        @param seconds: returns the present time, for leases.
+        @param seconds: returns the current time, for leases.
         @param violated: called with the port and the SMP whose M_Key is wrong.
         """
         self._seconds = seconds
@@ -38,15 +38,15 @@ class ManagementKeys:
 
     @staticmethod
     def of(end: SimulatedPort) -> int:
-        """The key of a port; 0 is none."""
+        """Return the M_Key of a port; 0 if it has none."""
         return int(_mkey(end.info))
 
     def permits(self, end: SimulatedPort, method: int, mkey: int, datagram: bytes) -> bool:
         """
-        True if the SMP's M_Key lets it be answered.
+        Return whether an SMP may be answered, by its M_Key.
 
-        The lease begins with the first wrong M_Key and ends with the next right one; a lease that runs out
-        leaves the port unprotected, so that another SM can read the M_Key.
+        The lease begins with the first wrong M_Key and ends with the next right one. When the lease expires,
+        the port becomes unprotected, so that another SM can read the M_Key.
         """
         if mkey == self.of(end):
             self._until.pop(end, None)
@@ -62,11 +62,11 @@ class ManagementKeys:
         return False
 
     def hides(self, end: SimulatedPort, mkey: int) -> bool:
-        """True if an SMP with this M_Key may read PortInfo, but not the port's own M_Key."""
+        """Return whether an SMP with this M_Key may read PortInfo, but not the port's M_Key."""
         return _protection(end.info) == 1 and mkey != self.of(end)
 
     def expire(self, end: SimulatedPort) -> None:
-        """End the protection of a port whose lease has run out."""
+        """End the protection of a port whose lease has expired."""
         until = self._until.get(end)
         if until is not None and until <= self._seconds():
             del self._until[end]

@@ -32,20 +32,17 @@ _DATA: Final = 64
 _setMethod = poke(MADHeader, "method")
 _setStatus = poke(MADHeader, "status")
 _ASKED_BYTES: Final = 4
-"""PortSelect and CounterSelect stand in an answer as they were asked."""
+"""Length of PortSelect and CounterSelect, which an answer repeats from the request."""
 
 _ASKED: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode")
 _LAST_SELECTED: Final[dict[type[Attribute], tuple[str, ...]]] = {
     pma.PortCounters: ("portXmitWait", "qp1Dropped")
 }
-"""Counters that CounterSelect2 is for, where they do not come last."""
+"""Counters that CounterSelect2 selects, for attributes in which other counters may follow them."""
 
 
 class _Counter(NamedTuple):
-    """
-    One counter of an attribute. C{selector} is the select field, C{bit} the bit in it, that chooses the
-    counter.
-    """
+    """One counter of an attribute, which bit C{bit} of the field C{selector} selects."""
 
     name: str
     key: str
@@ -56,7 +53,7 @@ class _Counter(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """An attribute that has counters, and the place of each in it."""
+    """An attribute with its counters, and its encoding when all are zero."""
 
     kind: type[Attribute]
     counters: tuple[_Counter, ...]
@@ -72,7 +69,7 @@ def _group(kind: type[Attribute]) -> _Group:
     bit = 0
     for name in [name for name in names if name not in late] + list(late):
         if name in late[:1]:
-            bit = width  # goes on with the second selector
+            bit = width  # continues with the second selector
         field = fields[name]
         if kind is pma.PortCountersExtended and name == "symbolErrorCounter":
             bit = width
@@ -103,8 +100,7 @@ GROUPS: Final = {
     )
 }
 """
-Attributes with counters by attribute ID. Counters have the names of their fields, with an index if several
-share one.
+Attributes with counters, by attribute ID. Counters have the names of their fields, with an index for arrays.
 """
 
 
@@ -117,14 +113,14 @@ class PerformanceManagementAgents:
 
     def __init__(self, seconds: Callable[[], float], later: Callable[..., None]) -> None:
         """
-        @param seconds: returns the present time, for counters that grow.
-        @param later: takes seconds and the call to make then, for samples.
+        @param seconds: returns the current time, for counters that grow.
+        @param later: schedules a call after some seconds, for samples.
         """
         self._seconds = seconds
         self._samplers = Samplers(seconds, later)
 
     def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray:
-        """Answer a request received by a port."""
+        """Return the answer to a request received by a port."""
         version, method, attribute = _HEAD.unpack_from(datagram)
         reply = bytearray(datagram)
         _setMethod(reply, Method.GET_RESP)
@@ -164,7 +160,7 @@ class PerformanceManagementAgents:
         )
 
     def _counters(self, port: SimulatedPort, group: _Group, method: int, reply: bytearray) -> int:
-        """Set the counters if the method is Set, and write them into the reply; returns the MAD status."""
+        """Set the counters if the method is Set, and write them into the reply; return the MAD status."""
         ports = _selected(port, reply[_DATA + 1])
         if not ports:
             return MADStatus.INVALID_FIELD
@@ -182,7 +178,7 @@ class PerformanceManagementAgents:
         return 0
 
     def _samples(self, port: SimulatedPort, attribute: int, method: int, reply: bytearray) -> int:
-        """Start sampling, or write its state or results into the reply; returns the MAD status."""
+        """Start sampling, or write its state or results into the reply; return the MAD status."""
         answer: Attribute
         if attribute != sampling.CONTROL:
             if method == SET:
@@ -210,7 +206,7 @@ class PerformanceManagementAgents:
 
 
 def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:
-    """Ports that PortSelect names; empty where there is no such port."""
+    """Return the ports that PortSelect selects; none if there is no such port."""
     node = port.node
     if not node.isSwitch:
         return [port] if number == port.number else []
@@ -220,7 +216,7 @@ def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:
 
 
 def _encoded(group: _Group, counted: list[Counters], now: float) -> bytes:
-    """The attribute: of several ports the sum. A counter sticks at its highest value."""
+    """Return the encoded attribute, with sums over the ports. A counter stops at its highest value."""
     values: dict[str, int | list[int]] = {}
     first, *others = counted
     for name, key, place, highest, _selector, _bit in group.counters:

@@ -37,14 +37,14 @@ _ENABLED: Final = (
     ("linkSpeedEnabled", "linkSpeedSupported", _ENABLE_ALL_SPEEDS),
     ("linkSpeedExtEnabled", "linkSpeedExtSupported", _ENABLE_ALL_EXTENDED),
 )
-"""Fields of PortInfo by which link widths and speeds are enabled, what is supported, the value for all."""
+"""For link widths and speeds: the field that enables them, the supported ones, and the value for all."""
 
 
 def setPortInfo(port: SimulatedPort, content: bytes) -> tuple[int, bool]:
     """
     Set the fields of a port's PortInfo that can be set.
 
-    @return: the MAD status, and True if the state of the port's link has changed. A refused Set changes
+    @return: the MAD status, and whether the state of the port's link has changed. A refused Set changes
         nothing.
     """
     now, request = PortInfo.decode(port.info), PortInfo.decode(content)
@@ -80,7 +80,7 @@ def _isPossible(port: SimulatedPort, now: PortInfo, request: PortInfo) -> bool:
 
 
 def _mayBecome(port: SimulatedPort, state: int, physical: int) -> bool:
-    """True if the port may go from its present states to these."""
+    """Return whether the port may change from its current states to these."""
     now = port.state
     if state > PortState.ACTIVE or state == PortState.INIT and now != PortState.INIT:
         return False

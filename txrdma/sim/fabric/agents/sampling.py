@@ -28,9 +28,7 @@ SAMPLED: Final = {1: "portXmitData", 2: "portRcvData", 3: "portXmitPkts", 4: "po
 """Counters that can be sampled, by CounterSelect code: those that every port has."""
 
 CLOCK_NANOSECONDS: Final = 4.0
-"""
-Approximate length of a tick; it is a whole number of the field's units, the times of ten bits on a lane.
-"""
+"""Approximate length of a tick, which is rounded to the unit of the field: the time of ten bits on a lane."""
 
 _32_BITS: Final = 4
 _64_BITS: Final = 2
@@ -41,7 +39,7 @@ _speedActive, _extendedActive = peek(PortInfo, "linkSpeedActive"), peek(PortInfo
 
 
 def tickOf(port: SimulatedPort) -> tuple[int, float]:
-    """Length of a port's sampling tick: as the field Tick has it, and in seconds."""
+    """Return the length of a port's sampling tick: the value of the field Tick, and seconds."""
     extended = _extendedActive(port.info)
     gigabits = (
         EXTENDED_GIGABITS.get(LinkSpeedExtended(extended), 0.0)
@@ -53,7 +51,7 @@ def tickOf(port: SimulatedPort) -> tuple[int, float]:
 
 
 class _Sampler:
-    """What is being sampled, or was last."""
+    """The current or the last sample of an end port."""
 
     def __init__(self, port: SimulatedPort, control: PortSamplesControl) -> None:
         self.port = port
@@ -72,15 +70,15 @@ class Samplers:
 
     def __init__(self, seconds: Callable[[], float], later: Callable[..., None]) -> None:
         """
-        @param seconds: returns the present time.
-        @param later: takes seconds and the call to make then.
+        @param seconds: returns the current time.
+        @param later: schedules a call after some seconds.
         """
         self._seconds = seconds
         self._later = later
         self._samplers: dict[SimulatedPort, _Sampler] = {}
 
     def set(self, end: SimulatedPort, port: SimulatedPort, control: PortSamplesControl) -> None:
-        """Begin to sample a port, unless something is being sampled (IBA 16.1.3.2, SampleStatus)."""
+        """Begin to sample a port, unless the end port samples already (IBA 16.1.3.2, SampleStatus)."""
         before = self._samplers.get(end)
         if before is not None and before.status != DONE:
             return
@@ -98,7 +96,7 @@ class Samplers:
         sampler.counts = [max(0, end - begin) for begin, end in zip(sampler.counts, now, strict=True)]
 
     def control(self, end: SimulatedPort, port: SimulatedPort) -> PortSamplesControl:
-        """PortSamplesControl of a port, with the settings and the status of its sample."""
+        """Return the PortSamplesControl of a port, with the settings and the status of its sample."""
         sampler = self._samplers.get(end)
         values: dict[str, Any] = {}
         status = DONE
@@ -117,7 +115,7 @@ class Samplers:
         )
 
     def result(self, end: SimulatedPort, attribute: int) -> PortSamplesResult | PortSamplesResultExtended:
-        """Results of a sample; zeros while it is not done."""
+        """Return the results of an end port's sample; zeros until it is done."""
         sampler = self._samplers.get(end)
         status, tag, counts = DONE, 0, [0] * 15
         if sampler is not None:

@@ -1,8 +1,8 @@
 """
 Subnet management agents of a simulated fabric, which answer SMPs by the attributes of its ports.
 
-Follows InfiniBand Architecture vol. 1, 14.2 (SMPs), 14.2.4 (M_Keys) and 14.2.5 (attributes). Every agent is
-the same; it works on the bytes of the port that was asked.
+Follows InfiniBand Architecture vol. 1, 14.2 (SMPs), 14.2.4 (M_Keys) and 14.2.5 (attributes). One object
+serves all nodes; it works on the encoded attributes of the port that received the request.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from txrdma.sim.fabric.model.nodes import (
 )
 
 Result = tuple[int, bytes]
-"""MAD status of an answer, and the bytes of its attribute."""
+"""MAD status of an answer, and its encoded attribute."""
 
 
 class SMInfoKeeper(Protocol):
-    """A subnet manager, as the agent of its node needs it."""
+    """A subnet manager, as the agent of its node uses it."""
 
     def info(self) -> SMInfo:
-        """SMInfo of the subnet manager: state, priority, activity count."""
+        """Return the SMInfo of the subnet manager: state, priority, activity count."""
 
     def answer(self) -> SMInfo:
-        """SMInfo as an answer to a Get, which is an activity of the subnet manager."""
+        """Return the SMInfo in answer to a Get, and count the activity."""
 
     def control(self, command: int, info: SMInfo) -> int:
-        """Carry out a Set of SMInfo by another SM (IBA 14.4.1); returns the MAD status."""
+        """Perform a Set of SMInfo by another SM (IBA 14.4.1); return the MAD status."""
 
 
 GET: Final = int(Method.GET)
@@ -77,7 +77,7 @@ _SETTABLE: Final = (
     *("linearFDBTop", "defaultPort", "defaultMulticastPrimaryPort", "defaultMulticastNotPrimaryPort"),
     *("lifeTimeValue", "optimizedSLtoVLMappingProgramming", "multicastFDBTop"),
 )
-"""Fields of a SwitchInfo that a subnet manager sets."""
+"""Fields of SwitchInfo that a subnet manager can set."""
 
 BAD_VALUE: Final = MADStatus.INVALID_FIELD
 NO_ATTRIBUTE: Final = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
@@ -117,7 +117,7 @@ class SubnetManagementAgents:
     Subnet management agents of all nodes of a simulated fabric.
 
     @ivar mkeys: M_Keys of all ports.
-    @ivar managers: subnet managers by their ports; several when some are standby.
+    @ivar managers: subnet managers by their ports, including standby ones.
     """
 
     def __init__(
@@ -164,9 +164,9 @@ class SubnetManagementAgents:
 
     def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
         """
-        Answer a request that came in by a port.
+        Answer a request that a port received.
 
-        @return: the answer, still without what a directed route needs; None for silence.
+        @return: the answer, without the fields of a directed route; None if there is no answer.
         """
         version, method, attribute, modifier, mkey = _HEAD.unpack_from(datagram)
         node = port.node
@@ -206,7 +206,7 @@ class SubnetManagementAgents:
         return reply
 
     def told(self, port: SimulatedPort, attribute: int, modifier: int) -> bytes:
-        """Bytes of an attribute of a port, as an SMP would get them."""
+        """Return an encoded attribute of a port, as the answer to a Get contains it."""
         status, content = self._gets[attribute](port.node, port, modifier)
         assert not status
         return content
@@ -321,7 +321,7 @@ class SubnetManagementAgents:
         told = _kept(wanted, *PORT_INFO_EXTENDED, b"")
         return (0, told) if told else (NO_ATTRIBUTE, b"")
 
-    # What lets itself be set; the answer is what then is.
+    # Responses to Set, which contain the new value.
 
     def _setSwitchInfo(
         self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes
@@ -345,7 +345,7 @@ class SubnetManagementAgents:
         if modifier * 8 >= guidCap(end):
             return BAD_VALUE, b""
         if modifier == 0:
-            _own, *others = GUIDInfo.decode(content).guids  # the first one is the port's own
+            _own, *others = GUIDInfo.decode(content).guids  # the first one is the port's GUID
             content = GUIDInfo(guids=(end.guid, *others)).encode()
         return _keep(end, GUID_INFO, modifier, content)
 
@@ -428,7 +428,7 @@ class SubnetManagementAgents:
         if wanted is None:
             return BAD_VALUE, b""
         now = ExtendedPortInfo.decode(_kept(wanted, *EXTENDED_PORT_INFO, _NOTHING))
-        if now.linkSpeedSupported:  # of which only what is enabled can be set, where the first field says so
+        if now.linkSpeedSupported:  # only linkSpeedEnabled can be set, if the first field requests it
             said = ExtendedPortInfo.decode(content)
             if said.linkSpeedEnabled & ~now.linkSpeedSupported:
                 return BAD_VALUE, b""
@@ -439,27 +439,27 @@ class SubnetManagementAgents:
 
 
 def nodeInfoAt(port: SimulatedPort) -> bytes:
-    """The NodeInfo of a node, with the fields of the port that was asked."""
+    """Return the NodeInfo of a port's node, with the fields of this port."""
     info = port.node.info
     return b"".join((info[_BEFORE_PORT], port.guid.raw, info[_BETWEEN], bytes((port.number,)), info[_VENDOR]))
 
 
 def portInfoAt(port: SimulatedPort, number: int) -> bytes:
-    """PortInfo of a port, with this number as its LocalPortNum."""
+    """Return the PortInfo of a port, with this number as its LocalPortNum."""
     info = bytearray(port.info)
     _setNumber(info, number)
     return bytes(info)
 
 
 def _asked(node: SimulatedNode, port: SimulatedPort, number: int) -> SimulatedPort | None:
-    """The port that a modifier names; of a channel adapter 0 is the one that was asked."""
+    """Return the port that a modifier names; at a channel adapter, 0 is the receiving port."""
     if number > node.numPorts:
         return None
     return port if number == 0 and not node.isSwitch else node.ports[number]
 
 
 def _laned(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[SimulatedPort | None, int]:
-    """Output port, and number of the input port, whose SLtoVLMappingTable an attribute modifier names."""
+    """Return the output port and the number of the input port that a modifier for SLtoVLMapping names."""
     if not node.isSwitch:
         return port, 0
     incoming, outgoing = modifier >> 8 & 0xFF, modifier & 0xFF
@@ -470,8 +470,8 @@ def _laned(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[Sim
 
 def _arbitrated(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[SimulatedPort | None, int]:
     """
-    Port and block of its VLArbitrationTable for a modifier; tables have 8 entries, so blocks 2 and 4 do not
-    exist.
+    Return the port and the block of its VLArbitrationTable that a modifier names. Tables have 8 entries, so
+    blocks 2 and 4 do not exist.
     """
     block, number = modifier >> 16, modifier & 0xFF
     if block not in (1, 3) or (node.isSwitch and number > node.numPorts):
@@ -480,7 +480,7 @@ def _arbitrated(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tupl
 
 
 def _kept(port: SimulatedPort, attribute: int, block: int, default: bytes) -> bytes:
-    """Bytes of a table's block as they were set, or the default."""
+    """Return a block of a port's tables as it was set, or the default."""
     tables = port.tables
     return default if tables is None else tables.get((attribute, block), default)
 

@@ -1,5 +1,5 @@
 """
-Hosts of a simulated fabric answer C{ping} and C{sysstat}, as if each ran the servers of infiniband-diags.
+Answers of simulated hosts to C{ping} and C{sysstat}, as if each ran the servers of infiniband-diags.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ATTRIBUTES: Final = {
 
 
 def answerVendor(port: SimulatedPort, datagram: bytes) -> bytearray | None:
-    """Answer of a host to a vendor-class MAD; None where it has no server for that."""
+    """Return the answer of a host to a vendor-class MAD; None if the node has no server for it."""
     node = port.node
     if (
         node.kind is not NodeType.CHANNEL_ADAPTER

@@ -2,7 +2,7 @@
 Counters of a simulated port: numbers that are set, and numbers that grow with time.
 
 Follows InfiniBand Architecture vol. 1, 16.1.3.5 (PortCounters) and 16.1.4.11 (PortCountersExtended). Both
-read one set of numbers; a counter of 8, 16 or 32 bits stops where its bits end.
+read one set of numbers; a counter of 8, 16 or 32 bits stops at its highest value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CASTS: Final = (
 )
 NAMES: Final = frozenset((*ERRORS, *DATA, *CASTS, "portXmitWait", "qp1Dropped"))
 """
-Names of the basic counters; others have the names of fields in further attributes of performance management.
+Names of the basic counters; others have the names of fields in other attributes of performance management.
 """
 
 
@@ -40,7 +40,7 @@ class Counters:
         self._now = 0.0
 
     def value(self, name: str, now: float) -> int:
-        """Present value of a counter."""
+        """Return the current value of a counter."""
         stored = self._values.get(name, 0.0)
         rate = self._rates.get(name)
         return int(stored if rate is None else stored + rate * (now - self._now))
@@ -58,7 +58,7 @@ class Counters:
             self._values[name] = self._values.get(name, 0) + value
 
     def grow(self, now: float, /, **rates: float) -> None:
-        """Let counters go on by themselves from now on, by so much each second; 0 stops one."""
+        """Let counters grow at these rates per second from now on; 0 stops a counter."""
         self._settle(now)
         for name, rate in rates.items():
             if rate:

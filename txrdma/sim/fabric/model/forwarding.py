@@ -1,5 +1,5 @@
 """
-Forwarding of packets by a simulated switch: its table, and the port that a LID takes.
+Forwarding of packets by a simulated switch: its table, and the output port for a LID.
 
 Follows InfiniBand Architecture vol. 1, 18.2.4.3.
 """
@@ -11,7 +11,7 @@ from txrdma.sim.fabric.model.rft import capacity, defaultPort, entriesOf, isRand
 
 
 def tableOf(switch: SimulatedNode) -> bytearray:
-    """Linear forwarding table of a switch, computed by the subnet's routing when it is first read."""
+    """Return the linear forwarding table of a switch, computed by the subnet's routing when first read."""
     if switch.linear is None:
         table = bytearray() if switch.routing is None else switch.routing.table(switch)
         if isRandom(switch):
@@ -22,7 +22,7 @@ def tableOf(switch: SimulatedNode) -> bytearray:
 
 
 def outOf(switch: SimulatedNode, lid: int) -> SimulatedPort | None:
-    """Port by which a switch sends packets for a LID; None where its table names none."""
+    """Return the port by which a switch sends packets for a LID; None if its table has no such port."""
     table = switch.linear
     if table is None:
         table = tableOf(switch)

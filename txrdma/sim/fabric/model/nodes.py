@@ -2,8 +2,8 @@
 Nodes and ports of a simulated fabric, and the states of their links.
 
 Follows InfiniBand Architecture vol. 1, 7.2.7 (states of a port) and 14.2.5.6 (PortInfo). Initial values of
-attributes are those of ibsim. A port's PortInfo is kept as its bytes: a fabric of ten thousand hosts has a
-hundred thousand ports.
+attributes are those of ibsim. PortInfo is stored encoded, since a fabric of ten thousand hosts has a hundred
+thousand ports.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from txrdma.sim.fabric.model.counters import Counters
 from txrdma.sim.nets.netfile import Net, NetLink, NetNode
 
 SUBNET_TIMEOUT: Final = 14
-"""
-SubnetTimeout code of 67 ms, the longest time of a packet in a simulated fabric, unless it is set otherwise.
-"""
+"""SubnetTimeout code of 67 ms, the default for the longest time of a packet in a simulated fabric."""
 
 ALL_WIDTHS: Final = 0x1F
 ALL_SPEEDS: Final = 7
@@ -45,8 +43,8 @@ FIRST_GUIDS: Final = {
     NodeType.ROUTER: 0x300000,
 }
 """
-First GUIDs by node type, for nodes without one in the net file: each gets the next; those of channel adapters
-and routers are followed by one for each port.
+First GUIDs by node type, for nodes without one in the net file. Each node gets the next GUID; channel
+adapters and routers also use one for each port.
 """
 
 LINEAR_CAP: Final = 0x7800
@@ -71,13 +69,13 @@ _LEASE: Final = 0xFF9
 _CABLED: Final = PortCapability.CAPABILITY_MASK_NOTICE
 
 NO_EXTENDED_SPEED: Final = 30
-"""LinkSpeedExtEnabled of a port that is to use none (IBA 14.2.5.6)."""
+"""Value of LinkSpeedExtEnabled that enables no extended speed (IBA 14.2.5.6)."""
 
 EXTENDED_PORT_INFO: Final = (ExtendedPortInfo.attributeID, 0)
-"""Key of a vendor's ExtendedPortInfo among a port's tables."""
+"""Key of a vendor's ExtendedPortInfo in a port's tables."""
 
 PORT_INFO_EXTENDED: Final = (PortInfoExtended.attributeID, 0)
-"""Key of a PortInfoExtended among a port's tables."""
+"""Key of PortInfoExtended in a port's tables."""
 
 _MELLANOX: Final = 0x0002C9
 _SWITCHX: Final = 0xC738
@@ -96,37 +94,38 @@ _smLID, _guidCap = peek(PortInfo, "masterSMLID"), peek(PortInfo, "guidCap")
 
 
 def guidCap(port: SimulatedPort) -> int:
-    """Number of GUIDs that a port has room for (GUIDCap)."""
+    """Return the capacity of a port's GUID table (GUIDCap)."""
     return int(_guidCap(port.info))
 
 
 class Attachment(Protocol):
-    """A management port attached to a port of the fabric, as its node and the wire need it."""
+    """A management port attached to a port of the fabric, as agents and the wire use it."""
 
     def serves(self, managementClass: int, method: int) -> bool:
-        """True if requests of this class and method go to the attachment, not to its node's own agent."""
+        """Return whether the attachment, not the node's agent, receives requests of this class and method."""
 
     def deliver(self, datagram: bytes, envelope: object) -> None:
-        """Take a datagram that has come to the port."""
+        """Receive a datagram that has arrived at the port."""
 
     def changed(self, wantsRegistration: bool) -> None:
-        """See that the PortInfo of the port was set."""
+        """Note that the PortInfo of the port was set."""
 
 
 class Forwarder(Protocol):
-    """Routing of a subnet, by which its switches fill their tables."""
+    """Routing of a subnet, which computes the tables of its switches."""
 
     def table(self, switch: SimulatedNode) -> bytearray:
-        """Linear forwarding table of one switch."""
+        """Return the linear forwarding table of one switch."""
 
 
 class SimulatedPort:
     """
     A port of a simulated node.
 
-    @ivar info: its PortInfo.
-    @ivar peer: the port at the other end of the cable; C{neighbor}: the same while the link is up, or None.
-    @ivar attachments: management ports attached to it.
+    @ivar info: PortInfo of the port, encoded.
+    @ivar peer: the port at the other end of the cable, if there is one.
+    @ivar neighbor: the peer while the link is up, else None.
+    @ivar attachments: management ports attached to the port.
     """
 
     __slots__ = ("attachments", "counters", "info", "isCut", "node", "number", "peer", "tables", "neighbor")
@@ -150,7 +149,7 @@ class SimulatedPort:
 
     @property
     def guid(self) -> GUID:
-        """A switch has one for all its ports."""
+        """GUID of the port; a switch has one for all its ports."""
         node = self.node
         if node.portGUIDs and self.number in node.portGUIDs:
             return node.portGUIDs[self.number]
@@ -172,7 +171,7 @@ class SimulatedPort:
 
     @property
     def lmc(self) -> int:
-        """LID mask control of the port, which has two to the power of it LIDs."""
+        """LID mask control of the port, which has two to the power of LMC LIDs."""
         return int(_lmc(self.info))
 
     @lmc.setter
@@ -180,18 +179,18 @@ class SimulatedPort:
         _setLMC(self.info, lmc)
 
     def owns(self, lid: int) -> bool:
-        """True if a LID is one of the port's own."""
+        """Return whether a LID is one of the port's LIDs."""
         base: int = _lid(self.info)
         return base != 0 and base <= lid < base + (1 << _lmc(self.info))
 
     @property
     def smLID(self) -> LID:
-        """The LID of the subnet manager that the port knows of; 0 is none."""
+        """LID of the master SM in the port's PortInfo; 0 is none."""
         return LID(_smLID(self.info))
 
     @property
     def capabilities(self) -> int:
-        """The CapabilityMask of the port, by the bits of L{PortCapability}."""
+        """The CapabilityMask of the port, with the bits of L{PortCapability}."""
         return int(_capabilities(self.info))
 
     @capabilities.setter
@@ -200,21 +199,21 @@ class SimulatedPort:
 
     @property
     def state(self) -> int:
-        """The state of the port, by the numbers of L{PortState}."""
+        """The state of the port, a number of L{PortState}."""
         return int(_state(self.info))
 
     @property
     def physicalState(self) -> int:
-        """The physical state of the port, by the numbers of L{PhysicalState}."""
+        """The physical state of the port, a number of L{PhysicalState}."""
         return int(_physical(self.info))
 
     def become(self, state: int, physical: int) -> None:
-        """Change the state of the port, and the physical one."""
+        """Set the state and the physical state of the port."""
         _setState(self.info, state)
         _setPhysical(self.info, physical)
 
     def count(self) -> Counters:
-        """Counters of the port, made when they are first used."""
+        """Return the counters of the port, which are created on first use."""
         if self.counters is None:
             self.counters = Counters()
         return self.counters
@@ -224,12 +223,12 @@ class SimulatedNode:
     """
     A simulated switch, channel adapter or router.
 
-    @ivar info: its NodeInfo; answers have the fields of the port that was asked.
-    @ivar ports: ports by number; only a switch has one of number 0.
-    @ivar isDead: True for a node that answers nothing, and forwards no directed routes.
-    @ivar delaySeconds: time that its answers take beyond those of other nodes.
-    @ivar busyFor: number of further requests that are answered with BUSY.
-    @ivar redirects: LID to which GMPs are redirected, by their class.
+    @ivar info: NodeInfo, encoded; answers have the fields of the port that received the request.
+    @ivar ports: ports by number; number 0 is used only by switches.
+    @ivar isDead: whether the node answers nothing and forwards no directed routes.
+    @ivar delaySeconds: additional time until the node answers.
+    @ivar busyFor: number of requests that are still to be answered with BUSY.
+    @ivar redirects: LID to which GMPs are redirected, by management class.
     @ivar linear: linear forwarding table of a switch; None until it is first read.
     @ivar random: entries of a switch's random forwarding table, if it has one.
     @ivar routing: computes the forwarding table of a switch.
@@ -271,7 +270,7 @@ class SimulatedNode:
 
     @property
     def external(self) -> list[SimulatedPort]:
-        """Ports of the node that can have a link: all but a switch's port 0."""
+        """Ports of the node that can have a link: all except port 0."""
         return self.ports[1:]
 
     def setGUID(self, guid: GUID) -> None:
@@ -281,7 +280,7 @@ class SimulatedNode:
 
 
 def buildNodes(net: Net) -> dict[str, SimulatedNode]:
-    """Nodes of a net by identifier, with all of its links up."""
+    """Return the nodes of a net by identifier, with all links up."""
     builder = _Builder(net)
     nodes = {name: builder.node(node) for name, node in net.nodes.items()}
     for name, netNode in net.nodes.items():
@@ -295,7 +294,7 @@ def buildNodes(net: Net) -> dict[str, SimulatedNode]:
 
 
 class _Builder:
-    """Makes nodes; ports that are alike are encoded once."""
+    """Makes nodes; equal PortInfos are encoded once."""
 
     def __init__(self, net: Net) -> None:
         self._width = net.width or DEFAULT_WIDTH
@@ -305,7 +304,7 @@ class _Builder:
         self._templates: dict[tuple[bool, bool, int, int, int], bytes] = {}
 
     def node(self, said: NetNode) -> SimulatedNode:
-        """A node as the net file has it, its ports without links."""
+        """Return a node of the net file, its ports without links."""
         guid = said.guid
         if guid is None:
             guid = GUID.fromInt(self._next[said.kind])
@@ -351,8 +350,8 @@ class _Builder:
 
 def _portInfo(isSwitch: bool, isCabled: bool, width: int, speed: int, extended: int) -> PortInfo:
     """
-    PortInfo of a port that is no switch's port 0, without a link; an uncabled port has fewer capabilities, as
-    in ibsim.
+    Return the PortInfo of a port without a link, except a switch's port 0. An uncabled port has fewer
+    capabilities, as in ibsim.
     """
     if not isCabled:
         extended = 0
@@ -385,7 +384,7 @@ def _portInfo(isSwitch: bool, isCabled: bool, width: int, speed: int, extended: 
 
 
 def _switchPort(width: int, speed: int) -> PortInfo:
-    """PortInfo of a switch's port 0."""
+    """Return the PortInfo of a switch's port 0."""
     return PortInfo(
         capabilityMask=_SWITCH_CAPABILITIES,
         mkeyLeasePeriod=_LEASE,
@@ -423,7 +422,7 @@ def _switchInfo() -> SwitchInfo:
 
 
 def learnFDR10(port: SimulatedPort) -> None:
-    """Give a port the vendor's ExtendedPortInfo, with FDR10 enabled in place of the extended speeds."""
+    """Give a port the vendor's ExtendedPortInfo, with FDR10 enabled instead of the extended speeds."""
     node = port.node
     info = NodeInfo.decode(node.info)
     if not mayHaveFDR10(info):  # otherwise the vendor's attribute is not read
@@ -441,13 +440,13 @@ def learnFDR10(port: SimulatedPort) -> None:
 
 
 def learnCorrection(port: SimulatedPort, mode: FECMode) -> None:
-    """Give a port a PortInfoExtended, with this mode of error correction."""
+    """Give a port a PortInfoExtended with this FEC mode."""
     told = PortInfoExtended(capMask=PortInfoExtendedCapability.FEC_MODE, fecModeActive=mode)
     port.tables = {**(port.tables or {}), PORT_INFO_EXTENDED: told.encode()}
 
 
 def correctionOf(port: SimulatedPort) -> FECMode | None:
-    """Mode of a port's error correction; None for a port without the attribute."""
+    """Return the FEC mode of a port; None for a port without PortInfoExtended."""
     told = (port.tables or {}).get(PORT_INFO_EXTENDED)
     return None if told is None else FECMode(_fecMode(told))
 
@@ -463,7 +462,7 @@ setPortStateChange: Final = poke(SwitchInfo, "portStateChange")
 
 
 def bringUp(port: SimulatedPort) -> bool:
-    """Bring up the link between a port and its peer; False if one of them is not ready."""
+    """Bring up the link between a port and its peer; return False if one of them is not ready."""
     peer = port.peer
     if peer is None or port.isCut or port.neighbor is not None:
         return False
@@ -478,7 +477,7 @@ def bringUp(port: SimulatedPort) -> bool:
 
 
 def bringDown(port: SimulatedPort, physical: int = PhysicalState.POLLING) -> None:
-    """End a port's link; its own end goes to this physical state, the other one polls."""
+    """Bring down a port's link. The port enters this physical state; its peer enters Polling."""
     peer = port.neighbor
     port.neighbor = None
     port.become(PortState.DOWN, physical)
@@ -492,7 +491,7 @@ def bringDown(port: SimulatedPort, physical: int = PhysicalState.POLLING) -> Non
 
 
 def _changed(port: SimulatedPort) -> None:
-    """A switch remembers that one of its ports has changed."""
+    """Set PortStateChange if the port is one of a switch."""
     if port.node.isSwitch:
         setPortStateChange(port.node.switchInfo, True)
 
@@ -512,7 +511,7 @@ def negotiate(port: SimulatedPort, peer: SimulatedPort) -> None:
 
 
 def _negotiateFDR10(port: SimulatedPort, peer: SimulatedPort) -> None:
-    """Run a link at FDR10 that is at QDR without an extended speed, if both ends have that enabled."""
+    """Run a link of QDR speed without an extended speed at FDR10, if both ends have that enabled."""
     known = [
         ExtendedPortInfo.decode((end.tables or {}).get(EXTENDED_PORT_INFO, bytes(ExtendedPortInfo.size)))
         for end in (port, peer)
@@ -525,7 +524,7 @@ def _negotiateFDR10(port: SimulatedPort, peer: SimulatedPort) -> None:
 
 
 def _extendedOf(info: bytearray) -> int:
-    """The extended speeds that a port has enabled."""
+    """Return the extended speeds that a port has enabled."""
     enabled: int = _extendedEnabled(info)
     return 0 if enabled == NO_EXTENDED_SPEED else enabled
 
@@ -542,5 +541,5 @@ def _highest(mask: int) -> int:
 
 
 def endPorts(node: SimulatedNode) -> Iterator[SimulatedPort]:
-    """The ports that have LIDs of their own: a switch's port 0, all of the others."""
+    """Return the ports of a node that have LIDs: port 0 of a switch, all ports of other nodes."""
     return iter(node.ports[:1] if node.isSwitch else node.ports[1:])

@@ -1,5 +1,5 @@
 """
-P_Key tables of a simulated fabric's ports, and which P_Keys match.
+P_Key tables of a simulated fabric's ports, and matching of P_Keys.
 
 Follows InfiniBand Architecture vol. 1, 10.9 (partitions) and 14.2.5.7 (P_KeyTable).
 """
@@ -23,15 +23,15 @@ _enforcementCap = peek(SwitchInfo, "partitionEnforcementCap")
 
 
 def block(port: SimulatedPort, number: int) -> bytes:
-    """Block of a port's P_KeyTable: as it was set, or with the default P_Key alone."""
+    """Return a block of a port's P_KeyTable: as it was set, or with the default P_Key only."""
     default = _FIRST if number == 0 else _EMPTY
     return default if port.tables is None else port.tables.get((PKeyTable.attributeID, number), default)
 
 
 def blocks(port: SimulatedPort) -> int:
     """
-    Number of blocks in a port's P_KeyTable, from PartitionCap, or PartitionEnforcementCap at a switch's
-    external port.
+    Return the number of blocks in a port's P_KeyTable, from PartitionCap, or PartitionEnforcementCap at a
+    switch's external port.
     """
     node = port.node
     isExternal = node.isSwitch and port.number
@@ -40,7 +40,7 @@ def blocks(port: SimulatedPort) -> int:
 
 
 def keysOf(port: SimulatedPort) -> tuple[int, ...]:
-    """Valid P_Keys in the P_KeyTable of a port that has a LID."""
+    """Return the valid P_Keys in the P_KeyTable of a port that has a LID."""
     if port.tables is None:
         return (DEFAULT_PKEY,)
     many = -(-_partitionCap(port.node.info) // KEYS_PER_BLOCK)
@@ -49,5 +49,5 @@ def keysOf(port: SimulatedPort) -> tuple[int, ...]:
 
 
 def sharesPartition(one: int, other: int) -> bool:
-    """True if two P_Keys are of one partition, and at least one of them is of a full member (IBA 10.9.1)."""
+    """Return whether two P_Keys match: same partition, at least one full member (IBA 10.9.1)."""
     return (one ^ other) & 0x7FFF == 0 and (one | other) & 0x8000 != 0

@@ -1,8 +1,8 @@
 """
-Random forwarding tables (RFT) of simulated switches, whose entries stand in any order.
+Random forwarding tables (RFT) of simulated switches, whose entries are in any order.
 
-Follows InfiniBand Architecture vol. 1, 14.2.5.11 and 18.2.4.3. Such a switch forwards like one with a linear
-table, so a linear table is made from its entries.
+Follows InfiniBand Architecture vol. 1, 14.2.5.11 and 18.2.4.3. A linear table is made from the entries, by
+which the switch forwards.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _defaultPort = peek(SwitchInfo, "defaultPort")
 
 
 def defaultPort(switch: SimulatedNode) -> int:
-    """The port for all LIDs that no entry of a switch's random table names."""
+    """Return the output port for LIDs without an entry in a switch's random table (DefaultPort)."""
     return int(_defaultPort(switch.switchInfo))
 
 
 def isRandom(switch: SimulatedNode) -> bool:
-    """True of a switch with a random forwarding table in place of a linear one."""
+    """Return whether a switch has a random forwarding table instead of a linear one."""
     return not _linearCap(switch.switchInfo) and _randomCap(switch.switchInfo) != 0
 
 
 def capacity(switch: SimulatedNode) -> int:
-    """Number of entries in a switch's random forwarding table (RandomFDBCap)."""
+    """Return the capacity of a switch's random forwarding table in entries (RandomFDBCap)."""
     return int(_randomCap(switch.switchInfo))
 
 
 def entriesOf(linear: bytes | bytearray, most: int) -> bytearray:
-    """Entries of a random table that forwards like a linear one; those beyond its capacity are left out."""
+    """Return the entries of a random table that forwards like a linear one, at most C{most} of them."""
     entries = bytearray()
     for lid, port in enumerate(linear):
         if lid and port != _NO_PORT and len(entries) < most * _ENTRY.size:
@@ -52,9 +52,9 @@ def entriesOf(linear: bytes | bytearray, most: int) -> bytearray:
 
 def linearOf(entries: bytes | bytearray, default: int) -> bytearray:
     """
-    Linear table that forwards like the entries of a random one.
+    Return a linear table that forwards like the entries of a random one.
 
-    @param default: the port for all LIDs that no entry names (IBA 14.2.5.4, DefaultPort); 0 drops them.
+    @param default: the output port for LIDs without an entry (IBA 14.2.5.4, DefaultPort); 0 drops them.
     """
     whole = len(entries) - len(entries) % _ENTRY.size
     routes = [
@@ -69,13 +69,13 @@ def linearOf(entries: bytes | bytearray, default: int) -> bytearray:
 
 
 def block(switch: SimulatedNode, number: int) -> bytes:
-    """Block of 64 bytes of a switch's random forwarding table, which is 16 entries."""
+    """Return a block of a switch's random forwarding table: 64 bytes, which are 16 entries."""
     entries = switch.random or b""
     return bytes(entries[number * BLOCK : (number + 1) * BLOCK]).ljust(BLOCK, b"\0")
 
 
 def setBlock(switch: SimulatedNode, number: int, content: bytes) -> None:
-    """Write a block of 16 entries into a switch's random table, and make its linear table anew."""
+    """Write a block of 16 entries into a switch's random table, and update its linear table."""
     entries = switch.random = switch.random if switch.random is not None else bytearray()
     entries.extend(bytes(max(0, (number + 1) * BLOCK - len(entries))))
     entries[number * BLOCK : (number + 1) * BLOCK] = content
