@@ -55,13 +55,13 @@ class IClientSignal(Interface):
         """Release a socket that could not connect; return whether the client should be renewed."""
 
     def ask(transport: Connection, done: Callable[[], None]) -> None:
-        """Call C{told} when C{isSMC} is known for this connection: now, or later."""
+        """Call C{done} when C{isSMC} is known for this connection: now, or later."""
 
     def decideNow() -> None:
         """Decide on C{isSMC}, because the listener has sent bytes before its answer."""
 
     def close() -> None:
-        """Stop, without calling C{told}: the connection has ended, or is decided. Idempotent."""
+        """Stop, without calling C{done}: the connection has ended, or is decided. Idempotent."""
 
 
 class IServerSignal(Interface):

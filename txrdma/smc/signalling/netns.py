@@ -42,7 +42,7 @@ class _Candidate:
         self._search = search
         self._proof: ProvingSocket | None = None
         self._word = self._answer = b""
-        self._told: tuple[str, bytes] | None = None
+        self._answered: tuple[str, bytes] | None = None
         self.lines = Lines(search.reactor, connection, self._heard, self._ended)
         self.lines.say(b"seeking " + search.target.host.encode("ascii"))
 
@@ -54,7 +54,7 @@ class _Candidate:
                 if kind == b"prove" and self._proof is None:
                     self._prove(int(first), word)
                 elif kind == b"proven" and self._proof is not None:
-                    self._told = Place.of(first.decode("ascii"), 0).host, word
+                    self._answered = Place.of(first.decode("ascii"), 0).host, word
                 else:
                     raise ValueError("unexpected")
             except (ValueError, OverflowError, OSError):
@@ -92,7 +92,7 @@ class _Candidate:
 
     def _check(self) -> None:
         proof = self._proof
-        if proof is not None and self._answer and self._told == (proof.own.host, self._answer):
+        if proof is not None and self._answer and self._answered == (proof.own.host, self._answer):
             self._search.proven(self, Place(proof.own.host, 0))
 
     def release(self) -> socket.socket:
