@@ -37,8 +37,8 @@ class _Flow:
     A local CONFIRM RKEY or DELETE RKEY.
 
     @ivar rkeys: names of the buffers.
-    @ivar carrier: the link on which the request was sent; C{asked}: the keys on that link; C{informed}: the links
-        whose keys it announced.
+    @ivar carrier: the link on which the request was sent; C{asked}: the keys on that link; C{informed}: the
+        links whose keys it announced.
     @ivar isOverdue: the response is late, so the next request is sent. The peer's writes to a buffer arrive
         before its response to DELETE RKEY, so the buffer is retained until then.
     """
