@@ -9,6 +9,7 @@ L{txrdma.testing.plans}.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import Counter
@@ -42,6 +43,7 @@ from txrdma.testing.verbs.scenario import playPair
 _Plan = TypeVar("_Plan")
 _MOST_SHOWN: Final = 10
 _REDRAWN_SECONDS: Final = 0.2
+_LOGGED_SECONDS: Final = 60.0
 _FOLDER = Path("build/plans")
 _COMMAND: Final = "python -m txrdma.testing.simulate"
 
@@ -118,9 +120,9 @@ class Search:
 
     def __init__(self, names: Sequence[str], isQuiet: bool = False) -> None:
         self.totals = {name: Totals() for name in names}
-        self._isShown = not isQuiet and sys.stderr.isatty()
-        self._started = time.monotonic()
-        self._shownAt = 0.0
+        self._isTerminal = sys.stderr.isatty()
+        self._interval = math.inf if isQuiet else _REDRAWN_SECONDS if self._isTerminal else _LOGGED_SECONDS
+        self._started = self._shownAt = time.monotonic()
 
     @property
     def failed(self) -> int:
@@ -169,17 +171,18 @@ class Search:
             print(line, file=sys.stderr)
 
     def _clear(self) -> None:
-        if self._isShown:
+        if self._isTerminal and self._interval < math.inf:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def _show(self) -> None:
-        """Show the progress on a terminal, unless it is disabled."""
+        """Show the progress: on a terminal in one line, elsewhere by a line each minute."""
         now = time.monotonic()
-        if self._isShown and now - self._shownAt >= _REDRAWN_SECONDS:
+        if now - self._shownAt >= self._interval:
             self._shownAt = now
             played = sum(each.played for each in self.totals.values())
             line = f"{played} simulations, {now - self._started:.0f} s, {self.failed} failures"
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            before, after = ("\r\x1b[K", "") if self._isTerminal else ("", "\n")
+            print(f"{before}{line}", end=after, file=sys.stderr, flush=True)
 
     def report(self) -> None:
         """Print the totals of each generator."""
@@ -268,11 +271,17 @@ def main(arguments: Sequence[str]) -> int:
         flush=True,
     )
     search = Search(options["names"], bool(options["quiet"]))
-    search.run(
-        count(first) if seeds is None else iter(range(first, first + seeds)),
-        None if minutes is None else 60 * minutes,
-    )
+    isInterrupted = False
+    try:
+        search.run(
+            count(first) if seeds is None else iter(range(first, first + seeds)),
+            None if minutes is None else 60 * minutes,
+        )
+    except KeyboardInterrupt:
+        isInterrupted = True
     search.report()
+    if isInterrupted:
+        return 130
     return 1 if search.failed and not options["report"] else 0
 
 

@@ -159,6 +159,22 @@ class CommandTests(SynchronousTestCase):
         _code, _output, error = self.run_("--quiet", *arguments, error=Terminal())
         self.assertNotIn("\r", error)
 
+    def test_progressLog(self) -> None:
+        """Without a terminal the progress is a line from time to time."""
+        self.patch(simulate, "_LOGGED_SECONDS", 0.0)
+        _code, _output, error = self.run_("--seeds", "2", "coin")
+        self.assertRegex(error, r"\A1 simulations, \d+ s, 0 failures\n2 simulations, \d+ s, 0 failures\n\Z")
+
+    def test_interrupted(self) -> None:
+        """Ctrl-C prints the totals so far and exits with status 130."""
+        self.patch(simulate.Search, "_show", self.interrupt)
+        code, output, error = self.run_("--first", "6", "coin")
+        self.assertEqual((code, error), (130, ""))
+        self.assertIn("coin: 1 played", output)
+
+    def interrupt(self) -> None:
+        raise KeyboardInterrupt
+
     def test_first(self) -> None:
         """The first seed is the one that is given, else the clock's."""
         _code, output, _error = self.run_("--seeds", "1", "coin")
