@@ -73,7 +73,7 @@ _LONGEST_SECONDS = 1e9
 
 class Arguments:
     """
-    The arguments of one endpoint string, removed as they are read; L{end} rejects what is left.
+    The arguments of one endpoint string, removed as they are read; L{end} rejects the remaining ones.
 
     Its methods raise C{ValueError}, whose message names the kind of endpoint, the key and the value.
 

@@ -95,7 +95,7 @@ def _build(cls: type[_T], names: tuple[str, ...], isFrozen: bool) -> type[_T]:
     for name in names:
         if own.get(name) is None:
             own[name] = _maker(kind, name, cls.__qualname__)
-    kind.append(type(cls)(cls.__name__, cls.__bases__, own))  # type: ignore[misc]  # a class is made
+    kind.append(type(cls)(cls.__name__, cls.__bases__, own))  # type: ignore[misc]  # this makes a class
     return kind[0]
 
 
@@ -122,7 +122,7 @@ class _Fields:
     def __get__(self, value: object, owner: type[Any]) -> Any:
         kind = next(kind for kind in owner.__mro__ if vars(kind).get("__dataclass_fields__") is self)
         usual: Any = dataclass(init=False, repr=False, eq=False)(self._declared)
-        setattr(kind, "__dataclass_fields__", usual.__dataclass_fields__)  # noqa: B010 (mypy knows no such name)
+        setattr(kind, "__dataclass_fields__", usual.__dataclass_fields__)  # noqa: B010 (unknown to mypy)
         return usual.__dataclass_fields__
 
 
@@ -178,7 +178,7 @@ def _compile(cls: type[Any], name: str) -> None:
             f"    return {own} {_COMPARED[name]} {other}",
         ]
     text = "\n".join(lines)
-    exec(compile(text, f"<value {cls.__module__}.{cls.__qualname__}>", "exec"), scope)  # noqa: S102 (our own text)
+    exec(compile(text, f"<value {cls.__module__}.{cls.__qualname__}>", "exec"), scope)  # noqa: S102 (generated here)
     scope[name].__qualname__ = f"{cls.__qualname__}.{name}"
     scope[name].__module__ = cls.__module__
     setattr(cls, name, scope[name])

@@ -85,7 +85,7 @@ class IMessageProtocol(Interface):
 class IMessageProtocolFactory(Interface):
     """Makes a protocol for each connection."""
 
-    def buildProtocol(peer: Any) -> Any:  # each kind of connection has peers and protocols of its own
+    def buildProtocol(peer: Any) -> Any:  # types depend on the kind of connection
         """
         Make the protocol of a connection. A server may call this before the connection is established.
 

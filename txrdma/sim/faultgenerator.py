@@ -1,8 +1,8 @@
 """
 Faults and traffic of a simulated fabric: degrading cables, flapping links, hosts that lose power or hang.
 
-Traffic consists of streams between hosts, along the routes of the forwarding tables. Everything follows from
-the seed and the time.
+Traffic consists of streams between hosts, along the routes of the forwarding tables. The seed and the time
+determine everything.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FaultGenerator:
         self._errors = 0.0
 
     def start(self, hasFaults: bool = True) -> None:
-        """Begin with traffic, then one fault of each kind, then random faults."""
+        """Start traffic and, unless disabled, one fault of each kind, followed by random faults."""
         self._update()
         if not hasFaults:
             return
@@ -82,7 +82,7 @@ class FaultGenerator:
         self._callLater(120.0, self._hang)
 
     def stop(self) -> None:
-        """Cancel what is scheduled; the present faults remain."""
+        """Cancel scheduled changes of traffic and faults; current ones remain."""
         for call in self._calls:
             call.cancel()
         self._calls.clear()
@@ -156,7 +156,7 @@ class FaultGenerator:
             self._record(f"the cable at {_nameOf(self._degraded)} begins to degrade")
 
     def _flap(self) -> None:
-        """Take one link down and up four times; another one follows some minutes later."""
+        """Take one link down and up four times, and schedule the same for another link."""
         if not self._trunks:
             return
         port = self._random.choice([port for port in self._trunks if port is not self._degraded])
@@ -167,7 +167,7 @@ class FaultGenerator:
         self._callLater(self._random.uniform(300.0, 900.0), self._flap)
 
     def _powerOff(self) -> None:
-        """Power a host off for a while."""
+        """Power a host off for 90 to 240 seconds, and schedule the same for another host."""
         host = self._random.choice(self._hosts)
         number = _linkOf(host)
         if number is not None:
@@ -179,7 +179,7 @@ class FaultGenerator:
         self._callLater(self._random.uniform(120.0, 600.0), self._powerOff)
 
     def _hang(self) -> None:
-        """Let a host ignore all requests for a while, with its link up."""
+        """Let a host ignore all requests for 60 to 180 seconds, with its link up."""
         host = self._random.choice(self._hosts)
         self._record(f"{host.identifier} hangs")
         self._fabric.silence(host.identifier)
@@ -196,7 +196,7 @@ def _nameOf(port: SimulatedPort) -> str:
 
 
 def _portsBetween(fabric: SimulatedFabric, begin: SimulatedNode, end: SimulatedNode) -> list[SimulatedPort]:
-    """Output ports on the route between two hosts, as far as the forwarding tables lead."""
+    """Return the output ports on the route between two hosts, as far as the forwarding tables lead."""
     first, last = _linkOf(begin), _linkOf(end)
     if first is None or last is None:
         return []

@@ -1,7 +1,7 @@
 """
 Conversion between fabrics and net files, which C{discover} and C{ibnetdiscover} print.
 
-A net file has no states: a link whose ends have LIDs is taken for an active one.
+A net file has no port states: a link whose ends both have LIDs is considered active.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _SECOND: Final = PortCapability.EXTENDED_SPEEDS | PortCapability.CAPABILITY_MASK
 
 def netOf(fabric: Fabric, names: NodeNames | None = None) -> Net:
     """
-    Net from which simulators make the same fabric, its LIDs, widths and speeds included; FDR10 is QDR in it.
+    Return a net from which simulators make the same fabric, with LIDs, widths and speeds. FDR10 becomes QDR.
 
-    @param names: names of nodes; their descriptions without.
+    @param names: names of nodes; None to use their descriptions.
     """
     net = Net()
     for node in sorted(fabric.nodes.values(), key=lambda node: (not node.isSwitch, node.guid.raw)):
@@ -52,7 +52,7 @@ def netOf(fabric: Fabric, names: NodeNames | None = None) -> Net:
         made.guid, made.systemImageGUID = node.guid, node.systemImageGUID
         made.vendorID, made.deviceID, made.lid = node.vendorID, node.deviceID, node.lid
         for port in node.linked():
-            assert port.peer is not None  # that is what linked means
+            assert port.peer is not None  # guaranteed by linked()
             made.links[port.number] = _link(port, port.peer)
     return net
 
@@ -74,7 +74,7 @@ def readFabric(text: str, name: str = "net file") -> Fabric:
     """
     Read the fabric of a net file.
 
-    @raise ValueError: a line has no meaning.
+    @raise ValueError: the text is not a valid net file.
     """
     net = parseNet(_GROUPS.sub("#", text), name)
     nodes = buildNodes(net)
@@ -117,8 +117,8 @@ def _add(fabric: Fabric, node: SimulatedNode, identifier: str) -> None:
 
 def _lines(text: str) -> Iterator[tuple[str, str, str]]:
     """
-    Nodes and ports of a net file: a node's identifier with its comment and port GUID, or with the line of a
-    port.
+    Yield the nodes and ports of a net file: a node's identifier with its comment and port GUID, or with the
+    line of a port.
     """
     identifier = guid = ""
     for line in map(str.strip, text.splitlines()):
@@ -134,7 +134,7 @@ def _lines(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _refine(node: Node, words: str, line: str) -> None:
-    """Add the values of comments to a node: enhanced port 0, port GUIDs, LIDs of hosts, widths and speeds."""
+    """Add values from comments to a node: enhanced port 0, port GUIDs, LIDs of hosts, widths and speeds."""
     if not line:
         info = node.switchInfo
         if info is not None and "enhanced port 0" in words:
@@ -159,7 +159,7 @@ def _refine(node: Node, words: str, line: str) -> None:
 
 def _guid(digits: str) -> GUID:
     """
-    GUID of a port from the digits in parentheses.
+    Return the GUID of a port from the digits in parentheses.
 
     @raise ValueError: there are more digits than a GUID has.
     """

@@ -1,7 +1,7 @@
 """
-A network between software devices that loses, doubles, delays, reorders and spoils, by a seed, on a clock.
+A simulated network of software devices, which loses, duplicates, delays, reorders and corrupts datagrams.
 
-It takes the place of UDP sockets, so everything above them is the real thing::
+A seed determines the faults. The network replaces only UDP sockets, so the code above them is tested::
 
     clock = task.Clock()
     network = SimulatedNetwork(clock, seed=1, faults=Faults(loss=0.1))
@@ -29,7 +29,7 @@ from txrdma.soft.rc.udp import ANSWERED, RawAddress, Receiver
 _SEGMENTS: Final = 16
 
 RECEIVE_BUFFER: Final = 212992
-"""Bytes that wait in a socket for their process: net.core.rmem_default of Linux."""
+"""Size of a socket's receive buffer in bytes: net.core.rmem_default of Linux."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Faults:
     """
     Faults of a simulated network; probabilities are for one datagram.
 
-    @ivar delaySeconds: shortest time that a datagram takes.
-    @ivar jitterSeconds: most that chance adds to that. Datagrams sent within a shorter time may overtake each
-        other.
-    @ivar corruption: probability that a datagram is changed so that UDP's checksum does not show it.
-    @ivar late: probability that a datagram takes up to C{lateSeconds} more, long after it was sent again.
-    @ivar merging: probability that datagrams which were sent at once arrive at once.
+    @ivar delaySeconds: minimum delay of a datagram.
+    @ivar jitterSeconds: maximum of the random addition to the delay. Datagrams sent within a shorter time may
+        overtake each other.
+    @ivar corruption: probability that a datagram is changed so that UDP's checksum does not detect it.
+    @ivar late: probability that a datagram takes up to C{lateSeconds} more, long after its retransmission.
+    @ivar merging: probability that datagrams of one send arrive together.
     @ivar congestion: probability that the sender has to wait before the next send.
     """
 
@@ -63,7 +63,7 @@ _64_BITS: Final = (1 << 64) - 1
 
 
 class _Question(IntEnum):
-    """What chance decides about a datagram."""
+    """Random decisions about a datagram."""
 
     LOSS = 1
     CORRUPTION = 2
@@ -79,12 +79,13 @@ class _Question(IntEnum):
 
 class _Direction:
     """
-    Chance for what one address sends to another one.
+    Random decisions about the datagrams from one address to another.
 
-    An answer depends only on the seed, the addresses, the question, and the number of the datagram: a packet
-    more in one direction changes nothing for the other one.
+    A decision depends only on the seed, the addresses, the question and the number of the datagram. An
+    additional packet in one direction does not affect the other.
 
-    @ivar sent: datagrams so far; C{attempts}: sends so far, those of which none had room included.
+    @ivar sent: number of datagrams so far.
+    @ivar attempts: number of sends so far, including those that congestion prevented.
     """
 
     def __init__(self, seed: int, source: str, destination: str) -> None:
@@ -92,23 +93,23 @@ class _Direction:
         self.sent = self.attempts = 0
 
     def bits(self, question: _Question, number: int) -> int:
-        """64 bits that answer a question about the datagram of that number, by SplitMix64's function."""
+        """Return 64 random bits for a question about the datagram of that number, by SplitMix64."""
         bits = self._key + ((number << 4) + question) * 0x9E3779B97F4A7C15 & _64_BITS
         bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & _64_BITS
         bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & _64_BITS
         return bits ^ bits >> 31
 
     def part(self, question: _Question, number: int) -> float:
-        """A number from 0 to 1 that answers a question about the datagram of that number."""
+        """Return a random number from 0 to 1 for a question about the datagram of that number."""
         return self.bits(question, number) / (1 << 64)
 
     def happens(self, question: _Question, number: int, probability: float) -> bool:
-        """Whether something of this probability happens to the datagram of that number."""
+        """Return whether a fault of this probability happens to the datagram of that number."""
         return probability > 0 and self.part(question, number) < probability
 
 
 class _Filter:
-    """Packets to be lost on purpose, and how many of them."""
+    """Packets to drop on purpose, and their number."""
 
     def __init__(self, matches: Callable[[RoCEPacket], bool], times: int) -> None:
         self.matches = matches
@@ -119,9 +120,10 @@ class SimulatedNetwork:
     """
     Network of simulated hosts, which connects L{SimulatedCarrier}s.
 
-    @ivar faults: may be changed at any time.
-    @ivar faultsOf: faults of what an address sends, in the place of these.
-    @ivar dropped: datagrams that did not arrive; C{sent} counts all.
+    @ivar faults: faults of all datagrams; may be changed at any time.
+    @ivar faultsOf: faults by sending address, which override C{faults} except for congestion.
+    @ivar sent: number of all datagrams.
+    @ivar dropped: number of datagrams that did not arrive.
     """
 
     def __init__(self, clock: IReactorTime, seed: int = 0, faults: Faults = FAIR) -> None:
@@ -136,7 +138,7 @@ class SimulatedNetwork:
         self._filters: list[_Filter] = []
 
     def carrier(self, address: str, port: int | None = None, segments: int = _SEGMENTS) -> SimulatedCarrier:
-        """A socket of a host of that address; on the next free port, beginning with RoCE's."""
+        """Return a simulated UDP socket of an address, by default on the first free port from RoCE's on."""
         if port is None:
             port = ROCE_PORT
             while (address, port) in self._carriers:
@@ -153,7 +155,7 @@ class SimulatedNetwork:
         capture: RoCECapture | None = None,
         segments: int = _SEGMENTS,
     ) -> SoftDevice:
-        """A software device of a host with these addresses: each is a port of its own."""
+        """Return a software device of a host, with one port for each address."""
         ports = []
         for address in addresses:
             carrier = self.carrier(address, segments=segments)
@@ -162,7 +164,7 @@ class SimulatedNetwork:
         return SoftDevice(self.clock, ports, name=f"sim:{','.join(addresses)}")
 
     def reseed(self, seed: int) -> None:
-        """Let chance depend on another seed from now on."""
+        """Use another seed for all random decisions from now on."""
         self._seed = seed
         self._directions.clear()
 
@@ -179,12 +181,12 @@ class SimulatedNetwork:
         self._cut.clear()
 
     def sleep(self, *addresses: str) -> None:
-        """Let processes of a host with these addresses be busy, and read nothing until L{wake}."""
+        """Let the processes of a host with these addresses read nothing until L{wake}."""
         for carrier in self._at(addresses):
             carrier.sleep()
 
     def wake(self, *addresses: str) -> None:
-        """Let processes of a host with these addresses go on, and read what has come meanwhile."""
+        """Let the processes of a host with these addresses read again, first what has arrived meanwhile."""
         for carrier in self._at(addresses):
             carrier.wake()
 
@@ -192,7 +194,7 @@ class SimulatedNetwork:
         return [carrier for (ip, _port), carrier in self._carriers.items() if ip in addresses]
 
     def drop(self, matches: Callable[[RoCEPacket], bool], times: int = 1) -> None:
-        """Lose the next packets for which C{matches} is true, at most C{times} of them."""
+        """Drop the next packets for which C{matches} returns True, at most C{times} of them."""
         self._filters.append(_Filter(matches, times))
 
     # For carriers.
@@ -226,7 +228,7 @@ class SimulatedNetwork:
             if direction.happens(_Question.DUPLICATION, number, faults.duplication):
                 more = faults.jitterSeconds * direction.part(_Question.DUPLICATE_SECONDS, number)
                 self._deliver(piece, segment, source, (ip, port), seconds + more)
-        # A system merges what is of one length, whether something is missing between or not.
+        # A system merges datagrams of one length even if one between them is missing.
         if arriving and direction.happens(_Question.MERGING, first, faults.merging):
             whole = b"".join([piece for piece, _ in arriving])
             self._deliver(whole, segment, source, (ip, port), arriving[0][1])
@@ -235,7 +237,7 @@ class SimulatedNetwork:
                 self._deliver(piece, segment, source, (ip, port), seconds)
 
     def isCongested(self, source: SimulatedCarrier, destination: RawAddress) -> bool:
-        """Whether a send from there to this address has to wait."""
+        """Return whether a send from this carrier to this address has to wait."""
         direction = self._direction(source, destination[0])
         direction.attempts += 1
         probability = self.faults.congestion
@@ -277,7 +279,7 @@ class SimulatedNetwork:
 
 
 def _spoilt(piece: bytes, random: Random) -> bytes:
-    """Exchange two words of a datagram that differ: UDP's checksum would not see it, so the ICRC must."""
+    """Exchange two different words of a datagram, which UDP's checksum does not detect, but the ICRC."""
     words = [piece[at : at + 2] for at in range(0, len(piece), 2)]
     if len(set(words)) == 1:
         return piece
@@ -304,7 +306,7 @@ class SimulatedCarrier:
         self._unread: list[tuple[bytes, int, tuple[str, int]]] = []
 
     def start(self, receiver: Receiver) -> None:
-        """Start handing datagrams to a receiver."""
+        """Start passing datagrams to a receiver."""
         self._receiver = receiver
 
     def send(self, data: memoryview, segment: int, destination: RawAddress) -> bool:
@@ -320,11 +322,11 @@ class SimulatedCarrier:
         return True
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
-        """Address of a peer for L{send}; None if it is of the other IP version."""
+        """Return the address of a peer for L{send}; None if it is of the other IP version."""
         return None if (":" in ip) != (":" in self.address) else (ip, port)
 
     def poll(self) -> None:
-        """Do nothing: the network brings datagrams when their time has come."""
+        """Do nothing: the network delivers datagrams at their times."""
 
     def close(self) -> None:
         """Close the socket; datagrams for it are lost from now on."""
@@ -332,18 +334,18 @@ class SimulatedCarrier:
         self._network.forget(self)
 
     def sleep(self) -> None:
-        """Let the process be busy, and read nothing: the buffer fills, and datagrams beyond it are lost."""
+        """Let the process read nothing: the buffer fills, and datagrams beyond it are lost."""
         self._isAsleep = True
 
     def wake(self) -> None:
-        """Let the process read what has come meanwhile, several datagrams in each turn."""
+        """Let the process read again, first what has arrived meanwhile, several datagrams at a time."""
         self._isAsleep = False
         unread, self._unread = self._unread, []
         for begin in range(0, len(unread), ANSWERED):
             self._arrived(unread[begin : begin + ANSWERED])
 
     def arrived(self, data: bytes, segment: int, source: tuple[str, int]) -> None:
-        """Take datagrams that the network delivers."""
+        """Receive datagrams from the network."""
         if not self._isAsleep:
             self._arrived([(data, segment, source)])
         elif sum([len(waiting) for waiting, _, _ in self._unread]) < RECEIVE_BUFFER:

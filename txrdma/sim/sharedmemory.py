@@ -1,8 +1,8 @@
 """
-Simulation of processes that share memory on one host: takes the place of UNIX sockets and of eventfds.
+Simulation of processes that share memory on one host. It replaces UNIX sockets and the ringing of eventfds.
 
-The memory is real, and so are its mappings; a message takes its time, a bell may ring late, a rendezvous may
-be refused, and a process may die at any moment::
+The memory and its mappings are real. Messages are delayed, a doorbell may ring late, a connection may be
+refused, and a process may die at any time::
 
     memory = SimulatedMemory(clock, seed=1)
     alice, bob = memory.device(reactorOfAlice, "10.0.0.1"), memory.device(reactorOfBob, "10.0.0.2")
@@ -37,13 +37,13 @@ _AT_ONCE: Final = 32
 @dataclass(frozen=True)
 class MemoryFaults:
     """
-    Faults of a simulated host; probabilities are for one occasion.
+    Faults of a simulated host; each probability is for one event.
 
-    @ivar delaySeconds: longest time that a message takes.
-    @ivar bellSeconds: longest time that a bell takes; 0 rings at once.
-    @ivar refusal: probability that a process is not found, though it is there.
-    @ivar starving: probability that a message comes without its descriptors, as the process has no more of
-        them.
+    @ivar delaySeconds: maximum delay of a message.
+    @ivar bellSeconds: maximum delay of a doorbell; 0 for none.
+    @ivar refusal: probability that a listening process is not found.
+    @ivar starving: probability that a message arrives without its descriptors, as if the receiving process
+        had no descriptors left.
     """
 
     delaySeconds: float = 10e-6
@@ -54,10 +54,11 @@ class MemoryFaults:
 
 class SimulatedMemory:
     """
-    Host that connects processes which share memory.
+    A simulated host, which connects processes that share memory.
 
-    @ivar faults: may be changed at any time.
-    @ivar sent: messages so far; C{refused}: processes that were not found.
+    @ivar faults: the faults; may be changed at any time.
+    @ivar sent: number of messages so far.
+    @ivar refused: number of connections for which no process was found.
     """
 
     def __init__(self, clock: IReactorTime, seed: int = 0, faults: MemoryFaults | None = None) -> None:
@@ -78,9 +79,9 @@ class SimulatedMemory:
         carrier: Carrier | None = None,
     ) -> SoftDevice:
         """
-        A software device of the process that this is the reactor of.
+        Return a software device of the process with this reactor.
 
-        @param ring: bytes of the ring of each queue pair.
+        @param ring: size of each queue pair's ring in bytes.
         @param carrier: the UDP socket of datagrams; without one the device has reliable connections only.
         """
         self._processes += 1
@@ -92,7 +93,7 @@ class SimulatedMemory:
         return SoftDevice(reactor, [SoftPort(address, ROCE_PORT, routes, mtu)], name=f"sim:{address}")
 
     def kill(self, reactor: object) -> None:
-        """Let the process of this reactor die: its sockets are closed, and all memory stays as it is."""
+        """Kill the process of this reactor: its sockets are closed, and all memory is unchanged."""
         for name, listening in list(self.listening.items()):
             if listening.reactor is reactor:
                 del self.listening[name]
@@ -103,7 +104,7 @@ class SimulatedMemory:
     # For processes.
 
     def connect(self, reactor: SharingReactor, pid: int, name: tuple[str, int]) -> _Line | None:
-        """Connect a process to the listener at this name."""
+        """Connect a process to the listener with this name; return None if it is not found."""
         listening = self.listening.get(name)
         if listening is None or self.random.random() < self.faults.refusal:
             self.refused += 1
@@ -115,19 +116,19 @@ class SimulatedMemory:
         return here
 
     def carry(self, line: _Line, message: bytes, descriptors: list[int]) -> None:
-        """Carry a message to the end of a line, behind those before; an empty one is the line's end."""
+        """Deliver a message to one end of a connection, in order; an empty one reports the peer's close."""
         self.sent += 1
         now = self.clock.seconds()
-        # Behind the latest by more than the rounding of times, which might let this one overtake it.
+        # Later than the last message by more than rounding errors, which could reorder the two.
         line.latest = max(line.latest + 1e-9, now + self._delay())
         self.clock.callLater(line.latest - now, line.came, message, descriptors)
 
     def forget(self, line: _Line) -> None:
-        """Remove a line that was closed at this end."""
+        """Remove an end of a connection that was closed."""
         self._lines.pop(line, None)
 
     def ring(self, doorbell: int) -> None:
-        """Ring a bell, now or in a while, also when the ringing process is gone by then."""
+        """Ring a doorbell, now or with a delay, even if the ringing process has ended by then."""
         if not self.faults.bellSeconds:
             ring(doorbell)
             return
@@ -140,7 +141,7 @@ class SimulatedMemory:
         self.clock.callLater(self.faults.bellSeconds * self.random.random(), late)
 
     def starves(self) -> bool:
-        """True if a process has no descriptors left at this moment."""
+        """Return whether a message arrives without its descriptors, at random."""
         return self.random.random() < self.faults.starving
 
     def _delay(self) -> float:
@@ -156,20 +157,20 @@ class _ProcessRendezvous:
         self._pid = pid
 
     def listen(self, address: str, port: int, accepted: Callable[[_Line], None]) -> _Listening:
-        """Be found as the device with this IP address and UDP port."""
+        """Listen for connections to the device with this IP address and UDP port."""
         return _Listening(self._memory, self._reactor, self._pid, (address, port), accepted)
 
     def connect(self, address: str, port: int) -> _Line | None:
-        """Connect to the process whose device has this address and port; None if it is not found."""
+        """Connect to the process whose device has this address and port; return None if it is not found."""
         return self._memory.connect(self._reactor, self._pid, (address, port))
 
     def ring(self, doorbell: int) -> None:
-        """Ring the bell with this descriptor."""
+        """Ring the doorbell with this descriptor."""
         self._memory.ring(doorbell)
 
 
 class _Inbox:
-    """The messages that have come to one descriptor of a process, for the turns of its reactor."""
+    """Messages or connections that have arrived at one descriptor, until the process's reactor reads them."""
 
     def __init__(self, reactor: SharingReactor) -> None:
         self.reactor = reactor
@@ -177,14 +178,12 @@ class _Inbox:
         self._call: IDelayedCall | None = None
 
     def setReading(self, isReading: bool) -> None:
-        """Pause reading of messages, or resume it."""
+        """Pause or resume reading."""
         self._isReading = isReading
         self._stir()
 
     def _stir(self) -> None:
-        """
-        Schedule reading for the next turn of the reactor, if there are messages and reading is not paused.
-        """
+        """Schedule reading in the next reactor iteration, unless it is paused or nothing is queued."""
         call = self._call
         isDue = self._isReading and self._hasMore()
         if isDue and (call is None or not call.active()):
@@ -207,7 +206,7 @@ class _Inbox:
 
 
 class _Listening(_Inbox):
-    """A listening name, at which a process is found."""
+    """A listening socket of a process, with its name."""
 
     def __init__(
         self,
@@ -229,7 +228,7 @@ class _Listening(_Inbox):
         self._isReading = True
 
     def came(self, line: _Line) -> None:
-        """Take the connection of a process."""
+        """Queue the connection of another process."""
         if self._memory.listening.get(self._name) is self:
             self._waiting.append(line)
             self._stir()
@@ -255,7 +254,7 @@ class _Line(_Inbox):
     """
     One end of a connection: a L{Line <txrdma.soft.shared.unixpackets.Line>}.
 
-    @ivar latest: arrival time of the latest message on its way here.
+    @ivar latest: arrival time of the last message sent to this end.
     """
 
     def __init__(self, memory: SimulatedMemory, reactor: SharingReactor, pid: int) -> None:
@@ -269,12 +268,12 @@ class _Line(_Inbox):
         self._came: deque[tuple[bytes, list[int]]] = deque()
 
     def start(self, receiver: MessageReceiver) -> None:
-        """Start handing messages to C{receiver}."""
+        """Start passing messages to C{receiver}."""
         self._receiver = receiver
         self.setReading(True)
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send one message; where the peer has closed, the line closes with an error."""
+        """Send one message; if the peer has closed, close this end with an error."""
         if self.isClosed:
             return
         if self.peer.isClosed:
@@ -290,7 +289,7 @@ class _Line(_Inbox):
         self._read()
 
     def came(self, message: bytes, descriptors: list[int]) -> None:
-        """Take a message that arrives, or the end of the line."""
+        """Queue an arrived message; an empty one reports the peer's close."""
         if self.isClosed:
             _closeAll(descriptors)
         else:
@@ -313,7 +312,7 @@ class _Line(_Inbox):
             _closeAll(descriptors)
 
     def close(self, reason: str = "") -> None:
-        """Close this end. The receiver gets the reason, if there is one."""
+        """Close this end, and report the reason to the receiver, if there is one."""
         if self.isClosed:
             return
         self.isClosed = True

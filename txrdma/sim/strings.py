@@ -1,7 +1,7 @@
 """
-Strings of simulated management ports (C{sim...}), parsed and made into simulated fabrics.
+Parser of the strings of simulated management ports (C{sim...}), which makes simulated fabrics.
 
-Twisted loads this module whenever it looks for port plugins, so it imports next to nothing.
+Twisted loads this module whenever it searches for port plugins, so it imports very little.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ class SimulatedPortStringParser:
 
     Keys are:
 
-      - C{node}: where to attach, by its identifier; C{NODE/PORT} for one of its ports; else the first host
+      - C{node}: the node to attach to, by its identifier, or C{NODE/PORT}; the first host by default
       - C{latency}: seconds from a request to its answer
-      - C{jitter}: how many seconds more that may be, by chance
-      - C{loss}: how probably a datagram is lost; C{seed} chooses which
-      - C{dead}: nodes that answer nothing, with a C{+} between them
+      - C{jitter}: maximum of the random addition to the latency, in seconds
+      - C{loss}: probability that a datagram is lost; C{seed} determines which are lost
+      - C{dead}: nodes that answer nothing, separated by C{+}
       - C{managed}: C{no} for a fabric without a subnet manager, in which there are no LIDs
-      - C{manager}: the node that the manager is on; else the last host
-      - C{standby}: a node with another manager, which stands by
-      - C{lmc}: a host has two to the power of it LIDs
-      - C{traffic}: words a second on each link
-      - C{errors}: symbol errors a second at each end of a link, on average
-      - C{leds}: C{yes} where all ports have one
-      - C{fdr10}: C{yes} where all links run at that
+      - C{manager}: the node of the subnet manager; the last host by default
+      - C{standby}: the node of a standby subnet manager
+      - C{lmc}: LMC of hosts, which have two to the power of LMC LIDs
+      - C{traffic}: words per second in each direction of a link, on average
+      - C{errors}: symbol errors per second at each end of a link, on average
+      - C{leds}: C{yes} if all ports have LEDs
+      - C{fdr10}: C{yes} if all links run at FDR10
 
-    Ports with the same string but for the node, opened in one process by one reactor, are in one fabric.
+    Ports whose strings differ only in the node share one fabric, if one process opens them with one reactor.
     """
 
     prefix = "sim"
@@ -98,12 +98,12 @@ class SimulatedPortStringParser:
         return port
 
     def available(self) -> Sequence[str]:
-        """Strings of ports that can be opened: C{sim} always can."""
+        """Return the strings of ports that can be opened: always C{sim}."""
         return ["sim"]
 
 
 class _Holding:
-    """A fabric, and how many of its ports are open."""
+    """A fabric, and the number of its open ports."""
 
     def __init__(self, fabric: SimulatedFabric) -> None:
         self.fabric = fabric
@@ -115,7 +115,7 @@ _held: dict[tuple[object, FabricOptions], _Holding] = {}
 
 def understood(*args: str, **kwargs: str) -> tuple[str, FabricOptions]:
     """
-    The node and the fabric's settings in a string.
+    Return the node and the fabric's settings in a string.
 
     @raise ValueError: the string has an unknown key, or a wrong value.
     """
@@ -199,9 +199,9 @@ def _fabric(reactor: Any, options: FabricOptions) -> SimulatedFabric:
 
 def netOf(shape: Sequence[str]) -> Net:
     """
-    Net of the fabric that the first arguments name.
+    Return the net of the fabric that the positional arguments describe.
 
-    @raise ValueError: there is no such file, or a line of it has no meaning.
+    @raise ValueError: an argument is invalid, or the file is invalid or cannot be read.
     """
     from txrdma.sim.nets.fattree import fatTree
     from txrdma.sim.nets.netfile import parseNet

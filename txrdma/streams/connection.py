@@ -141,7 +141,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     # For subclasses
 
     def _send(self, core: CoreT, transport: CarrierT) -> None:
-        """Post what the core has queued."""
+        """Post the bytes that the core has queued."""
         raise NotImplementedError
 
     def _begun(self, transport: CarrierT) -> None:

@@ -148,7 +148,7 @@ class StatusServer(Generic[T]):
         return total
 
     def leave(self, part: T) -> None:
-        """Remove an object, keep its counters, and close the status socket with the last object."""
+        """Remove an object, retain its counters, and close the status socket after the last object."""
         reactor = self.parts.pop(part, None)
         if reactor is None:
             return

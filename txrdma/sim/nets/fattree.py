@@ -1,8 +1,8 @@
 """
-Fat trees: fabrics as they are built, of any number of hosts.
+Generator of fat tree fabrics.
 
-Two levels of switches where they suffice, else three, of one size of switch. Names are C{h00000},
-C{leaf0000}, C{spine0000}, C{core0000}.
+All switches have the same number of ports. A tree has two levels of switches if they suffice, else three.
+Names are C{h00000}, C{leaf0000}, C{spine0000}, C{core0000}.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ EXTENDED_SPEEDS: Final = 7
 
 def fatTree(hosts: int, radix: int = RADIX) -> Net:
     """
-    The smallest fat tree of switches with C{radix} ports that holds so many hosts.
+    Return the smallest fat tree of switches with C{radix} ports for a number of hosts.
 
-    @raise ValueError: three levels are not enough, or the radix is odd.
+    @raise ValueError: three levels are not enough, the radix is odd, or there are no hosts.
     """
     if hosts < 1 or radix < 2 or radix % 2:
         raise ValueError(f"no fat tree has {hosts} hosts on switches of {radix} ports")
@@ -49,7 +49,7 @@ def _twoLevels(net: Net, hosts: int, radix: int) -> None:
     leaves = -(-hosts // half)
     spines = half if leaves > 1 else 0
     while spines > 1 and spines % 2 == 0 and leaves * (half // (spines // 2)) <= radix:
-        spines //= 2  # as few as the ports allow, so that links go out in equal bundles
+        spines //= 2  # as few as the ports allow, with equal bundles of links
     bundle = half // spines if spines else 0
     _switches(net, leaf=leaves, spine=spines, radix=radix)
     _hosts(net, hosts, half)
@@ -66,7 +66,7 @@ def _threeLevels(net: Net, hosts: int, radix: int) -> None:
     bundle = 1
     while pods * bundle * 2 <= radix and half % (bundle * 2) == 0:
         bundle *= 2
-    plane = half // bundle  # switches of the top level that a second-level one of each pod reaches
+    plane = half // bundle  # number of core switches to which each spine switch is linked
     _switches(net, leaf=pods * half, spine=pods * half, core=plane * half, radix=radix)
     _hosts(net, hosts, half)
     for pod in range(pods):

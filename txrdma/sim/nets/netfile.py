@@ -1,8 +1,8 @@
 """
 Net files: fabrics as text, in the form that ibsim reads and ibnetdiscover writes.
 
-A file says of each node its kind, how many ports it has and an identifier, and of each port that has a link
-where that leads::
+A file lists each node with its type, number of ports and identifier, and each port that has a link with the
+other end of the link::
 
     Switch  36 "leaf0"      # "first leaf" base port 0 lid 3 lmc 0
     [1]     "h00"[1]        w=3 s=7 e=7
@@ -38,10 +38,10 @@ _MOST: Final = {
     "speed": 0xF,
     "extspeed": 0x1E,
 }
-"""The largest numbers that have room in a fabric."""
+"""The largest valid numbers, by setting."""
 
 _LANES: Final = {"1": 1, "4": 2, "8": 4, "12": 8}
-"""Widths that are written as a number of lanes, and the mask of each; any other number is a mask."""
+"""Masks of the widths that are written as a number of lanes; any other number is a mask."""
 
 _NODE: Final = re.compile(r'(switch|hca|ca|rt)\s+(\d+)\s+"([^"#@]+)"(.*)', re.IGNORECASE)
 _PORT: Final = re.compile(
@@ -59,7 +59,7 @@ _GUIDS: Final = {
 
 
 class NetFileError(ValueError):
-    """A line of a net file has no meaning."""
+    """A line of a net file is invalid."""
 
     def __init__(self, name: str, line: int, reason: str) -> None:
         super().__init__(f"{name}, line {line}: {reason}")
@@ -67,10 +67,7 @@ class NetFileError(ValueError):
 
 @dataclass(slots=True)
 class NetLink:
-    """
-    Link of a port in a net file. The masks are those that the port has enabled; 0 stands for the file's
-    default.
-    """
+    """Link of a port in a net file, with masks of enabled widths and speeds; 0 means the file's default."""
 
     peer: str
     peerPort: int
@@ -81,7 +78,7 @@ class NetLink:
 
 @dataclass(slots=True)
 class NetNode:
-    """A node of a net file; C{guid} and C{lid} are None where the file has none."""
+    """A node of a net file; without values in the file, GUIDs are None and numbers are 0."""
 
     kind: NodeType
     ports: int
@@ -116,7 +113,7 @@ class Net:
         self.nodes[other].links[otherPort] = NetLink(one, onePort)
 
     def text(self) -> str:
-        """Net as the text of a file."""
+        """Return the net as the text of a net file."""
         settings = (("width", self.width), ("speed", self.speed), ("extspeed", self.extendedSpeed))
         lines = [f"{name}={value}" for name, value in settings if value]
         hasDevices = any(node.deviceID for node in self.nodes.values())
@@ -126,9 +123,7 @@ class Net:
 
 
 def _nodeLines(node: NetNode, hasDevices: bool) -> Iterator[str]:
-    """
-    Lines of a node; once a device ID was written all nodes have one: ibsim keeps the last for nodes without.
-    """
+    """Yield the lines of a node. If any node has a device ID, all get one: ibsim reuses the last one."""
     if node.guid is not None:
         yield f"{_GUIDS[node.kind]}=0x{int(node.guid):x}"
     if node.systemImageGUID not in (None, node.guid):
@@ -151,7 +146,7 @@ def _nodeLines(node: NetNode, hasDevices: bool) -> Iterator[str]:
 
 
 def _written(letter: str, mask: int) -> str:
-    """A mask as text: in hexadecimal where a decimal number would mean lanes."""
+    """Return a mask as text: in hexadecimal if a decimal number would mean lanes."""
     return hex(mask) if letter == "w" and _LANES.get(str(mask), mask) != mask else str(mask)
 
 
@@ -159,7 +154,7 @@ def parseNet(text: str, name: str = "net file") -> Net:
     """
     Parse the text of a net file.
 
-    @raise NetFileError: a line has no meaning, or links contradict each other.
+    @raise NetFileError: a line is invalid, or links contradict each other.
     """
     return _Parser(name).parse(text.splitlines())
 
@@ -237,7 +232,7 @@ class _Parser:
 
     def _number(self, line: int, key: str, text: str) -> int:
         """
-        Number that fits the field that it is for.
+        Return the number of a setting.
 
         @raise NetFileError: the number is too large.
         """
@@ -259,7 +254,7 @@ class _Parser:
             self._comments[key] = value
 
     def _check(self) -> None:
-        """Check that both ends of each link agree; an end that the file does not have is added."""
+        """Check that both ends of each link agree; add an end that the file does not have."""
         nodes = self._net.nodes
         for (identifier, port), line in self._where.items():
             link = nodes[identifier].links[port]

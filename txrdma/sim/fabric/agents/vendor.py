@@ -16,7 +16,8 @@ from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
 CLASSES: Final = frozenset((ManagementClass.VENDOR_OPENIB_PING, ManagementClass.VENDOR_OPENIB_SYSSTAT))
 
 _OUI: Final = slice(37, 40)
-_DATA: Final[int] = formatOf(ManagementClass.VENDOR_OPENIB_PING).dataOffset  # type: ignore[attr-defined]  # every frame has it
+# Every frame has a dataOffset.
+_DATA: Final[int] = formatOf(ManagementClass.VENDOR_OPENIB_PING).dataOffset  # type: ignore[attr-defined]
 _class = peek(MADHeader, "managementClass")
 _method, _setMethod = peek(MADHeader, "method"), poke(MADHeader, "method")
 _attribute, _setStatus = peek(MADHeader, "attributeID"), poke(MADHeader, "status")

@@ -2,7 +2,7 @@
 Election of the master among several subnet managers, and handover from one to another.
 
 Follows InfiniBand Architecture vol. 1, 14.4.1 (states of a subnet manager, and SMInfo, by which SMs control
-each other). The SMs know each other as if from their sweeps; they poll, and command, by SMPs.
+each other). The SMs know each other without sweeps; they poll and control each other by SMPs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRIORITY: Final = 4
 STANDBY_PRIORITY: Final = 3
 POLL_SECONDS: Final = 1.0
 POLLS: Final = 4
-"""Number of SMPs without an answer, in one poll, after which a standby SM gives up the master."""
+"""Number of unanswered SMPs in one poll after which a standby SM considers the master lost."""
 
 
 class Candidate:
@@ -37,7 +37,7 @@ class Candidate:
     A subnet manager at a port of the fabric: the master, or a standby SM.
 
     @ivar manager: sweeps the subnet while this SM is the master.
-    @ivar state: state of the SM at present.
+    @ivar state: current state of the SM.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Rank in the election, highest wins: by priority, then by the lower GUID."""
+        """Rank in the election; the highest wins: by higher priority, then by lower GUID."""
         return self.priority, -int(self.port.guid)
 
     def lead(self) -> None:
@@ -80,7 +80,7 @@ class Candidate:
             self._timer = self._fabric.clock.callLater(self._pollSeconds, self._turn)
 
     def close(self) -> None:
-        """End polling, and close the agent."""
+        """Stop polling, and close the agent."""
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         agent, self._agent = self._agent, None
@@ -90,18 +90,18 @@ class Candidate:
     # SMInfo, as the agent of the node reads and writes it.
 
     def info(self) -> SMInfo:
-        """SMInfo of this SM: state, priority, and sweeps and answers as activity count (OpenSM's)."""
+        """Return the SMInfo of this SM; as in OpenSM, sweeps and answers are counted as activity."""
         activity = (self.manager.sweeps + self._answers) & 0xFFFFFFFF
         return SMInfo(guid=self.port.guid, actCount=activity, priority=self.priority, smState=self.state)
 
     def answer(self) -> SMInfo:
-        """SMInfo as an answer to a Get, which is counted as an activity."""
+        """Return the SMInfo in answer to a Get, and count the activity."""
         info = self.info()
         self._answers += 1
         return info
 
     def control(self, command: int, info: SMInfo) -> int:
-        """Carry out a Set of SMInfo from another SM; a command that does not fit the state is refused."""
+        """Perform a Set of SMInfo by another SM; refuse a command that is invalid in this state."""
         if command != ACKNOWLEDGE and info.smState is not SMState.MASTER:
             return MADStatus.INVALID_FIELD
         states = {
@@ -120,7 +120,7 @@ class Candidate:
         return 0
 
     def _inherit(self, giver: LID) -> None:
-        """Become the master after a HANDOVER, and send the old one an ACKNOWLEDGE."""
+        """Become the master after a HANDOVER, and send the old master an ACKNOWLEDGE."""
         self.lead()
         self._command(giver, ACKNOWLEDGE)
 
@@ -128,7 +128,7 @@ class Candidate:
         known = (one.lid for one in self._fabric.sma.managers if one.guid == info.guid)
         return next(known, self.port.smLID)
 
-    # Looking after each other.
+    # Polling of other SMs.
 
     def _turn(self) -> None:
         self._timer = self._fabric.clock.callLater(self._pollSeconds, self._turn)
@@ -144,7 +144,7 @@ class Candidate:
             self.discover()
 
     def discover(self) -> None:
-        """Become standby where there is a master, or an SM of higher rank; else become the master."""
+        """Become standby if there is a master or an SM of higher rank; else become the master."""
         others = tuple(self._others())
         if any(other.state is SMState.MASTER or other.rank > self.rank for other in others):
             self.state = SMState.STANDBY
@@ -152,7 +152,7 @@ class Candidate:
             self.lead()
 
     def _others(self) -> Iterator[Candidate]:
-        """Other SMs that a sweep of this one would find, without those that are not active."""
+        """Yield the other SMs that a sweep of this one would find, except those in state NOT_ACTIVE."""
         reachable = self.manager.reachable()
         for port, other in self._fabric.sma.managers.items():
             assert isinstance(other, Candidate)
@@ -161,7 +161,7 @@ class Candidate:
                 yield other
 
     def _poll(self) -> None:
-        """Ask the master for its SMInfo; without an answer of a master the state becomes DISCOVERING."""
+        """Get the SMInfo of the master; unless a master answers, the state becomes DISCOVERING."""
         master = self.port.smLID
         if self._agent is None or not master:
             self.state = SMState.DISCOVERING

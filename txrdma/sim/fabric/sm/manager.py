@@ -1,7 +1,7 @@
 """
-Subnet manager of a simulated fabric: it sees all nodes at once, and sends nothing.
+Subnet manager of a simulated fabric, which accesses all nodes directly, without SMPs.
 
-Follows InfiniBand Architecture vol. 1, 14.4 (what a subnet manager does). It assigns LIDs, brings ports to
+Follows InfiniBand Architecture vol. 1, 14.4 (functions of a subnet manager). It assigns LIDs, brings ports to
 ACTIVE, and fills forwarding tables.
 """
 
@@ -43,9 +43,9 @@ class SubnetManager:
     """
     Subnet manager (SM) of a simulated fabric.
 
-    @ivar port: port that it runs at.
+    @ivar port: port of the SM.
     @ivar ports: end ports by their base LIDs.
-    @ivar sweeps: number of its sweeps.
+    @ivar sweeps: number of sweeps so far.
     """
 
     def __init__(self, nodes: Mapping[str, SimulatedNode], port: SimulatedPort, lmc: int = 0) -> None:
@@ -61,7 +61,7 @@ class SubnetManager:
 
     def sweep(self) -> None:
         """
-        Sweep: assign LIDs, bring ports to ACTIVE, and route.
+        Sweep: assign LIDs, bring ports to ACTIVE, and update forwarding tables.
 
         @raise ValueError: there are more ports than LIDs.
         """
@@ -86,7 +86,7 @@ class SubnetManager:
                 _setLinearCap(info, _HIGHEST_LID + 1)
 
     def lay(self, mlid: int, members: Iterable[SimulatedPort]) -> None:
-        """Set multicast tables for a group: a tree along the paths from its members to the first of them."""
+        """Set multicast tables for a group: a tree along the paths from its members to the first member."""
         block, place = divmod(mlid - _FIRST_MLID, 32)
         masks: dict[SimulatedNode, int] = {}
         first: SimulatedPort | None = None
@@ -100,7 +100,7 @@ class SubnetManager:
                 _setMulticast(node, block, place, masks.get(node, 0))
 
     def _route(self, member: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
-        """Ports by which a packet from a port to a LID enters and leaves nodes."""
+        """Yield the ports by which a packet from a port to a LID enters and leaves nodes."""
         port = member
         if member.node.isSwitch:
             yield member
@@ -124,7 +124,7 @@ class SubnetManager:
             yield port
 
     def reachable(self) -> set[SimulatedNode]:
-        """Nodes that a sweep from the manager's port would find."""
+        """Return the nodes that a sweep from the SM's port would find."""
         found = {self.port.node}
         waiting = [self.port.node]
         while waiting:
@@ -138,7 +138,7 @@ class SubnetManager:
         return found
 
     def _present(self, reachable: set[SimulatedNode]) -> list[SimulatedPort]:
-        """End ports to be managed: those of hosts first, so that these get the first LIDs."""
+        """Return the end ports to manage, those of switches last, so that hosts get the lowest LIDs."""
         nodes = sorted(self.nodes.values(), key=lambda node: node.kind is NodeType.SWITCH)
         return [
             port
@@ -149,7 +149,7 @@ class SubnetManager:
         ]
 
     def _assign(self, present: Iterable[SimulatedPort]) -> None:
-        """Assign LIDs to ports that have none, or that of another port."""
+        """Assign LIDs to ports that have none, an invalid one, or that of another port."""
         taken: dict[int, SimulatedPort] = {}
         without = []
         for port in present:

@@ -1,10 +1,10 @@
 """
 Shortest paths through a simulated fabric's switches, as their linear forwarding tables.
 
-Sets of switches are the bits of an integer, so that distances between all of ten thousand are found in a
-moment. A switch's table is made when somebody looks at it first. Of ports that are equally near a LID takes
-one by its number, and by another part of that number at each level of switches: in fat trees that spreads
-destinations evenly.
+A set of switches is an integer with one bit for each, so that the distances between all of ten thousand are
+computed quickly. A switch's table is computed when it is first read. Of several output ports at equal
+distance, the LID selects one. Each level of switches uses another part of the LID, which spreads destinations
+evenly in fat trees.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_PORT: Final = 0xFF
 
 
 class _Class(NamedTuple):
-    """Switches that are reached by the same ports."""
+    """A set of switches that are reached by the same output ports."""
 
     members: int
     ports: tuple[int, ...]
@@ -27,9 +27,9 @@ class _Class(NamedTuple):
 
 class Routing:
     """
-    Shortest paths between a fabric's switches, from its links when this is made.
+    Shortest paths between a fabric's switches, computed from its links at construction.
 
-    @ivar switches: in the order of their bits.
+    @ivar switches: the switches, in the order of their bits.
     """
 
     def __init__(self, switches: Sequence[SimulatedNode], top: int) -> None:
@@ -43,7 +43,7 @@ class Routing:
         self._levels = self._rank()
 
     def table(self, switch: SimulatedNode) -> bytearray:
-        """Linear forwarding table of a switch, up to the highest LID."""
+        """Return the linear forwarding table of a switch, up to the highest LID."""
         table = bytearray(b"\xff") * (self._top + 1)
         bit = self._bits.get(switch)
         if bit is None:
@@ -54,7 +54,7 @@ class Routing:
             reached = 1 << bit
             for found in classes:
                 reached |= found.members
-            if reached == (1 << len(self.switches)) - 1:  # nothing is left out: fill all, then correct
+            if reached == (1 << len(self.switches)) - 1:  # all are reachable: fill the table, then correct it
                 table[1:] = self._pattern(bit, widest.ports, 1, self._top)
                 classes.remove(widest)
         for found in classes:
@@ -66,13 +66,13 @@ class Routing:
         return table
 
     def distance(self, one: SimulatedNode, other: SimulatedNode) -> int | None:
-        """Number of links between two switches; None when there is no path."""
+        """Return the number of links between two switches; None if there is no path."""
         wanted = 1 << self._bits[other]
         sets = self._atDistance[self._bits[one]]
         return next((number for number, members in enumerate(sets) if members & wanted), None)
 
     def _neighbourPorts(self, switch: SimulatedNode) -> dict[int, list[int]]:
-        """Neighbours of a switch by their bits, with the ports that lead there."""
+        """Return the neighbours of a switch by their bits, with the ports that lead there."""
         ports: dict[int, list[int]] = {}
         bits = self._bits
         for port in switch.ports[1:]:
@@ -82,7 +82,7 @@ class Routing:
         return ports
 
     def _distances(self) -> list[list[int]]:
-        """Masks of the switches at distance 0, 1, 2... from each switch."""
+        """Return masks of the switches at distance 0, 1, 2... from each switch."""
         count = len(self._neighbours)
         near = [1 << number for number in range(count)]
         found = [[members] for members in near]
@@ -101,7 +101,7 @@ class Routing:
         return found
 
     def _rank(self) -> list[int]:
-        """Distance of each switch from the nearest one with hosts."""
+        """Return the distance of each switch from the nearest one with hosts."""
         withHosts = 0
         for number, ends in enumerate(self._ends):
             if any(port for _first, _last, port in ends):
@@ -112,7 +112,7 @@ class Routing:
         ]
 
     def _classes(self, bit: int) -> list[_Class]:
-        """Other switches that can be reached, in classes with the same output ports for shortest paths."""
+        """Return the other reachable switches, in classes with the same output ports for shortest paths."""
         mine = self._atDistance[bit]
         everybody = 0
         for members in mine[1:]:
@@ -133,7 +133,7 @@ class Routing:
         return classes
 
     def _pattern(self, bit: int, ports: tuple[int, ...], first: int, last: int) -> bytes:
-        """Output port for each LID of a range, spread over several ports."""
+        """Return the output port for each LID of a range, spread over several ports."""
         many = len(ports)
         length = last + 1 - first
         if many == 1:
@@ -148,8 +148,8 @@ class Routing:
 
 def _lidsAt(switch: SimulatedNode) -> Iterator[tuple[int, int, int]]:
     """
-    Ranges of LIDs at a switch, with first, last and output port: its own, and those of its neighbours
-    other than switches.
+    Yield the ranges of LIDs at a switch: first LID, last LID and output port, for the switch and for its
+    neighbours other than switches.
     """
     own = switch.ports[0]
     if own.lid:

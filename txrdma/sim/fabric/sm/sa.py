@@ -1,8 +1,8 @@
 """
 Subnet administration (SA) of a simulated fabric: records, paths, groups, services, reports.
 
-Follows InfiniBand Architecture vol. 1, 15.4. It sits behind an agent and a server like anybody's, at the port
-of the master SM, so that answers of several segments are RMPP transfers and notices are reports.
+Follows InfiniBand Architecture vol. 1, 15.4. The SA uses an ordinary agent and server at the port of the
+master SM, so that answers of several segments are RMPP transfers and notices are sent as reports.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SM_KEY: Final = 1
 """SM_Key of trusted requests, whose sender sees the members of multicast groups."""
 
 CAPABILITIES: Final = 0x2700
-"""Optional records, multicast, several paths at once, port records by single bits of the capability mask."""
+"""Optional records, multicast, multipath, and match of port records by bits of the capability mask."""
 
 _METHODS: Final = (
     *(Method.GET, Method.SET, Method.GET_TABLE, Method.DELETE, Method.GET_MULTI),
@@ -65,7 +65,7 @@ class SubnetAdministration:
     """
     Subnet administration (SA) of a simulated fabric.
 
-    @ivar asked: number of requests so far.
+    @ivar asked: number of requests received.
     """
 
     def __init__(self, fabric: Subnet, port: SimulatedPort) -> None:
@@ -84,7 +84,7 @@ class SubnetAdministration:
         self._server.listen(lambda notice, request: self.tell(notice))
 
     def close(self) -> None:
-        """Close the agent of the SA, which answers no more."""
+        """Close the agent of the SA; requests are no longer answered."""
         self._agent.close()
 
     def tell(self, notice: Notice) -> None:
@@ -98,7 +98,7 @@ class SubnetAdministration:
     # IMADHandler
 
     def handle(self, request: MADRequest) -> object:
-        """Answer one request to the SA."""
+        """Return the answer to one request. See L{IMADHandler}."""
         self.asked += 1
         frame, wanted, method = request.frame, request.payload, request.header.method
         assert isinstance(frame, SAFormat)
@@ -148,7 +148,7 @@ class SubnetAdministration:
                     yield record
 
     def _told(self, kind: type[Record], isTrusted: bool) -> Iterable[Record] | None:
-        """Records of a kind that is not made from nodes; None for other kinds."""
+        """Return the records of a kind that is not made from nodes; None for other kinds."""
         if kind is sa.MCMemberRecord:
             return self.groups.records(isTrusted)
         if kind is sa.ServiceRecord:
@@ -160,7 +160,7 @@ class SubnetAdministration:
         return None
 
     def _meant(self, wanted: Record, mask: int) -> Iterable[SimulatedPort]:
-        """End ports whose records a query can mean: at most one if it names a LID."""
+        """Return the end ports whose records can match a query: at most one if it has a LID."""
         said = componentNames(type(wanted), mask)
         for name in _BY_LID:
             if name in said:
@@ -177,7 +177,7 @@ class SubnetAdministration:
         yield from self._paths.find(wanted, mask)
 
     def _several(self, wanted: sa.MultiPathRecord, mask: int, data: bytes) -> Iterator[sa.PathRecord]:
-        """Paths between each of several sources and each of several targets (IBA 15.2.5.20)."""
+        """Yield the paths between each of several sources and each of several targets (IBA 15.2.5.20)."""
         kind = sa.MultiPathRecord
         gids = [GID(data[at : at + 16]) for at in range(kind.size, len(data) - 15, 16)]
         if not wanted.sgidCount or not wanted.dgidCount or len(gids) < wanted.sgidCount + wanted.dgidCount:
@@ -241,16 +241,14 @@ class SubnetAdministration:
         return next((port for port in self._ends() if port.guid.raw == gid.raw[8:]), None)
 
     def _measure(self, gid: GID) -> tuple[PathMTU, Rate]:
-        """MTU and rate of a port that creates a multicast group without giving them."""
+        """Return MTU and rate of a port, the defaults for a multicast group that it creates."""
         port = self._with(gid)
         if port is None:
             return PathMTU.MTU_2048, Rate.GBPS_10
         return PathMTU(neighborMTU(port.info) or mtuCap(port.info)), rateOf(port)
 
     def _regrouped(self, group: Group) -> None:
-        """
-        Set the multicast forwarding tables for a group anew: a tree in the switches between its members.
-        """
+        """Update the multicast forwarding tables for a group: a tree of switches between its members."""
         manager = self._fabric.manager
         assert manager is not None
         guids = {gid.raw[8:] for gid in group.members}
@@ -268,7 +266,7 @@ _NO_GUID: Final = GUID(bytes(8))
 
 
 def _hasBits(wanted: Any, record: Any) -> bool:
-    """True if a port has all the capabilities that a query asks for."""
+    """Return whether a port has all capabilities of a query."""
     bits: int = wanted.portInfo.capabilityMask
     return bool(bits & record.portInfo.capabilityMask == bits)
 

@@ -1,5 +1,5 @@
 """
-State that clients keep at the SA of a simulated fabric: multicast groups, services, subscriptions.
+State that clients register with the SA of a simulated fabric: multicast groups, services, subscriptions.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5.17 (MCMemberRecord), 15.2.5.14 (ServiceRecord) and 13.4.8.3
 (InformInfo).
@@ -39,7 +39,7 @@ IPOIB_BROADCAST: Final = GID(bytes.fromhex("ff12401bffff000000000000ffffffff"))
 
 
 def componentNames(kind: type[Record], mask: int) -> set[str]:
-    """Names of the components in a component mask."""
+    """Return the names of the components in a component mask."""
     masks, _owners = componentsOf(kind)
     return {name for name, bits in masks.items() if mask & bits}
 
@@ -51,7 +51,7 @@ class Group:
 
     @ivar record: MCMemberRecord with the components that all members share.
     @ivar members: MCMemberRecords by port GID.
-    @ivar isPermanent: the group stays without members.
+    @ivar isPermanent: whether the group is kept without members.
     """
 
     record: MCMemberRecord
@@ -60,7 +60,7 @@ class Group:
 
 
 class Groups:
-    """Multicast groups of a subnet. IPoIB's broadcast group is there from the beginning."""
+    """Multicast groups of a subnet. IPoIB's broadcast group always exists."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Groups:
     ) -> None:
         """
         @param changed: called with a group whose members have changed.
-        @param told: called with the trap number 66 or 67 and the MGID when a group comes or goes.
+        @param told: called with the trap number 66 or 67 and the MGID when a group is created or deleted.
         @param measure: returns the MTU and the rate of a port GID.
         """
         self._changed = changed
@@ -93,7 +93,7 @@ class Groups:
         self.groups[IPOIB_BROADCAST] = Group(broadcast, isPermanent=True)
 
     def records(self, isTrusted: bool) -> Iterator[MCMemberRecord]:
-        """Record of each group, or, for a trusted request, of each member."""
+        """Yield the record of each group or, for a trusted request, of each member."""
         for group in self.groups.values():
             if isTrusted and group.members:
                 yield from group.members.values()
@@ -102,7 +102,7 @@ class Groups:
 
     def join(self, wanted: MCMemberRecord, mask: int) -> MCMemberRecord:
         """
-        Join a port to a group, which is created if need be; returns the member's record.
+        Add a port to a group, which is created if necessary; return the member's record.
 
         @raise MADRefusal: the record lacks a component, or contradicts the group.
         """
@@ -161,9 +161,9 @@ class Groups:
 
     def leave(self, wanted: MCMemberRecord, mask: int) -> MCMemberRecord:
         """
-        End a port's membership of a group, for some join states or all.
+        Remove some or all join states of a port in a group; return the member's record.
 
-        @raise MADRefusal: the port is no such member.
+        @raise MADRefusal: the port is not a member with these join states.
         """
         given = componentNames(MCMemberRecord, mask)
         if not {"mgid", "portGID", "joinState"} <= given:
@@ -208,14 +208,14 @@ def _agrees(name: str, wanted: MCMemberRecord, group: MCMemberRecord) -> bool:
 
 
 class Services:
-    """Services registered with the SA, as long as their leases last."""
+    """Services registered with the SA, until their leases expire."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
         self._services: dict[tuple[int, GID, int], tuple[ServiceRecord, float]] = {}
 
     def records(self) -> Iterator[ServiceRecord]:
-        """ServiceRecords whose leases last, each with the seconds that are left."""
+        """Yield the ServiceRecords with valid leases, each with its remaining seconds."""
         now = self._seconds()
         for key, (record, until) in tuple(self._services.items()):
             if until <= now:
@@ -226,7 +226,7 @@ class Services:
                 yield record.replace(serviceLease=int(until - now))
 
     def associations(self) -> Iterator[ServiceAssociationRecord]:
-        """Key and name of each service."""
+        """Yield the ServiceAssociationRecord of each service: key and name."""
         for record in self.records():
             yield ServiceAssociationRecord(serviceKey=record.serviceKey, serviceName=record.serviceName)
 
@@ -257,7 +257,7 @@ class Services:
 
 
 class Subscriptions:
-    """Subscriptions to notices, which InformInfo begins and ends."""
+    """Subscriptions to notices, which clients begin and end by InformInfo."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[tuple[int, bytes], tuple[InformInfo, IBPath, GID]] = {}
@@ -266,9 +266,11 @@ class Subscriptions:
         """
         Begin or end a subscription.
 
-        @param path: leads to the subscriber, whose port has C{gid}.
+        @param path: path to the subscriber.
+        @param gid: GID of the subscriber's port.
+        @raise MADRefusal: there is no such subscription to end.
         """
-        who = path.dqpn if wanted.subscribe else wanted.qpn  # which names itself to end it (IBA 13.4.8.3)
+        who = path.dqpn if wanted.subscribe else wanted.qpn  # a request to end names the QP (IBA 13.4.8.3)
         about = wanted.replace(subscribe=1, qpn=who, responseTimeValue=0)
         key = (path.dlid, about.encode())
         if not wanted.subscribe:
@@ -279,12 +281,12 @@ class Subscriptions:
         return wanted
 
     def records(self) -> Iterator[InformInfoRecord]:
-        """Record of each subscription (InformInfoRecord)."""
+        """Yield the InformInfoRecord of each subscription."""
         for number, (info, _path, gid) in enumerate(self._subscriptions.values()):
             yield InformInfoRecord(subscriberGID=gid, enum=number, informInfo=info)
 
     def interested(self, notice: Notice) -> Iterator[IBPath]:
-        """Paths to the subscribers of a notice."""
+        """Yield the paths to the subscribers of a notice."""
         for info, path, _gid in tuple(self._subscriptions.values()):
             if _wants(info, notice):
                 yield path

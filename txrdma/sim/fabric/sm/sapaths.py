@@ -47,7 +47,7 @@ _MTUS: Final = range(PathMTU.MTU_256, PathMTU.MTU_4096 + 1)
 
 
 def rateOf(port: SimulatedPort) -> Rate:
-    """Rate of a port's link, by its width and speed (IBA 15.2.5.16, table 207)."""
+    """Return the rate of a port's link, by its width and speed (IBA 15.2.5.16, table 207)."""
     info = port.info
     lanes = LANES.get(LinkWidth(_width(info)), 1)
     extended = _extended(info)
@@ -61,7 +61,7 @@ def rateOf(port: SimulatedPort) -> Rate:
 
 
 class Paths:
-    """Source of the PathRecords and TraceRecords of a simulated subnet."""
+    """Makes the PathRecords and TraceRecords of a simulated subnet."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Paths:
         portOf: Callable[[int], SimulatedPort | None],
     ) -> None:
         """
-        @param ends: all end ports with a LID.
+        @param ends: returns all end ports with a LID.
         @param portOf: returns the port of a LID.
         """
         self._ends = ends
@@ -78,7 +78,7 @@ class Paths:
         self._rates: dict[tuple[int, int, int], Rate] = {}
 
     def find(self, wanted: PathRecord, mask: int) -> Iterator[PathRecord]:
-        """PathRecords that match a query; none for a GID that no port has."""
+        """Yield the PathRecords that match a query; none for a GID that no port has."""
         masks, _ = componentsOf(PathRecord)
         given = {name for name, bits in masks.items() if mask & bits}
         sources = self._named(
@@ -96,7 +96,7 @@ class Paths:
                 yield from islice(self._between(source, target, wanted, given), most)
 
     def trace(self, wanted: PathRecord, mask: int) -> Iterator[TraceRecord]:
-        """TraceRecords of all nodes on the first path that a query matches (IBA 15.2.5.19)."""
+        """Yield TraceRecords of all nodes on the first path that matches a query (IBA 15.2.5.19)."""
         path = next(self.find(wanted, mask), None)
         port = None if path is None else self._portOf(path.slid)
         if path is None or port is None:
@@ -111,7 +111,7 @@ class Paths:
 
     @staticmethod
     def _outOf(port: SimulatedPort, dlid: int, isFirst: bool) -> SimulatedPort | None:
-        """Port by which a packet leaves a node again; None where it stays."""
+        """Return the port by which a packet leaves a node; None if it does not."""
         if port.end.owns(dlid):
             return None
         if not port.node.isSwitch:
@@ -119,7 +119,7 @@ class Paths:
         return outOf(port.node, dlid)
 
     def _routers(self, lid: int | None) -> list[SimulatedPort]:
-        """Port of the first router, by which other subnets are reached; empty if the LID is not its own."""
+        """Return the port of the first router, for other subnets; none if another port has the LID."""
         routers = (port for port in self._ends() if port.node.kind is NodeType.ROUTER)
         return [port for port in islice(routers, 1) if lid is None or self._portOf(lid) is port]
 
@@ -184,9 +184,7 @@ class Paths:
 
     @staticmethod
     def _pkey(source: SimulatedPort, target: SimulatedPort, wanted: int | None) -> int | None:
-        """
-        P_Key of a partition that both ports are in, one of them as a full member; None if there is none.
-        """
+        """Return the P_Key of a partition of both ports, one of them a full member; None if there is none."""
         targetKeys = keysOf(target)
         for key in keysOf(source):
             if (wanted is None or (wanted ^ key) & 0x7FFF == 0) and any(
@@ -196,7 +194,7 @@ class Paths:
         return None
 
     def _measured(self, source: SimulatedPort, dlid: int) -> tuple[int, Rate] | None:
-        """MTU and rate of the narrowest link on the path to a LID; None when the tables do not lead there."""
+        """Return the lowest MTU and rate on the path to a LID; None if the tables do not lead there."""
         mtu, port = neighborMTU(source.info) if source.number else mtuCap(source.info), source
         slowest, rate = _byGigabits(self._rate(source))
         for hop in range(64):
@@ -232,7 +230,7 @@ class Paths:
 
 
 def _guidsOf(port: SimulatedPort) -> Iterator[bytes]:
-    """GUID of the port, and its alias GUIDs."""
+    """Yield the GUID of a port and its alias GUIDs."""
     yield port.guid.raw
     for (attribute, _block), content in (port.tables or {}).items():
         if attribute == GUIDInfo.attributeID:
@@ -240,9 +238,7 @@ def _guidsOf(port: SimulatedPort) -> Iterator[bytes]:
 
 
 def _hopOf(node: SimulatedNode, entry: SimulatedPort | None, out: SimulatedPort | None) -> TraceRecord:
-    """
-    TraceRecord of a node, with the ports by which a path enters and leaves it; 0 where it begins or ends.
-    """
+    """Return the TraceRecord of a node; the entry or exit port is 0 where the path begins or ends."""
     return TraceRecord(
         gidPrefix=GID_PREFIX,
         nodeType=node.kind,
@@ -259,13 +255,13 @@ def _byGigabits(rate: Rate) -> tuple[float, Rate]:
 
 
 def isOfAnother(gid: GID) -> bool:
-    """True of the GID of a port in another subnet (IBA 4.1.1)."""
+    """Return whether a GID is that of a port in another subnet (IBA 4.1.1)."""
     first = gid.raw[0]
     return first not in (0, 0xFF) and (first != 0xFE or gid.raw[1] & 0xC0 != 0x80)
 
 
 def _limited(wanted: PathRecord, given: set[str], mtu: int, rate: Rate) -> tuple[int, Rate] | None:
-    """MTU and rate of a path within the limits of a query; None when these cannot be met."""
+    """Return MTU and rate of a path within the limits of a query; None if these cannot be met."""
     use: float | None
     if "mtu" in given:
         use = used(wanted.mtuSelector, mtu, wanted.mtu, _MTUS)
@@ -286,9 +282,10 @@ def _limited(wanted: PathRecord, given: set[str], mtu: int, rate: Rate) -> tuple
 
 def used(selector: Selector, there: float, wanted: float, steps: Iterable[float]) -> float | None:
     """
-    Value of an MTU or a rate within a query's limit: at most what there is; None when the limit can't be met.
+    Return the MTU or rate to use within a query's limit; None if the limit cannot be met.
 
-    @param steps: all values that exist.
+    @param there: the value of the path, which is not exceeded.
+    @param steps: all valid values.
     """
     if selector is Selector.LARGEST:
         return there
@@ -301,7 +298,7 @@ def used(selector: Selector, there: float, wanted: float, steps: Iterable[float]
 
 
 def _suits(selector: Selector, there: int, wanted: int) -> bool:
-    """True if a time is within a query's limit."""
+    """Return whether a time is within a query's limit."""
     if selector is Selector.GREATER:
         return there > wanted
     if selector is Selector.LESS:

@@ -1,5 +1,5 @@
 """
-Records that the SA of a simulated fabric makes from nodes, and the match of records with queries.
+Records that the SA of a simulated fabric makes from nodes, and matching of records with queries.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5 (records) and 15.4.4 (component masks).
 """
@@ -24,7 +24,7 @@ _LID: Final = span(PortInfo, "lid")
 
 
 class Matcher:
-    """Comparison of encoded records with a query, by the bits of the components in its mask."""
+    """Compares encoded records with a query, by the bits of the components in its mask."""
 
     def __init__(self, wanted: Record, mask: int, leaveOut: Iterable[str] = ()) -> None:
         """@param leaveOut: components that are not compared."""
@@ -35,12 +35,12 @@ class Matcher:
         self.value = int.from_bytes(wanted.encode(), "big") & self.bits
 
     def matches(self, record: bytes) -> bool:
-        """True if an encoded record matches the query."""
+        """Return whether an encoded record matches the query."""
         return int.from_bytes(record, "big") & self.bits == self.value
 
 
 def _places(kind: type[Record], mask: int, leaveOut: frozenset[str]) -> Iterator[tuple[int, int]]:
-    """Bit offset and width of each component in a component mask."""
+    """Yield the bit offset and width of each component in a component mask."""
     masks, owners = componentsOf(kind)
     fields = {field.name: field for field in kind.fields}
     for name, bits in masks.items():
@@ -68,14 +68,11 @@ ONLY_OF_SWITCHES: Final[dict[type[Record], tuple[str, ...]]] = {
     sa.SLtoVLMappingTableRecord: ("inputPortNum", "outputPortNum"),
     sa.VLArbitrationTableRecord: ("outputPortNum",),
 }
-"""
-Components that are compared at switches only, as other nodes have one port each with a LID (IBA 15.2.5.3, 9,
-15).
-"""
+"""Components that are compared at switches only: elsewhere the LID names the port (IBA 15.2.5.3, 9, 15)."""
 
 
 class Records:
-    """Records that are made from nodes, encoded, one after the other."""
+    """Makes encoded records from nodes, one at a time."""
 
     def __init__(
         self,
@@ -98,7 +95,7 @@ class Records:
         }
 
     def knows(self, kind: type[Record]) -> bool:
-        """True of kinds of records that are made from nodes."""
+        """Return whether records of this kind are made from nodes."""
         return kind in self._makers
 
     def all(
@@ -109,10 +106,11 @@ class Records:
         adapters: Matcher,
     ) -> Iterator[bytes]:
         """
-        Records of a kind that match a query.
+        Yield the records of a kind that match a query.
 
-        @param ends: end ports whose records can match at all.
-        @param adapters: matcher for the records of nodes that are no switches.
+        @param ends: end ports whose records can match.
+        @param matcher: matcher for the records of switches.
+        @param adapters: matcher for the records of other nodes.
         """
         make = self._makers[kind]
         for port in ends:

@@ -1,4 +1,4 @@
-"""Interface of a simulated subnet towards its subnet managers and its SA."""
+"""The interface of a simulated subnet that its subnet managers and its SA use."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from txrdma.sim.fabric.wire.timetable import Timetable
 
 class Subnet(Protocol):
     """
-    A simulated subnet, as its SMs and its SA need it.
+    A simulated subnet, as its SMs and its SA use it.
 
     @ivar nodes: nodes by their identifiers.
     @ivar sma: agents of all nodes, which know the subnet managers.
     @ivar manager: the master SM; None in a subnet without one.
-    @ivar timetable: takes calls for later.
+    @ivar timetable: scheduled calls.
     """
 
     clock: IReactorTime
@@ -37,13 +37,13 @@ class Subnet(Protocol):
 
     @property
     def timetable(self) -> Timetable:
-        """Timetable for calls that are to be made later."""
+        """Timetable of scheduled calls."""
 
     def portOf(self, lid: int) -> SimulatedPort | None:
-        """Port that has this LID; None without one."""
+        """Return the port that has this LID; None if there is none."""
 
     def attachTo(self, port: SimulatedPort) -> SimulatedMADPort:
-        """A management port at a port of the fabric."""
+        """Return a management port attached to a port of the fabric."""
 
     def lead(self, manager: SubnetManager) -> None:
-        """Make this SM the master from now on."""
+        """Make this SM the master."""

@@ -1,5 +1,5 @@
 """
-An attachment to a simulated fabric: a management port like that of a real device.
+A management port attached to a simulated fabric, with the interface of a real device's port.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class SimulatedEnvelope(NamedTuple):
     """
     Headers of a datagram that was routed by LID; the path is made from them on demand.
 
-    @ivar lid: LID of the port that has really sent the datagram.
+    @ivar sent: path that the sender gave.
+    @ivar lid: source LID, one that the sending port has.
     """
 
     sent: IBPath
@@ -38,11 +39,11 @@ class SimulatedEnvelope(NamedTuple):
     isAnswer: bool = False
 
     def back(self) -> SimulatedEnvelope:
-        """Headers of the answer to this datagram."""
+        """Return the headers of the answer to this datagram."""
         return self._replace(isAnswer=True)
 
     def path(self) -> IBPath:
-        """Path that the datagram took, as its receiver sees it."""
+        """Return the path that the datagram took, as its receiver sees it."""
         sent = self.sent
         path = IBPath(
             slid=self.lid,
@@ -59,7 +60,7 @@ class SimulatedEnvelope(NamedTuple):
 
 
 class Carrier(Protocol):
-    """The links of a fabric, as a management port needs them."""
+    """The links of a fabric, as a management port uses them."""
 
     def sent(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
         """Carry a datagram that an attached port sends."""
@@ -76,11 +77,11 @@ class Fabric(Protocol):
 @implementer(IMADPort)
 class SimulatedMADPort:
     """
-    An attachment to a port of a node.
+    A management port attached to a port of a simulated node.
 
-    What it serves goes before the agents that the node has by itself.
+    Requests that it serves are not passed to the agents of the node.
 
-    @ivar port: where it is attached.
+    @ivar port: the simulated port to which it is attached.
     """
 
     transactionIDBits = 64
@@ -103,11 +104,11 @@ class SimulatedMADPort:
         return f"<SimulatedMADPort {self.port} LID {self.port.lid}>"
 
     def start(self, receiver: IMADReceiver) -> None:
-        """Start handing datagrams to a receiver."""
+        """Start passing datagrams to a receiver."""
         self._receiver = receiver
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
-        """Hand over requests of this class with these methods, too; the returned function ends that."""
+        """Also receive requests of this class with these methods; the returned function ends this."""
         wanted = {(managementClass, method): oui for method in methods}
         for attachment in self.port.attachments:
             if any(attachment.serves(*key) for key in wanted):
@@ -121,7 +122,7 @@ class SimulatedMADPort:
         return end
 
     def serves(self, managementClass: int, method: int) -> bool:
-        """True if requests of this class and method go to this port."""
+        """Return whether this port receives requests of this class and method."""
         return (managementClass, method) in self._served
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
@@ -133,7 +134,7 @@ class SimulatedMADPort:
         self._sent(self, bytes(datagram), path)
 
     def deliver(self, datagram: bytes, envelope: object) -> None:
-        """Hand a datagram that has come to the receiver; its exceptions are logged."""
+        """Pass an arrived datagram to the receiver; its exceptions are logged."""
         receiver = self._receiver
         if receiver is not None and not self._isClosed:
             try:
@@ -142,14 +143,14 @@ class SimulatedMADPort:
                 _log.failure("while a datagram of {port} was taken", port=self.name)
 
     def pathOf(self, envelope: object) -> IBPath:
-        """Path that a datagram took, from its envelope."""
+        """Return the path that a datagram took, from its envelope."""
         if isinstance(envelope, SimulatedEnvelope):
             return envelope.path()
         assert isinstance(envelope, IBPath)
         return envelope
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """True if a datagram can be an answer from the end of this path."""
+        """Return whether a datagram can be an answer from the destination of this path."""
         if not isinstance(envelope, SimulatedEnvelope):
             return True
         sent = envelope.sent
@@ -170,7 +171,7 @@ class SimulatedMADPort:
             smLID=info.masterSMLID,
             smServiceLevel=info.masterSMSL,
             pkeys=tuple(PKey(key) for key in keys if key) or (DEFAULT_PKEY,),
-            # A port without a manager has 31, which is more than two hours.
+            # A port without an SM has 31, which is more than two hours.
             subnetTimeout=info.subnetTimeOut if info.masterSMLID else SUBNET_TIMEOUT,
         )
         return self.endPort
@@ -196,7 +197,7 @@ class SimulatedMADPort:
             receiver.portChanged(wantsRegistration)
 
     def lose(self, reason: str) -> None:
-        """Be taken away, as a device that is pulled out."""
+        """Close the port, and report it lost, like a device that was removed."""
         receiver = self._receiver
         self.close()
         if receiver is not None:

@@ -1,4 +1,4 @@
-"""Timetable of a simulation: thousands of calls to be made later, by one timer."""
+"""Timetable of a simulation: thousands of scheduled calls on one timer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import Clock
 
 LATENESS_SECONDS: Final = 0.1
-"""Lateness in seconds that is made up for. Timers are late by up to a millisecond; by load, by much more."""
+"""Most lateness that is compensated. Timers are late by up to a millisecond, under load by much more."""
 
 
 class Timetable:
     """
-    Calls in the order of their times; those of one time in the order in which they were added.
+    Scheduled calls in the order of their times; calls with equal times in the order in which they were added.
 
-    A real reactor's timers are late. So calls are due by a time, not by a timer: all that are due by now are
-    made at once, and the calls that they add count from when they were due, so that lateness does not add up.
+    A real reactor's timers are late. So all calls that are due are made together, and calls that they add are
+    scheduled relative to the time when the adding call was due. Lateness does not add up.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -36,7 +36,7 @@ class Timetable:
         return len(self._due)
 
     def later(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
-        """Add a call to be made after some seconds."""
+        """Schedule a call after some seconds."""
         base = self._base
         at = (self._seconds() if base is None else base) + seconds
         heappush(self._due, (at, next(self._number), call, args))
@@ -61,7 +61,7 @@ class Timetable:
         due = self._due
         now = self._seconds()
         earliest = now - LATENESS_SECONDS if self._isReal else now
-        last = next(self._number)  # what is done now may bring more, which is for the next turn
+        last = next(self._number)  # calls that are added now are made in the next turn
         try:
             while due and due[0][0] <= now and due[0][1] < last:
                 at, _number, call, args = heappop(due)

@@ -1,5 +1,5 @@
 """
-The notices that nodes of a simulated fabric send by themselves.
+Notices that nodes of a simulated fabric send as traps.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5.1 (traps of subnet management).
 """
@@ -28,12 +28,12 @@ _ASKED: Final = Struct(">3xB12xH2xIQ")
 
 
 def linkChanged(lid: LID) -> Notice:
-    """Trap 128: a link of a switch went up or down."""
+    """Return the notice of trap 128: a link of a switch went up or down."""
     return _notice(Trap(128), NoticeType.URGENT, SWITCH, lid, LinkDetails(lid=lid))
 
 
 def badMKey(lid: LID, producer: int, request: bytes) -> Notice:
-    """Notice of trap 256: an SMP had a wrong M_Key."""
+    """Return the notice of trap 256: an SMP had a wrong M_Key."""
     method, attribute, modifier, mkey = _ASKED.unpack_from(request)
     isDirected = _class(request) == _DIRECTED
     details = BadMKeyDetails(
@@ -50,7 +50,7 @@ def badMKey(lid: LID, producer: int, request: bytes) -> Notice:
 
 
 def badKey(trap: int, lid: LID, producer: int, path: IBPath, key: int) -> Notice:
-    """Notice of traps 257 and 258: a datagram had a wrong P_Key or Q_Key."""
+    """Return the notice of trap 257 or 258: a datagram had a wrong P_Key or Q_Key."""
     details = BadKeyDetails(
         lid1=path.slid, lid2=path.dlid, key=key, serviceLevel=path.serviceLevel, qp1=path.sqpn, qp2=path.dqpn
     )
@@ -58,12 +58,12 @@ def badKey(trap: int, lid: LID, producer: int, path: IBPath, key: int) -> Notice
 
 
 def gidChanged(trap: int, lid: LID, gid: GID) -> Notice:
-    """Traps 64 to 67: a port or a multicast group was added or removed, by its GID."""
+    """Return the notice of a trap from 64 to 67: a port or a multicast group was added or removed."""
     return _notice(Trap(trap), NoticeType.SUBNET_MANAGEMENT, CLASS_MANAGER, lid, GIDDetails(gid=gid))
 
 
 def trapDatagram(notice: Notice, transaction: int) -> bytes:
-    """Datagram of a Trap with this notice."""
+    """Return the datagram of a Trap with this notice."""
     return managementPacket(Method.TRAP, transaction, Notice.attributeID, 0, notice.encode(), IBPath(), 0)
 
 

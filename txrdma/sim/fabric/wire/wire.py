@@ -2,7 +2,7 @@
 Transport of management datagrams through a simulated fabric, and their dispatch to agents.
 
 Follows InfiniBand Architecture vol. 1, 14.2.2 (directed routes) and 13.5 (dispatch to agents). A datagram's
-path is walked when it is sent; it is delivered later.
+route is computed when it is sent; the datagram or its answer is delivered later.
 """
 
 from __future__ import annotations
@@ -72,11 +72,13 @@ _RETURN: Final = span(SMPFormatDirected, "returnPath").start
 
 class Wire:
     """
-    Links and switches of a fabric, as datagrams pass them, and the agents at their ends.
+    Links and switches of a fabric, which carry datagrams, and the agents of its nodes.
 
-    @ivar datagrams: number of datagrams sent; C{lost} are those that were lost by chance.
-    @ivar latencySeconds: time from a request to its answer. C{jitterSeconds} is the most that chance adds,
-        C{loss} the probability that a datagram is lost; all three can be changed at any time.
+    @ivar datagrams: number of datagrams sent by attached ports.
+    @ivar lost: number of datagrams and answers that were lost at random.
+    @ivar latencySeconds: time from a request to its answer; can be changed at any time.
+    @ivar jitterSeconds: maximum of the random addition to the latency; can be changed at any time.
+    @ivar loss: probability that a datagram is lost; can be changed at any time.
     """
 
     def __init__(
@@ -91,9 +93,9 @@ class Wire:
         seed: int,
     ) -> None:
         """
-        @param seconds: returns the present time.
-        @param later: takes seconds and the call to make then.
-        @param seed: seed of losses and of jitter.
+        @param seconds: returns the current time.
+        @param later: schedules a call after some seconds.
+        @param seed: seed of losses and jitter.
         """
         self.datagrams = self.lost = 0
         self.latencySeconds = latencySeconds
@@ -129,7 +131,7 @@ class Wire:
         return False
 
     def _directedRequest(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
-        """A directed route: hop by hop, by links that are up (IBA 14.2.2)."""
+        """Carry a directed-route request hop by hop, over links that are up (IBA 14.2.2)."""
         hops = _hopCount(datagram)
         if _hopPointer(datagram) or hops > MOST_HOPS or _returning(datagram):
             return
@@ -204,10 +206,7 @@ class Wire:
             self._later(self._halfway(), attachment.deliver, bytes(reply), _DIRECTED_PATH)
 
     def walk(self, start: SimulatedPort, dlid: int) -> SimulatedPort | None:
-        """
-        Port by which a datagram reaches the owner of a LID, hop by hop by forwarding tables; None if it does
-        not.
-        """
+        """Return the port at which a datagram for a LID arrives, by forwarding tables; None if none."""
         port = start
         node = port.node
         for hop in range(_LID_HOPS):
@@ -261,7 +260,7 @@ class Wire:
             self._answer(node, sender, bytes(reply), came.back())
 
     def _isAdmitted(self, end: SimulatedPort, came: SimulatedEnvelope) -> bool:
-        """True if P_Key and Q_Key of a datagram are right; a wrong key is counted, and the SM gets a trap."""
+        """Return whether P_Key and Q_Key of a datagram are right; count a wrong key, and send a trap."""
         sent = came.sent
         if end.tables is not None or sent.pkey != DEFAULT_PKEY:
             if not any(sharesPartition(key, sent.pkey) for key in keysOf(end)):
@@ -280,7 +279,7 @@ class Wire:
         self.trap(end, badKey(trap, end.lid, end.node.kind, came.path(), key))
 
     def _byItself(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
-        """Answer of a node's own agents; None if there is none."""
+        """Return the answer of a node's agents; None if there is none."""
         if _class(datagram) == _SUBN:
             return self._sma.answer(port, datagram)
         if _class(datagram) in CLASSES:
@@ -298,11 +297,11 @@ class Wire:
         self._later(delay, to.deliver, reply, envelope)
 
     def _halfway(self) -> float:
-        """Latency in one direction, in seconds."""
+        """Return the latency of one direction in seconds, with jitter."""
         jitter = self.jitterSeconds and self._random.random() * self.jitterSeconds
         return (self.latencySeconds + jitter) / 2
 
-    # What nodes send by themselves.
+    # Traps of nodes.
 
     def trap(self, end: SimulatedPort, notice: Notice) -> None:
         """Send a trap to the subnet manager, if one is attached at its LID (IBA 13.4.9)."""
@@ -320,7 +319,7 @@ class Wire:
 
 
 def _leftBy(port: SimulatedPort, out: int, isFirst: bool) -> SimulatedPort | None:
-    """Port at the other end of a cable of C{port}'s node; packets leave a host only where they begin."""
+    """Return the peer of port C{out} of C{port}'s node; packets leave a host only on their first hop."""
     node = port.node
     if node.isDead or not 0 < out < len(node.ports):
         return None
@@ -330,7 +329,7 @@ def _leftBy(port: SimulatedPort, out: int, isFirst: bool) -> SimulatedPort | Non
 
 
 def _sourceOf(port: SimulatedPort, path: IBPath) -> LID:
-    """Source LID of what a port sends: one of its own, whatever the path has."""
+    """Return the source LID of a datagram: that of the path if the port has it, else the port's LID."""
     return path.slid if path.slid and port.end.owns(path.slid) else port.lid
 
 
@@ -345,7 +344,7 @@ _RMPP: Final = frozenset((0x03, 0x06, 0x10, 0x12, *range(0x30, 0x50)))
 
 
 def _isAboutRMPP(datagram: bytes) -> bool:
-    """An ACK, a STOP or an ABORT: no request of its own."""
+    """Return whether a datagram is an ACK, a STOP or an ABORT of RMPP, which is no request."""
     if _class(datagram) not in _RMPP:
         return False
     header = RMPPHeader.decode(datagram, MADHeader.size)
@@ -353,7 +352,7 @@ def _isAboutRMPP(datagram: bytes) -> bool:
 
 
 def _excuse(node: SimulatedNode, datagram: bytes) -> bytearray | None:
-    """Answer of a node that is busy (BUSY), or that redirects (REDIRECT); None of others."""
+    """Return the answer of a node that is busy (BUSY) or redirects (REDIRECT); None for other nodes."""
     if node.busyFor:
         node.busyFor -= 1
         return _said(datagram, _BUSY)
@@ -370,7 +369,7 @@ def _said(datagram: bytes, status: int) -> bytearray:
 
 
 def _redirecting(datagram: bytes, lid: LID) -> bytearray:
-    """Redirect answer with the LID of another node (IBA 13.4.8.1)."""
+    """Return a redirect answer with the LID of another node (IBA 13.4.8.1)."""
     reply = _said(datagram, _REDIRECT)
     where = ClassPortInfo(
         baseVersion=1,
@@ -380,5 +379,5 @@ def _redirecting(datagram: bytes, lid: LID) -> bytearray:
         redirectQPN=QPN(1),
         redirectQKey=GMP_QKEY,
     )
-    where.encodeInto(reply, formatOf(_class(datagram)).dataOffset)  # type: ignore[attr-defined]  # every frame has it
+    where.encodeInto(reply, formatOf(_class(datagram)).dataOffset)  # type: ignore[attr-defined]  # in every frame
     return reply
