@@ -111,12 +111,14 @@ class Groups:
             raise MADRefusal(SAStatus.INSUFFICIENT, "a request to join needs a port and a join state")
         if not wanted.joinState:
             raise MADRefusal(SAStatus.INVALID, "invalid join state")
-        group = self.groups.get(wanted.mgid) if "mgid" in given else None
-        if group is None:
-            group = self._create(wanted, given)
+        known = self.groups.get(wanted.mgid) if "mgid" in given else None
+        group = known or self._made(wanted, given)
         for name in _GROUP_FIELDS:
             if name in given and name != "mgid" and not _agrees(name, wanted, group.record):
                 raise MADRefusal(SAStatus.INVALID, f"the group's {name} is {getattr(group.record, name)}")
+        if known is None:
+            self.groups[group.record.mgid] = group
+            self._told(66, group.record.mgid)
         before = group.members.get(wanted.portGID)
         state = wanted.joinState | (before.joinState if before is not None else 0)
         member = group.record.replace(portGID=wanted.portGID, joinState=state, proxyJoin=wanted.proxyJoin)
@@ -124,7 +126,7 @@ class Groups:
         self._changed(group)
         return member
 
-    def _create(self, wanted: MCMemberRecord, given: set[str]) -> Group:
+    def _made(self, wanted: MCMemberRecord, given: set[str]) -> Group:
         if not set(_TO_CREATE) <= given:
             raise MADRefusal(
                 SAStatus.INSUFFICIENT, "there is no such group, and that is too little to create one"
@@ -155,9 +157,7 @@ class Groups:
             joinState=0,
             proxyJoin=False,
         )
-        group = self.groups[mgid] = Group(record)
-        self._told(66, mgid)
-        return group
+        return Group(record)
 
     def leave(self, wanted: MCMemberRecord, mask: int) -> MCMemberRecord:
         """

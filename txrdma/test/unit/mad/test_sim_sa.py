@@ -166,6 +166,18 @@ class GroupTests(AdministrationTestCase):
         self.assertEqual(left.table.portMasks[1], 1 << 1 | 1 << out)
         self.assertEqual(right.table.portMasks[1], 1 << 1 | 1 << out)
 
+    def test_refusedCreation(self) -> None:
+        """A request whose components contradict the group that it would create leaves no group."""
+        query = sa.MCMemberRecord.query(
+            portGID=self.gid("a"),
+            joinState=1,
+            mtu=PathMTU.MTU_2048,
+            mtuSelector=Selector.GREATER,
+            **self.group,
+        )
+        self.refused(self.agent.SubnAdmSet(query, self.sa), MADError)
+        self.assertEqual([one.mgid for one in self.table(sa.MCMemberRecord)], [IPOIB_BROADCAST])
+
     def test_refused(self) -> None:
         self.join("a", **self.group)
         mgid = self.group["mgid"]
