@@ -57,9 +57,7 @@ def peeks(layout: type[Layout], names: Sequence[str]) -> Callable[[Buffer, int],
     places = {name: _place(_field(layout, name)) for name in names}
     form, end = ">", 0
     index: dict[int, int] = {}
-    for first, last, _shift, _mask in sorted(set(places.values())):
-        if first in index:
-            continue  # another field in the same bytes
+    for first, last in sorted({place[:2] for place in places.values()}):
         if first < end or (last - first) * 8 not in _WHOLE:
             raise ValueError(f"{layout.__name__} has no whole number at byte {first}")
         index[first] = len(index)

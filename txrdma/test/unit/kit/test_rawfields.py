@@ -7,7 +7,7 @@ from random import Random
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.kit.rawfields import peek, peeks, poke, span
-from txrdma.kit.wire import Layout
+from txrdma.kit.wire import bits, Layout, wire
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo, SwitchInfo
 
@@ -49,6 +49,16 @@ class RawFieldTests(SynchronousTestCase):
     def test_peeksApart(self) -> None:
         """A field that is not a whole machine word is refused."""
         self.assertRaises(ValueError, peeks, NodeInfo, ["vendorID", "nodeGUID"])
+
+    def test_peeksOverlapping(self) -> None:
+        """Fields that begin in the same byte and end in different ones are refused."""
+
+        @wire(2)
+        class Overlapping(Layout):
+            short: int = bits(4)
+            long: int = bits(12)
+
+        self.assertRaises(ValueError, peeks, Overlapping, ["short", "long"])
 
     def test_poke(self) -> None:
         """A written number is the value of the field, and no other field changes."""
