@@ -30,9 +30,9 @@ class PlantedTests(SynchronousTestCase):
 
     def test_lostByte(self) -> None:
         """A byte that is lost at the end is found by its number, one that is lost before by what follows."""
-        self.assertEqual(self.found("losing", "client-writes-5"), ["server: heard 4 bytes; over TCP 5"])
+        self.assertEqual(self.found("losing", "client-writes-5"), ["server: received 4 bytes; over TCP 5"])
         found = self.found("losing", "client-writes-300kB")
-        self.assertIn("server: heard 299,999 bytes; over TCP 300,000", found)
+        self.assertIn("server: received 299,999 bytes; over TCP 300,000", found)
         self.assertRegex("\n".join(found), "bytes are not those that the client wrote")
 
     def test_wrongByte(self) -> None:

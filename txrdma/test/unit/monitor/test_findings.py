@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.fabric import health
 from txrdma.fabric.advice import ADVICE, adviceOn, Severity
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
@@ -186,13 +185,6 @@ class AdviceTests(SynchronousTestCase):
         """Advice is a sentence, also for an unknown kind."""
         for kind in (*ADVICE, "new-kind"):
             self.assertTrue(adviceOn(kind).text.endswith("."), kind)
-
-    def test_listedByHealth(self) -> None:
-        """The kinds that a check documents have advice."""
-        kinds = (health.Finding.__doc__ or "").partition("@ivar where")[0]
-        listed = re.findall(r"C\{([a-z-]+)\}", kinds)
-        self.assertIn("several-sms", listed)
-        self.assertEqual(set(listed) - set(ADVICE), set())
 
 
 LAYOUT = CounterLayout({"symbolErrorCounter": 16, "linkDownedCounter": 8, "portRcvErrors": 16})
