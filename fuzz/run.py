@@ -1,6 +1,8 @@
 """
 Run fuzz targets under atheris, one process per processor: C{python fuzz/run.py --seconds 60 [NAME ...]}.
 
+C{--inputs 10000000} runs each target for this number of inputs instead, however long that takes.
+
 Prints how often each target was called. Logs of libFuzzer and inputs that failed are in C{build/fuzz/}.
 The exit status is 1 when a target failed.
 """
@@ -25,8 +27,8 @@ BUILD = HERE.parent / "build" / "fuzz"
 _EXECUTED = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 
 
-def fuzz(entry: Entry, seconds: int, folder: Path) -> NoReturn:
-    """Fuzz one target; atheris ends the process."""
+def fuzz(entry: Entry, limit: str, folder: Path) -> NoReturn:
+    """Fuzz one target until a limit, which is an option of libFuzzer; atheris ends the process."""
     with (folder / "log").open("wb") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -34,7 +36,7 @@ def fuzz(entry: Entry, seconds: int, folder: Path) -> NoReturn:
     corpus.mkdir()
     for number, seed in enumerate(entry.target.seeds()):
         (corpus / f"{number:05}").write_bytes(seed)
-    options = [f"-max_total_time={seconds}", "-print_final_stats=1", "-timeout=10", "-rss_limit_mb=1024"]
+    options = [limit, "-print_final_stats=1", "-timeout=10", "-rss_limit_mb=1024"]
     atheris.Setup([sys.argv[0], *options, f"-artifact_prefix={folder}/", str(corpus)], entry.target.run)
     atheris.Fuzz()
     raise AssertionError("atheris did not end the process")
@@ -51,8 +53,8 @@ def report(entry: Entry, folder: Path, status: int) -> bool:
     return held
 
 
-def runAll(entries: list[Entry], seconds: int, jobs: int) -> int:
-    """Fuzz targets, C{jobs} at a time, and return how many failed."""
+def runAll(entries: list[Entry], limit: str, jobs: int) -> int:
+    """Fuzz each target until the limit, C{jobs} of them at a time, and return how many failed."""
     waiting = list(entries)
     running: dict[int, tuple[Entry, Path]] = {}
     failed = 0
@@ -64,7 +66,7 @@ def runAll(entries: list[Entry], seconds: int, jobs: int) -> int:
             folder.mkdir(parents=True)
             process = os.fork()
             if not process:
-                fuzz(entry, seconds, folder)
+                fuzz(entry, limit, folder)
             running[process] = entry, folder
         else:
             process, status = os.wait()
@@ -73,10 +75,15 @@ def runAll(entries: list[Entry], seconds: int, jobs: int) -> int:
 
 
 def main() -> int:
-    """Divide the time among the targets; return the exit status."""
+    """Run the chosen targets; return the exit status."""
     parser = argparse.ArgumentParser(description="Run fuzz targets under atheris.")
-    parser.add_argument(
+    limits = parser.add_mutually_exclusive_group()
+    limits.add_argument(
         "--seconds", type=int, default=60, help="for all targets, at least 1 for each (default: %(default)s)"
+    )
+    limits.add_argument("--inputs", type=int, help="for each target, instead of a time")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time (default: %(default)s)"
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="targets; all if none is named")
     options = parser.parse_args()
@@ -86,11 +93,14 @@ def main() -> int:
     if unknown:
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     chosen = [entry for entry in entries if not options.names or entry.name in options.names]
-    jobs = os.cpu_count() or 1
-    seconds = max(1, options.seconds * jobs // len(chosen))
-    print(f"{len(chosen)} targets, {seconds} s each, {jobs} at a time", flush=True)
+    if options.inputs is None:
+        seconds = max(1, options.seconds * options.jobs // len(chosen))
+        limit, amount = f"-max_total_time={seconds}", f"{seconds} s"
+    else:
+        limit, amount = f"-runs={options.inputs}", f"{options.inputs:,} inputs"
+    print(f"{len(chosen)} targets, {amount} each, {options.jobs} at a time", flush=True)
     print(f"{'target':20} {'executions':>11}", flush=True)
-    failed = runAll(chosen, seconds, jobs)
+    failed = runAll(chosen, limit, options.jobs)
     print(f"{failed} of {len(chosen)} targets failed" if failed else f"all {len(chosen)} targets held")
     return 1 if failed else 0
 
