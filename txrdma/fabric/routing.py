@@ -155,6 +155,7 @@ async def traceMulticast(view: IView, mlid: int, source: int | None = None) -> l
     """
     Return all hops of a packet to a multicast LID; each hop follows the one that leads to it.
 
+    @raise InvalidRequest: the LID is not a multicast LID.
     @raise NoRoute: a packet reaches a switch twice.
     """
     if not FIRST_MULTICAST <= mlid < 0xFFFF:

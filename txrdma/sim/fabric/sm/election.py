@@ -80,7 +80,8 @@ class Candidate:
             self._timer = self._fabric.clock.callLater(self._pollSeconds, self._turn)
 
     def close(self) -> None:
-        """Stop polling, and close the agent."""
+        """Stop polling, close the agent, and withdraw the SM from its port."""
+        self.port.capabilities &= ~PortCapability.SM
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         agent, self._agent = self._agent, None

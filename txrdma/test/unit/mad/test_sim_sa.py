@@ -14,7 +14,7 @@ from txrdma.mad.layouts import sa, smp
 from txrdma.mad.layouts.components import ServiceComponents
 from txrdma.mad.layouts.messages import InformInfo, Notice, ReportedNotice
 from txrdma.mad.layouts.smp import GUIDInfo
-from txrdma.mad.layouts.values import PathMTU, Rate, Selector, SMState
+from txrdma.mad.layouts.values import PathMTU, PortCapability, Rate, Selector, SMState
 from txrdma.mad.server import MADServer
 from txrdma.sim.fabric.sm.election import ACKNOWLEDGE, DISABLE, HANDOVER, STANDBY
 from txrdma.sim.fabric.sm.sagroups import IPOIB_BROADCAST
@@ -341,6 +341,16 @@ class StandbyTests(FabricTestCase):
         states = [one.state.name for one in (third, self.other)]
         self.assertEqual(sorted([*states, self.state("d").name]), ["MASTER", "STANDBY", "STANDBY"])
         self.assertEqual(len({self.smLID(name) for name in "abcd"}), 1)
+
+    def test_replaced(self) -> None:
+        """Only ports with an SM have the capability IsSM (IBA 14.2.5.6), also after all SMs are replaced."""
+
+        def isSM(name: str) -> bool:
+            return bool(self.fabric.port(name).end.capabilities & PortCapability.SM)
+
+        self.assertEqual([isSM(name) for name in "abcd"], [False, False, True, True])
+        self.fabric.manage("a")
+        self.assertEqual([isSM(name) for name in "abcd"], [True, False, False, False])
 
     def test_commands(self) -> None:
         for command in (ACKNOWLEDGE, STANDBY, 0, 9):
