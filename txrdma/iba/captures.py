@@ -1,8 +1,8 @@
 """
-Capture files of every kind that tcpdump and Wireshark write: classic ones of either byte order, and pcapng.
+Reader of capture files of tcpdump and Wireshark: pcap of either byte order, and pcapng.
 
-Follows draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng. Byte orders change from section to section, so
-nothing here can be declared once.
+Follows draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng. The byte order may differ from section to section,
+so wire layouts, which have a fixed one, are not used here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CLASSIC: Final = {
     b"\xa1\xb2\xc3\xd4": ("big", 1_000_000),
     b"\xa1\xb2\x3c\x4d": ("big", 1_000_000_000),
 }
-"""Magic numbers of classic files: byte order, and parts of a second."""
+"""Magic numbers of pcap files: byte order, and units of time per second."""
 
 _SECTION: Final = b"\x0a\x0d\x0d\x0a"
 _ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "little", b"\x1a\x2b\x3c\x4d": "big"}
@@ -46,30 +46,32 @@ class Captured(NamedTuple):
 
 
 def isCapture(start: bytes) -> bool:
-    """Whether a file that begins so, with four bytes or more, is a capture."""
+    """Return whether a file with these first bytes, at least four, is a capture."""
     return start[:4] in _CLASSIC or start[:4] == _SECTION
 
 
 def captured(file: BinaryIO) -> Iterator[Captured]:
     """
-    The packets of a capture file, in order.
+    Yield the packets of a capture file, in order.
 
-    @raise WireError: it is not a capture file, or, after the readable part, malformed or truncated.
+    @raise WireError: the file is not a capture; or, after the readable packets, it is malformed or truncated.
     """
     magic = file.read(4)
     if magic in _CLASSIC:
         return _classic(file, *_CLASSIC[magic])
     if magic == _SECTION:
         return _sections(file)
-    raise WireError("Capture", 0, f"{magic.hex() or 'nothing'} begins no capture file")
+    raise WireError("Capture", 0, f"not a capture file: it begins with {magic.hex() or 'nothing'}")
 
 
 def _classic(file: BinaryIO, order: str, units: int) -> Iterator[Captured]:
     head = _exactly(file, 20)
-    linkType = _number(head[16:20], order) & 0x0FFFFFFF  # above it: how long a frame check sequence is
+    linkType = (
+        _number(head[16:20], order) & 0x0FFFFFFF
+    )  # the upper bits are the length of a frame check sequence
     while raw := file.read(16):
         if len(raw) < 16:
-            raise WireError("Capture", 0, f"{len(raw)} of 16 bytes of a record's head are there")
+            raise WireError("Capture", 0, f"a truncated record header: {len(raw)} of 16 bytes")
         seconds, fraction, length = (_number(raw[at : at + 4], order) for at in (0, 4, 8))
         yield Captured(seconds + fraction / units, linkType, _exactly(file, length))
 
@@ -103,24 +105,26 @@ def _begun(file: BinaryIO) -> _Section:
     raw = _exactly(file, 8)
     order = _ORDERS.get(raw[4:])
     if order is None:
-        raise WireError("Capture", 8, f"a section in byte order {raw[4:].hex()}")
+        raise WireError("Capture", 8, f"an unknown byte order magic {raw[4:].hex()}")
     length = _number(raw[:4], order)
     if length < 28 or length % 4:
-        raise WireError("Capture", 4, f"a section's head of {length} bytes")
+        raise WireError("Capture", 4, f"a section header of {length} bytes")
     _exactly(file, length - 12)
     return _Section(order)
 
 
 def _interface(body: bytes, order: str) -> tuple[int, float, int]:
-    """Its link type, units of time in a second, and seconds to add."""
+    """Return the link type of an interface, its units of time per second, and its offset in seconds."""
     if len(body) < 8:
-        raise WireError("Capture", 8, f"an interface described in {len(body)} bytes")
+        raise WireError("Capture", 8, f"an interface description of {len(body)} bytes")
     units, offset, at = 1e6, 0, 8
     while at + 4 <= len(body):
         code, length = _number(body[at : at + 2], order), _number(body[at + 2 : at + 4], order)
         value = body[at + 4 : at + 4 + length]
         if not code:
             break
+        if len(value) < length:
+            raise WireError("Capture", 8, f"an option of {length} bytes, of which the block has {len(value)}")
         if code == _RESOLUTION and length == 1:
             units = 2.0 ** (value[0] & 0x7F) if value[0] & 0x80 else 10.0 ** value[0]
         elif code == _OFFSET and length == 8:
@@ -135,12 +139,12 @@ def _packet(section: _Section, kind: int, body: bytes) -> Captured:
         linkType, _, _ = _interfaceOf(section, 0)
         return Captured(0.0, linkType, body[4 : 4 + _number(body[:4], order)])
     if len(body) < 20:
-        raise WireError("Capture", 8, f"a packet's block of {len(body)} bytes")
+        raise WireError("Capture", 8, f"a packet block of {len(body)} bytes")
     which = _number(body[: 4 if kind == _PACKET else 2], order)
     linkType, units, offset = _interfaceOf(section, which)
     high, low, length = (_number(body[at : at + 4], order) for at in (4, 8, 12))
     if length > len(body) - 20:
-        raise WireError("Capture", 20, f"{len(body) - 20} of a packet's {length} bytes are there")
+        raise WireError("Capture", 20, f"a truncated packet: {len(body) - 20} of {length} bytes")
     return Captured((high << 32 | low) / units + offset, linkType, body[20 : 20 + length])
 
 
@@ -152,10 +156,10 @@ def _interfaceOf(section: _Section, number: int) -> tuple[int, float, int]:
 
 def _exactly(file: BinaryIO, length: int) -> bytes:
     if length > _LONGEST:
-        raise WireError("Capture", 0, f"{length} bytes are more than we read")
+        raise WireError("Capture", 0, f"{length} bytes exceed the limit of {_LONGEST} bytes")
     data = file.read(length)
     if len(data) < length:
-        raise WireError("Capture", 0, f"{len(data)} of {length} bytes are there")
+        raise WireError("Capture", 0, f"a truncated file: {len(data)} of {length} bytes")
     return data
 
 

@@ -185,6 +185,12 @@ class CaptureTests(CaptureTestCase):
         self.patch(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
         self.assertIn("GET NodeInfo", self.said("decode").out)
 
+    def test_truncatedOption(self) -> None:
+        """An option of an interface that exceeds its block raises L{WireError}."""
+        for options in (b"\x09\x00\x01\x00", b"\x0e\x00\x08\x00" + bytes(4)):
+            with self.assertRaisesRegex(WireError, "an option of . bytes"):
+                list(captured(io.BytesIO(section() + interface(1, options))))
+
     @given(st.binary(max_size=200))
     def test_anything(self, data: bytes) -> None:
         for start in (section(), section() + interface(1), bytes.fromhex("d4c3b2a1")):
