@@ -14,7 +14,15 @@ from functools import partial
 from random import Random
 
 from txrdma.btl._assembly import Budget
-from txrdma.btl._events import Event, MessageReceived, PeerClosed, PeerLost, SendCompleted, SendFailed
+from txrdma.btl._events import (
+    Event,
+    MessageReceived,
+    PeerClosed,
+    PeerLost,
+    ProbeReceived,
+    SendCompleted,
+    SendFailed,
+)
 from txrdma.btl._module import Module
 from txrdma.btl._peer import Peer
 from txrdma.btl.wire import PUT_LENGTH
@@ -228,6 +236,8 @@ class Scenario:
             assert isinstance(order, Order)
             check(order.outcome is None, f"{order} has two outcomes")
             order.outcome = "completed" if isinstance(event, SendCompleted) else event.reason
+        elif isinstance(event, ProbeReceived):
+            check(other.number == self.plan.liar, f"{other.number} has sent a probe")  # an altered packet
         else:
             assert isinstance(event, (PeerClosed, PeerLost))
             check((number, other.number) not in self.ended, f"{number} has lost {other.number} twice")
