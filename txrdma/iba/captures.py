@@ -1,8 +1,8 @@
 """
 Reader of capture files of tcpdump and Wireshark: pcap of either byte order, and pcapng.
 
-Follows draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng. The byte order may differ from section to section,
-so wire layouts, which have a fixed one, are not used here.
+Follows draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng. The byte order may differ between sections, so
+wire layouts, which have a fixed one, are not used.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from txrdma.testing.plantests import playingStored, playSeeds
 
 @playingStored("btl")
 class ScenarioTests(SynchronousTestCase):
-    """Every message is delivered once, or its failure is reported to the sender; C{make simulate} plays more seeds."""
+    """Every message is delivered once, or reported to its sender as failed; C{make simulate} has more."""
 
     def test_seeds(self) -> None:
         """Simulations of fixed seeds keep all promises."""
