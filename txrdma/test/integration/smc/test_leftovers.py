@@ -214,6 +214,8 @@ class LeftoversTests(EndsTestCase):
         _, number, port = await self.listening(Recorder)
         await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
         groups: Any = everyGroup()[0].groups
+        for trigger in groups._triggers:
+            reactor.removeSystemEventTrigger(trigger)  # as the reactor does before it calls them
         stopped = groups._reactorStops()
         if stopped is not None:
             await stopped
