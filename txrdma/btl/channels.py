@@ -109,7 +109,7 @@ class Channel:
         most = device.limits.maxQueuePairRequests
         self.sends, receives = (min(depth, most) for depth in depths)
         self.reposts = self.posted = self.left = 0
-        self._untold = 0  # packets since the last signaled request
+        self._unreported = 0  # packets since the last signaled request
         self._mostUnreported = min(MOST_UNREPORTED, self.sends // 4)
         self._taken, self._broken = taken, broken
         self.isClosed = False
@@ -224,7 +224,7 @@ class Channel:
         """
         Post requests. Return False if the device refuses them; then their packets are lost, as in a network.
         """
-        unreported = self._untold + len(batch)
+        unreported = self._unreported + len(batch)
         isReported = unreported >= self._mostUnreported
         if isReported:
             last = batch[-1]
@@ -235,7 +235,7 @@ class Channel:
             self._warnRefused(error)
             return False
         self.posted += len(batch)
-        self._untold = 0 if isReported else unreported
+        self._unreported = 0 if isReported else unreported
         return True
 
     def _repost(self, receives: list[ReceiveRequest]) -> None:
@@ -259,7 +259,7 @@ class Channel:
             error=error,
         )
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Process all completions."""
         while not self.isClosed and self._reader.poll():
             pass
@@ -319,7 +319,7 @@ class Channel:
     def _mend(self) -> None:
         try:
             self._pair.modify(QPAttributes(state=QPState.RESET))
-            self._next = self._untold = 0
+            self._next = self._unreported = 0
             self._begin()
         except RDMAError:
             self._reader.stop()

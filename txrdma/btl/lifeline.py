@@ -604,9 +604,9 @@ class PeerConnection(StreamProtocol):
     def _grace(self, turns: int) -> None:
         self._ending = None
         if self._bundle is None:
-            self.module.look()
+            self.module.poll()
         else:
-            self._bundle.look()
+            self._bundle.poll()
         if turns and not self._isOver and not self._isClean:
             self._ending = self._reactor.callLater(0, self._grace, turns - 1)
         else:

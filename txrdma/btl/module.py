@@ -352,10 +352,10 @@ class ModulePort:
         if not self._isBusy and self._later is None and not self._isClosed:
             self._later = self._reactor.callLater(0, self._laterTurn)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Process all received packets."""
         for channel in self._channels:
-            channel.look()
+            channel.poll()
 
     def turn(self) -> None:
         """Report events, send what can be sent, and schedule the next deadline."""
@@ -482,7 +482,7 @@ class ModulePort:
 
     def _overdue(self) -> None:
         self._timer = None
-        self.look()
+        self.poll()
         if not self._isClosed:
             self.core.expired(self._reactor.seconds())
             self.turn()

@@ -306,7 +306,7 @@ class MultiRailPeer:
     def _expired(self) -> None:
         """Process received packets first: after a busy time, the reactor runs late calls before it reads."""
         self._timer = None
-        self.look()
+        self.poll()
         if self._isClosed:
             return
         for number in self.peer.expired(self._reactor.seconds()):
@@ -317,10 +317,10 @@ class MultiRailPeer:
         self.turn()
         self._schedule()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Process all received packets, on all rails."""
         for rail in self._rails:
-            rail.module.look()
+            rail.module.poll()
 
     def close(self) -> None:
         """Stop sending and receiving; packets of the peer are no longer acknowledged."""

@@ -61,8 +61,8 @@ async def run(reactor: object, options: CommandOptions) -> None:
     kernels = _kernels()
     if options["action"] != _SHOW and not options["json"]:
         return
-    found = described(path, table, kernels, Networks.look())
-    print(json.dumps(found, indent=2) if options["json"] else "\n".join(told(found)))
+    found = described(path, table, kernels, Networks.read())
+    print(json.dumps(found, indent=2) if options["json"] else "\n".join(linesOf(found)))
 
 
 def _changed(text: str, options: CommandOptions) -> str:
@@ -105,7 +105,7 @@ def described(path: Path, table: Table, kernels: Table, seen: Networks) -> dict[
     }
 
 
-def told(found: dict[str, Any]) -> list[str]:
+def linesOf(found: dict[str, Any]) -> list[str]:
     """Return the result of L{described} as lines of text."""
     rows = [(each["network"], each["member"], each["source"]) for each in found["entries"]]
     lines = (

@@ -42,7 +42,7 @@ class Asker:
         answer = await self._answer(path, "PortInfo", self._schedule.SubnGet(PortInfo, path, port.number))
         if answer is None:
             return
-        port.tell(answer.encode())
+        port.setInfo(answer.encode())
         if port.number and port.mayRunFDR10:
             asked = self._schedule.SubnGet(ExtendedPortInfo, path, port.number)
             vendors = await self._answer(path, "", asked)

@@ -386,7 +386,7 @@ class Sweep:
         other = self._entered(node, number, route, arrival)
         if other is not None:
             if isNews or not node.isSwitch:
-                node.hear(other.number, GUID(portGUIDIn(content)))
+                node.setPortGUID(other.number, GUID(portGUIDIn(content)))
             if not isKnown and not node.isSwitch:
                 self._ask(_PortInfo, route, other.number, self._ported, other)
             if self._isLimited and arrival is not None:

@@ -74,7 +74,7 @@ class Port:
         """Readable name of the port: C{"leaf 3 (0002:c903:0001:0002) port 7"}."""
         return f"{self.node} port {self.number}"
 
-    def tell(self, raw: bytes) -> None:
+    def setInfo(self, raw: bytes) -> None:
         """
         Store the encoded PortInfo of this port.
 
@@ -214,8 +214,8 @@ class Node:
         """
         Readable name of the node: C{"leaf 3 (0002:c903:0001:0002)"}; unprintable characters become spaces.
         """
-        said = "".join(letter if letter.isprintable() else " " for letter in self.description)
-        return f"{said or 'a node'} ({self.guid})"
+        text = "".join(letter if letter.isprintable() else " " for letter in self.description)
+        return f"{text or 'a node'} ({self.guid})"
 
     @property
     def info(self) -> NodeInfo:
@@ -301,7 +301,7 @@ class Node:
         """Ports of the node whose peer is known, ordered by number."""
         return [port for port in self._ports if port is not None and port.peer is not None]
 
-    def hear(self, number: int, guid: GUID) -> None:
+    def setPortGUID(self, number: int, guid: GUID) -> None:
         """Store the GUID of one port; all ports of a switch share one GUID."""
         if self.portGUID(number) != guid:
             if self._guids is None:
@@ -433,7 +433,7 @@ class Fabric:
             node = Node(raw, route)
             self.nodes[node.guid] = node
             return node, True
-        node.hear(localPortIn(raw), GUID(portGUIDIn(raw)))
+        node.setPortGUID(localPortIn(raw), GUID(portGUIDIn(raw)))
         return node, False
 
     def link(self, one: Port, other: Port) -> bool:
@@ -452,5 +452,5 @@ def described(problems: Iterable[Problem]) -> Iterator[str]:
     for problem in problems:
         counts[problem] = counts.get(problem, 0) + 1
     for problem, times in counts.items():
-        said = f"{problem.kind} at {problem.where}: {problem.text}"
+        line = f"{problem.kind} at {problem.where}: {problem.text}"
         yield said if times == 1 else f"{said} ({times} times)"

@@ -54,7 +54,7 @@ class Refresh:
         self._retries = retries
         self._loose: list[Port] = []
 
-    async def look(self, node: Node, isThorough: bool = False) -> None:
+    async def refresh(self, node: Node, isThorough: bool = False) -> None:
         """
         Query the ports of a node, and the nodes behind ports whose links have come up.
 
@@ -100,10 +100,10 @@ class Refresh:
                     await self._beyond(port)
 
     async def _ask(self, kind: type[Asked], path: IBPath, modifier: int = 0) -> Asked:
-        told: Asked = await self._rpcs.SubnGet(
+        answer: Asked = await self._rpcs.SubnGet(
             kind, path, modifier, timeoutSeconds=self._seconds, retries=self._retries
         )
-        return told
+        return answer
 
     async def _askPort(self, port: Port) -> bool:
         """
@@ -119,7 +119,7 @@ class Refresh:
                 return False
             self._known.add(node.guid)
         self.changed[node] = None
-        port.tell(raw)
+        port.setInfo(raw)
         return True
 
     async def _isStill(self, node: Node, path: IBPath) -> bool:
@@ -181,8 +181,8 @@ class Refresh:
         self._cut(port)
         here = node.port(number)
         self._cut(here)
-        node.hear(number, GUID(portGUIDIn(raw)))
-        here.tell((await self._ask(PortInfo, path, number)).encode())
+        node.setPortGUID(number, GUID(portGUIDIn(raw)))
+        here.setInfo((await self._ask(PortInfo, path, number)).encode())
         self._fabric.link(port, here)
         self._relinked(port, here)
 

@@ -148,7 +148,7 @@ class SASweep:
             text = f"there is a port {record.portNum} of {node.numPorts}"
             self._problem("contradiction", f"lid {record.endPortLID}", text)
             return
-        node.port(record.portNum).tell(record.portInfo.encode())
+        node.port(record.portNum).setInfo(record.portInfo.encode())
 
     def _switch(self, record: SwitchInfoRecord) -> None:
         node = self._ends.get(record.lid)

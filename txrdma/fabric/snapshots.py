@@ -110,10 +110,10 @@ def _readNode(fabric: Fabric, document: dict[str, Any]) -> None:
         node.switchInfo = SwitchInfo.decode(bytes.fromhex(document["switchInfo"]))
     for one in document["ports"]:
         port = node.port(_number(one["number"]))
-        port.tell(_bytes(one["portInfo"], PortInfo.size))
+        port.setInfo(_bytes(one["portInfo"], PortInfo.size))
         port.vendors = _bytes(one.get("extendedPortInfo", ""), 64)
         if one["guid"] is not None:
-            node.hear(port.number, GUID.fromString(one["guid"]))
+            node.setPortGUID(port.number, GUID.fromString(one["guid"]))
 
 
 def _readLinks(fabric: Fabric, document: dict[str, Any]) -> None:

@@ -319,7 +319,7 @@ class Task:
         answers, self._answers = self._answers, {}
         for answer in answers:
             if answer.called:
-                pass  # cancelled by who was told before
+                pass  # cancelled by a callback called before
             elif error is None:
                 answer.callback(value)
             else:

@@ -62,7 +62,7 @@ def _make(link: Link, test: Test, operation: Operation, index: int) -> SendReque
         request.remoteAddress = peer.address + layout.slot(index)
     request.rkey = peer.rkey
     if test.transfer is Transfer.UD:
-        request.address, request.remoteQPN, request.remoteQKey = link.way, peer.qpn, QKEY
+        request.address, request.remoteQPN, request.remoteQKey = link.addressHandle, peer.qpn, QKEY
     return request
 
 
@@ -90,7 +90,7 @@ class Activity:
         self.calls: dict[str, IDelayedCall] = {}
         self._expected: int | None = None
         self._concluded: Deferred[Measurement] | None = None
-        link.taker = self
+        link.user = self
 
     # Interface for users.
 
@@ -137,8 +137,8 @@ class Activity:
     def stop(self) -> None:
         """Stop handling the link's completions."""
         self.isFinished = True
-        if self.link.taker is self:
-            self.link.taker = None
+        if self.link.user is self:
+            self.link.user = None
         self._concluded = None
         self._cancel()
 
@@ -210,7 +210,7 @@ class Activity:
         if self._concluded is None or self._expected is None or not self.isFinished:
             return
         if self.received >= self._expected:
-            self.link.taker = None
+            self.link.user = None
             concluded, self._concluded = self._concluded, None
             self._cancel()
             self.examineAll()

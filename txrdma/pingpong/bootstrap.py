@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar, Union
 from txrdma.error import WireError
 from txrdma.iba.types import GID, LID, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import QPKind
-from txrdma.pingpong.link import Whereabouts
+from txrdma.pingpong.link import EndAddress
 from txrdma.pingpong.plan import DEEPEST, LARGEST, LinkSettings, Measure, Test, Transfer
 
 VERSION: Final = 1
@@ -50,14 +50,14 @@ class Opened:
     """Answer of the server: its end of the link, and settings that may be lower than requested."""
 
     settings: LinkSettings
-    there: Whereabouts
+    there: EndAddress
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
     """Addresses and limits of the client's end of the link."""
 
-    there: Whereabouts
+    there: EndAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +212,8 @@ _SETTINGS: Final = _Layout(
     check=_BOOL,
     atomics=_BOOL,
 )
-_WHEREABOUTS: Final = _Layout(
-    Whereabouts,
+_END_ADDRESS: Final = _Layout(
+    EndAddress,
     gid=_string(str, GID.fromString),
     lid=_Kind(int, lambda value: LID(_number(0, 0xFFFF).read(value))),
     qpn=_Kind(int, lambda value: QPN(_number(0, 0xFFFFFF).read(value))),
@@ -241,8 +241,8 @@ _MESSAGES: Final[dict[str, tuple[type, _Layout[Any]]]] = {
     for cls, kinds in (
         (Hello, {"version": _number(1, 1 << 31), "software": _TEXT}),
         (Open, {"settings": _nested(_SETTINGS)}),
-        (Opened, {"settings": _nested(_SETTINGS), "there": _nested(_WHEREABOUTS)}),
-        (Connect, {"there": _nested(_WHEREABOUTS)}),
+        (Opened, {"settings": _nested(_SETTINGS), "there": _nested(_END_ADDRESS)}),
+        (Connect, {"there": _nested(_END_ADDRESS)}),
         (Connected, {}),
         (Run, {"test": _nested(_TEST)}),
         (Ready, {}),

@@ -25,7 +25,7 @@ from txrdma.iba.types import GID, LID, MTU, QPN
 from txrdma.iba.verbs import Completion, Operation, QPKind, SendRequest
 from txrdma.pingpong.activity import Activity, STALL_SECONDS
 from txrdma.pingpong.conversation import ANSWER_SECONDS, PeerLost
-from txrdma.pingpong.link import Link, QKEY, Whereabouts
+from txrdma.pingpong.link import EndAddress, Link, QKEY
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Test, Transfer
 from txrdma.pingpong.session import Side
@@ -39,12 +39,12 @@ _PAGE: Final = 4096
 _LINGER_SECONDS: Final = 0.5
 
 
-def encodeWhereabouts(here: Whereabouts) -> bytes:
+def encodeEndAddress(here: EndAddress) -> bytes:
     """Return the line with the local addresses."""
     return f"{here.lid:04x}:{here.qpn:06x}:{here.psn:06x}:{here.gid.toBytes().hex()}\0".encode()
 
 
-def decodeWhereabouts(line: bytes) -> Whereabouts:
+def decodeEndAddress(line: bytes) -> EndAddress:
     """
     Decode the peer's line.
 
@@ -56,7 +56,7 @@ def decodeWhereabouts(line: bytes) -> Whereabouts:
         raise WireError("address line", 0, f"the other end sent {shown!r}")
     lid, qpn, psn = (int(part, 16) for part in found.groups()[:3])
     gid = GID(bytes.fromhex(found[4].decode()))
-    return Whereabouts(gid, LID(lid), QPN(qpn), psn, MTU.MTU_4096.bytes)
+    return EndAddress(gid, LID(lid), QPN(qpn), psn, MTU.MTU_4096.bytes)
 
 
 class _Exchange(Protocol):
@@ -78,12 +78,12 @@ class _Exchange(Protocol):
         """Fire C{opened}."""
         self.opened.callback(self)
 
-    def say(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         """Send a line unchanged."""
         assert self.transport is not None  # it was opened
         self.transport.write(line)
 
-    def hear(self, length: int) -> Deferred[bytes]:
+    def receive(self, length: int) -> Deferred[bytes]:
         """Wait for the next C{length} bytes."""
         waiting: Deferred[bytes] = Deferred(self._forget)
         self._waiting, self._needed = waiting, length
@@ -143,7 +143,7 @@ class Game(Activity):
         self._request = SendRequest(0, Operation.SEND, (link.segment(self._begin, test.size),))
         if test.transfer is Transfer.UD:
             assert link.peer is not None  # it is connected
-            self._request.address = link.way
+            self._request.address = link.addressHandle
             self._request.remoteQPN, self._request.remoteQKey = link.peer.qpn, QKEY
         self._isSending = False
         self._isWaiting = True
@@ -279,17 +279,17 @@ async def _play(
         link = side.link(device, LinkSettings(kind, test.size, mtu=mtu))
         if kind is QPKind.UD and test.size > link.mtu:
             raise InvalidRequest(f"a datagram has at most {link.mtu} bytes here, not {test.size}")
-        mine = encodeWhereabouts(link.here)
+        mine = encodeEndAddress(link.here)
         if isFirst:
-            exchange.say(mine)
-        _connect(link, await exchange.hear(LINE_BYTES))
+            exchange.send(mine)
+        _connect(link, await exchange.receive(LINE_BYTES))
         game = Game(link, test, isFirst, side.stallSeconds)
         playing(game)
         if isFirst:
-            exchange.say(_DONE)
+            exchange.send(_DONE)
         else:
-            exchange.say(mine)
-            await exchange.hear(len(_DONE))
+            exchange.send(mine)
+            await exchange.receive(len(_DONE))
         exchange.leave()
         game.start()
         measurement = await game.done
@@ -303,7 +303,7 @@ async def _play(
 
 
 def _connect(link: Link, line: bytes) -> None:
-    there = decodeWhereabouts(line)
+    there = decodeEndAddress(line)
     if there.gid.ip is None and there.lid == 0:
         raise RDMAError("the other end has sent no GID: start it with -g and the index of one")
     link.connect(there)

@@ -43,18 +43,18 @@ class Conversation(Protocol):
         self.gone: Deferred[None] = Deferred()
         self._reactor = reactor
         self._splitter = LineSplitter()
-        self._heard: deque[Message] = deque()
+        self._received: deque[Message] = deque()
         self._waiting: Deferred[Message] | None = None
         self.error: Exception | None = None
 
     # Messages.
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a message, unless the conversation has ended."""
         if self.error is None and self.transport is not None:
             self.transport.write(encode(message))
 
-    async def hear(self, *kinds: type[_M], seconds: float | None = ANSWER_SECONDS) -> _M:
+    async def receive(self, *kinds: type[_M], seconds: float | None = ANSWER_SECONDS) -> _M:
         """
         Wait for the next message, which must be of one of these kinds.
 
@@ -76,7 +76,7 @@ class Conversation(Protocol):
         if self.error is not None:
             return
         if tell:
-            self.say(Trouble(str(error)))
+            self.send(Trouble(str(error)))
         self.error = error
         if self.transport is not None:
             self.transport.loseConnection()
@@ -115,15 +115,15 @@ class Conversation(Protocol):
         elif self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             waiting.callback(message)
-        elif len(self._heard) < _MOST_WAITING:
-            self._heard.append(message)
+        elif len(self._received) < _MOST_WAITING:
+            self._received.append(message)
         else:
             self.end(WireError("pingpong message", 0, "more than requested"))
 
     def _next(self, seconds: float | None) -> Deferred[Message]:
         waiting: Deferred[Message] = Deferred(self._forget)
-        if self._heard:
-            waiting.callback(self._heard.popleft())
+        if self._received:
+            waiting.callback(self._received.popleft())
         elif self.error is not None:
             waiting.errback(self.error)
         else:

@@ -65,7 +65,7 @@ class RequestFailed(RDMAError):
 
 
 @dataclass(frozen=True, slots=True)
-class Whereabouts:
+class EndAddress:
     """
     Addresses and limits of one end, which the other end needs to connect.
 
@@ -86,7 +86,7 @@ class Whereabouts:
     rkey: RKey = RKey(0)
 
 
-class Taker(Protocol):
+class LinkUser(Protocol):
     """Handler of a link's completions."""
 
     def arrived(self, batch: Sequence[Completion]) -> None:
@@ -114,7 +114,7 @@ class Link:
 
     @ivar here: addresses and limits of this end, for the peer.
     @ivar peer: addresses and limits of the peer; None before L{connect}.
-    @ivar taker: current handler of completions.
+    @ivar user: current handler of completions.
     @ivar error: reason why the link has failed, or None.
     @ivar broken: called with the error when the link fails.
     @ivar counted: number of local atomics that have incremented the counter in the peer's memory.
@@ -142,11 +142,11 @@ class Link:
         self.settings = settings
         self.layout = Layout(settings)
         self.now = now
-        self.taker: Taker | None = None
+        self.user: LinkUser | None = None
         self.error: Exception | None = None
         self.broken: Callable[[Exception], None] | None = None
         self.counted = 0
-        self.peer: Whereabouts | None = None
+        self.peer: EndAddress | None = None
         self._port = port
         self._timeout = timeout
         self._gidIndex = usualGID(device.gidTable(port)) if gidIndex is None else gidIndex
@@ -158,7 +158,7 @@ class Link:
             self._build(undo, events)
             self._closing = undo.pop_all()
         attributes = device.portAttributes(port)
-        self.here = Whereabouts(
+        self.here = EndAddress(
             gids[self._gidIndex],
             attributes.lid,
             self.queuePair.number,
@@ -172,7 +172,7 @@ class Link:
 
     def _build(self, undo: ExitStack, events: bool) -> None:
         device, settings, layout = self.device, self.settings, self.layout
-        undo.callback(device.subscribe(self._heard))
+        undo.callback(device.subscribe(self._eventReceived))
         self.domain = device.createProtectionDomain()
         undo.callback(self.domain.close)
         channel = device.createChannel()
@@ -213,7 +213,7 @@ class Link:
         """Route of the queue pair, as in C{IQueuePair.route}."""
         return self.queuePair.route
 
-    def connect(self, peer: Whereabouts) -> None:
+    def connect(self, peer: EndAddress) -> None:
         """
         Connect the queue pair to the peer.
 
@@ -233,9 +233,9 @@ class Link:
         modify(QPAttributes(state=QPState.RTS, sqPSN=self.here.psn))
         way = self.domain.createAddressHandle(address)
         self._closing.callback(way.close)
-        self.way = way
+        self.addressHandle = way
 
-    def _connectReliably(self, address: AddressVector, peer: Whereabouts) -> None:
+    def _connectReliably(self, address: AddressVector, peer: EndAddress) -> None:
         modify = self.queuePair.modify
         modify(
             QPAttributes(
@@ -279,14 +279,14 @@ class Link:
         """Record the failure of the link, and report it to C{taker} and C{broken}."""
         if self.error is None:
             self.error = error
-            if self.taker is not None:
-                self.taker.failed(error)
+            if self.user is not None:
+                self.user.failed(error)
             if self.broken is not None:
                 self.broken(error)
 
     def close(self) -> None:
         """Close the link, but not the device. Repeated calls have no effect."""
-        self.taker = self.broken = None
+        self.user = self.broken = None
         self._closing.close()
 
     def _completed(self, batch: Sequence[Completion]) -> None:
@@ -300,15 +300,15 @@ class Link:
             departed = [completion for completion in batch if completion.opcode < _RECEIVE]
         try:
             if arrived:
-                if self.taker is not None:
-                    self.taker.arrived(arrived)
+                if self.user is not None:
+                    self.user.arrived(arrived)
                 self.repost([completion.identifier for completion in arrived])
-            if len(arrived) < len(batch) and self.taker is not None:
-                self.taker.departed(departed)
+            if len(arrived) < len(batch) and self.user is not None:
+                self.user.departed(departed)
         except Exception as error:
             self.fail(error)
 
-    def _heard(self, event: AsyncEvent) -> None:
+    def _eventReceived(self, event: AsyncEvent) -> None:
         if event.kind is AsyncEventKind.DEVICE_FATAL or (
             event.kind in _FATAL and event.queuePair in (None, self.queuePair)
         ):

@@ -141,8 +141,8 @@ class Client:
 
     async def greet(self) -> None:
         """Exchange C{hello} messages with the server."""
-        self._conversation.say(Hello(software=software()))
-        hello = await self._conversation.hear(Hello)
+        self._conversation.send(Hello(software=software()))
+        hello = await self._conversation.receive(Hello)
         _checkVersion(hello)
         self.peer = hello.software
 
@@ -155,12 +155,12 @@ class Client:
         """
         talk = self._conversation
         self._dropLink()
-        talk.say(Open(within(settings, Limits(size=settings.size), self._device, self._side.port)))
-        opened = await talk.hear(Opened)
+        talk.send(Open(within(settings, Limits(size=settings.size), self._device, self._side.port)))
+        opened = await talk.receive(Opened)
         self._link = link = self._side.link(self._device, opened.settings)
         link.connect(opened.there)
-        talk.say(Connect(link.here))
-        await talk.hear(Connected)
+        talk.send(Connect(link.here))
+        await talk.receive(Connected)
         self.settings = replace(opened.settings, mtu=link.mtu)
         return self.settings
 
@@ -171,12 +171,12 @@ class Client:
         checkFit(test, link.settings)
         self._activity = activity = asking(link, test, self._side.stallSeconds)
         try:
-            talk.say(Run(test))
-            await talk.hear(Ready)
+            talk.send(Run(test))
+            await talk.receive(Ready)
             activity.start()
             measurement = await activity.done
-            talk.say(Done(activity.messages, measurement.interrupted))
-            result = await talk.hear(Result, seconds=_RESULT_SECONDS)
+            talk.send(Done(activity.messages, measurement.interrupted))
+            result = await talk.receive(Result, seconds=_RESULT_SECONDS)
             if test.measure is Measure.BIDIRECTIONAL:
                 await activity.conclude(result.sent)
         except RDMAError as error:
@@ -366,15 +366,15 @@ class _Service:
     async def serve(self) -> None:
         """Serve until the conversation ends."""
         talk = self._talk
-        hello = await talk.hear(Hello)
-        talk.say(Hello(software=software()))
+        hello = await talk.receive(Hello)
+        talk.send(Hello(software=software()))
         _checkVersion(hello)
         assert talk.transport is not None  # a message was received
         self._begun(str(getattr(talk.transport.getPeer(), "host", "a client")))
         device = self._side.open(_ownAddress(talk))
         try:
             while True:
-                asked = await talk.hear(Open, Run, seconds=None)
+                asked = await talk.receive(Open, Run, seconds=None)
                 if isinstance(asked, Open):
                     await self._open(device, asked.settings)
                 elif isinstance(asked, Run):
@@ -397,9 +397,9 @@ class _Service:
         settings = within(wanted, self._limits, device, self._side.port)
         self._link = link = self._side.link(device, settings)
         link.broken = self._linkBroken
-        talk.say(Opened(settings, link.here))
-        link.connect((await talk.hear(Connect)).there)
-        talk.say(Connected())
+        talk.send(Opened(settings, link.here))
+        link.connect((await talk.receive(Connect)).there)
+        talk.send(Connected())
 
     async def _run(self, test: Test) -> None:
         talk, link = self._talk, self._link
@@ -408,16 +408,16 @@ class _Service:
         checkFit(test, link.settings)
         self._activity = activity = answering(link, test, self._side.stallSeconds)
         activity.start()
-        talk.say(Ready())
+        talk.send(Ready())
         try:
-            done = await talk.hear(Done, seconds=None)
+            done = await talk.receive(Done, seconds=None)
             if done.interrupted:
                 activity.interrupt()
             seen = await activity.conclude(done.messages)
         finally:
             _leave(activity)
             self._activity = None
-        talk.say(
+        talk.send(
             Result(
                 activity.received, activity.messages, seen.messages, seen.nanoseconds, seen.peak, seen.wrong
             )

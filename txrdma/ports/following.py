@@ -21,10 +21,10 @@ from txrdma.ports.network import HostNetwork, IReactor
 from txrdma.ports.sysfs import devices, EndPortAttributes, SYS
 
 INTERVAL: Final = 10.0
-"""Seconds between two looks when nothing is told."""
+"""Seconds between two polls while no change is reported."""
 
 _AGAIN: Final = (0.3, 1.5)
-"""Seconds to look again after something was told: the kernel changes GID tables a little later."""
+"""Seconds after a report at which devices are read again, as the kernel changes GID tables a little later."""
 
 _log = Logger()
 
@@ -166,7 +166,7 @@ class EndPortWatcher:
         try:
             if self._network is None:
                 self._network = self._ownNetwork = HostNetwork.open()
-            self._unwatch = self._network.watch(self._reactor, self.look)
+            self._unwatch = self._network.watch(self._reactor, self.poll)
         except DeviceUnavailable as error:
             _log.info(
                 "polling RDMA ports for changes every {interval} s, without notifications: {error}",
@@ -175,7 +175,7 @@ class EndPortWatcher:
             )
         self._schedule((self._interval,))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read all devices now and again soon: a change may be under way."""
         self._poll()
         self._schedule((*_AGAIN, self._interval))

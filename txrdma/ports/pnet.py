@@ -177,7 +177,7 @@ class Networks:
     root: str = str(SYS)
 
     @classmethod
-    def look(cls, root: str | Path = SYS) -> Networks:
+    def read(cls, root: str | Path = SYS) -> Networks:
         """
         Read tables and interfaces once.
 

@@ -112,7 +112,7 @@ def _add(fabric: Fabric, node: SimulatedNode, identifier: str) -> None:
     for port in node.ports:
         if node.isSwitch or port.peer is not None:
             made.port(port.number).raw = bytes(port.info)
-            made.hear(port.number, port.guid)
+            made.setPortGUID(port.number, port.guid)
 
 
 def _lines(text: str) -> Iterator[tuple[str, str, str]]:
@@ -140,14 +140,14 @@ def _refine(node: Node, words: str, line: str) -> None:
         if info is not None and "enhanced port 0" in words:
             node.switchInfo = info.replace(enhancedPort0=True)
         if (guid := re.search(r"\((\w+)\)$", words)) is not None:
-            node.hear(0, _guid(guid[1]))
+            node.setPortGUID(0, _guid(guid[1]))
         return
     match = _PORT.match(line)
     port = None if match is None else node.known(int(match[1]))
     if match is None or port is None:
         return
     if match[2]:
-        node.hear(port.number, _guid(match[2]))
+        node.setPortGUID(port.number, _guid(match[2]))
     if (found := _LID.search(line)) is not None and not node.isSwitch:
         lid = int(found[1])
         if lid > 0xFFFF:

@@ -222,7 +222,7 @@ class SoftDevice:
         self._routePorts = [route for port in self.ports for route in port.routes]
         self.canRest = all(route.canRest for route in self._routePorts)
         if interfaces is not None:
-            interfaces.watch(reactor, self.look)
+            interfaces.watch(reactor, self.readInterfaces)
 
     def __repr__(self) -> str:
         return f"<SoftDevice {self.name} {', '.join(f'{p.address} port {p.udpPort}' for p in self.ports)}>"
@@ -247,10 +247,10 @@ class SoftDevice:
         self._checkOpen()
         self._port(port).setEnabled(isEnabled)
 
-    def look(self) -> None:
+    def readInterfaces(self) -> None:
         """Read the state of the host's interfaces, and raise events for changes."""
         for port in self.ports:
-            port.look()
+            port.readInterfaces()
 
     def drive(self) -> bool:
         return True in [route.drive() for route in self._routePorts]

@@ -72,7 +72,7 @@ class SoftPort:
         self._interface: NetworkInterface | None = None
         self._closed = False
         self._notify: Callable[[AsyncEvent], None] = lambda event: None
-        self.look()
+        self.readInterfaces()
 
     def __repr__(self) -> str:
         return f"<SoftPort {self.number} {self.address} port {self.udpPort}>"
@@ -102,11 +102,11 @@ class SoftPort:
 
     def gidTable(self) -> Sequence[GIDEntry]:
         """The IP address as a GID of RoCE v2; zeros while the host does not have it."""
-        self.look()
+        self.readInterfaces()
         return (GIDEntry(self._gid if self.hasAddress else NO_GID, GIDType.ROCE_V2, self._netdev),)
 
     def attributes(self) -> PortAttributes:
-        self.look()
+        self.readInterfaces()
         interface = self._interface
         rate = 0 if self._interfaces is None or interface is None else self._interfaces.rate(interface.name)
         if self.isActive:
@@ -143,7 +143,7 @@ class SoftPort:
 
     # Changes.
 
-    def look(self) -> None:
+    def readInterfaces(self) -> None:
         """Read the state of the host's interfaces, and raise events for changes."""
         if self._interfaces is None or self._closed:
             return

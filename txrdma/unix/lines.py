@@ -76,7 +76,7 @@ class Lines:
         if self._unsent:
             self._send()
 
-    def say(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         """Send a line (without newline) at the end of this reactor iteration."""
         if self.isOpen:
             self._unsent += line + b"\n"

@@ -270,7 +270,7 @@ class Opening(Core):
         self._refuse(MessageKind.REP if self.isActive else MessageKind.REQ, self.localCommID)
 
     def _sendFirstREJ(self) -> None:
-        self._refuse(MessageKind.REQ, 0)  # the peer was never told our comm id
+        self._refuse(MessageKind.REQ, 0)  # the peer does not know the local communication ID
 
     def _withdraw(self) -> None:
         self._refuse(MessageKind.LAP, self.localCommID)

@@ -46,7 +46,7 @@ def outlookFor(host: str) -> Outlook:
     @raise DeviceUnavailable: the host has no address or no route, or the system does not list its interfaces.
     """
     address, own = _ends(host)
-    networks = Networks.look()
+    networks = Networks.read()
     interface = networks.interfaceOf(own, address)
     finding = networks.portFor(own, address)
     device, port, why = "", None, [f"{finding.reason}."]
@@ -101,7 +101,7 @@ def _ends(host: str) -> tuple[str, str]:
     raise DeviceUnavailable(f"no route to {host}: {reason}")
 
 
-def told(outlook: Outlook) -> Iterator[str]:
+def linesOf(outlook: Outlook) -> Iterator[str]:
     """Return an outlook as lines of text."""
     device = outlook.device or "none: plain TCP"
     if outlook.port is not None:

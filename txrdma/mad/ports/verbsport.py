@@ -244,7 +244,7 @@ class VerbsPort:
             self._reactor.removeReader(self)  # while there is a descriptor to be known by
         self._closed = True
         if self._again is not None:
-            if self._again.active():  # somebody may have cancelled all calls, and told nobody
+            if self._again.active():  # other code may have cancelled all delayed calls
                 self._again.cancel()
             self._again = None
         self._waiting.clear()

@@ -65,7 +65,7 @@ class _Visit(Call):
 
     __slots__ = (
         *("asking", "at", "doubted", "guid", "part", "reader", "reading", "state", "states", "stops"),
-        *("values", "version", "way"),
+        *("values", "version", "pending"),
     )
 
     def __init__(self, reader: CounterReader, guid: GUID) -> None:
@@ -75,7 +75,7 @@ class _Visit(Call):
         self.reading: ReadingKind | None = None
         self.version = -1
         self.stops: list[_PortReading] = []
-        self.way: list[_PortReading] = []
+        self.pending: list[_PortReading] = []
         self.at = self.part = 0
         self.values: tuple[int, ...] = ()
         self.doubted: list[_PortReading] = []
@@ -263,12 +263,12 @@ class CounterReader:
             self._readdressed(before, visit.stops)
             visit.version = version
         if isWhole:
-            visit.way = visit.stops
+            visit.pending = visit.stops
             visit.states = self._statesOf(node)
         else:
-            visit.way = [each for each in visit.stops if self._isWanted(each)]
+            visit.pending = [each for each in visit.stops if self._isWanted(each)]
             visit.states = []
-        if visit.way:
+        if visit.pending:
             self._waiting.append(visit)
 
     def _stopsOf(self, node: Node) -> list[_PortReading]:
@@ -338,7 +338,7 @@ class CounterReader:
                 done.errback(failed)
 
     def _ask(self, visit: _Visit) -> None:
-        stop = visit.way[visit.at]
+        stop = visit.pending[visit.at]
         kind = visit.reading
         if kind is None:
             visit.kind, visit.content = ClassPortInfo, b""
@@ -373,7 +373,7 @@ class CounterReader:
     def _next(self, visit: _Visit) -> None:
         visit.at += 1
         visit.part = 0
-        if visit.at < len(visit.way):
+        if visit.at < len(visit.pending):
             self._ask(visit)
             return
         guid = visit.guid
@@ -455,7 +455,7 @@ class CounterReader:
             self._onDowned(stop.place[0])
 
     def _took(self, visit: _Visit, kind: ReadingKind, values: tuple[int, ...]) -> None:
-        stop = visit.way[visit.at]
+        stop = visit.pending[visit.at]
         place, meter = stop.place, stop.meter
         if meter is None or meter.layout is not kind.layout:
             meter = self.meters.get(place)
@@ -488,7 +488,7 @@ class CounterReader:
 
     def _unanswered(self, visit: _Visit, isRefusal: bool) -> None:
         """Continue with the next port after a refusal; otherwise end the visit."""
-        left = visit.way[visit.at :]
+        left = visit.pending[visit.at :]
         for stop in left[:1] if isRefusal else left:
             meter = self.meters.get(stop.place)
             if meter is not None:

@@ -88,13 +88,13 @@ class DetailReader:
                 if count != self._explained.get((place, counter)):
                     yield port, counter, count
 
-    async def look(
+    async def read(
         self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float, retries: int
     ) -> None:
         """
-        Ask for the causes of what a node's ports have dropped since they were asked last.
+        Read the causes of packets that a node's ports have dropped since the last reading.
 
-        @raise DeviceUnavailable: our own port is gone.
+        @raise DeviceUnavailable: the local port is lost.
         """
         for port, counter, count in self._wanted(node):
             asked: Any = _ATTRIBUTES[counter]

@@ -92,13 +92,13 @@ class CorrectionReader:
         isDue = self._refusals.isDue(place, self._seconds())
         return counted is not None and not counted.isSilent and isDue
 
-    async def look(
+    async def read(
         self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float, retries: int
     ) -> None:
         """
         Read the counters of a node's ports, and compare their growth with the thresholds.
 
-        @raise DeviceUnavailable: our own port is gone.
+        @raise DeviceUnavailable: the local port is lost.
         """
         guid = node.guid
         options = {"timeoutSeconds": timeoutSeconds, "retries": retries}

@@ -503,15 +503,15 @@ class FabricPoller:
         refresh = self._refreshOf(schedule, fabric)
         self.statistics.refreshes += 1
 
-        async def look(node: Node) -> None:
+        async def refreshNode(node: Node) -> None:
             try:
-                await refresh.look(node, isThorough=True)
+                await refresh.refresh(node, isThorough=True)
             except DeviceUnavailable:
                 raise
             except MADFailure as error:
                 refresh.unclear = f"{node}: {error}"
 
-        await schedule.run(mqueue=(look(node) for node in nodes))
+        await schedule.run(mqueue=(refreshNode(node) for node in nodes))
         await refresh.finish()
         newGUIDs, self._newGUIDs = self._newGUIDs, set()
         if any(fabric.byGUID(guid) is None for guid in newGUIDs):
@@ -656,7 +656,7 @@ class FabricPoller:
         """Enter what has changed at a node's ports."""
         with self.rounds.step("reading states"):
             try:
-                await refresh.look(node)
+                await refresh.refresh(node)
             except DeviceUnavailable:
                 raise
             except MADFailure:  # its counters show whether it is silent
@@ -668,7 +668,7 @@ class FabricPoller:
         """Read optional counters of a node."""
         seconds = self._settings.timeoutSeconds
         with self.rounds.step("reading optional counters"):
-            await reader.look(node, schedule, self._agent.port.endPort, seconds, _RETRIES)
+            await reader.read(node, schedule, self._agent.port.endPort, seconds, _RETRIES)
 
     # Findings.
 

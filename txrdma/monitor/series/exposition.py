@@ -93,7 +93,7 @@ Names of families of counters of error correction, by their names: fields of lan
 """
 
 METRICS: Final = (*FAMILIES, *CORRECTION_FAMILIES)
-"""Names of all counters that Prometheus can be told."""
+"""Names of all counters that can be exported to Prometheus."""
 
 CAUSE_FAMILIES: Final = {
     "portLocalPhysicalErrors": "port_local_physical_errors",

@@ -2,7 +2,7 @@
 Events for browsers: rounds, findings and changes of a fabric, as they come, by server-sent events.
 
 Follows WHATWG HTML, 9.2 (Server-sent events). An event is encoded once for all readers. A reader that is slow
-has a bounded queue: when it is full, the queue is dropped, and the reader is told to reload everything
+has a bounded queue: when it is full, the queue is dropped, and the reader is instructed to reload everything
 (C{resync}); if it reads nothing for a minute its connection is closed.
 """
 
@@ -161,7 +161,7 @@ class EventHub:
         if version != self._version:
             self._version = version
             self.publish("fabric", {"version": version})
-        if self._work is None:  # else the round before is still being told: this one waits for the next
+        if self._work is None:  # else the events of an earlier round are still being sent: these wait for the next round
             self._work = self._cooperator.cooperate(self._sendRound(context))
             self._work.whenDone().addErrback(self._broke)
 

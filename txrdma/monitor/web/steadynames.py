@@ -23,7 +23,7 @@ _MOST_SECONDS: Final = 86400.0
 class _Named:
     """A node's published name, the time of the change, and the name that will replace it if it lasts."""
 
-    told: str
+    reported: str
     since: float
     needs: float = 0.0
     other: str = ""
@@ -49,7 +49,7 @@ class SteadyNames:
             named = before.get(node.guid)
             if named is None:
                 named = _Named(node.description, now)
-            elif node.description == named.told:
+            elif node.description == named.reported:
                 named.otherSince = inf
             else:
                 self._renamed(named, node.description, now)
@@ -63,10 +63,10 @@ class SteadyNames:
         due = named.otherSince + named.needs
         if now >= due:
             needs = min(_MOST_SECONDS, max(_FIRST_SECONDS, 2 * named.needs))
-            named.told, named.since, named.needs, named.otherSince = name, now, needs, inf
+            named.reported, named.since, named.needs, named.otherSince = name, now, needs, inf
         else:
             self.dueAt = min(self.dueAt, due)
 
     def of(self, node: Node) -> str:
         """Name of a node that was observed."""
-        return self._nodes[node.guid].told
+        return self._nodes[node.guid].reported

@@ -218,6 +218,7 @@ class SimulatedFabric:
         for one in tuple(self.sma.managers.values()):
             assert isinstance(one, Candidate)
             one.close()
+            one.port.capabilities &= ~PortCapability.SM
         self.sma.managers.clear()
 
     def sweep(self) -> None:

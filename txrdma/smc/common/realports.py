@@ -75,7 +75,7 @@ class RealPorts:
 
         try:
             if self._networks is None:
-                self._networks = Networks.look()
+                self._networks = Networks.read()
             found = self._networks.portFor(own, peer)
         except (DeviceUnavailable, OSError) as error:
             _rateLimited.warn("look", "can't list RDMA ports: {error}", error=error)

@@ -114,10 +114,10 @@ class Announced:
         )
         return False
 
-    def say(self, word: bytes, more: bytes = b"") -> None:
+    def send(self, word: bytes, more: bytes = b"") -> None:
         """Send a line about the connection to the client."""
         if self._printer is not None:
-            self._printer.lines.say(b"%s %d%s" % (word, self.number, more))
+            self._printer.lines.send(b"%s %d%s" % (word, self.number, more))
 
     @property
     def process(self) -> Credentials:
@@ -130,10 +130,10 @@ class Announced:
     def expect(self, withdrawn: Callable[[], None]) -> None:
         """Report the acceptance to the client; C{withdrawn} is called if it continues without SMC."""
         self.onWithdrawal = withdrawn
-        self.say(b"accepted")
+        self.send(b"accepted")
 
     def refuse(self) -> bool:
-        self.say(b"refused")
+        self.send(b"refused")
         self.settle()
         return True
 
@@ -195,7 +195,7 @@ class Teller:
         if len(self.open) < most and self._announcements.expect(announced.place, announced):
             self.open[number] = announced
         else:
-            announced.say(b"refused")
+            announced.send(b"refused")
 
     def announced(self, place: Place, number: int) -> Announced:
         """Create the announcement of a connection from that address."""
@@ -282,7 +282,7 @@ class Announcements:
             announced = next((each for each in queue if _isTrusted(each.user)), None) or next(iter(queue))
             del queue[announced]
             coming[announced] = self.reactor.seconds()
-            announced.say(b"expected", b" %d" % os.geteuid())
+            announced.send(b"expected", b" %d" % os.geteuid())
         if not self.expected:
             self._cancelTimer()
         elif self._timer is None or not self._timer.active():

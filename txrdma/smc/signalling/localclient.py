@@ -60,7 +60,7 @@ class Announcement:
         self.listener = channel.listener
         self.user = -1
         self.isAccepted = self.isOver = self.wasRefused = self.wasCut = False
-        channel.say(b"connecting %d %s %d" % (self._number, client.host.encode("ascii"), client.port))
+        channel.send(b"connecting %d %s %d" % (self._number, client.host.encode("ascii"), client.port))
 
     @property
     def isAwaited(self) -> bool:
@@ -159,14 +159,14 @@ class Channel:
         """Remove an announcement; C{isPlain}: its connection continues without SMC."""
         del self._open[number]
         if isPlain:
-            self._lines.say(b"plain %d" % number)
+            self._lines.send(b"plain %d" % number)
         if not self._open:
             self._cancelTimer()
             if self._isResting:
                 self._lines.close()
 
-    def say(self, line: bytes) -> None:
-        self._lines.say(line)
+    def send(self, line: bytes) -> None:
+        self._lines.send(line)
 
     def _received(self, lines: list[bytes]) -> None:
         self._receivedAt = self._reactor.seconds()

@@ -167,7 +167,7 @@ class Neighbour(Teller):
             self.lines.close()
             return
         self._proof = ProvingSocket(self.reactor, datagrams, self._challengeReceived)
-        self.lines.say(b"prove %d %s" % (self._proof.own.port, self._words[0]))
+        self.lines.send(b"prove %d %s" % (self._proof.own.port, self._words[0]))
 
     def _challengeReceived(self, data: bytes, sender: tuple[object, ...]) -> None:
         """Answer the expected nonce each time it is received, to its source address."""
@@ -175,7 +175,7 @@ class Neighbour(Teller):
             return
         self._proof.send(self._words[1], sender)
         source = Place.of(str(sender[0]), 0).host
-        self.lines.say(b"proven %s %s" % (source.encode("ascii"), self._words[1]))
+        self.lines.send(b"proven %s %s" % (source.encode("ascii"), self._words[1]))
         self._source = source
         # The answer may be lost: the client repeats its nonce until it announces something, or disconnects.
 

@@ -44,7 +44,7 @@ class _Candidate:
         self._word = self._answer = b""
         self._answered: tuple[str, bytes] | None = None
         self.lines = Lines(search.reactor, connection, self._heard, self._ended)
-        self.lines.say(b"seeking " + search.target.host.encode("ascii"))
+        self.lines.send(b"seeking " + search.target.host.encode("ascii"))
 
     def _heard(self, lines: list[bytes]) -> None:
         """Process C{prove <port> <nonce>} and C{proven <host> <nonce>}."""

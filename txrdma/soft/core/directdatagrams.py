@@ -38,7 +38,7 @@ class DirectDatagrams:
     """
     The datagrams of a queue pair without work requests, whatever its route.
 
-    @ivar way: the route, from RTR on; C{isOpen}: received datagrams are queued here.
+    @ivar route: the route, from RTR on; C{isOpen}: received datagrams are queued here.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class DirectDatagrams:
         @param openInbox: makes the queue pair queue its datagrams here.
         @param ring: wakes the reader of the completion queue, given whether the datagram is solicited.
         """
-        self.way: DatagramRoute | None = None
+        self.route: DatagramRoute | None = None
         self.isOpen = False
         self._pair, self._most = pair, most
         self._open, self._ring = openInbox, ring
@@ -65,11 +65,11 @@ class DirectDatagrams:
         return self._open(self)
 
     def takeDatagrams(self, limit: int) -> Sequence[ReceivedDatagram]:
-        way = self.way
-        if way is not None:
+        route = self.route
+        if route is not None:
             self._isTaking = True  # the caller needs no wakeup for these
             try:
-                way.poll()
+                route.poll()
             finally:
                 self._isTaking = False
         received = self._received
@@ -79,10 +79,10 @@ class DirectDatagrams:
         return received if len(received) <= limit else received[:limit]
 
     def putDatagram(self, address: Addressed, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
-        way = self.way
-        if way is None or self._pair.state is not _RTS:
+        route = self.route
+        if route is None or self._pair.state is not _RTS:
             return False
-        return way.put(address.address, qpn, qkey, head, body)
+        return route.put(address.address, qpn, qkey, head, body)
 
     # For the route.
 
@@ -97,5 +97,5 @@ class DirectDatagrams:
         return True
 
     def clear(self) -> None:
-        self.way = None
+        self.route = None
         self._received = []

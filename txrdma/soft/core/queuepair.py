@@ -322,7 +322,7 @@ class SoftQueuePair:
     def _setDatagramRoute(self) -> None:
         direct = self._direct
         if direct is not None:
-            direct.way = self._datagramRoute()
+            direct.route = self._datagramRoute()
 
     def _attach(self, route: Route) -> None:
         if route.polled:

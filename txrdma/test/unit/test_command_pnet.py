@@ -43,7 +43,7 @@ class CommandTestCase(SynchronousTestCase):
 
         class Host(Networks):
             @classmethod
-            def look(cls, root: object = None) -> Networks:
+            def read(cls, root: object = None) -> Networks:
                 return Networks(self.ports, (), (LOOPBACK, ETHERNET), "/nowhere")
 
         for module in (pnet, devicechoice):

@@ -68,7 +68,7 @@ class Asker(Talker):
         self._agent, self._path = agent, path
         self._asked = 0
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Request a table of about this size; every fourth request is a long message itself."""
         self._asked += 1
         agent, path = self._agent, self._path

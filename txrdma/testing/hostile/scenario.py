@@ -230,7 +230,7 @@ class HostileScenario:
         for one, other in ((pair.client, server), (server, pair.client)):
             check(one.lost is None, f"an honest connection has ended by {one.lost!r}, {when}")
             received = other.received
-            one.say(bytes(_EXCHANGED))
+            one.send(bytes(_EXCHANGED))
             isComplete = partial(_isComplete, other, received + _EXCHANGED)
             self.until(isComplete, f"an honest connection carries nothing {when}")
 
@@ -250,7 +250,7 @@ class HostileScenario:
         def say(host: Host, which: int, left: int) -> None:
             talker = self._ends(pair)[which]
             if talker is not None and talker.isMade:
-                talker.say(content)
+                talker.send(content)
                 left -= 1
             if left and self._isTalking and (talker is None or talker.lost is None):
                 host.callLater(step, say, host, which, left)

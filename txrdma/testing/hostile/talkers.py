@@ -28,7 +28,7 @@ class Talker:
     received = 0
     lost: BaseException | None = None
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send bytes, if the connection has not ended."""
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class StreamTalker(Talker, Protocol):
         """Record the reason."""
         self.lost = reason.value
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Write bytes, if the connection has not ended."""
         if self.isMade and self.lost is None:
             self.transport.write(data)
@@ -83,7 +83,7 @@ class MessageTalker(Talker, RDMAProtocol):
         """Record the reason."""
         self.lost = reason.value
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send a message, if the connection has not ended."""
         if self.isMade and self.lost is None:
             with suppress(RDMAError):

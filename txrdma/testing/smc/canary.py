@@ -26,7 +26,7 @@ class Canary:
         region.view[:] = self.content
         self.granted: set[tuple[int, int]] = set()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check that no byte outside of the rings has changed."""
         at = 0
         for begin, end in [*sorted(self.granted), (self.length, 0)]:

@@ -134,7 +134,7 @@ class World:
                 host.served(reader, reader.doRead(), True)
         for host in self.hosts:
             if host.isAwake:
-                busy |= host.look()
+                busy |= host.poll()
         return busy or self.clock.jump()
 
     def add(self, host: Host, reader: Any) -> None:
@@ -293,7 +293,7 @@ class Host:
 
     # Methods that the world calls
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Serve the sockets in memory, and return whether there was work."""
         busy = False
         if self.isStirred:
@@ -401,9 +401,9 @@ class PollingHost(Host):
         """Stop polling a pollable."""
         self.pollables.pop(pollable, None)
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Serve the sockets and poll every pollable; return whether there was work."""
-        busy = super().look()
+        busy = super().poll()
         for pollable in list(self.pollables):
             if pollable in self.pollables:
                 busy |= pollable.poll()

@@ -39,13 +39,13 @@ _EVENTS: Final = (
 class SleepyHost(PollingHost):
     """A process whose reactor polls completion queues by itself, and sleeps while they are empty."""
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Poll descriptors and pollables; without work, arm the pollables' doorbells, and poll once more."""
-        busy = super().look()
+        busy = super().poll()
         if not busy:
             for pollable in list(self.pollables):
                 pollable.arm()
-            busy = super().look()
+            busy = super().poll()
         return busy
 
 

@@ -498,7 +498,7 @@ class StreamScenario:
             check(host.isDead or not host.sockets, f"{host!r} still has TCP connections")
         for canary in self.canaries:
             if canary.region.valid:
-                canary.look()
+                canary.check()
         if self.plan.isRested and self.isHeld:
             self.wait(700.0)  # unused link groups end by themselves
             for host in self.hosts:

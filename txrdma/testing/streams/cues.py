@@ -30,7 +30,7 @@ class Reporter:
         connection.connect(self._path)
         return connection
 
-    def say(self, connection: int, kind: str, about: object = "") -> None:
+    def report(self, connection: int, kind: str, about: object = "") -> None:
         """Report an event."""
         self.socket.sendall(Entry(time.monotonic(), connection, kind, str(about)).encode())
 
@@ -41,7 +41,7 @@ class Reporter:
         try:
             self.socket.close()  # so that its end of file shows the parent's end
             self.socket = self._connected()
-            self.say(PROCESS, transcript.CHILD, os.getpid())
+            self.report(PROCESS, transcript.CHILD, os.getpid())
             self.socket.settimeout(seconds)
             self.socket.recv(1)
         finally:

@@ -83,24 +83,24 @@ class Performer(Protocol):
         self._held: producing.Holding | None = None
         self.written = self.heard = 0
 
-    def say(self, kind: str, about: object = "") -> None:
+    def report(self, kind: str, about: object = "") -> None:
         """Report an event of this connection."""
-        self._player.reporter.say(self._number, kind, about)
+        self._player.reporter.report(self._number, kind, about)
 
     # IProtocol, IHalfCloseableProtocol
 
     def connectionMade(self) -> None:
         """Report that the connection is made, and perform the steps for it."""
-        self.say(transcript.MADE, servedBy(self.transport))
+        self.report(transcript.MADE, servedBy(self.transport))
         self._on("made")
 
     def dataReceived(self, data: bytes) -> None:
         """Report the bytes, and perform the steps that have waited for this many."""
         if self._isPaused:
-            self.say(transcript.BROKEN, "dataReceived of a paused transport")
+            self.report(transcript.BROKEN, "dataReceived of a paused transport")
         self.heard += len(data)
         self._crc = zlib.crc32(data, self._crc)
-        self.say(transcript.DATA, f"{self.heard} {self._crc:08x}")
+        self.report(transcript.DATA, f"{self.heard} {self._crc:08x}")
         self._on("data")
         while self._hearings and self._hearings[0].size <= self.heard:
             self.perform(self._hearings.pop(0).steps)
@@ -110,19 +110,19 @@ class Performer(Protocol):
 
     def readConnectionLost(self) -> None:
         """Report that the peer has closed its half, and perform the steps for it."""
-        self.say(transcript.READ_LOST)
+        self.report(transcript.READ_LOST)
         self._on("read-lost")
 
     def writeConnectionLost(self) -> None:
         """Report that the local half is closed, and perform the steps for it."""
-        self.say(transcript.WRITE_LOST)
+        self.report(transcript.WRITE_LOST)
         self._on("write-lost")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Report the end and its reason, and perform the steps for it."""
         assert reason.type is not None
         self._player.lost += 1
-        self.say(transcript.LOST, reason.type.__name__)
+        self.report(transcript.LOST, reason.type.__name__)
         self._on("lost")
 
     def _on(self, occasion: str) -> None:
@@ -131,7 +131,7 @@ class Performer(Protocol):
     def perform(self, steps: Sequence[Step]) -> None:
         """Perform steps up to the first that waits; the others follow when it has finished."""
         for number, step in enumerate(steps, 1):
-            self.say(transcript.DOES, step.text)
+            self.report(transcript.DOES, step.text)
             waiting = _METHODS[step.name](self, *step.values)
             if waiting is not None:
                 waiting.addCallback(self._goOn, steps[number:])
@@ -146,7 +146,7 @@ class Performer(Protocol):
         """Return the next bytes of this end's text, which are about to be written."""
         data = self._text.take(self.written, length)
         self.written += length
-        self.say(transcript.WROTE, self.written)
+        self.report(transcript.WROTE, self.written)
         return data
 
     def _pieces(self, length: int, most: int) -> list[bytes]:
@@ -217,7 +217,7 @@ class Performer(Protocol):
         return deferred
 
     def _delay(self) -> None:
-        self._reactor.callLater(0, self.say, transcript.DELAYED)
+        self._reactor.callLater(0, self.report, transcript.DELAYED)
 
     def _turn(self) -> Deferred[None]:
         # The first call runs before the reactor polls its descriptors, the second after.
@@ -232,7 +232,7 @@ class Performer(Protocol):
         return self._sent if cue == _SENT else self._player.cues.heard(cue)
 
     def _cue(self, cue: str) -> None:
-        self.say(transcript.CUE, cue)
+        self.report(transcript.CUE, cue)
 
     # Ending
 
@@ -254,7 +254,7 @@ class Performer(Protocol):
         time.sleep(seconds)
 
     def _freeze(self, seconds: float) -> None:
-        self.say(transcript.FREEZES, seconds)
+        self.report(transcript.FREEZES, seconds)
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _again(self) -> None:

@@ -62,7 +62,7 @@ class _Errors:
 
     def __call__(self, event: LogEvent) -> None:
         if event.get("log_level") in (LogLevel.error, LogLevel.critical):
-            self._reporter.say(PROCESS, transcript.LOGGED, formatEvent(event)[:_MOST_TEXT])
+            self._reporter.report(PROCESS, transcript.LOGGED, formatEvent(event)[:_MOST_TEXT])
 
 
 class Player:
@@ -91,7 +91,7 @@ class Player:
 
     def begin(self) -> None:
         """Begin to listen as a server, or to connect as a client."""
-        self.reporter.say(PROCESS, transcript.RUNS, type(self.reactor).__name__)
+        self.reporter.report(PROCESS, transcript.RUNS, type(self.reactor).__name__)
         self.reactor.addReader(self.cues)
         if self.order.who == SERVER:
             endpoint: Any = serverFromString(self.reactor, self.order.listen)
@@ -112,16 +112,18 @@ class Player:
 
     def _listening(self, port: Any) -> None:
         self._port = port
-        self.reporter.say(PROCESS, transcript.LISTENING, port.getHost().port)
+        self.reporter.report(PROCESS, transcript.LISTENING, port.getHost().port)
 
     def _failed(self, failure: Failure) -> None:
         assert failure.type is not None
-        self.reporter.say(PROCESS, transcript.FAILED, failure.type.__name__)
+        self.reporter.report(PROCESS, transcript.FAILED, failure.type.__name__)
         Performer(self, PROCESS).perform(self.script.on("failed"))
 
     def closePort(self) -> None:
         """Close the listening port, and report when that is done."""
-        self._port.stopListening().addCallback(lambda _: self.reporter.say(PROCESS, transcript.CUE, "closed"))
+        self._port.stopListening().addCallback(
+            lambda _: self.reporter.report(PROCESS, transcript.CUE, "closed")
+        )
 
     def stop(self) -> None:
         """Stop the reactor, unless it is stopping already."""
@@ -145,7 +147,7 @@ def play(order: Order) -> None:
         os.dup2(log, descriptor)
     os.close(log)
     reporter = Reporter(order.stage)
-    reporter.say(PROCESS, transcript.HELLO, f"{order.who} {os.getpid()}")
+    reporter.report(PROCESS, transcript.HELLO, f"{order.who} {os.getpid()}")
     for module in order.imports:
         import_module(module)
     globalLogPublisher.addObserver(_Errors(reporter))
@@ -175,7 +177,7 @@ def _proxy(order: Order, reporter: Reporter) -> None:
         found = _STARTING.search(formatEvent(event))
         if found and not ports:
             ports.append(found[1])
-            reporter.say(PROCESS, transcript.LISTENING, found[1])
+            reporter.report(PROCESS, transcript.LISTENING, found[1])
 
     globalLogPublisher.addObserver(observe)
     sys.argv = ["twistd", "--nodaemon", "--pidfile=", f"--reactor={order.reactor}", "smc-proxy"]

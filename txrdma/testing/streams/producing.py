@@ -22,7 +22,7 @@ class Producing(Protocol):
 
     transport: Any
 
-    def say(self, kind: str, about: object = "") -> None:
+    def report(self, kind: str, about: object = "") -> None:
         """Report an event of the connection."""
 
     def write(self, length: int) -> None:
@@ -56,12 +56,12 @@ class _Producing:
     def stopProducing(self) -> None:
         """Report the call, and write no more."""
         self._isOver = True
-        self._performer.say(transcript.PRODUCER_STOPPED)
+        self._performer.report(transcript.PRODUCER_STOPPED)
 
     def _asked(self) -> bool:
         """Return whether the producer may write; report a violation if it was stopped before."""
         if self._isOver and self._left:
-            self._performer.say(transcript.BROKEN, "resumeProducing of a producer that was stopped")
+            self._performer.report(transcript.BROKEN, "resumeProducing of a producer that was stopped")
         return not self._isOver
 
 
@@ -124,15 +124,15 @@ class Holding:
 
     def pauseProducing(self) -> None:
         """Report the call."""
-        self._performer.say(transcript.PRODUCER_PAUSED)
+        self._performer.report(transcript.PRODUCER_PAUSED)
 
     def resumeProducing(self) -> None:
         """Report the call."""
-        self._performer.say(transcript.PRODUCER_RESUMED)
+        self._performer.report(transcript.PRODUCER_RESUMED)
 
     def stopProducing(self) -> None:
         """Report the call."""
-        self._performer.say(transcript.PRODUCER_STOPPED)
+        self._performer.report(transcript.PRODUCER_STOPPED)
 
 
 class _File:
@@ -153,4 +153,4 @@ def sendFile(performer: Producing, length: int) -> None:
     """Have Twisted's L{FileSender} write this many bytes."""
     file: Any = _File(performer, length)  # FileSender only reads it
     sending = FileSender().beginFileTransfer(file, performer.transport)
-    sending.addCallbacks(lambda _: performer.sent(), lambda _: performer.say(transcript.PRODUCER_STOPPED))
+    sending.addCallbacks(lambda _: performer.sent(), lambda _: performer.report(transcript.PRODUCER_STOPPED))

@@ -66,7 +66,7 @@ class BulkContract(TwoEnds):
             nonlocal posted
             before = len(alice.sent), len(bob.received)
             for end in (alice, bob):
-                end.look()
+                end.poll()
             for completion in alice.sent[before[0] :] + bob.received[before[1] :]:
                 self.assertEqual(completion.status, Status.SUCCESS, completion)
             while posted < count and posted - (len(alice.sent) - sent) < 8:

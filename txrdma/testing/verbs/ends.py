@@ -99,7 +99,7 @@ class End:
         self.gidIndex = usualGID(device.gidTable(1))
         self.unsubscribe = device.subscribe(self.events.append)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Poll both completion queues of the end."""
         self.sent += self.sends.poll(64)
         self.received += self.receives.poll(64)
@@ -280,7 +280,7 @@ class TwoEnds(Base):
 
         def looked() -> bool:
             for end in ends:
-                end.look()
+                end.poll()
             return condition()
 
         self.runUntil(looked)
@@ -290,5 +290,5 @@ class TwoEnds(Base):
         before = [(list(end.sent), list(end.received)) for end in ends]
         self.runFor(0.05)
         for end in ends:
-            end.look()
+            end.poll()
         self.assertEqual([(end.sent, end.received) for end in ends], before)

@@ -96,7 +96,7 @@ class QueueEventContract(TwoEnds):
             alice.send(inline=[b"."], identifier=index)
 
         def isOverrun() -> bool:
-            bob.look()
+            bob.poll()
             if len(bob.received) == most:
                 alice.sends.poll(1)  # some devices complete sends only while polled
             return bool(eventsOf(alice, AsyncEventKind.CQ_ERROR))
@@ -185,7 +185,7 @@ class PortContract(PortEventContract):
             alice.rdma(Operation.RDMA_READ, bob.memory, alice.segment(2000, 7), offset=1000)
             self.runFor(0.1)
             for end in (alice, bob):
-                end.look()
+                end.poll()
             if not self.mayFailAtOnce(which):
                 self.assertEqual((len(alice.sent), len(bob.received)), (1, 1))
             elif which == 0:
@@ -216,7 +216,7 @@ class PortContract(PortEventContract):
             self.assertEqual(alice.sent[1].status, Status.WR_FLUSH_ERR)
             up()
             self.runFor(0.02)
-            bob.look()
+            bob.poll()
             self.assertEqual(bob.received, [])
 
     def test_connectedWhileDown(self) -> None:

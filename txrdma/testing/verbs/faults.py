@@ -184,7 +184,7 @@ class ProtectionContract(TwoEnds):
         self.assertEqual([c.status for c in alice.sent], [self.quirks[0].localFailure, _FLUSHED])
         self.assertEqual(alice.queuePair.state, QPState.ERR)
         self.runFor(0.01)
-        bob.look()
+        bob.poll()
         self.assertNotIn(Status.SUCCESS, bob.statuses()[1])
 
     def test_wrongLocalKey(self) -> None:

@@ -34,7 +34,7 @@ class SharedEnds(TwoEnds):
         self.addCleanup(shared.close)
         return hub, shared
 
-    def taker(self, hub: End, shared: ISharedReceiveQueue) -> tuple[End, End]:
+    def receiver(self, hub: End, shared: ISharedReceiveQueue) -> tuple[End, End]:
         """Return two connected ends, of which the second uses the shared receive queue."""
         alice = self.end(0)
         bob = self.end(1, access=EVERYTHING, shared=shared, beside=hub)
@@ -70,7 +70,7 @@ class SharedReceiveContract(SharedEnds):
     def test_twoTake(self) -> None:
         """Messages of two connections consume receives in order, and complete on their own queue pair."""
         hub, shared = self.hub()
-        pairs = [self.taker(hub, shared) for _ in range(2)]
+        pairs = [self.receiver(hub, shared) for _ in range(2)]
         self.offer(hub, shared, 6)
         for turn in range(3):
             for which, (alice, bob) in enumerate(pairs):
@@ -89,7 +89,7 @@ class SharedReceiveContract(SharedEnds):
     def test_atOnce(self) -> None:
         """Concurrent long messages of two connections do not mix in their receives."""
         hub, shared = self.hub()
-        pairs = [self.taker(hub, shared) for _ in range(2)]
+        pairs = [self.receiver(hub, shared) for _ in range(2)]
         shared.postReceive([ReceiveRequest(i, [hub.segment(i * 16_000, 16_000)]) for i in range(4)])
         for turn in range(2):
             for which, (alice, _bob) in enumerate(pairs):
@@ -109,7 +109,7 @@ class SharedReceiveContract(SharedEnds):
     def test_emptyWaits(self) -> None:
         """Messages wait while the shared receive queue is empty, and arrive when receives are posted."""
         hub, shared = self.hub()
-        pairs = [self.taker(hub, shared) for _ in range(2)]
+        pairs = [self.receiver(hub, shared) for _ in range(2)]
         for which, (alice, _bob) in enumerate(pairs):
             alice.send(inline=[b"waiting %d" % which])
         self.quiet(*(end for pair in pairs for end in pair))
@@ -123,7 +123,7 @@ class SharedReceiveContract(SharedEnds):
     def test_sharedSegments(self) -> None:
         """A message fills the segments of a receive one after the other."""
         hub, shared = self.hub(maxSegments=3)
-        alice, bob = self.taker(hub, shared)
+        alice, bob = self.receiver(hub, shared)
         shared.postReceive([ReceiveRequest(1, [hub.segment(0, 3), hub.segment(100, 2), hub.segment(200, 9)])])
         alice.send(inline=[b"abcdefg"])
         self.runUntilCompleted(bob, receives=1)
@@ -133,7 +133,7 @@ class SharedReceiveContract(SharedEnds):
     def test_writeTakesOne(self) -> None:
         """A write with immediate data consumes a receive of the queue; other writes consume none."""
         hub, shared = self.hub()
-        alice, bob = self.taker(hub, shared)
+        alice, bob = self.receiver(hub, shared)
         self.offer(hub, shared, 2)
         alice.rdma(Operation.RDMA_WRITE, bob.memory, inline=[b"silent"])
         alice.rdma(Operation.RDMA_WRITE_WITH_IMMEDIATE, bob.memory, inline=[b"loud"], offset=10, immediate=5)
@@ -179,7 +179,7 @@ class SharedRefusalContract(SharedEnds):
     def test_sharedTooManySegments(self) -> None:
         """A receive with too many segments is refused together with those posted with it."""
         hub, shared = self.hub()
-        alice, bob = self.taker(hub, shared)
+        alice, bob = self.receiver(hub, shared)
         wrong = ReceiveRequest(2, [hub.segment(0, 1)] * (shared.maxSegments + 1))
         self.assertRaises(InvalidRequest, shared.postReceive, [ReceiveRequest(1, [hub.segment()]), wrong])
         shared.postReceive([ReceiveRequest(3, [hub.segment()])])
@@ -190,7 +190,7 @@ class SharedRefusalContract(SharedEnds):
     def test_sharedFull(self) -> None:
         """Receives that exceed a shared queue are refused as a whole; consumed receives free entries."""
         hub, shared = self.hub(maxReceive=4)
-        alice, bob = self.taker(hub, shared)
+        alice, bob = self.receiver(hub, shared)
         most = shared.maxReceive
         shared.postReceive([ReceiveRequest(index, [hub.segment()]) for index in range(most - 1)])
         self.assertRaises(QueueFull, shared.postReceive, [ReceiveRequest(98), ReceiveRequest(99)])
@@ -218,7 +218,7 @@ class SharedRefusalContract(SharedEnds):
     def test_limit(self) -> None:
         """The limit event is raised once when fewer receives than that are left, which disarms the limit."""
         hub, shared = self.hub()
-        alice, bob = self.taker(hub, shared)
+        alice, bob = self.receiver(hub, shared)
         self.offer(hub, shared, 6)
         shared.arm(4)
         self.assertEqual(shared.limit(), 4)
@@ -241,7 +241,7 @@ class SharedRefusalContract(SharedEnds):
     def test_errorLeavesTheRest(self) -> None:
         """A queue pair that moves to ERR leaves the receives to others, and raises C{QP_LAST_WQE_REACHED}."""
         hub, shared = self.hub()
-        pairs = [self.taker(hub, shared) for _ in range(2)]
+        pairs = [self.receiver(hub, shared) for _ in range(2)]
         self.offer(hub, shared, 3)
         (alice, bob), (carol, dave) = pairs
         bob.queuePair.modify(QPAttributes(state=QPState.ERR))
@@ -261,7 +261,7 @@ class SharedRefusalContract(SharedEnds):
     def test_closedLeavesTheRest(self) -> None:
         """A queue pair that is closed or reset leaves the receives of its shared queue to the others."""
         hub, shared = self.hub()
-        pairs = [self.taker(hub, shared) for _ in range(3)]
+        pairs = [self.receiver(hub, shared) for _ in range(3)]
         self.offer(hub, shared, 1)
         pairs[0][1].queuePair.close()
         pairs[1][1].queuePair.modify(QPAttributes(state=QPState.RESET))
@@ -273,7 +273,7 @@ class SharedRefusalContract(SharedEnds):
     def test_othersError(self) -> None:
         """A message too long for its receive ends only its own connection."""
         hub, shared = self.hub()
-        (alice, bob), (carol, dave) = self.taker(hub, shared), self.taker(hub, shared)
+        (alice, bob), (carol, dave) = self.receiver(hub, shared), self.receiver(hub, shared)
         self.offer(hub, shared, 2)
         alice.send(alice.fill(b"1" * 65))
         self.runUntilCompleted(alice, sends=1)
@@ -288,7 +288,7 @@ class SharedRefusalContract(SharedEnds):
     def test_sharedClosed(self) -> None:
         """A closed shared receive queue moves its queue pairs to ERR, and refuses further receives."""
         hub, shared = self.hub()
-        _alice, bob = self.taker(hub, shared)
+        _alice, bob = self.receiver(hub, shared)
         self.offer(hub, shared, 2)
         shared.close()
         self.assertEqual(bob.queuePair.state, QPState.ERR)

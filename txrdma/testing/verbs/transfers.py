@@ -471,7 +471,7 @@ class DatagramContract(TwoEnds):
         self.datagram(alice, bob, noise(100))
         self.runUntilCompleted(alice, sends=1)
         self.runFor(0.02)
-        bob.look()
+        bob.poll()
         self.assertNotIn(Status.SUCCESS, bob.statuses()[1])
         self.assertEqual(bytes(bob.memory.view[50:140]), bytes(90))
 

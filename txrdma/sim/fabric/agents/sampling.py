@@ -59,7 +59,7 @@ class _Sampler:
         self.status = STARTING
         self.counts = [0] * len(control.counterSelects)
 
-    def look(self, now: float) -> list[int]:
+    def sample(self, now: float) -> list[int]:
         counters = self.port.counters
         names = (SAMPLED.get(select) for select in self.control.counterSelects)
         return [0 if name is None or counters is None else counters.value(name, now) for name in names]
@@ -87,12 +87,12 @@ class Samplers:
 
     def _begin(self, sampler: _Sampler) -> None:
         sampler.status = SAMPLING
-        sampler.counts = sampler.look(self._seconds())
+        sampler.counts = sampler.sample(self._seconds())
         self._later(sampler.control.sampleInterval * tickOf(sampler.port)[1], self._end, sampler)
 
     def _end(self, sampler: _Sampler) -> None:
         sampler.status = DONE
-        now = sampler.look(self._seconds())
+        now = sampler.sample(self._seconds())
         sampler.counts = [max(0, end - begin) for begin, end in zip(sampler.counts, now, strict=True)]
 
     def control(self, end: SimulatedPort, port: SimulatedPort) -> PortSamplesControl:

@@ -205,7 +205,7 @@ class SubnetManagementAgents:
         _setStatus(reply, status)
         return reply
 
-    def told(self, port: SimulatedPort, attribute: int, modifier: int) -> bytes:
+    def attributeOf(self, port: SimulatedPort, attribute: int, modifier: int) -> bytes:
         """Return an encoded attribute of a port, as the answer to a Get contains it."""
         status, content = self._gets[attribute](port.node, port, modifier)
         assert not status
@@ -298,8 +298,8 @@ class SubnetManagementAgents:
 
     @staticmethod
     def _diagnosis(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        told = _kept(port.end, VENDOR_DIAG, modifier, _NOTHING if modifier == 0 else b"")
-        return (0, told) if told else (BAD_VALUE, b"")
+        stored = _kept(port.end, VENDOR_DIAG, modifier, _NOTHING if modifier == 0 else b"")
+        return (0, stored) if stored else (BAD_VALUE, b"")
 
     @staticmethod
     def _led(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
@@ -318,8 +318,8 @@ class SubnetManagementAgents:
         wanted = _asked(node, port, modifier & _PORT_OF)
         if wanted is None:
             return BAD_VALUE, b""
-        told = _kept(wanted, *PORT_INFO_EXTENDED, b"")
-        return (0, told) if told else (NO_ATTRIBUTE, b"")
+        stored = _kept(wanted, *PORT_INFO_EXTENDED, b"")
+        return (0, stored) if stored else (NO_ATTRIBUTE, b"")
 
     # Responses to Set, which contain the new value.
 
@@ -328,14 +328,14 @@ class SubnetManagementAgents:
     ) -> Result:
         if not node.isSwitch:
             return NO_ATTRIBUTE, b""
-        now, said = SwitchInfo.decode(node.switchInfo), SwitchInfo.decode(content)
+        now, requested = SwitchInfo.decode(node.switchInfo), SwitchInfo.decode(content)
         isRandom = rft.isRandom(node)
-        if not isRandom and said.linearFDBTop >= now.linearFDBCap:
+        if not isRandom and requested.linearFDBTop >= now.linearFDBCap:
             return BAD_VALUE, b""
-        changes = {name: getattr(said, name) for name in _SETTABLE}
+        changes = {name: getattr(requested, name) for name in _SETTABLE}
         if isRandom:
             changes["linearFDBTop"] = 0
-        if said.portStateChange:  # writing 1 clears it
+        if requested.portStateChange:  # writing 1 clears it
             changes["portStateChange"] = False
         node.switchInfo[:] = now.replace(**changes).encode()
         return self._switchInfo(node, port, modifier)
@@ -429,11 +429,11 @@ class SubnetManagementAgents:
             return BAD_VALUE, b""
         now = ExtendedPortInfo.decode(_kept(wanted, *EXTENDED_PORT_INFO, _NOTHING))
         if now.linkSpeedSupported:  # only linkSpeedEnabled can be set, if the first field requests it
-            said = ExtendedPortInfo.decode(content)
-            if said.linkSpeedEnabled & ~now.linkSpeedSupported:
+            requested = ExtendedPortInfo.decode(content)
+            if requested.linkSpeedEnabled & ~now.linkSpeedSupported:
                 return BAD_VALUE, b""
-            if said.stateChangeEnable & 1:
-                now = now.replace(linkSpeedEnabled=said.linkSpeedEnabled)
+            if requested.stateChangeEnable & 1:
+                now = now.replace(linkSpeedEnabled=requested.linkSpeedEnabled)
             content = now.encode()
         return _keep(wanted, *EXTENDED_PORT_INFO, content)
 

@@ -303,36 +303,36 @@ class _Builder:
         self._next = dict(FIRST_GUIDS)
         self._templates: dict[tuple[bool, bool, int, int, int], bytes] = {}
 
-    def node(self, said: NetNode) -> SimulatedNode:
+    def node(self, declared: NetNode) -> SimulatedNode:
         """Return a node of the net file, its ports without links."""
-        guid = said.guid
+        guid = declared.guid
         if guid is None:
-            guid = GUID.fromInt(self._next[said.kind])
-        self._next[said.kind] = int(guid) + (1 if said.kind is NodeType.SWITCH else said.ports + 1)
-        isSwitch = said.kind is NodeType.SWITCH
+            guid = GUID.fromInt(self._next[declared.kind])
+        self._next[declared.kind] = int(guid) + (1 if declared.kind is NodeType.SWITCH else declared.ports + 1)
+        isSwitch = declared.kind is NodeType.SWITCH
         info = NodeInfo(
             baseVersion=1,
             classVersion=1,
-            nodeType=said.kind,
-            numPorts=said.ports,
-            systemImageGUID=said.systemImageGUID or guid,
+            nodeType=declared.kind,
+            numPorts=declared.ports,
+            systemImageGUID=declared.systemImageGUID or guid,
             nodeGUID=guid,
             partitionCap=PKEYS_PER_SWITCH if isSwitch else PKEYS_PER_PORT,
-            deviceID=said.deviceID,
+            deviceID=declared.deviceID,
             revision=_REVISION,
-            vendorID=said.vendorID,
+            vendorID=declared.vendorID,
         )
-        node = SimulatedNode(said.kind, said.identifier, said.description, info)
+        node = SimulatedNode(declared.kind, declared.identifier, declared.description, info)
         node.ports = [
-            SimulatedPort(node, number, self._portInfo(isSwitch, said.links.get(number), number))
-            for number in range(said.ports + 1)
+            SimulatedPort(node, number, self._portInfo(isSwitch, declared.links.get(number), number))
+            for number in range(declared.ports + 1)
         ]
         if isSwitch:
             node.switchInfo[:] = _switchInfo().encode()
         ends = node.ports[:1] if isSwitch else node.ports[1:]
-        if said.lid:
+        if declared.lid:
             for end in ends[:1]:
-                end.lid, end.lmc = said.lid, said.lmc & 7
+                end.lid, end.lmc = declared.lid, declared.lmc & 7
         return node
 
     def _portInfo(self, isSwitch: bool, link: NetLink | None, number: int) -> bytes:
@@ -441,14 +441,14 @@ def learnFDR10(port: SimulatedPort) -> None:
 
 def learnCorrection(port: SimulatedPort, mode: FECMode) -> None:
     """Give a port a PortInfoExtended with this FEC mode."""
-    told = PortInfoExtended(capMask=PortInfoExtendedCapability.FEC_MODE, fecModeActive=mode)
-    port.tables = {**(port.tables or {}), PORT_INFO_EXTENDED: told.encode()}
+    stored = PortInfoExtended(capMask=PortInfoExtendedCapability.FEC_MODE, fecModeActive=mode)
+    port.tables = {**(port.tables or {}), PORT_INFO_EXTENDED: stored.encode()}
 
 
 def correctionOf(port: SimulatedPort) -> FECMode | None:
     """Return the FEC mode of a port; None for a port without PortInfoExtended."""
-    told = (port.tables or {}).get(PORT_INFO_EXTENDED)
-    return None if told is None else FECMode(_fecMode(told))
+    stored = (port.tables or {}).get(PORT_INFO_EXTENDED)
+    return None if stored is None else FECMode(_fecMode(stored))
 
 
 # Links.

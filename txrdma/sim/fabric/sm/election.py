@@ -80,8 +80,7 @@ class Candidate:
             self._timer = self._fabric.clock.callLater(self._pollSeconds, self._turn)
 
     def close(self) -> None:
-        """Stop polling, close the agent, and withdraw the SM from its port."""
-        self.port.capabilities &= ~PortCapability.SM
+        """Stop polling, and close the agent."""
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         agent, self._agent = self._agent, None

@@ -81,13 +81,13 @@ class SubnetAdministration:
         self._server = MADServer(self._agent)
         self._server.handle(ManagementClass.SUBN_ADM, self, _METHODS)
         self._agent.port.serve(ManagementClass.SUBN_LID, (Method.TRAP,))
-        self._server.listen(lambda notice, request: self.tell(notice))
+        self._server.listen(lambda notice, request: self.report(notice))
 
     def close(self) -> None:
         """Close the agent of the SA; requests are no longer answered."""
         self._agent.close()
 
-    def tell(self, notice: Notice) -> None:
+    def report(self, notice: Notice) -> None:
         """Report a notice to its subscribers (IBA 13.4.11)."""
         issuer = self._fabric.portOf(notice.issuerLID)
         gid = GID(bytes(16)) if issuer is None else GID.fromParts(GID_PREFIX, issuer.guid)
@@ -135,9 +135,9 @@ class SubnetAdministration:
         if isinstance(wanted, sa.PortInfoRecord) and modifier & _CAPABILITY_BITS:
             leaveOut = ["capabilityMask"]
         matcher = Matcher(wanted, mask, leaveOut)
-        told = self._told(kind, isTrusted)
-        if told is not None:
-            yield from (record for record in told if matcher.matches(record.encode()))
+        records = self._recordsOf(kind, isTrusted)
+        if records is not None:
+            yield from (record for record in records if matcher.matches(record.encode()))
         elif not self._records.knows(kind):
             raise MADRefusal(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
         else:
@@ -147,7 +147,7 @@ class SubnetAdministration:
                 if not leaveOut or _hasBits(wanted, record):
                     yield record
 
-    def _told(self, kind: type[Record], isTrusted: bool) -> Iterable[Record] | None:
+    def _recordsOf(self, kind: type[Record], isTrusted: bool) -> Iterable[Record] | None:
         """Return the records of a kind that is not made from nodes; None for other kinds."""
         if kind is sa.MCMemberRecord:
             return self.groups.records(isTrusted)
@@ -161,9 +161,9 @@ class SubnetAdministration:
 
     def _meant(self, wanted: Record, mask: int) -> Iterable[SimulatedPort]:
         """Return the end ports whose records can match a query: at most one if it has a LID."""
-        said = componentNames(type(wanted), mask)
+        given = componentNames(type(wanted), mask)
         for name in _BY_LID:
-            if name in said:
+            if name in given:
                 port = self._fabric.portOf(getattr(wanted, name, 0))
                 manager = self._fabric.manager
                 isManaged = port is not None and manager is not None and manager.ports.get(port.lid) is port
@@ -171,8 +171,8 @@ class SubnetAdministration:
         return self._ends()
 
     def _pathsOf(self, wanted: sa.PathRecord, mask: int) -> Iterator[sa.PathRecord]:
-        said = componentNames(sa.PathRecord, mask)
-        if not said & {"sgid", "slid", "dgid", "dlid"}:
+        given = componentNames(sa.PathRecord, mask)
+        if not given & {"sgid", "slid", "dgid", "dlid"}:
             raise MADRefusal(SAStatus.INSUFFICIENT, "a path has ends")
         yield from self._paths.find(wanted, mask)
 
@@ -182,8 +182,8 @@ class SubnetAdministration:
         gids = [GID(data[at : at + 16]) for at in range(kind.size, len(data) - 15, 16)]
         if not wanted.sgidCount or not wanted.dgidCount or len(gids) < wanted.sgidCount + wanted.dgidCount:
             raise MADRefusal(SAStatus.INSUFFICIENT, "there are fewer GIDs than its count")
-        said = componentNames(kind, mask) - {"serviceIDUpper", "serviceIDLower", "independenceSelector"}
-        alike = {name: getattr(wanted, name) for name in said if hasattr(sa.PathRecord, name)}
+        given = componentNames(kind, mask) - {"serviceIDUpper", "serviceIDLower", "independenceSelector"}
+        alike = {name: getattr(wanted, name) for name in given if hasattr(sa.PathRecord, name)}
         for source in gids[: wanted.sgidCount]:
             for target in gids[wanted.sgidCount :][: wanted.dgidCount]:
                 query = sa.PathRecord.query(sgid=source, dgid=target, **alike)
@@ -216,7 +216,7 @@ class SubnetAdministration:
         first = masks["guids"] & -masks["guids"]
         if mask & first and wanted.blockNum == 0:
             raise MADRefusal(SAStatus.INVALID, "the first of all is the port's own")
-        before = GUIDInfo.decode(self._fabric.sma.told(port, GUIDInfo.attributeID, wanted.blockNum)).guids
+        before = GUIDInfo.decode(self._fabric.sma.attributeOf(port, GUIDInfo.attributeID, wanted.blockNum)).guids
         guids = [
             (new if isSet else _NO_GUID) if mask & first << at else old
             for at, (old, new) in enumerate(zip(before, wanted.guidInfo.guids, strict=True))
@@ -259,7 +259,7 @@ class SubnetAdministration:
         """Report an added or removed port or group, by its GID: traps 64 to 67 (IBA 14.4.9)."""
         manager = self._fabric.manager
         assert manager is not None
-        self.tell(gidChanged(trap, manager.lid, gid))
+        self.report(gidChanged(trap, manager.lid, gid))
 
 
 _NO_GUID: Final = GUID(bytes(8))

@@ -186,15 +186,15 @@ class Records:
         if node.isSwitch:
             pairs = [(i, o.number) for o in node.external for i in range(node.numPorts + 1) if i != o.number]
         for incoming, outgoing in pairs:
-            told = self._sma.told(port, 0x0017, incoming << 8 | outgoing)
-            yield _lid(port) + bytes((incoming, outgoing)) + bytes(4) + told[:8]
+            content = self._sma.attributeOf(port, 0x0017, incoming << 8 | outgoing)
+            yield _lid(port) + bytes((incoming, outgoing)) + bytes(4) + content[:8]
 
     def _arbitration(self, port: SimulatedPort) -> Iterator[bytes]:
         node = port.node
         for number in range(node.numPorts + 1) if node.isSwitch else (port.number,):
             for block in _ARBITRATION_BLOCKS:
-                told = self._sma.told(port, 0x0018, block << 16 | number)
-                yield _lid(port) + bytes((number, block)) + bytes(4) + told
+                content = self._sma.attributeOf(port, 0x0018, block << 16 | number)
+                yield _lid(port) + bytes((number, block)) + bytes(4) + content
 
 
 def _lid(port: SimulatedPort) -> bytes:

@@ -245,7 +245,7 @@ class ProofTests(PlaceTestCase):
         def wordCame(neighbour: Neighbour, data: bytes, sender: tuple[object, ...]) -> None:
             assert neighbour._proof is not None
             neighbour._proof.send(neighbour._words[1], sender)
-            neighbour.lines.say(b"proven 127.0.0.9 " + neighbour._words[1])
+            neighbour.lines.send(b"proven 127.0.0.9 " + neighbour._words[1])
 
         self.patch(Neighbour, "_challengeReceived", wordCame)
         self.assertTrue(self.seek())

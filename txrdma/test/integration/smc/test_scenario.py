@@ -109,13 +109,13 @@ class CanaryTests(SynchronousTestCase):
         region = self.Region()
         canary = Canary(region, Random(1))
         canary.granted.add((256, 512))
-        canary.look()
+        canary.check()
         region.view[256] ^= 1
         region.view[511] ^= 1
-        canary.look()
+        canary.check()
         for at in (0, 255, 512, 1023):
             region.view[at] ^= 1
-            self.assertRaises(Violation, canary.look)
+            self.assertRaises(Violation, canary.check)
             region.view[at] ^= 1
 
 

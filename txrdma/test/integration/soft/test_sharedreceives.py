@@ -36,7 +36,7 @@ class RoutesTests(TestCase):
         """Let the reactor run until this holds; these ends look meanwhile."""
         for _ in range(2000):
             for end in ends:
-                end.look()
+                end.poll()
             if condition():
                 return
             await deferLater(reactor, 0.005, lambda: None)

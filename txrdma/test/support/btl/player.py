@@ -92,9 +92,9 @@ class Victim(MessageProtocol):
 
     def connectionMade(self) -> None:
         self.transport.sendMessage(bytes(4), ASK)
-        LoopingCall(self.look).start(0.001)
+        LoopingCall(self.poll).start(0.001)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Do nothing any more as soon as a part of the message is here."""
         if report()["counters"][self.counter]:
             self.stop()

@@ -139,7 +139,7 @@ class Life:
             lambda: end.sends.arm(),
             lambda: end.receives.arm(True),
             lambda: end.channel.takeEvents(),
-            end.look,
+            end.poll,
             lambda: end.domain.allocateMemory(4096, Access.LOCAL_WRITE),
             lambda: end.device.createCompletionQueue(4, end.channel),
             lambda: end.device.gids(1),

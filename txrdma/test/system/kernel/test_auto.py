@@ -88,7 +88,7 @@ class NetworkTests(SynchronousTestCase):
 
     def test_ports(self) -> None:
         """An interface leads to the port of its network; without any table to the one that is on it."""
-        seen = Networks.look()
+        seen = Networks.read()
         for tables in (seen.tables, ()):
             networks = Networks(seen.ports, tables, seen.interfaces)
             for name, port in (("v0", "rxe0/1"), ("v1", "rxe1/1"), ("lo", None)):
@@ -101,7 +101,7 @@ class NetworkTests(SynchronousTestCase):
         path = Path(self.mktemp())
         path.write_text("OTHER v0 rxe1/1\n")
         self.patch(os, "environ", {**os.environ, "TXRDMA_PNET": str(path)})
-        seen = Networks.look()
+        seen = Networks.read()
         self.assertIn(Entry("OTHER", "v0"), seen.tables[0])
         interface = next(each for each in seen.interfaces if each.name == "v0")
         found = seen.portOf(interface).port

@@ -106,7 +106,7 @@ class RemovalTests(Kernel, SynchronousTestCase):
         self.assertEqual(deleting.returncode, 0)
         self.assertEqual(bob.queuePair.state, QPState.ERR)
         self.assertEqual(list(bob.channel.takeEvents()), [bob.receives])
-        bob.look()
+        bob.poll()
         self.assertEqual(bob.statuses()[1], [_FLUSHED] * 3)
         self.assertEqual([c.identifier for c in bob.received], [0, 1, 2])
         self.assertEqual([c.identifier for c in bob.sent], [10, 11])
@@ -415,6 +415,6 @@ class OrderTests(SynchronousTestCase):
             "other.receive(other.segment())",
             "one.send(one.segment())",
             "until = time.monotonic() + 30",
-            "while not other.received and time.monotonic() < until: other.look()",
+            "while not other.received and time.monotonic() < until: other.poll()",
             "assert other.received[0].status == 0, other.received",
         )

@@ -180,7 +180,7 @@ from txrdma.soft.device import openSoftDevice
 for command in ("link set lo up", "route add local 192.0.2.0/24 dev lo"):
     subprocess.run(["ip", *command.split()], check=True)
 device = openSoftDevice(MemoryReactorClock(), "192.0.2.7")
-device.look()
+device.readInterfaces()
 port = device.portAttributes(1)
 print(port.state.name, port.netdev, device.gids(1)[0])
 device.close()

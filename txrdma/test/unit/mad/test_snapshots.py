@@ -160,7 +160,7 @@ def made(
     node, _ = fabric.add(info)
     node.description = name
     node.switchInfo = SwitchInfo()
-    node.port(0).tell(PortInfo().encode())
+    node.port(0).setInfo(PortInfo().encode())
 
 
 class ChassisTests(SynchronousTestCase):

@@ -352,7 +352,7 @@ class FindingTests(CorrectionTestCase):
         known = self.poller.fabric
         assert known is not None
         done = Deferred.fromCoroutine(
-            self.poller.corrections.look(known.nodes[node.guid], self.agent, self.agent.port.endPort, 0.5, 2)
+            self.poller.corrections.read(known.nodes[node.guid], self.agent, self.agent.port.endPort, 0.5, 2)
         )
         self.pump(1.0)
         self.successResultOf(done)

@@ -32,8 +32,8 @@ from txrdma.pingpong.bootstrap import (
     Run,
     Trouble,
 )
-from txrdma.pingpong.compatible import decodeWhereabouts, encodeWhereabouts, LINE_BYTES
-from txrdma.pingpong.link import Whereabouts
+from txrdma.pingpong.compatible import decodeEndAddress, encodeEndAddress, LINE_BYTES
+from txrdma.pingpong.link import EndAddress
 from txrdma.pingpong.plan import DEEPEST, LARGEST, LinkSettings, Measure, Test, Transfer
 
 COUNTS = st.integers(0, 1 << 53)
@@ -48,7 +48,7 @@ SETTINGS = st.builds(
     atomics=st.booleans(),
 )
 WHEREABOUTS = st.builds(
-    Whereabouts,
+    EndAddress,
     gid=st.binary(min_size=16, max_size=16).map(GID),
     lid=st.integers(0, 0xFFFF).map(LID),
     qpn=st.integers(0, 0xFFFFFF).map(QPN),
@@ -182,11 +182,11 @@ class CompatibleTests(SynchronousTestCase):
     """The line of C{ibv_rc_pingpong}."""
 
     @given(WHEREABOUTS)
-    def test_roundTrip(self, here: Whereabouts) -> None:
+    def test_roundTrip(self, here: EndAddress) -> None:
         """An encoded line has a constant length and is decoded to the same values."""
-        line = encodeWhereabouts(here)
+        line = encodeEndAddress(here)
         self.assertEqual(len(line), LINE_BYTES)
-        there = decodeWhereabouts(line)
+        there = decodeEndAddress(line)
         self.assertEqual(
             (there.gid, there.lid, there.qpn, there.psn), (here.gid, here.lid, here.qpn, here.psn)
         )
@@ -194,11 +194,11 @@ class CompatibleTests(SynchronousTestCase):
     def test_theirs(self) -> None:
         """A line of the program is decoded, and encoded identically."""
         line = b"0000:000011:8f3a21:00000000000000000000ffff0a4f0001\0"
-        there = decodeWhereabouts(line)
+        there = decodeEndAddress(line)
         self.assertEqual((str(there.gid), there.qpn, there.psn), ("::ffff:10.79.0.1", 0x11, 0x8F3A21))
-        self.assertEqual(encodeWhereabouts(there), line)
+        self.assertEqual(encodeEndAddress(there), line)
 
     @given(st.binary(max_size=80))
     def test_garbage(self, line: bytes) -> None:
         """Any other line raises L{WireError}."""
-        self.assertRaises(WireError, decodeWhereabouts, line)
+        self.assertRaises(WireError, decodeEndAddress, line)

@@ -172,8 +172,8 @@ class LimitsTests(SessionCase):
             self.successOf(client.open(LinkSettings(size=64)))
             error = self.assertRaises(InvalidRequest, self.successOf, client.run(test))
             talk = client._conversation
-            talk.say(Run(test))  # as if it did not know
-            refusal = self.assertRaises(Refused, self.successOf, talk.hear(Ready))
+            talk.send(Run(test))  # as if it did not know
+            refusal = self.assertRaises(Refused, self.successOf, talk.receive(Ready))
             self.assertEqual(str(refusal), f"the other end reports: {error}")
             self.runUntil(lambda: len(self.ended) == len(self.begun))
             self.assertIsInstance(self.ended[-1], InvalidRequest)

@@ -48,7 +48,7 @@ class FakeNetwork:
     def close(self) -> None:
         self.closed = True
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         for listener in list(self.listeners):
             listener()
 
@@ -79,7 +79,7 @@ class FollowingTests(SynchronousTestCase):
     def test_quiet(self) -> None:
         """Initial ports and notices without a change are not reported."""
         watcher = self.follow()
-        self.network.tell()
+        self.network.notify()
         self.reactor.advance(INTERVAL)
         self.assertEqual(self.received, [])
         self.assertEqual(watcher.seen["mlx5_0"].ports[1].lid, 7)
@@ -89,7 +89,7 @@ class FollowingTests(SynchronousTestCase):
         self.follow()
         for name, text in (("state", "1: DOWN"), ("lid", "0x9"), ("sm_lid", "0x2"), ("pkeys/1", "0x8001")):
             self.sysfs.write(f"{PORT}/{name}", text)
-        self.network.tell()
+        self.network.notify()
         self.assertEqual(
             self.taken(),
             [
@@ -99,13 +99,13 @@ class FollowingTests(SynchronousTestCase):
                 PortChanged("mlx5_0", 1, "pkeys", (0xFFFF,), (0xFFFF, 0x8001)),
             ],
         )
-        self.network.tell()
+        self.network.notify()
         self.assertEqual(self.taken(), [])
 
     def test_gids(self) -> None:
         """A GID that appears shortly after the notice is detected by a second read."""
         self.follow()
-        self.network.tell()
+        self.network.notify()
         self.sysfs.write(f"{PORT}/gids/0", "0000:0000:0000:0000:0000:ffff:0a00:0007")
         self.sysfs.write(f"{PORT}/gid_attrs/types/0", "RoCE v2")
         self.sysfs.write(f"{PORT}/gid_attrs/ndevs/0", "ens1")
@@ -131,13 +131,13 @@ class FollowingTests(SynchronousTestCase):
         watcher = self.follow()
         self.sysfs.device("mlx5_1")
         self.sysfs.port("mlx5_1", 1, {**INFINIBAND, "lid": "0x21"})
-        self.network.tell()
+        self.network.notify()
         [added, port] = self.taken()
         self.assertEqual(added, DeviceAdded("mlx5_1"))
         assert isinstance(port, PortAdded)
         self.assertEqual((port.device, port.port, port.attributes.lid), ("mlx5_1", 1, 0x21))
         self.sysfs.remove("class/infiniband/mlx5_0")
-        self.network.tell()
+        self.network.notify()
         self.assertEqual(self.taken(), [DeviceRemoved("mlx5_0")])
         self.assertEqual(list(watcher.seen), ["mlx5_1"])
 
@@ -147,7 +147,7 @@ class FollowingTests(SynchronousTestCase):
         place = self.sysfs.root / "class" / "infiniband" / "mlx5_0"
         kept = place.rename(place.parent.parent / "kept")  # so that its number is not given again
         shutil.copytree(kept, place)
-        self.network.tell()
+        self.network.notify()
         self.assertEqual([type(change) for change in self.taken()], [DeviceRemoved, DeviceAdded, PortAdded])
 
     def test_vanishing(self) -> None:
@@ -161,7 +161,7 @@ class FollowingTests(SynchronousTestCase):
             return original(path)
 
         patch = self.patch(sysfsModule, "contents", contents)
-        self.network.tell()
+        self.network.notify()
         patch.restore()
         self.assertEqual(self.taken(), [])
         self.reactor.advance(1)
@@ -178,7 +178,7 @@ class FollowingTests(SynchronousTestCase):
     def test_stop(self) -> None:
         """After the end nothing is reported, and nothing is left in the reactor. Idempotent."""
         watcher = self.follow()
-        self.network.tell()
+        self.network.notify()
         watcher.stop()
         watcher.stop()
         self.sysfs.write(f"{PORT}/lid", "0x9")
@@ -196,7 +196,7 @@ class FollowingTests(SynchronousTestCase):
         watcher = follow(self.reactor, listener, self.sysfs.root, cast(HostNetwork, self.network))
         for lid in (9, 10):
             self.sysfs.write(f"{PORT}/lid", str(lid))
-            self.network.tell()
+            self.network.notify()
             self.reactor.advance(2 * INTERVAL)
         self.assertEqual(len(self.received), 1)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
@@ -214,7 +214,7 @@ class FollowingTests(SynchronousTestCase):
         self.addCleanup(watcher.stop)
         for lid in (9, 10):
             self.sysfs.write(f"{PORT}/lid", str(lid))
-            self.network.tell()
+            self.network.notify()
         self.assertEqual((received, len(self.flushLoggedErrors(RuntimeError))), (2, 2))
 
     def test_ownNetwork(self) -> None:

@@ -103,7 +103,7 @@ class PortTests(SynchronousTestCase):
     def change(self, **changes: object) -> None:
         """Another state of the interface, of which we hear."""
         self.host.interface = replace(ETHERNET, **changes)  # type: ignore[arg-type]  # whatever they are
-        self.device.look()
+        self.device.readInterfaces()
 
     def test_attributesOfInterface(self) -> None:
         port = self.device.portAttributes(2)
@@ -158,7 +158,7 @@ class PortTests(SynchronousTestCase):
 
     def test_lostAddressTakesPortDown(self) -> None:
         self.host.interface = None
-        self.device.look()
+        self.device.readInterfaces()
         self.assertEqual(self.told(), [ERROR, GIDS])
         self.assertEqual(self.device.gidTable(2), (GIDEntry(NO_GID, GIDType.ROCE_V2, ""),))
         port = self.device.portAttributes(2)
@@ -166,7 +166,7 @@ class PortTests(SynchronousTestCase):
         way = AddressVector(GID.fromIP("192.0.2.2"), port=2)
         self.assertRaises(InvalidRequest, self.device.admit, QPAttributes(address=way), QPAttributes())
         self.host.interface = ETHERNET
-        self.device.look()
+        self.device.readInterfaces()
         self.assertEqual(self.told(), [GIDS, ACTIVE])
         self.assertEqual(self.device.gids(2)[0].ip, "192.0.2.1")
         self.device.admit(QPAttributes(address=way), QPAttributes())
@@ -174,7 +174,7 @@ class PortTests(SynchronousTestCase):
     def test_queryShowsChangeBeforeEvent(self) -> None:
         self.host.interface = None
         self.assertEqual(self.device.gids(2), (NO_GID,))
-        self.device.look()
+        self.device.readInterfaces()
         self.assertEqual(self.told(), [ERROR, GIDS])
 
     def test_secondDownIsNoEvent(self) -> None:
@@ -197,7 +197,7 @@ class PortTests(SynchronousTestCase):
         self.assertEqual((self.device.portAttributes(2).state, self.told()), (PortState.ACTIVE, []))
 
     def test_portWithoutHostIsAlwaysUp(self) -> None:
-        self.device.look()
+        self.device.readInterfaces()
         port = self.device.portAttributes(1)
         self.assertEqual((port.state, port.netdev, port.rate), (PortState.ACTIVE, "", 0))
         self.assertEqual(port.activeMTU, MTU.MTU_1024)

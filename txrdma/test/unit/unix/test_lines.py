@@ -38,8 +38,8 @@ class SayingTests(SynchronousTestCase):
 
     def test_together(self) -> None:
         """Some lines of one turn go out together, when it ends."""
-        self.lines.say(b"one")
-        self.lines.say(b"two")
+        self.lines.send(b"one")
+        self.lines.send(b"two")
         self.assertEqual(self.arrived(), b"")
         self.reactor.advance(0)
         self.assertEqual(self.arrived(), b"one\ntwo\n")
@@ -48,7 +48,7 @@ class SayingTests(SynchronousTestCase):
         """Many lines go out before the turn ends, so that the other process has something to do meanwhile."""
         line = b"x" * 99
         for _ in range(2 * MUCH // 100):
-            self.lines.say(line)
+            self.lines.send(line)
         early = self.arrived()
         self.assertGreaterEqual(len(early), MUCH)
         self.reactor.advance(0)
@@ -58,7 +58,7 @@ class SayingTests(SynchronousTestCase):
         """What the other process has no room for follows, whole and in order; then nobody waits for room."""
         lines = [b"%0250d" % number for number in range(3000)]
         for line in lines:
-            self.lines.say(line)
+            self.lines.send(line)
         self.reactor.advance(0)
         self.assertIn(self.lines, self.reactor.getWriters())
         found = b""
@@ -72,18 +72,18 @@ class SayingTests(SynchronousTestCase):
         """A process that leaves more unread than it may is cut off."""
         self.patch(unixlines, "MOST_UNREAD", 10_000)
         for _ in range(2000):
-            self.lines.say(b"x" * 250)
+            self.lines.send(b"x" * 250)
         self.reactor.advance(0)
         self.assertFalse(self.lines.isOpen)
 
     def test_roomMeanwhile(self) -> None:
         """What waited for room, and went out with later lines, leaves nobody waiting for room."""
         while not self.reactor.getWriters():
-            self.lines.say(b"x" * 250)
+            self.lines.send(b"x" * 250)
             self.reactor.advance(0)
         self.arrived()
         for _ in range(MUCH // 100):
-            self.lines.say(b"y" * 99)
+            self.lines.send(b"y" * 99)
         self.reactor.advance(0)
         self.lines.doWrite()
         self.assertNotIn(self.lines, self.reactor.getWriters())
