@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from twisted.python import usage
 
-from txrdma.commands.common.devicechoice import outlookFor, linesOf
+from txrdma.commands.common.devicechoice import linesOf, outlookFor
 from txrdma.commands.common.devicedescriptions import chosen, describeAll, describeDevice
 from txrdma.commands.common.options import TableOptions
 from txrdma.commands.common.tables import show

@@ -453,4 +453,4 @@ def described(problems: Iterable[Problem]) -> Iterator[str]:
         counts[problem] = counts.get(problem, 0) + 1
     for problem, times in counts.items():
         line = f"{problem.kind} at {problem.where}: {problem.text}"
-        yield said if times == 1 else f"{said} ({times} times)"
+        yield line if times == 1 else f"{line} ({times} times)"

@@ -219,8 +219,8 @@ class EndpointContract(StreamContract):
             self.assertEqual((status.mode, status.state, status.fallbackReason), ("SMC-R", "ACTIVE", None))
             await self.until(lambda s=status: (s.bytesSent, s.bytesReceived) == (1, 1))
             self.assertTrue(status.device and status.route and status.linkGroup)
-            told = status.toDict()
-            self.assertEqual((told["role"], told["mode"], told["bytesSent"]), (role, "SMC-R", 1))
+            reported = status.toDict()
+            self.assertEqual((reported["role"], reported["mode"], reported["bytesSent"]), (role, "SMC-R", 1))
         self.assertEqual(here.transport.getPeer(), there.transport.getHost())
         self.assertEqual(there.transport.getPeer(), here.transport.getHost())
 

@@ -60,13 +60,13 @@ class MessageContract(Base):
         """Messages of all lengths arrive once and in order, with their immediate data, in both directions."""
         one, other = self.connectedEnds()
         lengths = [0, 1, 64, 700, self.longest] * 20
-        said = [(bytes([n]) * length, None if n % 3 else 7 * n) for n, length in enumerate(lengths)]
-        for data, immediate in said:
+        output = [(bytes([n]) * length, None if n % 3 else 7 * n) for n, length in enumerate(lengths)]
+        for data, immediate in output:
             one.transport.sendMessage(data, immediate)
             other.transport.sendMessage(data, immediate)
-        self.waitUntil(lambda: len(one.messages) >= len(said) <= len(other.messages))
-        self.assertEqual(one.messages, said)
-        self.assertEqual(other.messages, said)
+        self.waitUntil(lambda: len(one.messages) >= len(output) <= len(other.messages))
+        self.assertEqual(one.messages, output)
+        self.assertEqual(other.messages, output)
 
     def test_contractPause(self) -> None:
         """A paused protocol receives no messages, and receives all of them after it resumes."""

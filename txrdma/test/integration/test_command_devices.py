@@ -21,7 +21,7 @@ from txrdma.error import DeviceUnavailable
 class CommandTests(SynchronousTestCase):
     """The command itself, with the software device."""
 
-    def told(self, *arguments: str) -> str:
+    def reported(self, *arguments: str) -> str:
         options = Options()
         options.parseOptions(["devices", *arguments])
         out = io.StringIO()
@@ -35,29 +35,29 @@ class CommandTests(SynchronousTestCase):
         return reactor
 
     def one(self, *arguments: str) -> Description:
-        [description] = json.loads(self.told("--json", *arguments))
+        [description] = json.loads(self.reported("--json", *arguments))
         assert isinstance(description, dict)
         return description
 
     def test_json(self) -> None:
         """JSON has everything, and what the device itself says."""
-        told: Any = self.one("soft")
-        self.assertEqual(told["device"], "soft")
-        self.assertEqual(told["ports"][0]["gids"], ["::ffff:127.0.0.1"])
-        self.assertEqual(told["ports"][0]["gidTable"][0]["type"], "RoCE v2")
-        self.assertEqual(told["ports"][0]["linkLayer"], "ETHERNET")
-        self.assertEqual(told["ports"][0]["pkeys"], [{"index": 0, "pkey": 0xFFFF}])
+        reported: Any = self.one("soft")
+        self.assertEqual(reported["device"], "soft")
+        self.assertEqual(reported["ports"][0]["gids"], ["::ffff:127.0.0.1"])
+        self.assertEqual(reported["ports"][0]["gidTable"][0]["type"], "RoCE v2")
+        self.assertEqual(reported["ports"][0]["linkLayer"], "ETHERNET")
+        self.assertEqual(reported["ports"][0]["pkeys"], [{"index": 0, "pkey": 0xFFFF}])
 
     def test_twoPorts(self) -> None:
         """A device string names any device, one of two ports, too."""
-        told = self.one("soft:127.0.0.1,127.0.0.2")
+        reported = self.one("soft:127.0.0.1,127.0.0.2")
         self.assertEqual(
-            [port["gids"] for port in told["ports"]], [["::ffff:127.0.0.1"], ["::ffff:127.0.0.2"]]
+            [port["gids"] for port in reported["ports"]], [["::ffff:127.0.0.1"], ["::ffff:127.0.0.2"]]
         )
 
     def test_verbose(self) -> None:
         """Tables show what JSON has."""
-        text = self.told("--verbose", "soft")
+        text = self.reported("--verbose", "soft")
         for words in (
             "node GUID",
             "limits of soft",
@@ -67,7 +67,7 @@ class CommandTests(SynchronousTestCase):
             "RoCE v2",
         ):
             self.assertIn(words, text)
-        self.assertNotIn("max queue pairs", self.told("soft"))
+        self.assertNotIn("max queue pairs", self.reported("soft"))
 
     def test_refused(self) -> None:
         """A device that is named but is not there is an error, not an empty table."""

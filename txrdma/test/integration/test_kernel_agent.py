@@ -67,9 +67,9 @@ class AgentTests(TestCase):
         await self.theirs.call("receive", offset=0, length=140)
         ended = await self.ours.call("send", operation="SEND", peer=they, length=100)
         self.assertEqual(ended, ["SUCCESS"])
-        [told] = await self.theirs.call("received")
-        self.assertEqual((told["status"], told["length"]), ("SUCCESS", 140))
-        self.assertNotEqual(told["from"], they["qpn"])
+        [reported] = await self.theirs.call("received")
+        self.assertEqual((reported["status"], reported["length"]), ("SUCCESS", 140))
+        self.assertNotEqual(reported["from"], they["qpn"])
 
     async def test_refused(self) -> None:
         """What can't be done comes back as an error; only some methods can be asked for."""

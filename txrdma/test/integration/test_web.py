@@ -104,8 +104,8 @@ class HTTPTests(WebTestCase):
         port = await self.listen(serverFromString(reactor, "smc:0:interface=127.0.0.1"))
         for _ in range(3):
             await readBody(await self.agent().request(b"GET", f"http://127.0.0.1:{port}/".encode()))
-        told = [each for each in events if str(each.get("where")).startswith("connection to")]
-        self.assertEqual(len(told), 1, told)
+        reported = [each for each in events if str(each.get("where")).startswith("connection to")]
+        self.assertEqual(len(reported), 1, reported)
 
     async def test_tcp(self) -> None:
         """One that does not is reached by TCP."""

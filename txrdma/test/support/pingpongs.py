@@ -48,8 +48,8 @@ class PumpedClock(ReactorClock):
 
     def step(self) -> None:
         """Pump, which takes no time; where there is nothing to pump, advance to the next delayed call."""
-        said = [pump.pump() for pump in self.pumps]
-        if not any(said):
+        output = [pump.pump() for pump in self.pumps]
+        if not any(output):
             super().step()
 
     def nanoseconds(self) -> int:

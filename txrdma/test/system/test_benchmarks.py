@@ -64,9 +64,9 @@ class VerbsTests(SynchronousTestCase):
         first, _, row = done.stdout.splitlines()
         self.assertIn("memory: MB/s | soft:route=rocev2 - soft:route=rocev2: MB/s", first)
         self.assertEqual(len(row.split("|")), 12)
-        told = json.loads(Path(name).read_text())
-        self.assertEqual([pair["route"] for pair in told["pairs"]], ["shared-memory", "rocev2"])
-        for pair in told["pairs"]:
+        reported = json.loads(Path(name).read_text())
+        self.assertEqual([pair["route"] for pair in reported["pairs"]], ["shared-memory", "rocev2"])
+        for pair in reported["pairs"]:
             kinds = {(test, kind, size) for test, kind, size, _ in pair["values"]}
             self.assertEqual(kinds, {("send", what, 64) for what in ("latency", "bandwidth", "cpu")})
             for *_, rounds in pair["values"]:
@@ -103,31 +103,31 @@ class ManagementTests(SynchronousTestCase):
 
     def measured(self, scenario: str, **orders: object) -> dict[str, Any]:
         """Run the benchmark in a process."""
-        said = json.dumps({"core": min(os.sched_getaffinity(0)), **orders})
-        command = [sys.executable, "-m", "benchmarks.madends", scenario, said]
+        output = json.dumps({"core": min(os.sched_getaffinity(0)), **orders})
+        command = [sys.executable, "-m", "benchmarks.madends", scenario, output]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
         self.assertEqual(done.returncode, 0, done.stderr)
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told
+        reported: dict[str, Any] = json.loads(done.stdout)
+        return reported
 
     def test_rate(self) -> None:
         """Calls per second and the cost of each are measured with a port that answers immediately."""
-        told = self.measured("rate", outstanding=16, seconds=0.2)
-        self.assertGreater(told["value"], 100)
-        self.assertGreater(told["cpu"], 1e-7)
+        reported = self.measured("rate", outstanding=16, seconds=0.2)
+        self.assertGreater(reported["value"], 100)
+        self.assertGreater(reported["cpu"], 1e-7)
 
     def test_table(self) -> None:
         """A table is received in segments of 200 bytes."""
-        told = self.measured("table", records=1_000)
-        self.assertEqual(told["segments"], 1_000 * 64 // 200)
-        self.assertGreater(told["value"], 0)
+        reported = self.measured("table", records=1_000)
+        self.assertEqual(reported["segments"], 1_000 * 64 // 200)
+        self.assertGreater(reported["value"], 0)
 
     def test_sweep(self) -> None:
         """In simulated time the rate is close to the limit and does not exceed it."""
-        told = self.measured("sweep", hosts=36, latency=0.001, outstanding=16, real=False)
-        self.assertAlmostEqual(told["limit"], told["mads"] / 16_000)
-        self.assertGreaterEqual(told["value"], told["limit"])
-        self.assertLess(told["value"], told["limit"] * 2)
+        reported = self.measured("sweep", hosts=36, latency=0.001, outstanding=16, real=False)
+        self.assertAlmostEqual(reported["limit"], reported["mads"] / 16_000)
+        self.assertGreaterEqual(reported["value"], reported["limit"])
+        self.assertLess(reported["value"], reported["limit"] * 2)
 
     def test_codecs(self) -> None:
         """Every registered structure is measured."""
@@ -164,10 +164,10 @@ class ShortCase(SynchronousTestCase):
         command += [f"--only={each}" for each in names]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        [told] = load(Path(name))["sections"]
-        for row in told["rows"]:
+        [reported] = load(Path(name))["sections"]
+        for row in reported["rows"]:
             self.assertIn(f"{row['name']}: ", done.stdout)
-        return {row["name"]: row for row in told["rows"]}
+        return {row["name"]: row for row in reported["rows"]}
 
 
 class CaseTests(ShortCase):
@@ -247,17 +247,17 @@ class PageTests(SynchronousTestCase):
         row = outcome("10,000 path records", [9.0], None, "s", mostOfOurs=0.5)
         before = made(section("mad-table", "Old", [row]), section("mad-memory", "Memory", [row], "model"))
         save(beside(self.page), before)
-        said = self.run_("--part=mad-table", "--rounds=1")
-        self.assertIn("mad-table: part 1 of 1", said)
+        output = self.run_("--part=mad-table", "--rounds=1")
+        self.assertIn("mad-table: part 1 of 1", output)
         after, kept = load(beside(self.page))["sections"]
         self.assertEqual(kept, before["sections"][1])
         self.assertEqual((after["name"], after["title"]), ("mad-table", "A table of subnet administration"))
         self.assertEqual((after["rounds"], len(after["rows"][0]["ours"])), (1, 1))
         self.assertNotEqual(after["date"], kept["date"])
         text = self.page.read_text()
-        for told in (after, kept):
-            self.assertIn(f"## {told['title']}\n", text)
-            self.assertIn(f"Measured on {told['date']}, {told['rounds']} round", text)
+        for reported in (after, kept):
+            self.assertIn(f"## {reported['title']}\n", text)
+            self.assertIn(f"Measured on {reported['date']}, {reported['rounds']} round", text)
         self.assertNotIn("## Old", text)
 
     def test_first(self) -> None:
@@ -316,11 +316,11 @@ class ChartTests(SynchronousTestCase):
             outcome("calls", [100.0], None, "/s", leastOfOurs=150.0),
             outcome("a table", [], None, "s", why="there is no ibsim", mostOfOurs=1.0),
         ]
-        told = {"peers": [self.peer("uvloop, TCP", 5.0), self.peer("MPI")]}
+        reported = {"peers": [self.peer("uvloop, TCP", 5.0), self.peer("MPI")]}
         self.results = made(
             section("streams", "Streams", streams, "SMC-R", "TCP"),
             section("verbs", "Verbs", alone, "ours"),
-            section("others", "Others", told=told),
+            section("others", "Others", told=reported),
         )
 
     def peer(self, name: str, *values: float) -> dict[str, Any]:
@@ -351,19 +351,19 @@ class ChartTests(SynchronousTestCase):
         self.assertEqual(names, ["headline", "streams", "verbs-amounts", "others"])
         self.assertEqual(len(written), 2 * len(names))
         for theme in charts.THEMES:
-            said = self.drawn("streams", theme)
+            output = self.drawn("streams", theme)
             for word in ("3×", "5×", "missed 20×", "0.5×"):
-                self.assertIn(word, said)
-            self.assertIn("not measured: it ended with -9 & said <$no> $more", said)
-            self.assertEqual([word for word in said if word.startswith("missed")], ["missed 20×"])
-        said = self.drawn("verbs-amounts")
-        self.assertIn("missed 150", said)
+                self.assertIn(word, output)
+            self.assertIn("not measured: it ended with -9 & said <$no> $more", output)
+            self.assertEqual([word for word in output if word.startswith("missed")], ["missed 20×"])
+        output = self.drawn("verbs-amounts")
+        self.assertIn("missed 150", output)
         self.assertEqual(
-            [word for word in said if word in ("completions", "calls", "a table")], ["completions", "calls"]
+            [word for word in output if word in ("completions", "calls", "a table")], ["completions", "calls"]
         )
-        said = self.drawn("others")
-        self.assertIn("uvloop", said)
-        self.assertNotIn("MPI", said)
+        output = self.drawn("others")
+        self.assertIn("uvloop", output)
+        self.assertNotIn("MPI", output)
 
     def test_same(self) -> None:
         """The same results give identical files without a date; obsolete charts are removed."""
@@ -382,9 +382,9 @@ class ChartTests(SynchronousTestCase):
     def test_nothing(self) -> None:
         """If all cases have failed, there is no chart."""
         failed = [outcome("throughput-64k", [], [], why="no two cores")]
-        told = made(section("streams", "Streams", failed, "SMC-R", "TCP"), section("box", "The box"))
-        self.assertEqual(charts.write(self.page, told), [])
-        self.assertEqual(pictures(self.page, told, "streams"), [])
+        reported = made(section("streams", "Streams", failed, "SMC-R", "TCP"), section("box", "The box"))
+        self.assertEqual(charts.write(self.page, reported), [])
+        self.assertEqual(pictures(self.page, reported, "streams"), [])
 
     def test_again(self) -> None:
         """C{--charts} draws charts of saved results without measuring."""
@@ -404,13 +404,13 @@ class ChartTests(SynchronousTestCase):
         """The pages of this checkout show the charts of the results beside them, and the same medians."""
         pages = [CHECKOUT / "docs" / f"benchmarks{kind}.md" for kind in ("", "-compiled", "-management")]
         for page in pages:
-            told, text = load(beside(page)), page.read_text()
-            for chart in charts.charts(told):
+            reported, text = load(beside(page)), page.read_text()
+            for chart in charts.charts(reported):
                 shown = "\n".join(charts.picture(page, chart))
                 for name in re.findall(r'"(pictures/[^"]+)"', shown):
                     self.assertTrue((page.parent / name).exists(), name)
                 self.assertEqual(shown in text, bool(chart.section), chart.name)
-            for row in (row for each in told["sections"] for row in each["rows"] if row["ours"]):
+            for row in (row for each in reported["sections"] for row in each["rows"] if row["ours"]):
                 value = median(row["ours"])
-                said = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-                self.assertRegex(text, rf"\| {re.escape(row['title'])} \|.*\| {said} \(")
+                output = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+                self.assertRegex(text, rf"\| {re.escape(row['title'])} \|.*\| {output} \(")

@@ -107,9 +107,9 @@ class OptionsTests(SynchronousTestCase):
             (["smc-stats", "--watch", "1", "2"], "only --watch"),
             (["smc-stats", "--timeout", "0"], "0.05"),
         ):
-            said = self.refused(*arguments)
-            self.assertIn(words, said)
-            self.assertIn("--help", said)
+            output = self.refused(*arguments)
+            self.assertIn(words, output)
+            self.assertIn("--help", output)
 
     def test_commands(self) -> None:
         """Both commands take --json."""
@@ -264,8 +264,8 @@ class DevicesTests(SynchronousTestCase):
     def test_json(self) -> None:
         """The software device is always listed, with its port and its GIDs."""
         arguments = [sys.executable, "-m", "txrdma", "devices", "--json"]
-        said = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True).stdout
-        [soft] = [entry for entry in json.loads(said) if entry["device"] == "soft"]
+        output = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True).stdout
+        [soft] = [entry for entry in json.loads(output) if entry["device"] == "soft"]
         self.assertEqual(soft["ports"][0]["port"], 1)
         self.assertIn("::ffff:127.0.0.1", soft["ports"][0]["gids"])
         self.assertGreater(soft["limits"]["maxQueuePairs"], 0)

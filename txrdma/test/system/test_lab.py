@@ -198,9 +198,9 @@ class SuitesTests(SynchronousTestCase):
 
     def run_(self) -> tuple[int, list[str]]:
         """Return the exit status and the output lines."""
-        with redirect_stdout(io.StringIO()) as said:
+        with redirect_stdout(io.StringIO()) as printed:
             status = suites.main(["--folder", str(self.folder), "something"])
-        return status, said.getvalue().splitlines()
+        return status, printed.getvalue().splitlines()
 
     def test_guestDies(self) -> None:
         """Tests in which two guests end have failed, and the console is shown."""
@@ -302,14 +302,14 @@ class SuitesTests(SynchronousTestCase):
                     for place, (letter, outcome) in enumerate(outcomes):
                         for module in ("test_some", "test_b"):
                             name = f"m.{module}.Some.test_{letter}"
-                            told = {"id": name, "outcome": outcome, "reason": "", "seconds": 2 + place}
-                            results.write(json.dumps({**told, "facts": {}}) + "\n")
+                            reportedNow = {"id": name, "outcome": outcome, "reason": "", "seconds": 2 + place}
+                            results.write(json.dumps({**reportedNow, "facts": {}}) + "\n")
 
         self.patch(suites.Run, "plan", plan)
         self.patch(suites, "Guest", Guest)
-        with redirect_stdout(io.StringIO()) as said:
+        with redirect_stdout(io.StringIO()) as printed:
             status = suites.main(["--ci", "--folder", str(self.folder)])
-        lines = said.getvalue().splitlines()
+        lines = printed.getvalue().splitlines()
         self.assertEqual((status, lines[-1]), (1, "kernel: 4 passed, 2 failed, 0 skipped"))
         self.assertEqual((planned, len(wishes)), ([True], 1))
         command = wishes[0].command[-1]
@@ -422,7 +422,7 @@ class KernelTests(SynchronousTestCase):
 
     def obtain(self, wanted: str) -> kernel.Kernel:
         """Return a kernel and the log."""
-        with redirect_stderr(io.StringIO()) as self.said:
+        with redirect_stderr(io.StringIO()) as self.output:
             return kernel.obtain(self.cache, wanted)
 
     def test_unpacked(self) -> None:
@@ -452,13 +452,13 @@ class KernelTests(SynchronousTestCase):
         os.utime(self.cache / "newest-backports", (0, 0))
         self.suites.clear()
         self.assertEqual(self.unpacked("backports"), made)
-        self.assertIn("going on with linux-image-6.66-test", self.said.getvalue())
+        self.assertIn("going on with linux-image-6.66-test", self.output.getvalue())
 
     def test_noBackports(self) -> None:
         """Without backports, the distribution's kernel is used, and that is reported."""
         self.suites = {"stable": "linux-image-6.6-old"}
         self.assertEqual(self.unpacked("backports").version, "6.6-old")
-        self.assertIn("taking the suite's own", self.said.getvalue())
+        self.assertIn("taking the suite's own", self.output.getvalue())
 
     def test_none(self) -> None:
         """Without any kernel, the reason is reported."""
@@ -475,16 +475,16 @@ class GuestTests(SynchronousTestCase):
         cache.mkdir()
         self.patch(os, "cpu_count", lambda: 2)
         self.patch(guest, "TURN_SECONDS", 0.3)
-        with redirect_stderr(io.StringIO()) as said:
+        with redirect_stderr(io.StringIO()) as printed:
             first = guest._turn(cache)
-            self.assertEqual(said.getvalue(), "")
+            self.assertEqual(printed.getvalue(), "")
             begun = time.monotonic()
             guest._turn(cache).close()
             self.assertGreaterEqual(time.monotonic() - begun, 0.3)
-            self.assertIn("waiting for another guest", said.getvalue())
+            self.assertIn("waiting for another guest", printed.getvalue())
             first.close()
             guest._turn(cache).close()
-        self.assertEqual(said.getvalue().count("waiting"), 1)
+        self.assertEqual(printed.getvalue().count("waiting"), 1)
 
     def test_archive(self) -> None:
         """The initial file system can be read by another program."""
@@ -495,8 +495,8 @@ class GuestTests(SynchronousTestCase):
         archive.folder("etc")
         archive.file("etc/some", b"12345")
         archive.program("run", b"#!/bin/sh\n")
-        told = subprocess.run([busybox, "cpio", "-tv"], input=archive.finished(), capture_output=True)
-        words = [line.split() for line in told.stdout.decode().splitlines()]
+        reportedNow = subprocess.run([busybox, "cpio", "-tv"], input=archive.finished(), capture_output=True)
+        words = [line.split() for line in reportedNow.stdout.decode().splitlines()]
         self.assertEqual(
             [(line[0], line[2], line[-1]) for line in words],
             [("drwxr-xr-x", "0", "etc"), ("-rw-r--r--", "5", "etc/some"), ("-rwxr-xr-x", "10", "run")],
@@ -522,5 +522,5 @@ class GuestTests(SynchronousTestCase):
         for line in ("export PYTHONPATH='/a b'", "cd '/with space' || exit 125", *network.pairs(1500)):
             self.assertIn(line, script.splitlines())
         last = script.splitlines()[-1].replace("exec setsid -w ", "")
-        said = subprocess.run(["sh", "-c", last], capture_output=True, text=True).stdout
-        self.assertEqual(said, "it's $HOME a  b\n")
+        printed = subprocess.run(["sh", "-c", last], capture_output=True, text=True).stdout
+        self.assertEqual(printed, "it's $HOME a  b\n")

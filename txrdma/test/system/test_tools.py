@@ -217,9 +217,9 @@ class RunnerTests(SynchronousTestCase):
 
     def test_quietly(self) -> None:
         """What succeeds says nothing, what fails all of it, with its own status."""
-        said = "echo WARNING: much; echo more >&2; exit "
-        self.assertEqual(self.run_("quietly", "sh", "-c", said + "0"), (0, "", ""))
-        self.assertEqual(self.run_("quietly", "sh", "-c", said + "3"), (3, "", "WARNING: much\nmore\n"))
+        printed = "echo WARNING: much; echo more >&2; exit "
+        self.assertEqual(self.run_("quietly", "sh", "-c", printed + "0"), (0, "", ""))
+        self.assertEqual(self.run_("quietly", "sh", "-c", printed + "3"), (3, "", "WARNING: much\nmore\n"))
 
     def test_bare(self) -> None:
         """No program is found but a shell: not by PATH, and not where the lab looks besides."""
@@ -228,9 +228,9 @@ class RunnerTests(SynchronousTestCase):
         look = "import os, shutil, sys; from lab import needs; print(os.listdir(os.environ['PATH']));"
         look += "print([name for name in sys.argv[1:] if shutil.which(name, path=needs.SEARCHED)])"
         names = ("ls", "cc", "ip", "python3", "tshark", "dot", "depmod", "busybox", "opensm", "sh")
-        status, said, complaints = self.run_("bare", sys.executable, "-c", look, *names)
+        status, printed, complaints = self.run_("bare", sys.executable, "-c", look, *names)
         self.assertEqual((status, complaints), (0, ""))
-        self.assertEqual(said.splitlines()[1:], ["['sh']"] * 2)
+        self.assertEqual(printed.splitlines()[1:], ["['sh']"] * 2)
         self.assertEqual(self.run_("bare", "sh", "-c", "exit 3")[0], 3)
 
 

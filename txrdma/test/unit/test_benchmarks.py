@@ -37,9 +37,9 @@ class FigureTests(SynchronousTestCase):
             asked += re.findall(r"\{(measured|witnessed)\}`([^`]+)`", page.read_text())
         self.assertIn(("measured", "throughput-64k"), asked)
         for kind, text in asked:
-            told = self.kinds[kind](text)
-            if told != self.notYet:
-                self.assertRegex(told, r"^[\d.,]+( [a-zA-Z/]+)?$", text)
+            reported = self.kinds[kind](text)
+            if reported != self.notYet:
+                self.assertRegex(reported, r"^[\d.,]+( [a-zA-Z/]+)?$", text)
 
     def test_same(self) -> None:
         """A figure equals the value on the benchmark page, absolute or as a ratio."""

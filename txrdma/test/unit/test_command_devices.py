@@ -131,9 +131,9 @@ class DescriptionTests(SynchronousTestCase):
 
     def test_opened(self) -> None:
         """A device that can be opened is described by its attributes, and closed."""
-        told = describeDevice(None, "pyverbs:mlx5_0", self.root)
+        reported = describeDevice(None, "pyverbs:mlx5_0", self.root)
         self.assertEqual(
-            told["attributes"],
+            reported["attributes"],
             {
                 "nodeType": "CHANNEL_ADAPTER",
                 "nodeGUID": "b859:9f03:0012:3456",
@@ -145,9 +145,11 @@ class DescriptionTests(SynchronousTestCase):
                 "atomics": "HCA",
             },
         )
-        self.assertEqual(sorted(told["limits"].values()), list(range(1001, 1001 + len(fields(DeviceLimits)))))
         self.assertEqual(
-            told["ports"][0],
+            sorted(reported["limits"].values()), list(range(1001, 1001 + len(fields(DeviceLimits))))
+        )
+        self.assertEqual(
+            reported["ports"][0],
             {
                 "port": 1,
                 "state": "ACTIVE",
@@ -173,16 +175,16 @@ class DescriptionTests(SynchronousTestCase):
                 "kernel": None,
             },
         )
-        self.assertEqual((told["ports"][1]["state"], told["ports"][1]["gids"]), ("DOWN", []))
+        self.assertEqual((reported["ports"][1]["state"], reported["ports"][1]["gids"]), ("DOWN", []))
         self.assertEqual(self.device.closed, 1)
-        self.assertNotIn("error", told)
+        self.assertNotIn("error", reported)
 
     def test_kernels(self) -> None:
         """Attributes from sysfs are shown beside those of the device."""
         self.makeKernels()
-        told = describeDevice(None, "pyverbs:mlx5_0", self.root)
+        reported = describeDevice(None, "pyverbs:mlx5_0", self.root)
         self.assertEqual(
-            told["kernel"],
+            reported["kernel"],
             {
                 "name": "mlx5_0",
                 "driver": "",
@@ -194,7 +196,7 @@ class DescriptionTests(SynchronousTestCase):
             },
         )
         self.assertEqual(
-            told["ports"][0]["kernel"],
+            reported["ports"][0]["kernel"],
             {
                 "name": "mlx5_0/1",
                 "guid": "b859:9f03:0012:3456",
@@ -205,26 +207,26 @@ class DescriptionTests(SynchronousTestCase):
                 "sm": "issm4",
             },
         )
-        self.assertEqual(told["ports"][1]["kernel"]["mad"], "")
+        self.assertEqual(reported["ports"][1]["kernel"]["mad"], "")
 
     def test_sameKeys(self) -> None:
         """A device that can't be opened has the same keys, None for what is not known, and an error."""
         self.makeKernels()
         opened = describeDevice(None, "pyverbs:mlx5_0", self.root)
         self.failure = DeviceUnavailable("pyverbs is not installed")
-        told = describeDevice(None, "pyverbs:mlx5_0", self.root)
-        self.assertEqual(told.pop("error"), "pyverbs is not installed")
-        self.assertEqual(told.keys(), opened.keys())
-        self.assertEqual(told["attributes"].keys(), opened["attributes"].keys())
-        self.assertEqual(told["attributes"]["nodeGUID"], "b859:9f03:0012:3456")
-        self.assertIsNone(told["attributes"]["atomics"])
-        self.assertIsNone(told["limits"])
+        reported = describeDevice(None, "pyverbs:mlx5_0", self.root)
+        self.assertEqual(reported.pop("error"), "pyverbs is not installed")
+        self.assertEqual(reported.keys(), opened.keys())
+        self.assertEqual(reported["attributes"].keys(), opened["attributes"].keys())
+        self.assertEqual(reported["attributes"]["nodeGUID"], "b859:9f03:0012:3456")
+        self.assertIsNone(reported["attributes"]["atomics"])
+        self.assertIsNone(reported["limits"])
         for number in (0, 1):
-            self.assertEqual(told["ports"][number].keys(), opened["ports"][number].keys())
-        port = told["ports"][0]
+            self.assertEqual(reported["ports"][number].keys(), opened["ports"][number].keys())
+        port = reported["ports"][0]
         self.assertEqual((port["state"], port["lid"], port["smLID"], port["rate"]), ("ACTIVE", 7, 1, 10**11))
         self.assertEqual((port["activeMTU"], port["maxMessageLength"]), (None, None))
-        json.dumps(told)
+        json.dumps(reported)
 
     def test_all(self) -> None:
         """Devices of the kernel that no provider offers are listed, too, each once."""
@@ -245,8 +247,8 @@ class DescriptionTests(SynchronousTestCase):
     def test_goes(self) -> None:
         """A device that is removed while it is read is reported as such, and closed."""
         self.device.isGone = True
-        told = describeDevice(None, "pyverbs:mlx5_0", self.root)
-        self.assertEqual(told, {"device": "pyverbs:mlx5_0", "error": "it went away"})
+        reported = describeDevice(None, "pyverbs:mlx5_0", self.root)
+        self.assertEqual(reported, {"device": "pyverbs:mlx5_0", "error": "it went away"})
         self.assertEqual(self.device.closed, 1)
 
     def test_chosen(self) -> None:
@@ -262,9 +264,9 @@ class DescriptionTests(SynchronousTestCase):
             (f"{PORT_GID}%mlx5_0/1", "pyverbs:mlx5_0"),
         ):
             self.assertEqual(chosen(spelling, self.root), name)
-        said = str(self.assertRaises(DeviceUnavailable, chosen, "eth9", self.root))
+        output = str(self.assertRaises(DeviceUnavailable, chosen, "eth9", self.root))
         for words in ("'eth9'", "mlx5_0/1 ACTIVE", "could be opened: soft"):
-            self.assertIn(words, said)
+            self.assertIn(words, output)
 
     # What people see.
 
@@ -280,8 +282,8 @@ class DescriptionTests(SynchronousTestCase):
     def test_everything(self) -> None:
         """With --verbose every value of the JSON output is shown."""
         self.makeKernels()
-        told = describeDevice(None, "pyverbs:mlx5_0", self.root)
-        text = shown(*deviceTables(told))
+        reported = describeDevice(None, "pyverbs:mlx5_0", self.root)
+        text = shown(*deviceTables(reported))
         for words in (
             *(
                 "CHANNEL_ADAPTER",

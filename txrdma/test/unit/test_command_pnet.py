@@ -50,7 +50,7 @@ class CommandTestCase(SynchronousTestCase):
             self.patch(module, "Networks", Host)
         self.patch(pnet, "kernelTable", lambda: self.kernels)
 
-    def said(self, *words: str) -> str:
+    def output(self, *words: str) -> str:
         options = Options()
         options.parseOptions(list(words))
         assert options.subCommand is not None
@@ -61,7 +61,7 @@ class CommandTestCase(SynchronousTestCase):
         return out.getvalue()
 
     def pnet(self, *words: str) -> str:
-        return self.said("pnet", "--file", str(self.file), *words)
+        return self.output("pnet", "--file", str(self.file), *words)
 
 
 class PnetTests(CommandTestCase):
@@ -132,7 +132,7 @@ class OutlookTests(CommandTestCase):
         outlook = outlookFor("192.0.2.9")
         self.assertEqual((outlook.device, outlook.port), ("pyverbs:mlx5_0", 1))
         self.assertEqual((outlook.own, outlook.interface), ("192.0.2.7", "eth0"))
-        self.assertRegex(self.said("devices", "--for", "192.0.2.9"), r"device +pyverbs:mlx5_0, port 1")
+        self.assertRegex(self.output("devices", "--for", "192.0.2.9"), r"device +pyverbs:mlx5_0, port 1")
 
     def test_withoutPyverbs(self) -> None:
         """Without pyverbs TCP is used, and the reason is shown."""
@@ -154,11 +154,11 @@ class OutlookTests(CommandTestCase):
         self.assertIn("TXRDMA_RUNTIME names no directory", outlook.why[-1])
         self.patch(os, "environ", {**os.environ, "TXRDMA_RUNTIME": "/run/txrdma"})
         self.assertIn("found in /run/txrdma", outlookFor("192.0.2.9").why[-1])
-        self.assertRegex(self.said("devices", "--for", "192.0.2.9"), r"device +none: plain TCP")
+        self.assertRegex(self.output("devices", "--for", "192.0.2.9"), r"device +none: plain TCP")
 
     def test_json(self) -> None:
         """The same as JSON."""
-        found = json.loads(self.said("devices", "--for", "192.0.2.9", "--json"))
+        found = json.loads(self.output("devices", "--for", "192.0.2.9", "--json"))
         self.assertEqual((found["device"], found["port"], found["network"]), ("pyverbs:mlx5_0", 1, ""))
 
     def test_usage(self) -> None:

@@ -112,16 +112,16 @@ class StatisticsTests(SynchronousTestCase):
 
     def numbers(self, factor: int) -> dict[str, Any]:
         """Return the statistics of a process."""
-        told = deepcopy(statistics())
-        told["counters"]["connections"] = {"SMC-R 1": {"client": 3 * factor}, "TCP": {"server": factor}}
-        told["counters"]["fallbacks"] = {"server": {"PEERNOSMC": factor}}
-        told["counters"]["refused"] = {"NOUEID": factor}
-        sent = told["counters"]["sent"]
+        reported = deepcopy(statistics())
+        reported["counters"]["connections"] = {"SMC-R 1": {"client": 3 * factor}, "TCP": {"server": factor}}
+        reported["counters"]["fallbacks"] = {"server": {"PEERNOSMC": factor}}
+        reported["counters"]["refused"] = {"NOUEID": factor}
+        sent = reported["counters"]["sent"]
         sent |= {"bytes": 1000 * factor, "writes": 10 * factor, "blocks": factor, "blockedSeconds": 0.25}
         sent["sizes"] = dict.fromkeys(sent["sizes"], 0) | {"8192": 9 * factor, "1048576": factor}
-        told["gauges"]["rings"] = {"65536": 16}
-        told["gauges"]["ringsUsed"] = {"65536": 3}
-        return told
+        reported["gauges"]["rings"] = {"65536": 16}
+        reported["gauges"]["ringsUsed"] = {"65536": 3}
+        return reported
 
     def test_sum(self) -> None:
         """Several processes have a sum, which excludes those that do not answer; a single one has none."""

@@ -16,7 +16,7 @@ from txrdma.demo.report import Run
 
 def connection(**changes: object) -> Statuses:
     """Return the status of an SMC-R connection."""
-    told: Statuses = {
+    reported: Statuses = {
         "mode": "SMC-R",
         "fallbackReason": None,
         "device": "soft",
@@ -26,7 +26,7 @@ def connection(**changes: object) -> Statuses:
         "writes": 1,
         "messagesSent": 2,
     }
-    return {**told, **changes}
+    return {**reported, **changes}
 
 
 GOOD = Run(

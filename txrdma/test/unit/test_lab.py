@@ -47,8 +47,8 @@ class TableTests(SynchronousTestCase):
         return {**plain, "module": "m.test_x", "witness": witness, **changes}
 
     def text(self, *results: dict[str, Any]) -> str:
-        told = {"kernel": "6.12", "rdma-core": "44", "pyverbs": "44", "date": "2026-01-01"}
-        return table.table(told, list(results))
+        reported = {"kernel": "6.12", "rdma-core": "44", "pyverbs": "44", "date": "2026-01-01"}
+        return table.table(reported, list(results))
 
     def test_counts(self) -> None:
         """Tests with the same peer are counted together; those without one have no line."""
@@ -85,8 +85,8 @@ class TableTests(SynchronousTestCase):
         """A run of some suites replaces only their lines."""
         page = self.text(self.result(), self.result(module="m.test_y"), self.result(module="m.test_y", mtu=9))
         again = [self.result(module="m.test_y", outcome="failed")]
-        told = {"kernel": "6.12", "rdma-core": "44", "pyverbs": "44", "date": "2026-01-02"}
-        text = table.table(told, again, table.ofOthers(page, again))
+        reported = {"kernel": "6.12", "rdma-core": "44", "pyverbs": "44", "date": "2026-01-02"}
+        text = table.table(reported, again, table.ofOthers(page, again))
         self.assertEqual(
             [line.split(" | ")[3:6] for line in text.splitlines() if line.startswith("| pyverbs")],
             [

@@ -271,8 +271,8 @@ class MADPortContract(Base):
         """A response is accepted only from the destination of the request."""
         _, envelope = self.answer(*self.asked(5))
         self.assertTrue(self.ports[0].isFrom(envelope, self.pathTo(1)))
-        for stranger in self.wrongSources():
-            self.assertFalse(self.ports[0].isFrom(envelope, stranger))
+        for unknownPeer in self.wrongSources():
+            self.assertFalse(self.ports[0].isFrom(envelope, unknownPeer))
 
     def test_badDestination(self) -> None:
         """A path that leads nowhere causes an error of its own datagrams only, however many are sent."""
@@ -434,13 +434,13 @@ class MADPortContract(Base):
             )
             for n, port in enumerate(self.ports)
         ]
-        told: list[list[PortEvent]] = [[], []]
-        for agent, events in zip(agents, told, strict=True):
+        reported: list[list[PortEvent]] = [[], []]
+        for agent, events in zip(agents, reported, strict=True):
             self.addCleanup(agent.close)
             agent.watch(events.append)
         answers = Constant(NodeRecord(lid=LID(7)))
         MADServer(agents[1]).handle(ManagementClass.SUBN_ADM, answers, (Method.GET,))
-        agent, lost, events = agents[number], self.ports[number], told[number]
+        agent, lost, events = agents[number], self.ports[number], reported[number]
         self.until(self.asking(agents[0]))
 
         self.lose(number)

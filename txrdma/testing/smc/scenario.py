@@ -318,8 +318,8 @@ class StreamScenario:
             host.stop()
             for pair in alive:
                 for end in pair.ends:
-                    told = end.lostAt is not None or end.mode != "SMC-R"
-                    check(told or end.host is not host, f"nobody told of the end: {end!r}")
+                    reported = end.lostAt is not None or end.mode != "SMC-R"
+                    check(reported or end.host is not host, f"nobody told of the end: {end!r}")
             self.die(host, silently=False)
             self._warn(alive)
         elif kind in ("reset", "frozen", "cancelled") and alive:

@@ -50,7 +50,7 @@ class _End:
         self._random = random
         self._rules: dict[str, list[str]] = {"made": []}
         self._hasProduced = self.isSlow = False
-        self.said = self.heard = 0
+        self.output = self.heard = 0
 
     @property
     def text(self) -> str:
@@ -96,7 +96,7 @@ class _End:
         if random.random() < 0.2:
             self.does(random.choice(("turn", "wait 0.02")), on=on)
         self.does(*steps, on=on)
-        self.said += size
+        self.output += size
         return size
 
     def listens(self, size: int) -> None:
@@ -131,7 +131,7 @@ def drawn(seed: int) -> Conversation:
             end.isSlow = True
             end.does(f"slowly 0.00{random.randint(1, 5)}")
     for _ in range(random.randint(0, 4)):
-        most = _MOST - client.said - server.said
+        most = _MOST - client.output - server.output
         if random.random() < 0.2:
             sizes = [end.speaks(most // 2, isSwift=True) for end in (client, server)]
             server.heard += sizes[0]

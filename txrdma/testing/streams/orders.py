@@ -46,5 +46,5 @@ class Order:
     @classmethod
     def decode(cls, line: bytes) -> Order:
         """Return the order that a line encodes."""
-        told = json.loads(line)
-        return cls(**{**told, "imports": tuple(told["imports"])})
+        reported = json.loads(line)
+        return cls(**{**reported, "imports": tuple(reported["imports"])})

@@ -51,9 +51,9 @@ class QueueEventContract(TwoEnds):
             alice.send(inline=[b"are you there?"])
             self.runUntilCompleted(bob, receives=index + 1)
         self.runFor(0.02)
-        told = eventsOf(bob, AsyncEventKind.COMMUNICATION_ESTABLISHED)
+        reported = eventsOf(bob, AsyncEventKind.COMMUNICATION_ESTABLISHED)
         expected = [bob.queuePair] if self.quirks[1].establishes else []
-        self.assertEqual([event.queuePair for event in told], expected)
+        self.assertEqual([event.queuePair for event in reported], expected)
         self.assertEqual(eventsOf(alice, AsyncEventKind.COMMUNICATION_ESTABLISHED), [])
         bob.toRTS()
         alice.receive(alice.segment(100))

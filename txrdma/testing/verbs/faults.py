@@ -153,9 +153,9 @@ class ProtectionContract(TwoEnds):
     def test_otherDomain(self) -> None:
         """Memory of another protection domain of the same device is not accessible."""
         alice, bob = self.pair()
-        stranger = self.end(1)
-        self.refused(alice, bob, self.write(alice, stranger.memory))
-        self.assertEqual(bytes(stranger.memory.view), bytes(stranger.memory.length))
+        unknownPeer = self.end(1)
+        self.refused(alice, bob, self.write(alice, unknownPeer.memory))
+        self.assertEqual(bytes(unknownPeer.memory.view), bytes(unknownPeer.memory.length))
 
     def test_queuePairWithoutTheRight(self) -> None:
         """A queue pair without the remote write right refuses writes, whatever the memory's rights."""
@@ -201,8 +201,8 @@ class ProtectionContract(TwoEnds):
     def test_localOtherDomain(self) -> None:
         """A segment of another protection domain fails locally."""
         alice, bob = self.pair()
-        stranger = self.end(0)
-        self.failsAtHome(alice, bob, lambda: alice.send(stranger.segment()))
+        unknownPeer = self.end(0)
+        self.failsAtHome(alice, bob, lambda: alice.send(unknownPeer.segment()))
 
     def test_readIntoReadOnly(self) -> None:
         """A read into memory without the local write right fails locally."""
@@ -241,8 +241,8 @@ class ReceiverContract(TwoEnds):
         alice.send(alice.fill(b"elevenbytes"))
         self.runUntilCompleted(alice, sends=1)
         self.runUntilCompleted(bob, receives=2)
-        told, status = self.quirks[1].shortReceive
-        self.assertEqual(alice.sent[0].status, told)
+        reported, status = self.quirks[1].shortReceive
+        self.assertEqual(alice.sent[0].status, reported)
         self.assertEqual([c.identifier for c in bob.received], [4, 5])
         self.assertEqual([c.status for c in bob.received], [status, _FLUSHED])
         self.assertEqual((alice.queuePair.state, bob.queuePair.state), (QPState.ERR, QPState.ERR))

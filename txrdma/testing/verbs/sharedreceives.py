@@ -226,9 +226,9 @@ class SharedRefusalContract(SharedEnds):
             alice.send(inline=[b"."])
             self.runUntilCompleted(bob, receives=index + 1)
             self.runFor(0.02)
-            told = [event for event in hub.events if event.kind is AsyncEventKind.SRQ_LIMIT_REACHED]
-            self.assertEqual(len(told), 0 if index < 2 else 1, f"{5 - index} left")
-        self.assertIs(told[0].sharedReceiveQueue, shared)
+            reported = [event for event in hub.events if event.kind is AsyncEventKind.SRQ_LIMIT_REACHED]
+            self.assertEqual(len(reported), 0 if index < 2 else 1, f"{5 - index} left")
+        self.assertIs(reported[0].sharedReceiveQueue, shared)
         self.assertEqual(shared.limit(), 0)
         self.runUntilCompleted(alice, sends=5)
 

@@ -308,7 +308,9 @@ class _Builder:
         guid = declared.guid
         if guid is None:
             guid = GUID.fromInt(self._next[declared.kind])
-        self._next[declared.kind] = int(guid) + (1 if declared.kind is NodeType.SWITCH else declared.ports + 1)
+        self._next[declared.kind] = int(guid) + (
+            1 if declared.kind is NodeType.SWITCH else declared.ports + 1
+        )
         isSwitch = declared.kind is NodeType.SWITCH
         info = NodeInfo(
             baseVersion=1,

@@ -216,7 +216,9 @@ class SubnetAdministration:
         first = masks["guids"] & -masks["guids"]
         if mask & first and wanted.blockNum == 0:
             raise MADRefusal(SAStatus.INVALID, "the first of all is the port's own")
-        before = GUIDInfo.decode(self._fabric.sma.attributeOf(port, GUIDInfo.attributeID, wanted.blockNum)).guids
+        before = GUIDInfo.decode(
+            self._fabric.sma.attributeOf(port, GUIDInfo.attributeID, wanted.blockNum)
+        ).guids
         guids = [
             (new if isSet else _NO_GUID) if mask & first << at else old
             for at, (old, new) in enumerate(zip(before, wanted.guidInfo.guids, strict=True))

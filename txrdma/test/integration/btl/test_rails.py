@@ -86,12 +86,12 @@ class RailsTests(TwoNetworksCase):
     def test_messages(self) -> None:
         """Messages of all sizes come in order, with their immediate data, both ways."""
         client, server = self.connected()
-        said = [(bytes([n]) * size, n if n % 2 else None) for n, size in enumerate(_SIZES)]
-        for data, immediate in said:
+        output = [(bytes([n]) * size, n if n % 2 else None) for n, size in enumerate(_SIZES)]
+        for data, immediate in output:
             client.transport.sendMessage(data, immediate)
             server.transport.sendMessage(data, immediate)
-        self.wait(lambda: len(client.messages) == len(server.messages) == len(said))
-        self.assertEqual((client.messages, server.messages), (said, said))
+        self.wait(lambda: len(client.messages) == len(server.messages) == len(output))
+        self.assertEqual((client.messages, server.messages), (output, output))
 
     def test_memory(self) -> None:
         """What was put is in the peer's memory, and is read from there; what leads nowhere is refused."""
@@ -319,8 +319,10 @@ class InterfacesTests(HostsCase):
         """Interfaces are read as they were written; what is none of these is an error."""
         place = moduleOf(self.hosts[0], self.hosts[0].device).place
         introduction = Introduction.of(place, 77, 5, 2)
-        told = [(introduction, Interface(place.gid, length, speed)) for length, speed in ((24, 0), (16, 9))]
-        content = encodeInterfaces(told)
-        self.assertEqual(decodeInterfaces(content), told)
+        reported = [
+            (introduction, Interface(place.gid, length, speed)) for length, speed in ((24, 0), (16, 9))
+        ]
+        content = encodeInterfaces(reported)
+        self.assertEqual(decodeInterfaces(content), reported)
         for bad in (b"", content[:-1], content * 5, bytes(len(content))):
             self.assertRaises(WireError, decodeInterfaces, bad)

@@ -58,9 +58,9 @@ class AskingTests(TestCase):
         after = await self.ours()
         for kind in ("REQ", "REP", "RTU", "DREQ", "DREP"):
             old = before["counters"].get(kind, {})
-            told = after["counters"][kind]
+            reported = after["counters"][kind]
             for what in ("sent", "received"):
-                self.assertEqual(told[what] - old.get(what, 0), 1, (kind, what))
+                self.assertEqual(reported[what] - old.get(what, 0), 1, (kind, what))
         await cast("Deferred[None]", port.stopListening())
         while os.getpid() in processesIn("txrdma/cm"):  # as long as timewait
             await self.turn()

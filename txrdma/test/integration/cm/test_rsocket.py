@@ -258,8 +258,8 @@ class OpeningTests(SocketCase):
         """A peer without connection data is rejected."""
         await self.listen()
         port = self.ports[0].getHost().port
-        stranger = RDMAClientEndpoint(reactor, self.address, port, f"soft:{self.source}")
-        await self.assertFailure(stranger.connect(MessageFactory(RDMAProtocol)), Rejected)
+        unknownPeer = RDMAClientEndpoint(reactor, self.address, port, f"soft:{self.source}")
+        await self.assertFailure(unknownPeer.connect(MessageFactory(RDMAProtocol)), Rejected)
 
     async def test_strings(self) -> None:
         """What has no meaning in a string is complained about."""

@@ -144,8 +144,10 @@ class LoopbackTests(TestCase):
         agents = [MADAgent(reactor, port, timeoutSeconds=1.0) for port in ports]
         for agent in agents:
             self.addCleanup(agent.close)
-        told = PortCounters(portXmitWait=7)
-        MADServer(agents[1]).handle(ManagementClass.PERFORMANCE, Answers(lambda request: told), (Method.GET,))
+        reported = PortCounters(portXmitWait=7)
+        MADServer(agents[1]).handle(
+            ManagementClass.PERFORMANCE, Answers(lambda request: reported), (Method.GET,)
+        )
         path = await IPPathResolver(ports[0].endPort).resolve(addresses[1])
         way = replace(path, dqpn=ports[1].qpn)
-        self.assertEqual(await agents[0].PerformanceGet(PortCounters, way), told)
+        self.assertEqual(await agents[0].PerformanceGet(PortCounters, way), reported)

@@ -38,7 +38,7 @@ class Listener:
         self._socket.setblocking(False)
         case.addCleanup(self._socket.close)
 
-    def said(self) -> list[str]:
+    def output(self) -> list[str]:
         found = []
         while True:
             try:
@@ -50,7 +50,7 @@ class Listener:
 class SystemTests(SynchronousTestCase):
     """Notifications to systemd."""
 
-    def told(self, address: str, **environment: str) -> tuple[Listener, SystemNotifier, Clock]:
+    def reported(self, address: str, **environment: str) -> tuple[Listener, SystemNotifier, Clock]:
         listener, clock = Listener(self, address), Clock()
         notifier = SystemNotifier(clock, {"NOTIFY_SOCKET": address, **environment})
         notifier.start()
@@ -58,27 +58,29 @@ class SystemTests(SynchronousTestCase):
 
     def test_life(self) -> None:
         """Start, status, each reload and the end are sent once."""
-        listener, notifier, _clock = self.told(str(Path(self.mktemp()).absolute())[-90:].replace("/", "-"))
-        self.assertEqual(listener.said(), [])
+        listener, notifier, _clock = self.reported(
+            str(Path(self.mktemp()).absolute())[-90:].replace("/", "-")
+        )
+        self.assertEqual(listener.output(), [])
         notifier.ready("5 nodes")
         notifier.ready("5 nodes")
         notifier.ready("4 nodes")
-        self.assertEqual(listener.said(), ["READY=1\nSTATUS=5 nodes", "STATUS=4 nodes"])
+        self.assertEqual(listener.output(), ["READY=1\nSTATUS=5 nodes", "STATUS=4 nodes"])
         notifier.reloading()
         notifier.ready("")
-        first, second = listener.said()
+        first, second = listener.output()
         self.assertRegex(first, r"^RELOADING=1\nMONOTONIC_USEC=\d+$")
         self.assertEqual(second, "READY=1")
         notifier.stop()
-        self.assertEqual(listener.said(), ["STOPPING=1"])
+        self.assertEqual(listener.output(), ["STOPPING=1"])
 
     def test_watchdog(self) -> None:
         """The watchdog is fed three times per interval, also on an abstract socket."""
         name = f"@txrdma-test-{os.getpid()}"
-        listener, notifier, clock = self.told(name, WATCHDOG_USEC="30000000")
+        listener, notifier, clock = self.reported(name, WATCHDOG_USEC="30000000")
         clock.pump([1.0] * 60)
-        said = listener.said()
-        self.assertEqual((set(said), len(said)), ({"WATCHDOG=1"}, 7))
+        printed = listener.output()
+        self.assertEqual((set(printed), len(printed)), ({"WATCHDOG=1"}, 7))
         notifier.stop()
         self.assertEqual(clock.getDelayedCalls(), [])
 
@@ -89,13 +91,13 @@ class SystemTests(SynchronousTestCase):
         environment = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "30000000"}
         notifier = SystemNotifier(clock, environment, lambda: isAlive[0])
         notifier.start()
-        self.assertEqual(listener.said(), ["WATCHDOG=1"])
+        self.assertEqual(listener.output(), ["WATCHDOG=1"])
         isAlive[0] = False
         clock.pump([10.0] * 3)
-        self.assertEqual(listener.said(), [])
+        self.assertEqual(listener.output(), [])
         isAlive[0] = True
         clock.advance(10.0)
-        self.assertEqual(listener.said(), ["WATCHDOG=1"])
+        self.assertEqual(listener.output(), ["WATCHDOG=1"])
         notifier.stop()
 
     def test_strangers(self) -> None:
@@ -156,12 +158,12 @@ class ReloadTests(TestCase):
         service = MonitorService(reactor, parseConfig(text))
         self.addCleanup(service.stopService)
         service.reloadBy(lambda: parseConfig(next(texts)))
-        told: list[int] = []
+        reportedNow: list[int] = []
         for _ in range(3):
             with capturedLogs() as logs:
                 service.reload()
-            told.append(sum("takes a restart" in event["log_format"] for event in logs))
-        self.assertEqual(told, [1, 1, 0])
+            reportedNow.append(sum("takes a restart" in event["log_format"] for event in logs))
+        self.assertEqual(reportedNow, [1, 1, 0])
 
     async def _hup(self) -> None:
         text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n[poll]\ninterval = 0.1\nnotices = false\n'

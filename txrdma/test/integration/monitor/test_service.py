@@ -70,8 +70,8 @@ class StartTests(SynchronousTestCase):
         store = HistoryStore(path)
         self.addCleanup(store.close)
         store.own()
-        said = self.refused(f'port = "sim:ring:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
-        self.assertIn("another monitor", said)
+        output = self.refused(f'port = "sim:ring:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
+        self.assertIn("another monitor", output)
 
     def test_withoutHistory(self) -> None:
         """A monitor starts without its database and attaches later; only the history is missing meanwhile."""
@@ -120,8 +120,8 @@ class StartTests(SynchronousTestCase):
         hook = 'alerts.webhooks.chat.url = "https://chat.example.org/hook"'
         mail = "[alerts.mail]\nhost = 'm'\nfrom = 'a@b'\nto = ['a@b']\nuser = 'me'"
         for text in (hook, mail):
-            said = self.refused(f'port = "sim:fattree:4"\nweb.listen = ""\n{text}')
-            self.assertIn("pip install 'txrdma[tls]'", said)
+            output = self.refused(f'port = "sim:fattree:4"\nweb.listen = ""\n{text}')
+            self.assertIn("pip install 'txrdma[tls]'", output)
 
     def test_taken(self) -> None:
         """A port in use ends C{twistd} and the command with a message."""
@@ -159,8 +159,8 @@ class ServiceTests(TestCase):
         self.assertEqual(response.headers.getRawHeaders("Content-Encoding"), ["gzip"])
         await readBody(response)
         response = cast(Any, await agent.request(b"GET", b"http://127.0.0.1:%d/api/v1/overview" % port))
-        told = json.loads(await readBody(response))
-        self.assertEqual((response.code, told["isWell"], told["nodes"]), (200, True, 5))
+        reported = json.loads(await readBody(response))
+        self.assertEqual((response.code, reported["isWell"], reported["nodes"]), (200, True, 5))
         await service.stopService()
         store = HistoryStore(path)
         place = next(iter(service.poller.meters))

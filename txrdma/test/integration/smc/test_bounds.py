@@ -36,8 +36,8 @@ class BoundsTests(RaceTestCase):
         return sockets[0], accepting, there
 
     def proposal(self) -> bytes:
-        (told,) = linkGroups(self.client, DEVICE).candidates
-        return Proposal(told.peerID, told.gid, told.mac, 0xC6336401, 32).encode()
+        (reported,) = linkGroups(self.client, DEVICE).candidates
+        return Proposal(reported.peerID, reported.gid, reported.mac, 0xC6336401, 32).encode()
 
     def test_deciding(self) -> None:
         """While a Proposal is thought about, TCP brings no more than a few reads; nothing of it is lost."""

@@ -49,9 +49,9 @@ class SegmentApproach:
         self.seen.append("failed")
         return False
 
-    def ask(self, transport: Any, told: Callable[[], None]) -> None:
+    def ask(self, transport: Any, reported: Callable[[], None]) -> None:
         self.seen.append("ask")
-        reactor.callLater(0, told)
+        reactor.callLater(0, reported)
 
     def decideNow(self) -> None:
         self.seen.append("decideNow")

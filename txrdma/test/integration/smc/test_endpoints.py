@@ -65,9 +65,9 @@ class ModeTests(EndsTestCase):
             verifyObject(ISMCStatus, end.smc)
             self.assertEqual((end.smc.mode, end.smc.fallbackReason), (mode, reason))
             self.assertEqual(end.smc.device[:4], "soft" if mode == "SMC-R" else "")
-            told = end.smc.toDict()
-            self.assertEqual(told["mode"], mode)
-            self.assertEqual(told["fallbackReason"], None if reason is None else reason.name)
+            reported = end.smc.toDict()
+            self.assertEqual(reported["mode"], mode)
+            self.assertEqual(reported["fallbackReason"], None if reason is None else reason.name)
             self.assertIn(end.smc.mode, [each.mode for each in status.statuses()])
         if peers is not None:
             self.assertEqual((protocol.smc.peerDiagnosis, other.smc.peerDiagnosis), peers)
@@ -507,7 +507,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_logPrefix(self) -> None:
         """What a protocol logs, at any time, stands behind its own name, as with TCP."""
-        said: list[str] = []
+        output: list[str] = []
 
         class Talkative(Recorder):
             def connectionMade(self) -> None:
@@ -524,7 +524,7 @@ class TroubleTests(EndsTestCase):
 
         def observe(event: Any) -> None:
             if event["message"] == ("here I am",):
-                said.append(event["system"])
+                output.append(event["system"])
 
         log.addObserver(observe)
         self.addCleanup(log.removeObserver, observe)
@@ -548,12 +548,12 @@ class TroubleTests(EndsTestCase):
             await protocol.hearing(5)
             protocol.transport.loseConnection()
             await gatherResults([protocol.lost, other.lost])
-            made, rest = said[:2], said[2:]
+            made, rest = output[:2], output[2:]
             if server.startswith("smc") and client.startswith("smc"):  # TCP's have no name yet
                 self.assertEqual(sorted(made), ["Talkative,0,127.0.0.1", "Talkative,client"])
             expected = ["Talkative,0,127.0.0.1", "Talkative,client"]
             self.assertEqual(sorted(set(rest)), expected, (server, client))
-            said.clear()
+            output.clear()
 
     async def test_factoriesStartAndStop(self) -> None:
         """Factories are told when they are in use, as with TCP."""

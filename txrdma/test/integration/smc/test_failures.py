@@ -378,7 +378,7 @@ class WordsTests(RaceTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.said: list[str] = []
+        self.output: list[str] = []
         observer = cast(ILogObserver, self.observe)
         self.addCleanup(globalLogPublisher.removeObserver, observer)
         globalLogPublisher.addObserver(observer)
@@ -386,7 +386,7 @@ class WordsTests(RaceTestCase):
             self.patch(module._rateLimited, "_entries", {})
 
     def observe(self, event: Any) -> None:
-        self.said.append(formatEvent(event))
+        self.output.append(formatEvent(event))
 
     def pair(self) -> tuple[Listener, Listener]:
         here, there, _ = self.connect()
@@ -412,8 +412,10 @@ class WordsTests(RaceTestCase):
         link._queuePair.failed(AsyncEventKind.QP_FATAL)  # type: ignore[attr-defined]  # the software device's
         self.until(lambda: here.reason)
         name = linkGroups(self.client, DEVICE).devices[0].name
-        [told] = [each for each in self.said if "SMC-R connections" in each]
-        self.assertTrue(told.startswith(f"3 SMC-R connections with 198.51.100.2:80 on {name} ended: "), told)
+        [reported] = [each for each in self.output if "SMC-R connections" in each]
+        self.assertTrue(
+            reported.startswith(f"3 SMC-R connections with 198.51.100.2:80 on {name} ended: "), reported
+        )
 
     def test_flood(self) -> None:
         """A peer that breaks the rules again and again makes one entry a minute, whatever it breaks."""
@@ -426,5 +428,5 @@ class WordsTests(RaceTestCase):
                 there.transport.stream.link.group._turnCore()
             self.until(lambda end=there: end.reason)  # type: ignore[misc]
             self.wait(0.1)
-        told = [each for each in self.said if "rules" in each or "SMC-R connections" in each]
-        self.assertLess(len(told), 6, told)
+        reported = [each for each in self.output if "rules" in each or "SMC-R connections" in each]
+        self.assertLess(len(reported), 6, reported)

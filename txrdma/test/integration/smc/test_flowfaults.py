@@ -129,14 +129,14 @@ class FlowFaultTests(FlowTestCase):
         for version in versions:
             self.version = version
             self.play(flow, None, "")
-            said = [one.type for one in self.said]
-            self.assertLessEqual(set(expected), set(said))
+            output = [one.type for one in self.output]
+            self.assertLessEqual(set(expected), set(output))
             kept = plays = 0
-            for step, fault in self.combinations(len(said)):
+            for step, fault in self.combinations(len(output)):
                 try:
                     self.play(flow, step, fault)
                 except Exception as error:
-                    where = f"version {version}, {fault} at message {step}, {said[step].name}"
+                    where = f"version {version}, {fault} at message {step}, {output[step].name}"
                     raise AssertionError(f"{where}: {error}") from error
                 plays += 1
                 kept += all(here.isWhole and there.isWhole for here, there in self.ends)
@@ -179,7 +179,7 @@ class FlowFaultTests(FlowTestCase):
         for isServer in (True, False):
             for step, fault in self.combinations(2 + (not isServer)):
                 self.play(endedBy(isServer), step, fault)
-                self.assertGreater(len(self.said), step)
+                self.assertGreater(len(self.output), step)
 
     def test_continuing(self) -> None:
         """CONFIRM RKEY, for keys on five links."""

@@ -162,8 +162,8 @@ class StatisticsTests(RaceTestCase):
         here, there = self.connected()
         here.transport.write(b"hello")
         self.until(lambda: there.received)
-        told = json.loads(json.dumps(report()))
-        ours = {status["token"]: status for status in told["connections"] if "token" in status}
+        reported = json.loads(json.dumps(report()))
+        ours = {status["token"]: status for status in reported["connections"] if "token" in status}
         client = ours[here.transport.stream.token]
         server = ours[client["peerToken"]]
         self.assertEqual(server["peerToken"], client["token"])

@@ -58,8 +58,8 @@ class StandInTests(StreamContract, TestCase):
         self.patch(transports, "smcSocket", stand)
         for module in (transports, status):
             self.patch(module, "hasFallenBack", lambda connected: False)
-        told = KernelSocket.decode(RECORDED["client"])
-        self.patch(status._cache, "find", lambda inode: told)
+        reported = KernelSocket.decode(RECORDED["client"])
+        self.patch(status._cache, "find", lambda inode: reported)
 
     async def test_unsentAtTheEnd(self) -> None:
         """What the peer's buffer has no room for when the peer ends is left to a thread."""

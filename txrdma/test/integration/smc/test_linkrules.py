@@ -25,8 +25,8 @@ class LogTests(RaceTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.patch(groupModule._rateLimited, "_entries", {})
-        self.said: list[LogEvent] = []
-        observer = cast(ILogObserver, self.said.append)
+        self.output: list[LogEvent] = []
+        observer = cast(ILogObserver, self.output.append)
         globalLogPublisher.addObserver(observer)
         self.addCleanup(globalLogPublisher.removeObserver, observer)
 
@@ -44,11 +44,11 @@ class LogTests(RaceTestCase):
                 self.wait(1)
                 peer = str(group.key.gid)
                 groupModule._rateLimited._entries.clear()
-            self.said.clear()
+            self.output.clear()
             other.links[0].send(LLC(LLCType.CONFIRM_LINK, Header(), bodies(1)[0]).encode())
             self.until(lambda group=group, other=other: group.isOver and other.isOver)  # type: ignore[misc]
-            [told] = [event for event in self.said if event["log_level"] is LogLevel.warn]
-            text = formatEvent(told)
+            [reported] = [event for event in self.output if event["log_level"] is LogLevel.warn]
+            text = formatEvent(reported)
             self.assertIn(peer, text)
             self.assertIn("a client does not ask for that", text)
             self.until(lambda here=here, there=there: here.reason and there.reason)  # type: ignore[misc]

@@ -122,13 +122,13 @@ class AnnouncementTests(Base):
     def announce(self, client: Place = CLIENT) -> Announcement:
         """A client has said where its connection comes from."""
         announcement = Announcement(self.channel(), client)
-        self.told: list[str] = []
-        announcement.then(lambda: self.told.append("answered"))
+        self.reported: list[str] = []
+        announcement.then(lambda: self.reported.append("answered"))
         return announcement
 
     def connected(self, announcement: Announcement) -> None:
         """The client's TCP connection is there."""
-        announcement.then(lambda: self.told.append("accepted" if announcement.isAccepted else "plain"))
+        announcement.then(lambda: self.reported.append("accepted" if announcement.isAccepted else "plain"))
 
     def claimed(self, announcements: Announcements) -> Announced:
         """The listener has the client's TCP connection."""
@@ -139,7 +139,7 @@ class AnnouncementTests(Base):
 
     def withdrawn(self) -> None:
         """The client goes on without SMC."""
-        self.told.append("withdrawn")
+        self.reported.append("withdrawn")
 
     def assertNothingLeft(self) -> None:
         """When SMC is not in use any more, nothing but the listener is in the reactor."""
@@ -155,18 +155,18 @@ class AnnouncementTests(Base):
         """The listener expects the connection, has it, and says so; then nothing is left of all that."""
         announcements = self.announcements()
         announcement = self.announce()
-        self.assertEqual(self.told, [])
+        self.assertEqual(self.reported, [])
         self.reactor.serve()
-        self.assertEqual((self.told, announcement.user), (["answered"], os.geteuid()))
+        self.assertEqual((self.reported, announcement.user), (["answered"], os.geteuid()))
         self.assertEqual(announcement.listener, (os.getpid(), os.geteuid()))
         self.connected(announcement)
         announced = self.claimed(announcements)
         self.assertEqual(announced.client, (os.getpid(), os.geteuid()))
         announced.expect(self.withdrawn)
         self.reactor.serve()
-        self.assertEqual(self.told, ["answered", "accepted"])
+        self.assertEqual(self.reported, ["answered", "accepted"])
         self.assertNothingLeft()
-        self.assertEqual(self.told, ["answered", "accepted"])
+        self.assertEqual(self.reported, ["answered", "accepted"])
 
     def test_unexpected(self) -> None:
         """A connection that nobody announced is claimed by nobody."""
@@ -177,7 +177,7 @@ class AnnouncementTests(Base):
         announcements = self.announcements()
         announcement = self.announce()
         self.reactor.advance(ANSWER_SECONDS)
-        self.assertEqual((self.told, announcement.isOver, announcement.user), (["answered"], True, -1))
+        self.assertEqual((self.reported, announcement.isOver, announcement.user), (["answered"], True, -1))
         self.assertTrue(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
         self.assertNothingLeft()
         self.assertEqual(announcements.expected, {})
@@ -190,10 +190,10 @@ class AnnouncementTests(Base):
         self.connected(announcement)
         announced = self.claimed(announcements)
         self.reactor.advance(ANSWER_SECONDS)
-        self.assertEqual(self.told, ["answered", "plain"])
+        self.assertEqual(self.reported, ["answered", "plain"])
         announced.expect(self.withdrawn)
         self.reactor.serve()
-        self.assertEqual(self.told, ["answered", "plain", "withdrawn"])
+        self.assertEqual(self.reported, ["answered", "plain", "withdrawn"])
         self.assertNothingLeft()
 
     def test_busyClient(self) -> None:
@@ -205,7 +205,7 @@ class AnnouncementTests(Base):
         self.claimed(announcements).expect(self.withdrawn)
         self.reactor.advance(ANSWER_SECONDS + 5)
         self.reactor.serve()
-        self.assertEqual(self.told, ["answered", "accepted"])
+        self.assertEqual(self.reported, ["answered", "accepted"])
         self.assertFalse(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
         self.assertNothingLeft()
 
@@ -218,7 +218,7 @@ class AnnouncementTests(Base):
         self.connected(announcement)
         announcement.forget()
         self.assertNothingLeft()
-        self.assertEqual((self.told, announcements.expected), (["answered"], {}))
+        self.assertEqual((self.reported, announcements.expected), (["answered"], {}))
 
     def test_listenerCloses(self) -> None:
         """Who waits for a connection to be accepted hears when the listener accepts no more."""
@@ -228,7 +228,7 @@ class AnnouncementTests(Base):
         self.connected(announcement)
         announcements.stop()
         self.reactor.serve()
-        self.assertEqual(self.told, ["answered", "plain"])
+        self.assertEqual(self.reported, ["answered", "plain"])
         self.use.release()
         self.assertEqual(self.reactor.getReaders(), [])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
@@ -243,7 +243,7 @@ class AnnouncementTests(Base):
         self.patch(announcing, "acceptingUsers", lambda target: {1001})
         self.claimed(announcements).expect(self.withdrawn)
         self.reactor.serve()
-        self.assertEqual(self.told, ["answered", "plain", "withdrawn"])
+        self.assertEqual(self.reported, ["answered", "plain", "withdrawn"])
         self.assertNothingLeft()
 
     def test_twice(self) -> None:
@@ -253,20 +253,20 @@ class AnnouncementTests(Base):
         self.reactor.serve()
         second = self.announce()
         self.reactor.serve()
-        self.assertEqual((self.told, second.isOver, second.user), (["answered"], True, -1))
+        self.assertEqual((self.reported, second.isOver, second.user), (["answered"], True, -1))
         self.assertEqual(list(announcements.expected), [CLIENT])
         first.forget()
 
     def test_stranger(self) -> None:
         """What a stranger has announced gives way to who belongs here, and not the other way round."""
         announcements = self.announcements(anybody=True)
-        stranger, other, ours = (
+        unknownPeer, other, ours = (
             Announced(None, CLIENT, 1, Credentials(1, user)) for user in (65533, 65534, os.geteuid())
         )
-        self.assertTrue(announcements.expect(CLIENT, stranger))
+        self.assertTrue(announcements.expect(CLIENT, unknownPeer))
         self.assertFalse(announcements.expect(CLIENT, other))
         self.assertTrue(announcements.expect(CLIENT, ours))
-        self.assertFalse(announcements.expect(CLIENT, stranger))
+        self.assertFalse(announcements.expect(CLIENT, unknownPeer))
         self.assertIs(announcements.claim(CLIENT), ours)
 
     def test_notItsOwn(self) -> None:
@@ -433,7 +433,7 @@ class AnnouncementTests(Base):
         announcements.stop()
         announcements.begin(self.place)
         self.reactor.serve()
-        self.assertEqual((self.told, announcement.wasCut, announcement.user), (["answered"], True, -1))
+        self.assertEqual((self.reported, announcement.wasCut, announcement.user), (["answered"], True, -1))
         self.assertNothingLeft()
 
     def test_swept(self) -> None:
@@ -448,7 +448,7 @@ class AnnouncementTests(Base):
         self.use = reactorUse(self.reactor).hold()
         announcement = self.announce()
         self.reactor.serve()
-        self.assertEqual((self.told, announcement.user), ([], -1))  # the listener's end was removed, too
+        self.assertEqual((self.reported, announcement.user), ([], -1))  # the listener's end was removed, too
         self.assertIn(announcement._channel._lines, self.reactor.getReaders())
         announcement.forget()
 
@@ -470,16 +470,16 @@ class AnnouncementTests(Base):
         announcements = self.announcements(anybody=True, room=1)
         near, far = socket.socketpair(socket.AF_UNIX)
         self.addCleanup(far.close)
-        stranger = Teller(announcements, near)
-        stranger.client = Credentials(1, 65533)
+        unknownPeer = Teller(announcements, near)
+        unknownPeer.client = Credentials(1, 65533)
         for number in range(200):
-            stranger.obey(b"connecting %d 127.0.0.1 %d" % (number, 1000 + number))
+            unknownPeer.obey(b"connecting %d 127.0.0.1 %d" % (number, 1000 + number))
         self.assertEqual(len(announcements.expected), 64)
         near, far = socket.socketpair(socket.AF_UNIX)
         self.addCleanup(far.close)
         ours = Teller(announcements, near)
         ours.obey(b"connecting 1 127.0.0.1 9999")
-        announcements.tellers.update((stranger, ours))
+        announcements.tellers.update((unknownPeer, ours))
         announcements.forget(announcements.expected[Place.of("127.0.0.1", 1000)])
         self.assertIn(announcements.expected[Place.of("127.0.0.1", 9999)], announcements._coming)
 

@@ -151,11 +151,11 @@ class ForeignTestCase(MarkedTestCase):
         client.setblocking(False)
         client.connect_ex(("127.0.0.1", number))
         self.addCleanup(client.close)
-        strangers = Recorders(Stranger)
-        reactor.adoptStreamConnection(client.fileno(), socket.AF_INET, strangers)
-        [stranger] = strangers.protocols
-        self.addCleanup(self._disconnect, stranger)
-        return stranger, factory, accepted
+        unknownPeers = Recorders(Stranger)
+        reactor.adoptStreamConnection(client.fileno(), socket.AF_INET, unknownPeers)
+        [unknownPeer] = unknownPeers.protocols
+        self.addCleanup(self._disconnect, unknownPeer)
+        return unknownPeer, factory, accepted
 
 
 class ForeignTests(ForeignTestCase):
@@ -163,23 +163,23 @@ class ForeignTests(ForeignTestCase):
 
     async def test_proposal(self) -> None:
         """A listener that answered with the option gets a Proposal; declined, the connection is TCP."""
-        stranger, connecting = await self.dial(isMarked=True)
-        head = await stranger.hearing(8)
-        proposal = decode(await stranger.hearing(int.from_bytes(head[5:7], "big")))
+        unknownPeer, connecting = await self.dial(isMarked=True)
+        head = await unknownPeer.hearing(8)
+        proposal = decode(await unknownPeer.hearing(int.from_bytes(head[5:7], "big")))
         assert isinstance(proposal, Proposal)
         self.assertEqual(proposal.version, 2)
         decline = Decline.inVersion(2, bytes(8), Diagnosis.NOSMCDEV)
-        stranger.transport.write(decline.encode() + b"in plain TCP")
+        unknownPeer.transport.write(decline.encode() + b"in plain TCP")
         ours = await connecting
         self.assertEqual(await ours.hearing(12), b"in plain TCP")
         self.assertEqual((ours.smc.mode, ours.smc.peerDiagnosis), ("TCP", Diagnosis.NOSMCDEV))
 
     async def test_plainListener(self) -> None:
         """A listener without the option gets no byte but the application's."""
-        stranger, connecting = await self.dial(isMarked=False)
+        unknownPeer, connecting = await self.dial(isMarked=False)
         ours = await connecting
         ours.transport.write(b"hello")
-        self.assertEqual(await stranger.hearing(5), b"hello")
+        self.assertEqual(await unknownPeer.hearing(5), b"hello")
         self.assertEqual(ours.smc.fallbackReason, Diagnosis.PEERNOSMC)
         self.assertEqual(len(self.model.clients), 1)
 
@@ -187,28 +187,28 @@ class ForeignTests(ForeignTestCase):
         """A listener that did not answer a Proposal gets a SYN without the option next time."""
         self.patch(_machine, "CLC_TIMEOUT", 0.05)
         self.patch(_machine, "LATE_DECLINE_TIMEOUT", 0.05)
-        stranger, connecting = await self.dial(isMarked=True)
+        unknownPeer, connecting = await self.dial(isMarked=True)
         ours = await connecting
         self.assertEqual(ours.smc.fallbackReason, Diagnosis.TIMEOUT_CL)
-        self.assertTrue(stranger.received.startswith(EYECATCHER))
-        again = await self.connect(f"smc:127.0.0.1:{stranger.transport.getHost().port}:{DEVICE}")
+        self.assertTrue(unknownPeer.received.startswith(EYECATCHER))
+        again = await self.connect(f"smc:127.0.0.1:{unknownPeer.transport.getHost().port}:{DEVICE}")
         self.assertEqual(again.smc.fallbackReason, Diagnosis.PEERNOSMC)
         self.assertEqual(len(self.model.clients), 1)
 
     async def test_markedClient(self) -> None:
         """A client with the option is waited for, even by a protocol that speaks first; it may decline."""
-        stranger, factory, accepted = await self.meet(True, Greeter)
+        unknownPeer, factory, accepted = await self.meet(True, Greeter)
         await deferLater(reactor, 0.05)
-        self.assertEqual((factory.protocols, stranger.received), ([], b""))
-        stranger.transport.write(Decline.inVersion(2, bytes(8), Diagnosis.NOSMCDEV).encode())
+        self.assertEqual((factory.protocols, unknownPeer.received), ([], b""))
+        unknownPeer.transport.write(Decline.inVersion(2, bytes(8), Diagnosis.NOSMCDEV).encode())
         server = await accepted
-        self.assertEqual(await stranger.hearing(11), b"220 hello\r\n")
+        self.assertEqual(await unknownPeer.hearing(11), b"220 hello\r\n")
         self.assertEqual((server.smc.mode, server.smc.peerDiagnosis), ("TCP", Diagnosis.NOSMCDEV))
 
     async def test_plainClient(self) -> None:
         """A client without the option is greeted at once."""
-        stranger, _factory, accepted = await self.meet(False, Greeter)
-        self.assertEqual(await stranger.hearing(11), b"220 hello\r\n")
+        unknownPeer, _factory, accepted = await self.meet(False, Greeter)
+        self.assertEqual(await unknownPeer.hearing(11), b"220 hello\r\n")
         self.assertEqual((await accepted).smc.fallbackReason, Diagnosis.PEERNOSMC)
 
 
@@ -221,24 +221,24 @@ class ForgedTests(ForeignTestCase):
 
     async def test_client(self) -> None:
         """A client with the option that speaks at once as if on TCP is on TCP, with each of its bytes."""
-        stranger, factory, accepted = await self.meet(True, Echo)
-        stranger.transport.write(b"GET / HTTP/1.0\r\n\r\n")
+        unknownPeer, factory, accepted = await self.meet(True, Echo)
+        unknownPeer.transport.write(b"GET / HTTP/1.0\r\n\r\n")
         server = await accepted
         self.assertEqual((server.smc.mode, server.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
-        self.assertEqual(await stranger.hearing(18), b"GET / HTTP/1.0\r\n\r\n")
+        self.assertEqual(await unknownPeer.hearing(18), b"GET / HTTP/1.0\r\n\r\n")
         self.assertEqual(len(factory.protocols), 1)
         self.assertNothingLeft()
 
     async def test_listener(self) -> None:
         """A listener that takes a Proposal for a request costs one connection; the next ones are TCP."""
-        stranger, connecting = await self.dial(isMarked=True)
-        head = await stranger.hearing(8)
-        await stranger.hearing(int.from_bytes(head[5:7], "big"))
-        number = stranger.transport.getHost().port
-        stranger.transport.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+        unknownPeer, connecting = await self.dial(isMarked=True)
+        head = await unknownPeer.hearing(8)
+        await unknownPeer.hearing(int.from_bytes(head[5:7], "big"))
+        number = unknownPeer.transport.getHost().port
+        unknownPeer.transport.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
         error = await self.assertFailure(connecting, WireError)
         self.assertIn("no eyecatcher", str(error))
-        await stranger.lost
+        await unknownPeer.lost
         self.model.isOpen = True  # it was closed with the only connection
         again = await self.connect(f"smc:127.0.0.1:{number}:{DEVICE}")
         self.assertEqual((again.smc.mode, again.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
@@ -247,10 +247,10 @@ class ForgedTests(ForeignTestCase):
 
     async def test_proposal(self) -> None:
         """A Proposal on a connection without the option is bytes for the application, as all others."""
-        stranger, _factory, accepted = await self.meet(False, Echo)
+        unknownPeer, _factory, accepted = await self.meet(False, Echo)
         [proposal, *_] = (raw for name, raw in recorded() if name == "smc-first")
-        stranger.transport.write(proposal)
+        unknownPeer.transport.write(proposal)
         server = await accepted
-        self.assertEqual(await stranger.hearing(len(proposal)), proposal)
+        self.assertEqual(await unknownPeer.hearing(len(proposal)), proposal)
         self.assertEqual((server.smc.mode, server.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         self.assertNothingLeft()

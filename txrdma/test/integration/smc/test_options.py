@@ -108,8 +108,8 @@ class SizeTests(OptionTestCase):
         """Both ends have rings of the size that they were asked for, rounded up, each its own."""
         here, there = self.pair(rcvbuf=100_000)
         for end in (here, there):
-            told = end.transport.smc.toDict()
-            self.assertEqual((told["bufferSize"], told["peerBufferSize"]), (131_072, 131_072))
+            reported = end.transport.smc.toDict()
+            self.assertEqual((reported["bufferSize"], reported["peerBufferSize"]), (131_072, 131_072))
         here, there = self.pair()
         self.assertEqual(here.transport.smc.toDict()["bufferSize"], 16_384)
 
@@ -169,7 +169,7 @@ class LimitTestCase(OptionTestCase):
         @param isNew: each under another name; otherwise each has its answer by now.
         """
         options = Options(device=DEVICE, agreed=True, **keys)
-        (told,) = self.groupsOf[self.client].candidates
+        (reported,) = self.groupsOf[self.client].candidates
         clients = []
         for number in range(count):
             there = Listener()
@@ -178,8 +178,8 @@ class LimitTestCase(OptionTestCase):
             )
             sockets = connectedSockets(self.world, Random(1), self.client, self.server, 10_000 + number, 1e-3)
             MemoryTCP(sockets[1], accepting).begin()
-            name = b"%08d" % number if isNew else told.peerID
-            sockets[0].send(Proposal(name, told.gid, told.mac, 0xC6336401, 32).encode())
+            name = b"%08d" % number if isNew else reported.peerID
+            sockets[0].send(Proposal(name, reported.gid, reported.mac, 0xC6336401, 32).encode())
             clients.append((sockets[0], there))
         self.until(lambda: clients[0 if isNew else -1][0].isReadable)
         yield clients

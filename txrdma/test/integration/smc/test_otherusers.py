@@ -35,12 +35,12 @@ class OtherUserTests(EndsTestCase):
         client = await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
         server = await accepted
         self.assertEqual(client.transport.smc.route, "shared-memory")
-        said = b""
+        output = b""
         for length in (1, 100, 100_000, 3_000_000, 1):
-            data = bytes([len(said) % 251]) * length
+            data = bytes([len(output) % 251]) * length
             client.transport.write(data)
-            said += data
-            self.assertEqual(await client.hearing(len(said)), said)
+            output += data
+            self.assertEqual(await client.hearing(len(output)), output)
         client.transport.loseConnection()
         await gatherResults([client.lost, server.lost])
         self.assertEqual(self.rings, [])

@@ -293,17 +293,17 @@ class RaceTests(RaceTestCase):
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         [theirs] = linkGroups(self.server, DEVICE).groups()
-        (told,) = linkGroups(self.client, DEVICE).candidates
+        (reported,) = linkGroups(self.client, DEVICE).candidates
         impostor = Host(self.world, "198.51.100.3", lambda: None)
         sockets = connectedSockets(self.world, Random(1), impostor, self.server, 50_000, 1e-3)
         MemoryTCP(sockets[1], self.accepting(Options(device=DEVICE, agreed=True), Listener())).begin()
-        sockets[0].send(Proposal(told.peerID, told.gid, told.mac, 0xC6336401, 32).encode())
+        sockets[0].send(Proposal(reported.peerID, reported.gid, reported.mac, 0xC6336401, 32).encode())
         self.until(lambda: sockets[0].isReadable)
         accept = decode(sockets[0].recv(1000))
         assert isinstance(accept, Accept)
         self.assertTrue(accept.firstContact)
         self.assertEqual(len(theirs.core.connections), 1)
-        sockets[0].send(Decline(told.peerID, Diagnosis.SYNCERR, outOfSync=True).encode())
+        sockets[0].send(Decline(reported.peerID, Diagnosis.SYNCERR, outOfSync=True).encode())
         self.wait(1)
         self.assertEqual(linkGroups(self.server, DEVICE).groups(), [theirs])
         again, _, _ = self.connect()
@@ -315,8 +315,8 @@ class RaceTests(RaceTestCase):
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         [theirs] = linkGroups(self.client, DEVICE).groups()
-        told = linkGroups(self.server, DEVICE)
-        [group] = told.groups()
+        reported = linkGroups(self.server, DEVICE)
+        [group] = reported.groups()
         [link] = group.links
         impostor = Host(self.world, "198.51.100.3", lambda: None)
         sockets = connectedSockets(self.world, Random(1), self.client, impostor, 50_000, 1e-3)
@@ -394,31 +394,31 @@ class RaceTests(RaceTestCase):
 
     def test_saysLittleAndGoes(self) -> None:
         """Who falls back, says a little and closes is heard by an end that waits for a late Decline."""
-        for said in (b"", b"\xe2", b"bye"):
+        for output in (b"", b"\xe2", b"bye"):
 
-            def say(listener: Listener, said: bytes = said) -> None:
-                listener.transport.write(said)
+            def say(listener: Listener, output: bytes = output) -> None:
+                listener.transport.write(output)
                 listener.transport.loseConnection()
 
             here, there, _ = self.connect(Listener(say), latency=0.2)
             self.until(linkGroups(self.server, DEVICE).links)
             self.negotiations[1]._decline(Diagnosis.MEM)
             self.wait(1)
-            self.assertEqual((there.mode, there.received, there.hasEnded), ("TCP", said, True))
+            self.assertEqual((there.mode, there.received, there.hasEnded), ("TCP", output, True))
 
     def test_plainClientSaysLittle(self) -> None:
         """So is a client that does not speak SMC."""
-        for said in (b"", b"\xe2", b"bye"):
+        for output in (b"", b"\xe2", b"bye"):
             self.number += 1
             sockets = connectedSockets(self.world, Random(1), self.client, self.server, self.number, 0.1)
             there = Listener()
             accepting = self.accepting(Options(device=DEVICE), there)
             MemoryTCP(sockets[1], accepting).begin()
-            if said:
-                sockets[0].send(said)
+            if output:
+                sockets[0].send(output)
             sockets[0].shutdown(1)
             self.wait(1)
-            self.assertEqual((there.mode, there.received, there.hasEnded), ("TCP", said, True))
+            self.assertEqual((there.mode, there.received, there.hasEnded), ("TCP", output, True))
 
     def test_closeWhilePausing(self) -> None:
         """Two ends that pause, and close with more to say than fits, end: nobody is going to read anyway."""

@@ -51,8 +51,10 @@ class VersionTests(EndsTestCase):
         for _ in range(2):
             one, other = await self.talk(server, client)
             for end in (one, other):
-                told = end.smc.toDict()
-                self.assertEqual((told["mode"], told["version"], told["eid"]), ("SMC-R", version, eid))
+                reported = end.smc.toDict()
+                self.assertEqual(
+                    (reported["mode"], reported["version"], reported["eid"]), ("SMC-R", version, eid)
+                )
             groups.add(one.smc.linkGroup)
         self.assertEqual(len(groups), 1)
         one.transport.loseConnection()
@@ -180,18 +182,18 @@ class LinkTests(RaceTestCase):
 
     def test_version1AddLink(self) -> None:
         """A server of one port offers a link that is rejected: Linux's clients of version 1 wait for that."""
-        said: list[tuple[LLCType | None, bool]] = []
+        output: list[tuple[LLCType | None, bool]] = []
         real = Group.control
 
         def control(group: Group, link: Link, raw: bytes) -> None:
             message = decode(raw)
-            said.append((message.type, bool(message.header.flags & LLCFlags.REJECT)))
+            output.append((message.type, bool(message.header.flags & LLCFlags.REJECT)))
             real(group, link, raw)
 
         self.patch(Group, "control", control)
         here, there, _ = self.connect(Listener(lambda it: it.transport.write(b"hello")), versions=(1,))
         self.until(lambda: there.received)
         self.wait(0.1)
-        self.assertIn((LLCType.ADD_LINK, False), said)
-        self.assertIn((LLCType.ADD_LINK, True), said)
+        self.assertIn((LLCType.ADD_LINK, False), output)
+        self.assertIn((LLCType.ADD_LINK, True), output)
         self.assertEqual((here.mode, there.received), ("SMC-R", b"hello"))

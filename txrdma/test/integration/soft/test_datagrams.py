@@ -174,7 +174,7 @@ class SharedDatagramTests(DatagramCase):
 
     def test_likeUDP(self) -> None:
         """Completion, header and counters are those that UDP gives, for payloads of all sorts."""
-        told = []
+        reported = []
         for route in ("auto", "rocev2"):
             one, other = DatagramEnd(self.open(route)), DatagramEnd(self.open(route))
             if route == "auto":
@@ -212,8 +212,8 @@ class SharedDatagramTests(DatagramCase):
                 counted.append(
                     {name: now[name] - was[name] for name in now if name not in ("reads", "writes")}
                 )
-            told.append((found, counted))
-        self.assertEqual(*told)
+            reported.append((found, counted))
+        self.assertEqual(*reported)
 
     def send(
         self, one: DatagramEnd, other: DatagramEnd, operation: Operation, text: bytes, **more: Any
@@ -588,14 +588,14 @@ class StrangeMailTests(DatagramCase):
         self.say(sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=5).encode(), [makeBoxOnly()])
         received: list[bytes] = []
 
-        def told() -> bool:
+        def reported() -> bool:
             try:
                 received.append(sock.recv(1 << 10, socket.MSG_DONTWAIT))
             except BlockingIOError:
                 return False
             return received[-1] == DatagramRingOffer(kind=MessageKind.DATAGRAM_RING).encode()
 
-        self.runUntil(told)
+        self.runUntil(reported)
         self.assertFalse(self.isClosed(sock))
         sock.close()
         self.gone()

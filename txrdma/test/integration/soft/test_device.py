@@ -63,8 +63,8 @@ class OpeningTests(SynchronousTestCase):
         shy, known = self.open(address, port="0"), self.open(address)
         self.assertNotIn(shy.port, (0, ROCE_PORT))
         self.assertEqual(known.port, ROCE_PORT)
-        said = [device.portAttributes(1).capabilities & CM_SUPPORTED for device in (shy, known)]
-        self.assertEqual(said, [0, CM_SUPPORTED])
+        output = [device.portAttributes(1).capabilities & CM_SUPPORTED for device in (shy, known)]
+        self.assertEqual(output, [0, CM_SUPPORTED])
 
     def test_keys(self) -> None:
         """Address, MTU and route are as the string says."""

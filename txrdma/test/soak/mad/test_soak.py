@@ -176,8 +176,8 @@ class SoakTests(SynchronousTestCase):
             gc.collect()
             counts.append(len(gc.get_objects()))
             sizes.append(sys.getallocatedblocks())
-        told = f"seed {SEED}: {dict(soak.ends)}, {counts} objects, {sizes} blocks"
-        self.assertEqual(sum(soak.ends.values()), ROUNDS * CALLS, told)
+        reported = f"seed {SEED}: {dict(soak.ends)}, {counts} objects, {sizes} blocks"
+        self.assertEqual(sum(soak.ends.values()), ROUNDS * CALLS, reported)
         ends = (
             "answered",
             "MADTimeoutError",
@@ -187,10 +187,10 @@ class SoakTests(SynchronousTestCase):
             "InvalidRequest",
         )
         for kind in ends:
-            self.assertGreater(soak.ends[kind], CALLS // 1000, told)
+            self.assertGreater(soak.ends[kind], CALLS // 1000, reported)
         self.assertGreater(soak.received, 0)
-        self.assertLess(counts[-1] - counts[0], GROWTH, told)
-        self.assertLess(sizes[-1] - sizes[0], GROWTH, told)
+        self.assertLess(counts[-1] - counts[0], GROWTH, reported)
+        self.assertLess(sizes[-1] - sizes[0], GROWTH, reported)
 
     def test_bytes(self) -> None:
         """The memory for long messages, which are few objects, does not grow."""

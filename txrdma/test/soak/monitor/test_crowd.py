@@ -71,10 +71,10 @@ class Reader(Protocol):
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.startswith(b"data: "):
-                told = json.loads(line[6:])
+                reported = json.loads(line[6:])
                 self.events += 1
-                self.late = max(self.late, time.time() - told["at"])
-                if told["isLast"] and not self.ended.called:
+                self.late = max(self.late, time.time() - reported["at"])
+                if reported["isLast"] and not self.ended.called:
                     self.ended.callback(None)
         if self.stopsAt and self.events >= self.stopsAt:
             self.stopsAt = 0
@@ -93,12 +93,12 @@ async def crowd(loop: Any, port: str) -> None:
     await gatherResults([reader.begun for reader in readers])
     print(json.dumps({"readers": len(readers)}), flush=True)
     await gatherResults([reader.ended for reader in readers[1:]])
-    told = {
+    reported = {
         "fewest": min(reader.events for reader in readers[1:]),
         "slow": readers[0].events,
         "late": max(reader.late for reader in readers[1:]),
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(reported), flush=True)
 
 
 class Browsers(ProcessProtocol):
@@ -162,11 +162,11 @@ class CrowdTests(TestCase):
             while any(reader._waiting for reader in self.fast(site)):
                 await deferLater(reactor, 0.001)  # as many as the others can take, and the slow one cannot
             await deferLater(reactor, 0)
-        told = await ended
+        reported = await ended
         grown = residentBytes() - before
-        self.assertEqual(told["fewest"], EVENTS)
-        self.assertLess(told["slow"], EVENTS)
-        self.assertLess(told["late"], MOST_LATE_SECONDS)
+        self.assertEqual(reported["fewest"], EVENTS)
+        self.assertLess(reported["slow"], EVENTS)
+        self.assertLess(reported["late"], MOST_LATE_SECONDS)
         (slow,) = [reader for reader in site.hub.readers if reader.dropped]
         self.assertLessEqual(slow._bytes, MOST_BYTES)
         self.assertLess(grown, MOST_GROWN)

@@ -85,9 +85,9 @@ class DayTests(PollerTestCase):
                 gc.collect()
                 objects.append(len(gc.get_objects()))
         self.pump(2 * 3600.0)  # until the last tally is empty
-        told = [(what, (kind, where.partition(" (")[0])) for _now, what, kind, where in self.told_]
-        raised = Counter(which for what, which in told if what == "raised")
-        cleared = Counter(which for what, which in told if what == "cleared")
+        reported = [(what, (kind, where.partition(" (")[0])) for _now, what, kind, where in self.changes]
+        raised = Counter(which for what, which in reported if what == "raised")
+        cleared = Counter(which for what, which in reported if what == "cleared")
         self.assertEqual(raised, record, f"seed {SEED}")
         self.assertEqual(cleared, record, f"seed {SEED}")
         self.assertGreater(sum(record.values()), 4 * DAYS)
@@ -256,6 +256,6 @@ class KillTests(SynchronousTestCase):
             }
             store.close()
             self.assertEqual(twice, set(), f"seed {SEED}, kill {number}")
-        said = Counter(status for status, _where in self.announced())
-        self.assertGreater(said["firing"], HOSTS // 2)
-        self.assertGreater(said["resolved"], HOSTS // 4)
+        output = Counter(status for status, _where in self.announced())
+        self.assertGreater(output["firing"], HOSTS // 2)
+        self.assertGreater(output["resolved"], HOSTS // 4)

@@ -38,7 +38,7 @@ class Identifier:
         self.channel, self.number = channel, number
         self.source = self.destination = ("", 0)
         self.peer: Identifier | None = None
-        self.said = _NOTHING
+        self.output = _NOTHING
         self.psn = 0x1000 + number
         self.isReady = self.isEstablished = self.hasParted = False
 
@@ -72,7 +72,7 @@ class FakeKernel:
         self,
         identifier: Identifier,
         kind: EventKind,
-        said: Parameters = _NOTHING,
+        output: Parameters = _NOTHING,
         status: int = 0,
         seconds: float = DELAY_SECONDS,
     ) -> None:
@@ -80,7 +80,7 @@ class FakeKernel:
 
         def happen() -> None:
             if identifier.number in self.ids:
-                identifier.channel.events.append(Happened(kind, identifier.number, 0, status, said))
+                identifier.channel.events.append(Happened(kind, identifier.number, 0, status, output))
 
         self.clock.callLater(seconds, happen)
 
@@ -97,7 +97,7 @@ class FakeKernel:
             server = self.made(listener.channel)
             server.peer, client.peer = client, server
             server.source, server.destination = client.destination, client.source
-            happened = Happened(EventKind.CONNECT_REQUEST, server.number, listener.number, 0, client.said)
+            happened = Happened(EventKind.CONNECT_REQUEST, server.number, listener.number, 0, client.output)
             listener.channel.events.append(happened)
 
         self.clock.callLater(DELAY_SECONDS, happen)
@@ -180,15 +180,15 @@ class FakeChannel:
     def resolveRoute(self, number: int, seconds: float) -> None:
         self.kernel.tell(self._id(number), EventKind.ROUTE_RESOLVED)
 
-    def connect(self, number: int, said: Parameters) -> None:
+    def connect(self, number: int, output: Parameters) -> None:
         identifier = self._id(number)
-        identifier.said = said
+        identifier.output = output
         self.kernel.ask(identifier)
 
-    def accept(self, number: int, said: Parameters) -> None:
+    def accept(self, number: int, output: Parameters) -> None:
         identifier = self._id(number)
-        identifier.said, identifier.isReady = said, True
-        self.kernel.tell(self._peerOf(identifier), EventKind.CONNECT_RESPONSE, said)
+        identifier.output, identifier.isReady = output, True
+        self.kernel.tell(self._peerOf(identifier), EventKind.CONNECT_RESPONSE, output)
 
     def establish(self, number: int) -> None:
         identifier = self._id(number)
@@ -200,9 +200,9 @@ class FakeChannel:
 
     def reject(self, number: int, privateData: bytes) -> None:
         identifier = self._id(number)
-        said = Parameters(QPN(0), 0, 0, 0, 0, privateData)
+        output = Parameters(QPN(0), 0, 0, 0, 0, privateData)
         status = int(RejectReason.CONSUMER_REJECT)
-        self.kernel.tell(self._peerOf(identifier), EventKind.REJECTED, said, status)
+        self.kernel.tell(self._peerOf(identifier), EventKind.REJECTED, output, status)
         identifier.peer = None
 
     def disconnect(self, number: int) -> None:
@@ -218,7 +218,7 @@ class FakeChannel:
         peer = self._peerOf(identifier)
         return Prepared(
             pathMTU=3,
-            destinationQPN=peer.said.qpn,
+            destinationQPN=peer.output.qpn,
             rqPSN=identifier.psn,
             sqPSN=peer.psn,
             timeout=14,

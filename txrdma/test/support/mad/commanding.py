@@ -21,7 +21,7 @@ SECONDS = 300.0
 """Simulated seconds in which every command ends."""
 
 
-class Said(NamedTuple):
+class Output(NamedTuple):
     out: str
     errors: str
     status: str | int | None
@@ -48,7 +48,7 @@ class CommandTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = SimulatedClock()
 
-    def said(self, name: str, *arguments: str, device: str | None = None) -> Said:
+    def output(self, name: str, *arguments: str, device: str | None = None) -> Output:
         options = Options()
         given = [name, *arguments]
         if name != "decode":
@@ -70,7 +70,7 @@ class CommandTestCase(SynchronousTestCase):
                 ended[0].raiseException()
             else:
                 status = error.code
-        return Said(out.getvalue(), errors.getvalue(), status)
+        return Output(out.getvalue(), errors.getvalue(), status)
 
 
 class SharedFabricTestCase(CommandTestCase):

@@ -166,8 +166,8 @@ class FakeKernel:
             _, qpn, managementClass, version, flags, low, high, oui, rmpp = struct.unpack(layout, argument)
         elif number == REGISTER_AGENT:
             layout = "=IQQBBB3sBx"
-            _, low, high, qpn, managementClass, version, said, rmpp = struct.unpack(layout, argument)
-            oui, flags = int.from_bytes(said, "big"), 0
+            _, low, high, qpn, managementClass, version, output, rmpp = struct.unpack(layout, argument)
+            oui, flags = int.from_bytes(output, "big"), 0
         else:
             raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
         if qpn == 0 and not self.hasSMI:

@@ -65,12 +65,12 @@ def answer(request: bytes, **changed: bytes) -> bytes:
     method = {Method.TRAP: Method.TRAP_REPRESS, Method.SET: Method.GET_RESP}.get(
         Method(request[3]), request[3] | 0x80
     )
-    said = bytearray(request)
-    said[3] = method
+    output = bytearray(request)
+    output[3] = method
     for where, content in changed.items():
         at = int(where.removeprefix("at"))
-        said[at : at + len(content)] = content
-    return bytes(said)
+        output[at : at + len(content)] = content
+    return bytes(output)
 
 
 def header(kind: int, number: int = 0, length: int = 0, flags: int = 1, status: int = 0) -> bytes:

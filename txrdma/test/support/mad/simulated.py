@@ -79,7 +79,7 @@ class FabricTestCase(SynchronousTestCase):
             self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
         self.clock.advance(max(0.0, end - self.clock.seconds()))
 
-    def told(self, deferred: Deferred[Any], seconds: float = 20.0) -> Any:
+    def answerTo(self, deferred: Deferred[Any], seconds: float = 20.0) -> Any:
         self.pump(seconds)
         return self.successResultOf(deferred)
 

@@ -457,7 +457,7 @@ def _moved(place: Place, bits: int) -> Place:
     return place._replace(offset=place.offset + bits)
 
 
-def strangers(seen: Seen, errors: dict[tuple[str, str], str]) -> list[str]:
+def unknownPeers(seen: Seen, errors: dict[tuple[str, str], str]) -> list[str]:
     found = []
     for kind, those in seen.items():
         ours = {(place.offset, place.width) for place, _ in placesOf(kind)}

@@ -86,7 +86,7 @@ class Pump(Protocol):
         self._isStopped = True
         self.ended.callback(reason.value.__class__.__name__)
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """Counts and hashes."""
         return {
             **self.count,
@@ -112,14 +112,14 @@ class Commands(LineOnlyReceiver):
         if line == b"stop":
             pump.stop()
         elif line == b"end":
-            pump.ended.addCallback(lambda reason: self._tell({**pump.told(), "reason": reason}))
+            pump.ended.addCallback(lambda reason: self._tell({**pump.reported(), "reason": reason}))
         else:
             groups = linkGroups(self._reactor, self._device).groups()
             links = [sum(link.isActive for link in group.links) for group in groups]
             self._tell({**pump.count, "links": links[0] if links else 0})
 
-    def _tell(self, told: object) -> None:
-        print(json.dumps(told), flush=True)
+    def _tell(self, reported: object) -> None:
+        print(json.dumps(reported), flush=True)
 
 
 def device(number: int) -> str:
@@ -219,12 +219,12 @@ class Play:
         """Wait until both ends report that."""
         begun = time.monotonic()
         while True:
-            told = [end.ask() for end in self.ends]
-            if isSo(told):
+            reported = [end.ask() for end in self.ends]
+            if isSo(reported):
                 self.seen[what] = round(time.monotonic() - begun, 2)
                 return
             if time.monotonic() - begun > 60:
-                raise SystemExit(f"{what}: {told}")
+                raise SystemExit(f"{what}: {reported}")
             time.sleep(0.05)
 
     def flows(self, what: str, links: int) -> None:
@@ -232,9 +232,9 @@ class Play:
         before = [end.ask()["heard"] for end in self.ends]
         self.until(
             what,
-            lambda told: all(
+            lambda reported: all(
                 one["heard"] > was + STEP and one["links"] == links
-                for one, was in zip(told, before, strict=True)
+                for one, was in zip(reported, before, strict=True)
             ),
         )
 

@@ -27,5 +27,5 @@ def explained(many: list[Captured]) -> Explanation:
     return explanation
 
 
-def told(name: str, level: int = 2) -> str:
+def reported(name: str, level: int = 2) -> str:
     return "\n".join(explained(packets(name)).lines(level))

@@ -92,7 +92,7 @@ class FlowTestCase(RaceTestCase):
 
     def setUp(self) -> None:
         """Begin anew: tests play many worlds."""
-        self.said: list[LLC] = []
+        self.output: list[LLC] = []
         self.ends: list[tuple[Ending, Ending]] = []
         self.step: int | None = None
         self.fault = ""
@@ -158,10 +158,10 @@ class FlowTestCase(RaceTestCase):
         send = Link.send
 
         def tap(link: Link, raw: bytes) -> str | None:
-            one, number = decode(raw), len(self.said)
+            one, number = decode(raw), len(self.output)
             if one.type is LLCType.TEST_LINK and not self.isTesting:
                 return send(link, raw)
-            self.said.append(one)
+            self.output.append(one)
             if number == self.step:
                 self.isHarmless = not self.isFatal and self.isRedundant(link)
                 fault: Callable[[Link, bytes, Send], str | None] = getattr(self, f"fault_{self.fault}")

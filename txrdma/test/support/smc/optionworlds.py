@@ -492,7 +492,7 @@ def users(cgroup: Path) -> Facts:
             return {"why": carrier.why}
         joined = pair(carrier, carrier)
         seen = [carrier.peerHasOption(joined.client), carrier.peerHasOption(joined.server)]
-        status = told("status", "--json", "--pins", str(pins))
+        status = reported("status", "--json", "--pins", str(pins))
         try:
             remove(pins)
         except OptionUnavailable:
@@ -503,7 +503,7 @@ def users(cgroup: Path) -> Facts:
         install(pins, cgroup, Users(FRIENDS))
         facts: Facts = {"friend": asUser([FRIENDS], deed)}
         facts["stranger"] = asUser([], deed)
-        facts["again"] = told("install", "--cgroup", str(cgroup), "--pins", str(pins))
+        facts["again"] = reported("install", "--cgroup", str(cgroup), "--pins", str(pins))
         carrier = openCarrier(pins, mayLoad=False)
         (cgroup.parent / "cgroup.procs").write_text(str(os.getpid()))
         facts["outside"] = openCarrier(pins, mayLoad=False).why
@@ -532,7 +532,7 @@ def capabilities(cgroup: Path) -> Facts:
     return {name: withCapabilities(bits, deed) for name, bits in kept.items()}
 
 
-def told(*words: str) -> str:
+def reported(*words: str) -> str:
     """What C{txrdma smc-option} prints, or says is wrong."""
     options = Options()
     options.parseOptions(["smc-option", *words])
@@ -549,16 +549,16 @@ def commands(cgroup: Path) -> Facts:
     pins = folder / "pins"
     at = ("--pins", str(pins))
     try:
-        facts: Facts = {"before": told("status", *at), "removed early": told("remove", *at)}
-        facts["nowhere"] = told("install", "--cgroup", str(folder), *at)
-        facts["installed"] = told("install", "--cgroup", str(cgroup), *at)
+        facts: Facts = {"before": reported("status", *at), "removed early": reported("remove", *at)}
+        facts["nowhere"] = reported("install", "--cgroup", str(folder), *at)
+        facts["installed"] = reported("install", "--cgroup", str(cgroup), *at)
         carrier = openCarrier(pins, mayLoad=False)
         pair(carrier, carrier).close()
-        facts["status"] = json.loads(told("status", "--json", *at))
-        facts["removed"] = told("remove", *at)
+        facts["status"] = json.loads(reported("status", "--json", *at))
+        facts["removed"] = reported("remove", *at)
         facts["left"] = [each.name for each in folder.iterdir()]
         (folder / "taken").mkdir()
-        facts["taken"] = told("install", "--cgroup", str(cgroup), "--pins", str(folder / "taken"))
+        facts["taken"] = reported("install", "--cgroup", str(cgroup), "--pins", str(folder / "taken"))
         facts["left then"] = [each.name for each in folder.iterdir()]
         return {**facts, "cgroup": str(cgroup)}
     finally:

@@ -68,7 +68,7 @@ class Side:
         self.free = 1 << 20
         self.unread: list[Completion] = []  # in the completion queue
         self.rung: list[str] = []
-        self.said: list[Callable[[], None]] = []
+        self.output: list[Callable[[], None]] = []
         self.watched = 0
         self.gone = False
         self.mapped = True
@@ -98,8 +98,8 @@ class Side:
 
     def deliver(self) -> None:
         """Let what was said be heard."""
-        said, self.said = self.said, []
-        for each in said:
+        output, self.output = self.output, []
+        for each in output:
             each()
 
     def close(self, region: Region) -> None:
@@ -145,7 +145,7 @@ class Side:
         self.rung.append("sends")
 
     def nudge(self) -> None:
-        self.said.append(lambda: self.other.lane.nudged())
+        self.output.append(lambda: self.other.lane.nudged())
 
     def watch(self) -> None:
         self.watched += 1
@@ -155,7 +155,7 @@ class Side:
 
     def requestRegion(self, rkey: RKey) -> None:
         access = int(self.other.attributes.access or 0)
-        self.said.append(lambda: self.lane.regionKnown(rkey, self.other.grant(rkey), access))
+        self.output.append(lambda: self.lane.regionKnown(rkey, self.other.grant(rkey), access))
 
     def grant(self, rkey: RKey) -> RemoteRegion | None:
         """What the other process may do with our memory."""
@@ -167,7 +167,7 @@ class Side:
         return RemoteRegion(region.address, region.length, region.rights, view, word)
 
     def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
-        self.said.append(lambda: self._access(request, pieces))
+        self.output.append(lambda: self._access(request, pieces))
 
     def _access(self, request: SendRequest, pieces: list[memoryview]) -> None:
         reading = request.operation is Operation.RDMA_READ

@@ -27,23 +27,23 @@ RECEIVES = 32
 
 def describe(end: End) -> str:
     """What the other process has to know of this end."""
-    told = {
+    reported = {
         "gid": str(end.device.gids(1)[0]),
         "mac": str(end.device.mac),
         "qpn": int(end.qp.number),
         "rkey": end.region.rkey,
         "address": end.region.address,
     }
-    return json.dumps(told)
+    return json.dumps(reported)
 
 
 def connect(end: End, described: str) -> None:
     """Bring a queue pair to RTS, connected to the end that was described."""
-    told = json.loads(described)
-    way = AddressVector(GID.fromString(told["gid"]), dmac=MACAddress.fromString(told["mac"]))
+    reported = json.loads(described)
+    way = AddressVector(GID.fromString(reported["gid"]), dmac=MACAddress.fromString(reported["mac"]))
     end.qp.modify(INIT)
     end.qp.postReceive([receive(end, identifier) for identifier in range(RECEIVES)])
-    end.qp.modify(replace(RTR, address=way, destinationQPN=QPN(told["qpn"])))
+    end.qp.modify(replace(RTR, address=way, destinationQPN=QPN(reported["qpn"])))
     end.qp.modify(RTS)
 
 

@@ -79,11 +79,11 @@ class NeighbourCase(RealCase):
         )
         self.addCleanup(self.end, process)
         assert process.stdin is not None and process.stdout is not None
-        self.told = process.stdout.readline()
+        self.reported = process.stdout.readline()
         process.stdin.write(describe(end) + "\n")
         process.stdin.flush()
         self.assertEqual(process.stdout.readline(), "ready\n")
-        connect(end, self.told)
+        connect(end, self.reported)
         self.assertEqual(end.qp.route, "shared-memory")
         return process
 

@@ -243,9 +243,9 @@ class QP(Thing):
         self.modified: list[tuple[Any, int]] = []
         self.room = 1 << 30
 
-    def modify(self, said: Any, mask: int) -> None:
+    def modify(self, output: Any, mask: int) -> None:
         assert not self.isClosed
-        self.modified.append((said, mask))
+        self.modified.append((output, mask))
 
     def query(self, mask: int) -> tuple[Any, Any]:
         assert not self.isClosed
@@ -266,8 +266,8 @@ class QP(Thing):
             self.room -= 1
             assert not wr.isClosed
             pieces = [copy(each) for each in wr.sg[: wr.num_sge]]
-            said = {name: getattr(wr, name, 0) for name in ("wr_id", "opcode", "imm_data", "send_flags")}
-            queue.append(Record(**said, kinds=dict(wr.kinds), sg=pieces, inline=_inline(wr, pieces)))
+            output = {name: getattr(wr, name, 0) for name in ("wr_id", "opcode", "imm_data", "send_flags")}
+            queue.append(Record(**output, kinds=dict(wr.kinds), sg=pieces, inline=_inline(wr, pieces)))
             wr = wr.next_wr
 
     def complete(

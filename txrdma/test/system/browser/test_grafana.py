@@ -80,7 +80,7 @@ class GrafanaTests(SynchronousTestCase):
 
     def test_judge(self) -> None:
         """The thresholds is awake: of mistakes it complains, one by one."""
-        for mistake, said in (
+        for mistake, output in (
             (lambda board: board.update(refreshh="30s"), "refreshh"),
             (lambda board: board["panels"][0]["options"].update(colorMode="loud"), "loud"),
             (lambda board: board["panels"][0]["gridPos"].update(x="left"), "left"),
@@ -88,4 +88,4 @@ class GrafanaTests(SynchronousTestCase):
         ):
             self.board = json.loads(BOARD.read_text())
             mistake(self.board)
-            self.assertTrue(self.complaints(), said)
+            self.assertTrue(self.complaints(), output)

@@ -131,8 +131,8 @@ class ProcessTests(SynchronousTestCase):
         except ImportError:
             raise SkipTest("NumPy is not installed") from None
         command = (self.example("allreduce.py"), "--ranks", "3", "--elements", "20001", "--rounds", "2")
-        said = self.start(*command).communicate(timeout=100)[0]
-        self.assertRegex(said, r"^3 ranks, 20001 elements: as NumPy has it, [0-9.]+ ms\nmpi4py")
+        output = self.start(*command).communicate(timeout=100)[0]
+        self.assertRegex(output, r"^3 ranks, 20001 elements: as NumPy has it, [0-9.]+ ms\nmpi4py")
 
     def test_amp(self) -> None:
         """AMP's commands are answered."""
@@ -149,8 +149,8 @@ class ProcessTests(SynchronousTestCase):
         assert server.stdout is not None
         port = server.stdout.readline().split()[-1]
         words = ("-m", "txrdma", "btl-ping", "127.0.0.1", "-p", port, "-c", "3", "-i", "0.01")
-        said = self.start(*words).communicate(timeout=60)[0]
-        self.assertEqual(len(re.findall(r"^64 bytes from 127\.0\.0\.1: \d+ us$", said, re.M)), 3, said)
+        output = self.start(*words).communicate(timeout=60)[0]
+        self.assertEqual(len(re.findall(r"^64 bytes from 127\.0\.0\.1: \d+ us$", output, re.M)), 3, output)
         asking = self.start(*words, "--json", "-s", "5000")
         self.assertIn('"pings": 3', asking.communicate(timeout=60)[0])
         nobody = self.start("-m", "txrdma", "btl-ping", "127.0.0.1", "-p", "1")

@@ -77,14 +77,14 @@ class ResolveTests(TestCase):
 
     def test_services(self) -> None:
         """A service id is explained without a host."""
-        for word, told in (
+        for word, reported in (
             ("0x1061d2f", {"id": 0x1061D2F, "portSpace": "TCP", "port": 7471}),
             ("17899823", {"id": 0x111212F, "portSpace": "UDP", "port": 0x212F}),
             ("66", {"id": 66, "portSpace": None, "port": None}),
         ):
             command = [sys.executable, "-m", "txrdma", "resolve", word]
             done = subprocess.run([*command, "--json"], cwd=CHECKOUT, capture_output=True, text=True)
-            self.assertEqual(json.loads(done.stdout), told)
+            self.assertEqual(json.loads(done.stdout), reported)
             done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
             self.assertIn("RDMA CM", done.stdout)
 

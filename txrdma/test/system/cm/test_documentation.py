@@ -91,8 +91,8 @@ class PageTests(SynchronousTestCase):
 
     def test_manager(self) -> None:
         """The program without protocols makes a connection over loopback, and ends."""
-        said = self.run_(self.manager)
-        self.assertRegex(said, r"\Awelcome\n<CMConnection 0x[0-9a-f]+ ESTABLISHED>\n\Z")
+        output = self.run_(self.manager)
+        self.assertRegex(output, r"\Awelcome\n<CMConnection 0x[0-9a-f]+ ESTABLISHED>\n\Z")
 
     def test_names(self) -> None:
         """Requests of the tables are methods."""

@@ -48,9 +48,9 @@ class ProcessTests(TestCase):
         assert server.stdout is not None
         self.assertEqual(server.stdout.readline(), "listening\n")
         client = self.start("migrating", "client", here, there, mebibytes)
-        said = [process.communicate(timeout=100)[0].split() for process in (client, server)]
-        self.assertEqual(said[0], said[1])
-        length, _hash, migrations, end = said[0]
+        output = [process.communicate(timeout=100)[0].split() for process in (client, server)]
+        self.assertEqual(output[0], output[1])
+        length, _hash, migrations, end = output[0]
         self.assertGreaterEqual(int(length), int(mebibytes) << 20)
         self.assertGreaterEqual(int(migrations), 2)  # a busy machine can make queue pairs migrate by itself
         self.assertEqual(end, "ConnectionDone")
@@ -63,8 +63,8 @@ class ProcessTests(TestCase):
         self.assertEqual(server.stdout.readline(), "listening\n")
         client = self.start("player", "client", here, there, "100")
         for process in (client, server):
-            said, _ = process.communicate(timeout=60)
-            self.assertEqual((said, process.returncode), ("100 0\n", 0))
+            output, _ = process.communicate(timeout=60)
+            self.assertEqual((output, process.returncode), ("100 0\n", 0))
 
     def test_datagrams(self) -> None:
         """A client finds a service of datagrams, and has an answer to each word, though some may be lost."""

@@ -52,8 +52,8 @@ class CommandTests(TestCase):
         _, there = self.addresses()
         server = self.listening("-a", there)
         client = self.start("-c", "-a", there, "-C", "2", "-v")
-        said, complaints = client.communicate(timeout=60)
-        self.assertEqual((client.returncode, said.count("ping data"), complaints), (0, 2, ""))
+        output, complaints = client.communicate(timeout=60)
+        self.assertEqual((client.returncode, output.count("ping data"), complaints), (0, 2, ""))
         server.communicate(timeout=60)
         self.assertEqual(server.returncode, 0)
 
@@ -62,8 +62,8 @@ class CommandTests(TestCase):
         _, there = self.addresses()
         self.listening("-P", "-a", there)
         second = self.start("-s", "-a", there, "-p", "7175")
-        said, complaints = second.communicate(timeout=60)
-        self.assertEqual((second.returncode, said), (1, ""))
+        output, complaints = second.communicate(timeout=60)
+        self.assertEqual((second.returncode, output), (1, ""))
         self.assertIn(f"queue pair 1 of {there} belongs to another software device", complaints)
 
     def test_once(self) -> None:
@@ -71,12 +71,12 @@ class CommandTests(TestCase):
         here, there = self.addresses()
         server = self.listening("-a", there, "-v")
         client = self.start("-c", "-a", there, "-I", here, "-C", "3", "-S", "64", "-v", "-V")
-        said, complaints = client.communicate(timeout=60)
+        output, complaints = client.communicate(timeout=60)
         self.assertEqual((client.returncode, complaints), (0, ""))
-        self.assertEqual(said, "".join(f"ping data: {textOf(pingFor(n, 64))}\n" for n in range(3)))
-        told, noted = server.communicate(timeout=60)
+        self.assertEqual(output, "".join(f"ping data: {textOf(pingFor(n, 64))}\n" for n in range(3)))
+        reported, noted = server.communicate(timeout=60)
         self.assertEqual(server.returncode, 0)
-        self.assertEqual(told, "".join(f"server {line}\n" for line in said.splitlines()))
+        self.assertEqual(reported, "".join(f"server {line}\n" for line in output.splitlines()))
         self.assertIn(f"asked by {here}", noted)
         self.assertIn("disconnected after 3 pings", noted)
 

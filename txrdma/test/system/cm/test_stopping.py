@@ -42,10 +42,10 @@ class ProcessTests(SynchronousTestCase):
         self.addCleanup(process.kill)
         return process
 
-    def check(self, how: str, said: str, received: str) -> None:
+    def check(self, how: str, output: str, received: str) -> None:
         """Play with each kind of connection: what the client prints, and what the server."""
         for server, client, kind in self.pairs(how):
-            self.assertEqual(client.communicate(timeout=60)[0], said, kind)
+            self.assertEqual(client.communicate(timeout=60)[0], output, kind)
             assert server.stdout is not None
             self.assertEqual(server.stdout.readline(), received, kind)
 

@@ -43,7 +43,7 @@ def buildah(*words: str) -> list[str]:
     return ["buildah", "--root", str(STORAGE / "storage"), "--runroot", str(STORAGE / "run"), *words]
 
 
-def said(*words: str) -> str:
+def printed(*words: str) -> str:
     """Output of a command; what it complains of when it fails is in the error."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=BUILD_SECONDS)
     if done.returncode:
@@ -74,15 +74,15 @@ class ImageTests(SynchronousTestCase):
         if not ImageTests.isBuilt:
             self.build()
             ImageTests.isBuilt = True
-        self.container = said(*buildah("from", "--pull-never", IMAGE)).strip()
-        self.addCleanup(said, *buildah("rm", self.container))
+        self.container = printed(*buildah("from", "--pull-never", IMAGE)).strip()
+        self.addCleanup(printed, *buildah("rm", self.container))
         self.folder = Path(tempfile.mkdtemp(prefix="txrdma-container-"))  # short, as paths of sockets are
         self.addCleanup(shutil.rmtree, self.folder)
 
     def build(self) -> None:
         """Build the image of the files that are this project's, from the base that is here."""
         tree = Path(self.mktemp()).absolute()
-        files = said("git", "-C", str(TREE), "ls-files", "-z").split("\0")
+        files = printed("git", "-C", str(TREE), "ls-files", "-z").split("\0")
         for name in filter(None, files):
             if (TREE / name).exists():
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -95,11 +95,11 @@ class ImageTests(SynchronousTestCase):
         ]
         options = ["--isolation=chroot", "--pull-never", f"--build-arg=BASE={BASE}", f"--tag={IMAGE}"]
         file = "examples/fabric-monitor/Containerfile"
-        said(*buildah("bud", *options, *mounts, "-f", str(tree / file), str(tree)))
+        printed(*buildah("bud", *options, *mounts, "-f", str(tree / file), str(tree)))
 
     def words(self) -> list[str]:
         """Command of the image: what runs when nobody says another."""
-        config = json.loads(said(*buildah("inspect", "--type=image", IMAGE)))["OCIv1"]["config"]
+        config = json.loads(printed(*buildah("inspect", "--type=image", IMAGE)))["OCIv1"]["config"]
         return [*config["Entrypoint"], *config["Cmd"]]
 
     def run_(self, *words: str, mounts: tuple[str, ...] = ()) -> subprocess.Popen[str]:

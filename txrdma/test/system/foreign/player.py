@@ -124,12 +124,12 @@ def main(arguments: list[str]) -> int:
     runner = TrialRunner(Fresh, tracebackFormat="default", workingDirectory=f"{results}.trial")
     begun = monotonic()
     result = runner.run(TestLoader().loadByNames(list(options["names"]), recurse=True))
-    told = {
+    reported = {
         "seconds": monotonic() - begun,
         "outcomes": Fresh.outcomes,
         "connections": {name: dict(counts) for name, counts in Fresh.connections.items()},
     }
-    results.write_text(json.dumps(told, indent=1))
+    results.write_text(json.dumps(reported, indent=1))
     return 0 if result.wasSuccessful() else 1
 
 

@@ -63,7 +63,7 @@ class _Process:
         self._timer = threading.Timer(PATIENCE_SECONDS, self._process.kill)
         self._timer.start()
 
-    def said(self) -> Iterator[dict[str, Any]]:
+    def output(self) -> Iterator[dict[str, Any]]:
         """What it prints, until it ends."""
         out: IO[str] | None = self._process.stdout
         assert out is not None
@@ -93,23 +93,25 @@ def play(name: str, provider: Provider) -> Played:
         folder = Path(made)
         (folder / "server.pem").write_bytes(makeCertificate())
         server = _Process(name, "serve", provider.listen.format(address=address), folder)
-        saying = server.said()
+        saying = server.output()
         port = None
-        for said in saying:
-            if "port" in said:
-                port = said["port"]
+        for output in saying:
+            if "port" in output:
+                port = output["port"]
                 break
         if port is not None:
             string = provider.connect.format(address=address, port=port)
             client = _Process(name, "use", string, folder)
-            for said in client.said():
-                if "servedBy" in said:
-                    played.servedBy.add(said["servedBy"])
+            for output in client.output():
+                if "servedBy" in output:
+                    played.servedBy.add(output["servedBy"])
                 else:
-                    played.saw = said["saw"]
+                    played.saw = output["saw"]
             played.ends["use"], played.logs["use"] = client.end()
         reader = threading.Thread(
-            target=lambda: played.servedBy.update(said["servedBy"] for said in saying if "servedBy" in said)
+            target=lambda: played.servedBy.update(
+                output["servedBy"] for output in saying if "servedBy" in output
+            )
         )
         reader.start()
         played.ends["serve"], played.logs["serve"] = server.end(signal.SIGTERM)

@@ -30,9 +30,9 @@ def programNamed(name: str) -> Program:
     return made
 
 
-def tell(**said: object) -> None:
+def tell(**output: object) -> None:
     """Print a line for whoever has begun this process."""
-    print(json.dumps(said), flush=True)
+    print(json.dumps(output), flush=True)
 
 
 class _ReportingEnds(Ends):

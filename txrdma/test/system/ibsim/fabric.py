@@ -247,8 +247,8 @@ class IbsimTestCase(TestCase):
         pairs = zip_longest(first, second, fillvalue=_NOTHING)
         different = [f"{at}: {one!r} != {other!r}" for at, (one, other) in enumerate(pairs) if one != other]
         if different:
-            told = "\n".join(different[:MOST_DIFFERENCES])
-            self.fail(f"{msg or 'lists differ'}, in {len(different)} places of {len(first)}:\n{told}")
+            reported = "\n".join(different[:MOST_DIFFERENCES])
+            self.fail(f"{msg or 'lists differ'}, in {len(different)} places of {len(first)}:\n{reported}")
 
     def portAt(self, node: str = "", isSM: bool = False) -> IbsimPort:
         from twisted.internet import reactor

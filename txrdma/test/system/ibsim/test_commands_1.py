@@ -43,16 +43,16 @@ def values(text: str) -> list[str]:
 
 
 def plainly(text: str) -> object:
-    said = re.sub(r"\s*\(.*\)$", "", text).lower()
-    if said == "no extended speed":
+    output = re.sub(r"\s*\(.*\)$", "", text).lower()
+    if output == "no extended speed":
         return 0
-    if " or " in said:
-        return set(said.split(" or "))
-    said = said.replace("_", "").replace(" ", "").removeprefix("mtu")
+    if " or " in output:
+        return set(output.split(" or "))
+    output = output.replace("_", "").replace(" ", "").removeprefix("mtu")
     try:
-        return int(said, 0)
+        return int(output, 0)
     except ValueError:
-        return said
+        return output
 
 
 def topology(text: str) -> list[str]:
@@ -103,7 +103,7 @@ class DiscoverTests(IbsimTestCase):
 
 class QueryTests(CommandsTestCase):
     async def setLIDs(self) -> None:
-        nodes = json.loads(await self.said("discover", "--json"))["nodes"]
+        nodes = json.loads(await self.output("discover", "--json"))["nodes"]
         self.switch = next(str(node["lid"]) for node in nodes if node["name"] == "left")
         self.host = next(str(node["lid"]) for node in nodes if node["name"] == "c")
 
@@ -121,13 +121,13 @@ class QueryTests(CommandsTestCase):
             ("MEPI", self.switch, "2"),
         ):
             theirs = self.fabric.run("smpquery", name, *[word for word in (target, port) if word])
-            ours = await self.said("smpquery", name, *[word for word in (target, port) if word])
+            ours = await self.output("smpquery", name, *[word for word in (target, port) if word])
             self.compare(ours, theirs)
             if name != "ND":
                 self.sameNames(ours, theirs)
         for name, port in (("NI", ""), ("PI", "3"), ("SI", "")):
             words = [word for word in (name, "0,1", port) if word]
-            self.compare(await self.said("smpquery", *words), self.fabric.run("smpquery", "-D", *words))
+            self.compare(await self.output("smpquery", *words), self.fabric.run("smpquery", "-D", *words))
 
     def compare(self, ours: str, theirs: str) -> None:
         mine = [plainly(text) for text in values(ours)]
@@ -150,7 +150,7 @@ class QueryTests(CommandsTestCase):
             ("sl2vl", self.switch, "2"),
         ):
             words = [word for word in (name, target, port) if word]
-            theirs, ours = self.fabric.run("smpquery", *words), await self.said("smpquery", *words)
+            theirs, ours = self.fabric.run("smpquery", *words), await self.output("smpquery", *words)
             self.assertEqual(self.rows(ours), self.rows(theirs), name)
 
     @staticmethod
@@ -162,20 +162,20 @@ class QueryTests(CommandsTestCase):
         await self.setLIDs()
         theirs = self.fabric.run("smpquery", "vlarb", self.host)
         weights = [re.findall(r"0x\w+", line) for line in theirs.splitlines() if line.startswith("WEIGHT")]
-        told = await self.told("smpquery", "vlarb", self.host)
-        for found, answer in zip(weights, told["answers"], strict=True):
+        reported = await self.answerTo("smpquery", "vlarb", self.host)
+        for found, answer in zip(weights, reported["answers"], strict=True):
             ours = [hex(entry["weight"]) for entry in answer["fields"]["entries"]]
             self.assertEqual(ours[: len(found)], found)
 
     async def test_manager(self) -> None:
         pattern = re.compile(r"activity count \d+ ")
         theirs = pattern.sub("", self.fabric.run("sminfo").strip())
-        self.assertEqual(pattern.sub("", (await self.said("sminfo")).strip()), theirs)
+        self.assertEqual(pattern.sub("", (await self.output("sminfo")).strip()), theirs)
 
     async def test_portInfoRecord(self) -> None:
         await self.setLIDs()
         theirs = self.fabric.run("saquery", "PIR", f"{self.host}/1")
-        ours = await self.said("saquery", "PIR", f"{self.host}/1", "--get")
+        ours = await self.output("saquery", "PIR", f"{self.host}/1", "--get")
         content = "\n".join(line for line in ours.splitlines() if line.startswith("portInfo."))
         self.compare(content, theirs[theirs.index("PortInfo dump") :])
 
@@ -191,13 +191,13 @@ class QueryTests(CommandsTestCase):
             self.assertLess(time.monotonic(), end)
         for options in ((), ("-x",)):
             theirs = self.counted(self.fabric.run("perfquery", *options, self.host, "1"))
-            told = await self.told("perfquery", *options, self.host, "1")
-            ours = {name: value for name, value in told["ports"][0].items() if name.lower() in theirs}
+            reported = await self.answerTo("perfquery", *options, self.host, "1")
+            ours = {name: value for name, value in reported["ports"][0].items() if name.lower() in theirs}
             for name, value in ours.items():
                 if name not in _TRAFFIC and name != "qp1Dropped":
                     self.assertEqual(value, theirs[name.lower()], name)
             self.assertEqual({name.lower() for name in ours}, set(theirs))
-        self.assertEqual(told["ports"][0]["portSelect"], 1)
+        self.assertEqual(reported["ports"][0]["portSelect"], 1)
 
     @staticmethod
     def counted(text: str) -> dict[str, int]:

@@ -43,7 +43,7 @@ class CommandsTestCase(IbsimTestCase):
     hasSM = True
     status: object = 0
 
-    async def said(self, name: str, *arguments: str) -> str:
+    async def output(self, name: str, *arguments: str) -> str:
         from twisted.internet import reactor
 
         each = command(name)
@@ -60,20 +60,20 @@ class CommandsTestCase(IbsimTestCase):
                 self.status = str(error)
         return out.getvalue()
 
-    async def told(self, name: str, *arguments: str) -> Any:
-        said = await self.said(name, *arguments, "--json")
-        self.assertTrue(said, self.status)
-        return loads(said)
+    async def answerTo(self, name: str, *arguments: str) -> Any:
+        output = await self.output(name, *arguments, "--json")
+        self.assertTrue(output, self.status)
+        return loads(output)
 
     def theirs(self, *words: str) -> str:
         for _ in range(_TRIES):
             try:
                 return self.fabric.run(*words)
             except subprocess.CalledProcessError as error:
-                said = str(error.stdout)
-                if said and 0 <= error.returncode < _CRASHED:
-                    return said
-        return said
+                output = str(error.stdout)
+                if output and 0 <= error.returncode < _CRASHED:
+                    return output
+        return output
 
     async def waited(self, seconds: float) -> None:
         from twisted.internet import reactor
@@ -81,14 +81,14 @@ class CommandsTestCase(IbsimTestCase):
         await deferLater(reactor, seconds)
 
     async def lids(self, *kinds: str) -> list[str]:
-        return [str(node["lid"]) for node in await self.told("nodes", *kinds) if node["lid"]]
+        return [str(node["lid"]) for node in await self.answerTo("nodes", *kinds) if node["lid"]]
 
 
 class ListingTests(CommandsTestCase):
     async def test_nodes(self) -> None:
         line = re.compile(r'^\w+\s+: 0x(\w+) ports (\d+) "(.*?)"', re.MULTILINE)
         for option, tool in (("--hosts", "ibhosts"), ("--switches", "ibswitches")):
-            ours = await self.told("nodes", option)
+            ours = await self.answerTo("nodes", option)
             mine = {(node["guid"].replace(":", ""), str(node["numPorts"]), node["name"]) for node in ours}
             found = set(line.findall(self.theirs(tool)))
             self.assertEqual(mine, found)
@@ -105,32 +105,34 @@ class RouteTests(CommandsTestCase):
         pairs += list(zip(nodes[: self.most], nodes[1:], strict=False))
         for source, target in pairs:
             theirs = self.theirs("ibtracert", source, target)
-            ours = await self.said("trace", source, target)
+            ours = await self.output("trace", source, target)
             self.assertEqual((ours, self.status), (theirs, 0))
-            administered = await self.said("trace", "--sa", source, target)
+            administered = await self.output("trace", "--sa", source, target)
             self.assertEqual((administered.partition("\n")[2], self.status), (theirs, 0))
 
     async def test_routes(self) -> None:
         switches = await self.lids("--switches")
         for lid in switches[: self.most]:
-            self.assertEqual(await self.said("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n")
-        everything = await self.told("routes")
+            self.assertEqual(
+                await self.output("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n"
+            )
+        everything = await self.answerTo("routes")
         self.assertEqual(sorted(str(each["lid"]) for each in everything), sorted(switches))
 
 
 class ErrorTests(CommandsTestCase):
     async def test_clear(self) -> None:
-        host = (await self.told("nodes", "--hosts"))[-1]["description"]
+        host = (await self.answerTo("nodes", "--hosts"))[-1]["description"]
         self.fabric.console(f'PerformanceSet "{host}"[1] PortCounters.SymbolErrorCounter=77')
         await self.waited(0.5)
         self.assertIn("[SymbolErrorCounter == 77]", self.theirs("ibqueryerrors"))
-        self.assertIn("[SymbolErrorCounter == 77]", await self.said("errors", "--clear", "--yes"))
+        self.assertIn("[SymbolErrorCounter == 77]", await self.output("errors", "--clear", "--yes"))
         self.assertNotIn("SymbolErrorCounter", self.theirs("ibqueryerrors"))
 
 
 class VendorTests(CommandsTestCase):
     async def test_theirClients(self) -> None:
-        host = (await self.told("nodes", "--hosts"))[1]["description"]
+        host = (await self.answerTo("nodes", "--hosts"))[1]["description"]
         port = self.portAt(host, isSM=True)
         from twisted.internet import reactor
 
@@ -150,7 +152,7 @@ class VendorTests(CommandsTestCase):
 
     async def test_theirServers(self) -> None:
         """C{txrdma ping} and C{txrdma sysstat} ask servers of infiniband-diags."""
-        _, *hosts = await self.told("nodes", "--hosts")
+        _, *hosts = await self.answerTo("nodes", "--hosts")
         # OpenSM: its questions to other managers would end these servers, as they do not know them.
         self.fabric._processes[-1].terminate()
         self.fabric._processes[-1].wait()
@@ -166,8 +168,8 @@ class VendorTests(CommandsTestCase):
             try:
                 await self.waited(1.5)
                 arguments = ("-c", "2", "-i", "0.1") if name == "ping" else ("host",)
-                told = await self.told(name, str(host["lid"]), *arguments)
-                self.assertTrue(told["received"] == 2 if name == "ping" else told["host"])
+                reported = await self.answerTo(name, str(host["lid"]), *arguments)
+                self.assertTrue(reported["received"] == 2 if name == "ping" else reported["host"])
             finally:
                 server.terminate()
                 server.wait()

@@ -29,24 +29,24 @@ _COUNTED = re.compile(r"\[(Port\w*(?:Data|Pkts)) == \d+ \([^)]*\)\]")
 
 
 def parts(text: str) -> tuple[list[str], list[str]]:
-    said, _, summary = text.partition("\n## ")
-    said = _HEADING.sub(r"\1 \2", said)
-    said = _COUNTED.sub(r"[\1]", said)
-    if said.startswith("Data Counters"):
-        said = _PORT_GUID.sub(r"   \1", said)
-    nodes = re.split(r"\n(?=Errors for|Data Counters for)", "\n" + said.strip("\n"))
+    output, _, summary = text.partition("\n## ")
+    output = _HEADING.sub(r"\1 \2", output)
+    output = _COUNTED.sub(r"[\1]", output)
+    if output.startswith("Data Counters"):
+        output = _PORT_GUID.sub(r"   \1", output)
+    nodes = re.split(r"\n(?=Errors for|Data Counters for)", "\n" + output.strip("\n"))
     lines = [line.rstrip() for line in summary.splitlines() if line.strip()]
     return sorted(node.strip("\n") for node in nodes if node.strip()), lines
 
 
-def picked(told: list[dict[str, Any]], keys: list[str]) -> list[list[Any]]:
-    return [[each[key] for key in keys] for each in told]
+def picked(reported: list[dict[str, Any]], keys: list[str]) -> list[list[Any]]:
+    return [[each[key] for key in keys] for each in reported]
 
 
 class ExactErrorTests(CommandsTestCase):
     async def test_lines(self) -> None:
-        nodes = [node["description"] for node in await self.told("nodes", "--hosts")]
-        switch = (await self.told("nodes", "--switches"))[0]["description"]
+        nodes = [node["description"] for node in await self.answerTo("nodes", "--hosts")]
+        switch = (await self.answerTo("nodes", "--switches"))[0]["description"]
         for place, counter, value in (
             (f'"{nodes[-1]}"[1]', "SymbolErrorCounter", 77),
             (f'"{nodes[0]}"[1]', "VL15Dropped", 3),
@@ -70,7 +70,7 @@ class ExactErrorTests(CommandsTestCase):
             ("--switch",),
             ("--ca",),
         ):
-            mine = parts(await self.said("errors", *(_OURS.get(word, word) for word in words)))
+            mine = parts(await self.output("errors", *(_OURS.get(word, word) for word in words)))
             if not words:
                 self.assertEqual(self.status, 1)
             self.assertEqual(mine, parts(self.theirs("ibqueryerrors", *words)), words)
@@ -79,21 +79,21 @@ class ExactErrorTests(CommandsTestCase):
 
 class ExactListingTests(CommandsTestCase):
     async def test_lines(self) -> None:
-        ours = sorted((await self.said("links", "--line")).splitlines())
+        ours = sorted((await self.output("links", "--line")).splitlines())
         theirs = sorted(line for line in self.theirs("iblinkinfo", "-l").splitlines() if line)
         self.assertEqual(ours, theirs)
 
     async def test_heading(self) -> None:
-        [ours] = re.findall("^# Initiated.*$", await self.said("discover"), re.MULTILINE)
+        [ours] = re.findall("^# Initiated.*$", await self.output("discover"), re.MULTILINE)
         [theirs] = re.findall("^# Initiated.*$", self.theirs("ibnetdiscover"), re.MULTILINE)
         self.assertEqual(ours, theirs)
 
     async def test_datagrams(self) -> None:
         sweep = Sweep(self.agentAt())
         await sweep.run()
-        told = re.search(r"Total MADs used: (\d+)", self.theirs("ibnetdiscover", "--max_hops"))
-        assert told is not None
-        self.assertLessEqual(sweep.asked, int(told[1]))
+        reported = re.search(r"Total MADs used: (\d+)", self.theirs("ibnetdiscover", "--max_hops"))
+        assert reported is not None
+        self.assertLessEqual(sweep.asked, int(reported[1]))
         self.assertGreater(sweep.asked, 10)
 
     async def test_loaded(self) -> None:
@@ -103,8 +103,8 @@ class ExactListingTests(CommandsTestCase):
             ("nodes", ["guid", "name", "numPorts", "lid"]),
             ("links", ["from", "to", "width", "speed"]),
         ):
-            ours = await self.told(name)
-            theirs = await self.told(name, "--load", str(path))
+            ours = await self.answerTo(name)
+            theirs = await self.answerTo(name, "--load", str(path))
             self.assertEqual(picked(theirs, keys), picked(ours, keys))
             self.assertTrue(ours)
 
@@ -139,13 +139,13 @@ class DevicesTests(CommandsTestCase):
 
     async def test_fdr10(self) -> None:
         await self.setFDR10()
-        ours, theirs = await self.said("discover"), self.theirs("ibnetdiscover")
+        ours, theirs = await self.output("discover"), self.theirs("ibnetdiscover")
         lines = [
             sorted(line for line in text.splitlines() if line.startswith("[")) for text in (ours, theirs)
         ]
         self.assertEqual(lines[0], lines[1])
         self.assertEqual(ours.count("4xFDR10"), 2)
-        ours = await self.said("links", "--line")
+        ours = await self.output("links", "--line")
         theirs = self.theirs("iblinkinfo", "-l")
         mine, found = (sorted(line for line in text.splitlines() if line) for text in (ours, theirs))
         confused = " (Found link at QDR but expected speed is FDR10)"
@@ -155,13 +155,13 @@ class DevicesTests(CommandsTestCase):
         await ExactListingTests.test_datagrams(self)  # type: ignore[arg-type]  # it is of that kind
 
     async def test_chassis(self) -> None:
-        said = self.theirs("ibnetdiscover", "-g")
-        found = re.search(r"^Chassis 1 \(guid (\w+)\)$(.*)^Non-Chassis", said, re.MULTILINE | re.DOTALL)
+        output = self.theirs("ibnetdiscover", "-g")
+        found = re.search(r"^Chassis 1 \(guid (\w+)\)$(.*)^Non-Chassis", output, re.MULTILINE | re.DOTALL)
         assert found is not None
         theirs = {int(guid, 16) for guid in re.findall(r"^switchguid=0x(\w+)\(", found[2], re.MULTILINE)}
         path = Path(self.mktemp())
-        path.write_text(said)
-        self.assertEqual(len(await self.told("nodes", "--load", str(path))), 6)
-        [ours] = (await self.told("discover"))["chassis"]
+        path.write_text(output)
+        self.assertEqual(len(await self.answerTo("nodes", "--load", str(path))), 6)
+        [ours] = (await self.answerTo("discover"))["chassis"]
         self.assertEqual(int(ours["guid"].replace(":", ""), 16), int(found[1], 16))
         self.assertEqual({int(node["guid"].replace(":", ""), 16) for node in ours["nodes"]}, theirs)

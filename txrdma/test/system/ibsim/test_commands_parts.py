@@ -31,8 +31,8 @@ def near(line: str) -> str:
 class PartTests(CommandsTestCase):
     async def places(self) -> list[dict[str, Any]]:
         """One node of each kind at each distance, with directed routes, which infiniband-diags takes, too."""
-        told = (await self.told("discover"))["nodes"]
-        nodes = [node for node in told if node["lid"]]
+        reported = (await self.answerTo("discover"))["nodes"]
+        nodes = [node for node in reported if node["lid"]]
         nodes.sort(key=lambda node: (len(node["route"]), node["type"], node["route"]))
         kinds = {(len(node["route"].split(",")), node["type"]): node for node in nodes}
         self.assertGreaterEqual(len(kinds), 3)
@@ -49,14 +49,14 @@ class PartTests(CommandsTestCase):
             if node["type"] == "SWITCH":  # tables, as of names that several ports have, do not come through
                 names.append(node["description"])
             for target in names:
-                ours = lines(await self.said("links", target, "--line"))
+                ours = lines(await self.output("links", target, "--line"))
                 self.assertEqual(self.status, 0)
                 self.assertTrue(ours)
                 if node["type"] == "SWITCH":
                     self.assertEqual(ours, theirs, target)
                 else:
                     self.assertEqual(list(map(near, ours)), list(map(near, theirs)), target)
-                whole = lines(await self.said("links", "--line"))
+                whole = lines(await self.output("links", "--line"))
                 self.assertEqual(ours, [line for line in whole if line in set(ours)])
 
     async def test_errors(self) -> None:
@@ -74,14 +74,14 @@ class PartTests(CommandsTestCase):
                 theirs = parts(self.theirs("ibqueryerrors", "-D", route, *words))
                 for target in (f"DR {route}", str(node["lid"])):
                     self.assertEqual(
-                        parts(await self.said("errors", target, *words)), theirs, (target, words)
+                        parts(await self.output("errors", target, *words)), theirs, (target, words)
                     )
                 self.assertTrue(theirs[0], words)
             if not isSwitch:
                 guid = next(port["guid"] for port in node["ports"] if port["guid"])
                 target = f"0x{guid.replace(':', '')}"
                 theirs = parts(self.theirs("ibqueryerrors", "-G", target))
-                self.assertEqual(parts(await self.said("errors", target)), theirs)
+                self.assertEqual(parts(await self.output("errors", target)), theirs)
                 self.assertTrue(re.search("LinkDowned", str(theirs[0])))
 
 

@@ -60,7 +60,7 @@ class MonitorTestCase(IbsimTestCase):
         # ibsim brings requests, as reports are, to who says that he is a manager
         agent = MADAgent(reactor, self.portAt("a", isSM=True), watchSeconds=0.2)
         self.addCleanup(agent.close)
-        self.told: list[tuple[str, str, str]] = []
+        self.reported: list[tuple[str, str, str]] = []
         thresholds = ErrorThresholds([Limit("symbolErrorCounter", 10, 600.0)])
         self.poller = FabricPoller(reactor, agent, self.settings, thresholds=thresholds, notify=self.received)
         self.poller.start()
@@ -69,13 +69,13 @@ class MonitorTestCase(IbsimTestCase):
     def received(self, event: FindingEvent) -> None:
         what = "raised" if isinstance(event, Raised) else "cleared"
         found = event.entry.finding
-        self.told.append((what, found.kind, found.where.partition(" (")[0]))
+        self.reported.append((what, found.kind, found.where.partition(" (")[0]))
 
     async def until(self, isSo: Callable[[], bool]) -> float:
         """Wait for something that takes a while, and return how long it took."""
         begin = self.reactor.seconds()
         while not isSo():
-            self.assertLess(self.reactor.seconds() - begin, PATIENCE_SECONDS, f"{self.told}")
+            self.assertLess(self.reactor.seconds() - begin, PATIENCE_SECONDS, f"{self.reported}")
             await deferLater(self.reactor, 0.02)
         return self.reactor.seconds() - begin
 
@@ -83,7 +83,7 @@ class MonitorTestCase(IbsimTestCase):
         subscription = self.poller._subscription
         assert subscription is not None
         await self.until(lambda: self.poller.statistics.turns > 1 and subscription.isStanding)
-        self.assertEqual(self.told, [])
+        self.assertEqual(self.reported, [])
 
     def linked(self) -> set[tuple[str, int, str, int]]:
         """Links as the monitor knows them, from both ends."""
@@ -110,7 +110,7 @@ class MonitorTestCase(IbsimTestCase):
         return found
 
     def raised(self) -> set[tuple[str, str]]:
-        return {(kind, where) for what, kind, where in self.told if what == "raised"}
+        return {(kind, where) for what, kind, where in self.reported if what == "raised"}
 
 
 class MonitorTests(MonitorTestCase):
@@ -119,7 +119,7 @@ class MonitorTests(MonitorTestCase):
         self.assertEqual(self.linked(), await self.linkedAsTold())
         sweeps = self.poller.statistics.sweeps
         self.fabric.console('Unlink "c"[1]')
-        seconds = await self.until(lambda: ("raised", "node-gone", "c") in self.told)
+        seconds = await self.until(lambda: ("raised", "node-gone", "c") in self.reported)
         self.assertLess(seconds, TWO_INTERVALS)
         self.assertEqual(self.linked(), await self.linkedAsTold())
         self.fabric.console('ReLink "c"[1]')
@@ -131,7 +131,7 @@ class MonitorTests(MonitorTestCase):
     async def test_counters(self) -> None:
         await self.started()
         self.fabric.console('PerformanceSet "left"[2] PortCounters.SymbolErrorCounter=4321')
-        seconds = await self.until(lambda: ("raised", "symbol-errors", "left") in self.told)
+        seconds = await self.until(lambda: ("raised", "symbol-errors", "left") in self.reported)
         self.assertLess(seconds, TWO_INTERVALS)
         fabric = self.poller.fabric
         assert fabric is not None
@@ -147,17 +147,17 @@ class MonitorTests(MonitorTestCase):
         self.fabric.standBy("d", "sm_priority 3\nsminfo_polling_timeout 200\npolling_retry_number 3")
         await self.started()
         self.fabric.killManager()
-        await self.until(lambda: ("raised", "sm-changed", "subnet manager") in self.told)
+        await self.until(lambda: ("raised", "sm-changed", "subnet manager") in self.reported)
         subscription = self.poller._subscription
         assert subscription is not None
         await self.until(lambda: subscription.isStanding)
-        self.assertNotIn(("raised", "node-gone", "c"), self.told)
+        self.assertNotIn(("raised", "node-gone", "c"), self.reported)
         self.fabric.console('Unlink "c"[1]')
-        seconds = await self.until(lambda: ("raised", "node-gone", "c") in self.told)
+        seconds = await self.until(lambda: ("raised", "node-gone", "c") in self.reported)
         self.assertLess(seconds, TWO_INTERVALS)
         await self.until(
             lambda: (
                 all(entry.finding.kind != "sm-silent" for entry in self.poller.findingLog.open.values())
-                or ("cleared", "sm-silent") in [one[:2] for one in self.told]
+                or ("cleared", "sm-silent") in [one[:2] for one in self.reported]
             )
         )

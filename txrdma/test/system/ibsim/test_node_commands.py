@@ -25,15 +25,15 @@ class FormTests(CommandsTestCase):
         lids = (await self.lids())[: self.most]
         for source, target in zip(lids, reversed(lids), strict=True):
             theirs = self.theirs("ibtracert", "-n", source, target)
-            self.assertEqual(await self.said("trace", "-n", source, target), theirs)
+            self.assertEqual(await self.output("trace", "-n", source, target), theirs)
 
     async def test_allLIDs(self) -> None:
         [lid, *_] = await self.lids("--switches")
         for low, high in (("1", "6"), ("2", "3")):
             for ours, theirs in (((), ()), (("--no-destinations",), ("-n",))):
-                told = self.theirs("ibroute", "-a", *theirs, lid, low, high)
-                said = await self.said("routes", lid, "--all", *ours, "--lids", f"{low}-{high}")
-                self.assertEqual(said, told)
+                reported = self.theirs("ibroute", "-a", *theirs, lid, low, high)
+                output = await self.output("routes", lid, "--all", *ours, "--lids", f"{low}-{high}")
+                self.assertEqual(output, reported)
 
     async def fill(self, lid: int, *masks: int, position: int = 0) -> None:
         agent = self._filling = self._filling or self.agentAt()
@@ -44,16 +44,16 @@ class FormTests(CommandsTestCase):
         lid = int((await self.lids("--switches"))[0])
         await self.fill(lid, 0b10_0100, 0, 0b1001)
         theirs = self.theirs("ibroute", "-M", str(lid))
-        self.assertEqual((await self.said("routes", "-M", str(lid))).rstrip("\n"), theirs.rstrip("\n"))
+        self.assertEqual((await self.output("routes", "-M", str(lid))).rstrip("\n"), theirs.rstrip("\n"))
         theirs = self.theirs("ibroute", "-M", str(lid), "0xc001", "0xc002")
-        ours = await self.said("routes", "-M", str(lid), "--lids", "0xc001-0xc002")
+        ours = await self.output("routes", "-M", str(lid), "--lids", "0xc001-0xc002")
         self.assertEqual(ours.rstrip("\n"), theirs.rstrip("\n"))
 
     async def test_multicastTrace(self) -> None:
         """C{trace --multicast} takes the steps of C{ibtracert -m}: ports, LIDs and names."""
         hosts = await self.lids("--hosts")
         for target in hosts[1:][-self.most :]:
-            unicast = (await self.told("trace", hosts[0], target))["hops"]
+            unicast = (await self.answerTo("trace", hosts[0], target))["hops"]
             switches = [hop for hop in unicast if hop["type"] == "SWITCH"]
             for hop in switches:
                 for position in range(3):
@@ -62,7 +62,7 @@ class FormTests(CommandsTestCase):
             theirs = self.theirs("ibtracert", "-m", "0xc000", hosts[0], target)
             steps = re.findall(r'\[(\d+)\] -> \w+ 0x(?:\w+)\[(\d+)\] lid (\d+)(?:-\d+)? "(.*)"', theirs)
             self.assertEqual(len(steps), len(unicast) - 1)
-            hops = (await self.told("trace", "-m", "0xc000", hosts[0], target))["hops"]
+            hops = (await self.answerTo("trace", "-m", "0xc000", hosts[0], target))["hops"]
             ours = [
                 (str(before["exit"]), str(hop["entry"]), str(hop["lid"]), hop["name"])
                 for before, hop in zip(hops, hops[1:], strict=False)
@@ -75,15 +75,15 @@ class FormTests(CommandsTestCase):
         self.assertIn("does not reach", str(await self.status_of("trace", "-m0xc000", hosts[0], hosts[1])))
 
     async def status_of(self, *words: str) -> object:
-        await self.said(*words)
+        await self.output(*words)
         return self.status
 
     async def test_bytes(self) -> None:
         [lid, *_] = await self.lids("--switches")
         for number, modifier in (("0x11", "0"), ("0x12", "0"), ("0x15", "1")):
             theirs = re.sub(r"\s", "", self.theirs("smpdump", lid, number, modifier))
-            said = await self.said("query", "SubnGet", number, lid, "--modifier", modifier)
-            ours = "".join(line.partition("  ")[2] for line in said.splitlines()[1:]).replace(" ", "")
+            output = await self.output("query", "SubnGet", number, lid, "--modifier", modifier)
+            ours = "".join(line.partition("  ")[2] for line in output.splitlines()[1:]).replace(" ", "")
             self.assertEqual((len(ours), ours), (128, theirs[:128]))
 
 
@@ -92,12 +92,14 @@ class SeveralLIDsTests(CommandsTestCase):
 
     async def test_routes(self) -> None:
         for lid in await self.lids("--switches"):
-            self.assertEqual(await self.said("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n")
+            self.assertEqual(
+                await self.output("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n"
+            )
             theirs = self.theirs("ibroute", "-a", lid, "2")
-            ours = await self.said("routes", lid, "--all", "--lids", "2-999")
+            ours = await self.output("routes", lid, "--all", "--lids", "2-999")
             self.assertEqual(ours, theirs)
-            everything = {str(each["lid"]): each for each in await self.told("routes")}
-            [alone] = await self.told("routes", lid)
+            everything = {str(each["lid"]): each for each in await self.answerTo("routes")}
+            [alone] = await self.answerTo("routes", lid)
             self.assertEqual(everything[lid]["linear"], alone["linear"])
 
     async def test_trace(self) -> None:
@@ -105,12 +107,12 @@ class SeveralLIDsTests(CommandsTestCase):
         for lid in hosts[1:]:
             for target in (lid, lid + 1):
                 theirs = self.theirs("ibtracert", str(hosts[0]), str(target))
-                self.assertEqual(await self.said("trace", str(hosts[0]), str(target)), theirs)
+                self.assertEqual(await self.output("trace", str(hosts[0]), str(target)), theirs)
 
     async def test_address(self) -> None:
         lid = (await self.lids("--hosts"))[-1]
         theirs = self.theirs("ibaddr", lid).rstrip("\n")
-        self.assertIn(theirs, await self.said("smpquery", "addr", lid))
+        self.assertIn(theirs, await self.output("smpquery", "addr", lid))
         self.assertRegex(theirs, r"start 0x\w+ end 0x\w*[13579bdf]$")
 
 
@@ -121,46 +123,46 @@ class FatTreeFormTests(FormTests):
 
 class AdministrationTests(CommandsTestCase):
     async def test_paths(self) -> None:
-        nodes = await self.told("nodes", "--hosts")
+        nodes = await self.answerTo("nodes", "--hosts")
         one, other = nodes[0], nodes[-1]
-        said = self.theirs("saquery", "--src-to-dst", f"{one['lid']}:{other['lid']}")
-        theirs = dict(re.findall(r"(\w+)\.{2,}(\S+)", said))
+        output = self.theirs("saquery", "--src-to-dst", f"{one['lid']}:{other['lid']}")
+        theirs = dict(re.findall(r"(\w+)\.{2,}(\S+)", output))
         for key in ("lid", "name"):
-            [told] = await self.told(
+            [reported] = await self.answerTo(
                 "saquery", "PR", "--get", "--from", str(one[key]), "--to", str(other[key])
             )
-            ours = told["fields"]
+            ours = reported["fields"]
             for name in ("dlid", "slid", "sgid", "dgid"):
                 self.assertEqual(str(ours[name]), theirs[name])
 
     async def test_names(self) -> None:
         [known] = re.findall(r'\d+ +"(.*)"', self.theirs("saquery", "-D"))  # without RMPP only this one
-        host = next(node for node in await self.told("nodes", "--hosts") if node["name"] == known)
+        host = next(node for node in await self.answerTo("nodes", "--hosts") if node["name"] == known)
         name, lid = host["name"], str(host["lid"])
-        found = await self.said("saquery", "NR", "--get", f"nodeString={name}", "--columns", "lid")
+        found = await self.output("saquery", "NR", "--get", f"nodeString={name}", "--columns", "lid")
         self.assertEqual(found.split(), ["lid", self.theirs("saquery", "-l", name).strip()])
-        found = await self.said("saquery", "NR", "--get", lid, "--columns", "name")
+        found = await self.output("saquery", "NR", "--get", lid, "--columns", "name")
         self.assertEqual(found.split(), ["name", self.theirs("saquery", "-O", lid).strip()])
         guid = self.theirs("saquery", "-G", name).strip()
-        [told] = await self.told("saquery", "NR", "--get", f"nodeString={name}")
-        self.assertEqual("0x" + told["fields"]["nodeInfo"]["portGUID"].replace(":", ""), guid)
-        found = await self.said("saquery", "NR", "--get", f"portGUID={guid}", "--columns", "name")
+        [reported] = await self.answerTo("saquery", "NR", "--get", f"nodeString={name}")
+        self.assertEqual("0x" + reported["fields"]["nodeInfo"]["portGUID"].replace(":", ""), guid)
+        found = await self.output("saquery", "NR", "--get", f"portGUID={guid}", "--columns", "name")
         self.assertEqual(found.split(), ["name", self.theirs("saquery", "-U", guid).strip()])
 
 
 class CounterTests(CommandsTestCase):
     async def test_ports(self) -> None:
         [switch, *_] = await self.lids("--switches")
-        nodes = await self.told("nodes", "--hosts")
+        nodes = await self.answerTo("nodes", "--hosts")
         host = next(str(node["lid"]) for node in nodes if node["numPorts"] == 1)
         self.fabric.console('PerformanceSet "left"[2] PortCounters.SymbolErrorCounter=7')
         self.fabric.console('PerformanceSet "left"[3] PortCounters.SymbolErrorCounter=5')
         await self.waited(0.5)
         for words in (("-a", "-l", switch), ("-l", switch, "2-4"), ("-a", switch), ("-a", host)):
             theirs = re.findall(r"^PortSelect:\.+(\d+)$", self.theirs("perfquery", *words), re.MULTILINE)
-            told = (await self.told("perfquery", *words))["ports"]
-            self.assertEqual([str(each["portSelect"]) for each in told], theirs, words)
-        [sum] = (await self.told("perfquery", "-a", switch))["ports"]
+            reported = (await self.answerTo("perfquery", *words))["ports"]
+            self.assertEqual([str(each["portSelect"]) for each in reported], theirs, words)
+        [sum] = (await self.answerTo("perfquery", "-a", switch))["ports"]
         self.assertEqual(sum["symbolErrorCounter"], 12)
         self.assertIn("SymbolErrorCounter:..............12\n", self.theirs("perfquery", "-a", switch))
 
@@ -170,8 +172,8 @@ class PortTests(CommandsTestCase):
     hasSM = False
 
     async def info(self, port: int, name: str = "PI") -> dict[str, Any]:
-        told = await self.told("smpquery", name, "0,1", str(port))
-        fields: dict[str, Any] = told["answers"][0]["fields"]
+        reported = await self.answerTo("smpquery", name, "0,1", str(port))
+        fields: dict[str, Any] = reported["answers"][0]["fields"]
         return fields
 
     async def test_changes(self) -> None:
@@ -193,9 +195,9 @@ class PortTests(CommandsTestCase):
             ("active",),
             ("fdr10", "0"),
         ):
-            said = self.theirs("ibportstate", "-D", "0,1", "3", *words)
-            await self.said("portstate", "0,1", "4", *words, "--yes")
-            self.assertEqual((words, bool(self.status)), (words, "failed" in said))
+            output = self.theirs("ibportstate", "-D", "0,1", "3", *words)
+            await self.output("portstate", "0,1", "4", *words, "--yes")
+            self.assertEqual((words, bool(self.status)), (words, "failed" in output))
             theirs, ours = await self.info(3), await self.info(4)
             for each in (theirs, ours):
                 each["lid"] = each["masterSMLID"] = 0  # ibportstate fills some numbers in, which ibsim keeps
@@ -205,7 +207,7 @@ class PortTests(CommandsTestCase):
 
     async def test_ends(self) -> None:
         for number in (3, 4):  # of a port without them, ibportstate sets LIDs of its own
-            await self.said("portstate", f"0,1,{number}", "1", "lid", "7", "smlid", "8", "--yes")
+            await self.output("portstate", f"0,1,{number}", "1", "lid", "7", "smlid", "8", "--yes")
         for words in (
             ("lid", "0x22"),
             ("smlid", "5"),
@@ -215,7 +217,9 @@ class PortTests(CommandsTestCase):
             ("mkey", "0x1234"),
         ):
             self.theirs("ibportstate", "-D", "0,1,3", "1", *words)
-            await self.said("portstate", "0,1,4", "1", *words, "--yes")
-            told = [await self.told("smpquery", "PI", f"0,1,{at}", "--mkey", "0x1234") for at in (3, 4)]
-            theirs, ours = (each["answers"][0]["fields"] for each in told)
+            await self.output("portstate", "0,1,4", "1", *words, "--yes")
+            reported = [
+                await self.answerTo("smpquery", "PI", f"0,1,{at}", "--mkey", "0x1234") for at in (3, 4)
+            ]
+            theirs, ours = (each["answers"][0]["fields"] for each in reported)
             self.assertEqual(ours, theirs, words)

@@ -102,8 +102,8 @@ class AttachingTests(IbsimTestCase):
         goOn.start()
         self.addCleanup(goOn.join)
         agent = self.agentAt("c")
-        told = await agent.SubnGet(NodeDescription, IBDRPath())
-        self.assertEqual(told.text, "c")
+        reported = await agent.SubnGet(NodeDescription, IBDRPath())
+        self.assertEqual(reported.text, "c")
         for other in others:
             self.assertEqual((await other.SubnGet(NodeDescription, IBDRPath())).text, "b")
 
@@ -114,8 +114,8 @@ class AttachingTests(IbsimTestCase):
         answers = [agent.SubnGet(NodeDescription, routes[number % 3], retries=0) for number in range(5_000)]
         self.assertFalse(any(answer.called for answer in answers))
         self.fabric.goOn()
-        told = [(await answer).text for answer in answers]
-        self.assertEqual(told, (["a", "left", "b"] * 5_000)[:5_000])
+        reported = [(await answer).text for answer in answers]
+        self.assertEqual(reported, (["a", "left", "b"] * 5_000)[:5_000])
 
     async def test_manyTimes(self) -> None:
         for _ in range(30):

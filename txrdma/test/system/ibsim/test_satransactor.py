@@ -77,14 +77,14 @@ class SATransactorTests(IbsimTestCase):
     async def compare(
         self, agent: Any, transactor: SATransactor, kind: type[Attribute], way: IBPath, modifier: int
     ) -> None:
-        said = []
+        output = []
         for each in (agent, transactor):
             try:
-                told = (await each.SubnGet(kind, way, modifier, keys=TRUSTED)).toDict()
-                said.append({name: value for name, value in told.items() if name not in CHANGING})
+                reported = (await each.SubnGet(kind, way, modifier, keys=TRUSTED)).toDict()
+                output.append({name: value for name, value in reported.items() if name not in CHANGING})
             except MADError as error:
-                said.append({"refused": str(error)})
-        self.assertEqual(said[1], said[0], f"{kind.__name__} {modifier:#x} at {way}")
+                output.append({"refused": str(error)})
+        self.assertEqual(output[1], output[0], f"{kind.__name__} {modifier:#x} at {way}")
 
     async def test_same(self) -> None:
         agent = self.agentAt("a")
@@ -120,11 +120,11 @@ class SATransactorTests(IbsimTestCase):
         end = agent.port.refresh()
         direct = await Sweep(agent).run()
         for other in (SATransactor(agent, end), SATransactor(MADSchedule(agent, 4), end)):
-            told = await Sweep(other).run()
-            self.assertEqual(told.problems, [])
-            self.assertEqual(set(told.nodes), set(direct.nodes))
+            reported = await Sweep(other).run()
+            self.assertEqual(reported.problems, [])
+            self.assertEqual(set(reported.nodes), set(direct.nodes))
             self.assertEqual(
-                {frozenset(map(str, link)) for link in told.links()},
+                {frozenset(map(str, link)) for link in reported.links()},
                 {frozenset(map(str, link)) for link in direct.links()},
             )
 

@@ -130,12 +130,12 @@ def differences(ours: object, theirs: object, leaveOut: Container[str] = ()) -> 
 
 async def _said(call: Deferred[Any]) -> object:
     try:
-        told = await call
+        reported = await call
     except MADError as error:
         return f"status {error.status:#06x}"
     except MADFailure:
         return "no answer"
-    return told.toDict() if isinstance(told, Attribute) else told
+    return reported.toDict() if isinstance(reported, Attribute) else reported
 
 
 def managementQuestions(path: IBPath, isSwitch: bool, ports: int) -> Iterator[Question]:

@@ -112,10 +112,10 @@ class ManagedTestCase(AnswersMixin):
     ) -> None:
         waiting = iter(questions)
         while some := list(islice(waiting, AT_ONCE)):
-            told = [await call for call in [self.theirAgent.SubnGet(*question) for question in some]]
+            reported = [await call for call in [self.theirAgent.SubnGet(*question) for question in some]]
             set = [
                 self.ourAgent.SubnSet(made(content), path, modifier)
-                for content, (_kind, path, modifier) in zip(told, some, strict=True)
+                for content, (_kind, path, modifier) in zip(reported, some, strict=True)
             ]
             self.clock.pump([0] * 3)
             for call in set:

@@ -60,15 +60,15 @@ class HandoverTests(IbsimTestCase):
         info = smp.SMInfo(smState=state)
         ours, theirs = (agent.SubnSet(info, path, command) for agent in (self.agent, self.theirs))
         self.clock.advance(0)
-        said = []
+        output = []
         for call in (ours, theirs):
             try:
                 await call
-                said.append(True)
+                output.append(True)
             except MADError:
-                said.append(False)
-        self.assertEqual(said[0], said[1], (path, command))
-        return said[0]
+                output.append(False)
+        self.assertEqual(output[0], output[1], (path, command))
+        return output[0]
 
     async def test_commands(self) -> None:
         await self.become(SMState.STANDBY)

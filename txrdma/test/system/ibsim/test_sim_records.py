@@ -87,7 +87,7 @@ class RecordsTestCase(ManagedTestCase):
                 return agent.call(rpc, query, self.sa, keys=keys)
 
             ours, theirs = await self.both(ask)
-            different += (f"{told(query)}: {line}" for line in differences(ours, theirs, unequal))
+            different += (f"{answerTo(query)}: {line}" for line in differences(ours, theirs, unequal))
         self.assertEqual(different, [])
         return count
 
@@ -106,13 +106,15 @@ def _fields(record: Attribute) -> dict[str, object]:
     return flat
 
 
-def told(query: Any) -> str:
+def answerTo(query: Any) -> str:
     """A question, in short: its numbers that are not 0."""
     record = getattr(query, "record", query)
     if isinstance(record, type):
         return record.__name__
-    said = {name: value for name, value in record.toDict().items() if isinstance(value, int | str) and value}
-    return f"{type(record).__name__} {said}"
+    output = {
+        name: value for name, value in record.toDict().items() if isinstance(value, int | str) and value
+    }
+    return f"{type(record).__name__} {output}"
 
 
 class SingleTests(RecordsTestCase):
@@ -216,7 +218,7 @@ class WantedPathTests(RecordsTestCase):
             wanted += ({"mtuSelector": selector, "mtu": PathMTU(mtu)} for mtu in range(1, 6))
             rates = (Rate.GBPS_2_5, Rate.GBPS_56, Rate.GBPS_200, Rate.GBPS_400)
             wanted += ({"rateSelector": selector, "rate": rate} for rate in rates)
-        await self.alike(sa.PathRecord.query(sgid=a, dgid=c, numbPath=1, **said) for said in wanted)
+        await self.alike(sa.PathRecord.query(sgid=a, dgid=c, numbPath=1, **output) for output in wanted)
         nobody = GID.fromParts(GID_PREFIX, GUID(b"\1" * 8))
         await self.alike(
             (

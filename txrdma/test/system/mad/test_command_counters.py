@@ -18,9 +18,9 @@ from txrdma.test.support.mad.commanding import SharedFabricTestCase
 
 class PerfQueryTests(SharedFabricTestCase):
     def test_own(self) -> None:
-        said = self.said("perfquery")
-        self.assertIn("# PortCounters: lid 1 port 1\n", said.out)
-        self.assertEqual(said.fields["portSelect"], "1")
+        output = self.output("perfquery")
+        self.assertIn("# PortCounters: lid 1 port 1\n", output.out)
+        self.assertEqual(output.fields["portSelect"], "1")
 
     def test_ports(self) -> None:
         """Ports are given as numbers and ranges, or as all ports of the node."""
@@ -37,81 +37,81 @@ class PerfQueryTests(SharedFabricTestCase):
             (("9", "all", "--loop-ports"), list(range(1, 37))),
             (("9", "1-3", "--all-ports"), [255]),
         ):
-            told = self.said("perfquery", *arguments, "--json").json["ports"]
-            self.assertEqual([each["portSelect"] for each in told], ports, arguments)
+            reported = self.output("perfquery", *arguments, "--json").json["ports"]
+            self.assertEqual([each["portSelect"] for each in reported], ports, arguments)
 
     def test_enhanced(self) -> None:
         self.fabric.node("leaf0000").switchInfo[16] |= 0x08
-        self.assertEqual(self.said("smpquery", "SI", "9").fields["enhancedPort0"], "1")
-        told = self.said("perfquery", "9", "--loop-ports", "--json").json["ports"]
-        self.assertEqual([each["portSelect"] for each in told], list(range(37)))
+        self.assertEqual(self.output("smpquery", "SI", "9").fields["enhancedPort0"], "1")
+        reported = self.output("perfquery", "9", "--loop-ports", "--json").json["ports"]
+        self.assertEqual([each["portSelect"] for each in reported], list(range(37)))
 
     def test_kinds(self) -> None:
         for name, kind in KINDS.items():
-            said = self.said("perfquery", "9", "1", "--kind", name, "--json")
-            if said.status is None:
-                self.assertEqual(said.json["attribute"], kind.__name__)
+            output = self.output("perfquery", "9", "1", "--kind", name, "--json")
+            if output.status is None:
+                self.assertEqual(output.json["attribute"], kind.__name__)
             else:
-                self.assertIn("not supported", str(said.status), name)
+                self.assertIn("not supported", str(output.status), name)
         for theirs, ours in ALIASES.items():
-            said = self.said("perfquery", "9", "1", "--kind", theirs)
-            self.assertEqual(said.out, self.said("perfquery", "9", "1", "--kind", ours).out)
-        told = self.said("perfquery", "9", "1", "-x", "--json").json
-        self.assertEqual(told["attribute"], "PortCountersExtended")
+            output = self.output("perfquery", "9", "1", "--kind", theirs)
+            self.assertEqual(output.out, self.output("perfquery", "9", "1", "--kind", ours).out)
+        reported = self.output("perfquery", "9", "1", "-x", "--json").json
+        self.assertEqual(reported["attribute"], "PortCountersExtended")
 
     def test_reset(self) -> None:
         self.fabric.traffic(1000.0, 10.0)
         self.clock.advance(5)
-        before = int(self.said("perfquery", "2").fields["portXmitData"])
+        before = int(self.output("perfquery", "2").fields["portXmitData"])
         self.assertGreater(before, 0)
         self.patch(sys, "stdin", io.StringIO())
-        self.assertIn("--yes", str(self.said("perfquery", "2", "--reset").status))
-        said = self.said("perfquery", "2", "--reset", "--yes")
-        self.assertGreaterEqual(int(said.fields["portXmitData"]), before)
-        self.assertLess(int(self.said("perfquery", "2").fields["portXmitData"]), before)
-        self.assertEqual(self.said("perfquery", "2", "--reset-only", "--yes").out, "cleared\n")
+        self.assertIn("--yes", str(self.output("perfquery", "2", "--reset").status))
+        output = self.output("perfquery", "2", "--reset", "--yes")
+        self.assertGreaterEqual(int(output.fields["portXmitData"]), before)
+        self.assertLess(int(self.output("perfquery", "2").fields["portXmitData"]), before)
+        self.assertEqual(self.output("perfquery", "2", "--reset-only", "--yes").out, "cleared\n")
 
     def test_mask(self) -> None:
         self.fabric.traffic(1000.0, 10.0)
         self.clock.advance(5)
-        said = self.said("perfquery", "2", "-R", "--yes", "--mask", "0x1000", "--debug", "--debug")
-        self.assertIn("PortCounters.counterSelect 0x1000", said.errors)
+        output = self.output("perfquery", "2", "-R", "--yes", "--mask", "0x1000", "--debug", "--debug")
+        self.assertIn("PortCounters.counterSelect 0x1000", output.errors)
 
     def test_watch(self) -> None:
         counters = self.fabric.port("h00001").count()
         counters.grow(self.clock.seconds(), portXmitData=250_000.0, portRcvPkts=1000.0)
-        said = self.said("perfquery", "2", "--watch", "2", "--count", "3", "--json")
-        told = [json.loads(line) for line in said.out.splitlines()]
-        self.assertEqual(len(told), 3)
-        for [port] in told:
+        output = self.output("perfquery", "2", "--watch", "2", "--count", "3", "--json")
+        reported = [json.loads(line) for line in output.out.splitlines()]
+        self.assertEqual(len(reported), 3)
+        for [port] in reported:
             self.assertAlmostEqual(port["seconds"], 2, places=3)
             self.assertApproximates(port["xmitBytesPerSecond"], 1e6, 1e4)
             self.assertApproximates(port["rcvPktsPerSecond"], 1e3, 10)
-        self.assertIn("1.000", self.said("perfquery", "2", "-w", "2", "-c", "1").out)
+        self.assertIn("1.000", self.output("perfquery", "2", "-w", "2", "-c", "1").out)
 
     def test_watchFull(self) -> None:
         self.fabric.setCounters("h00001", 1, portXmitData=(1 << 32) - 100)
         self.fabric.port("h00001").count().grow(self.clock.seconds(), portXmitData=1000.0)
         arguments = ("perfquery", "2", "--kind", "counters", "--watch", "1", "--count", "2")
-        told = [json.loads(line) for line in self.said(*arguments, "--json").out.splitlines()]
-        self.assertEqual([each["saturated"] for [each] in told], [["portXmitData"], ["portXmitData"]])
-        self.assertIn("portXmitData is full: clear it", self.said(*arguments).out)
+        reported = [json.loads(line) for line in self.output(*arguments, "--json").out.splitlines()]
+        self.assertEqual([each["saturated"] for [each] in reported], [["portXmitData"], ["portXmitData"]])
+        self.assertIn("portXmitData is full: clear it", self.output(*arguments).out)
         self.patch(sys, "stdin", io.StringIO())
-        self.assertIn("--yes", str(self.said(*arguments, "--reset").status))
-        said = self.said(*arguments, "--reset", "--yes", "--json")
-        rates = [json.loads(line)[0] for line in said.out.splitlines()]
+        self.assertIn("--yes", str(self.output(*arguments, "--reset").status))
+        output = self.output(*arguments, "--reset", "--yes", "--json")
+        rates = [json.loads(line)[0] for line in output.out.splitlines()]
         self.assertEqual([each["saturated"] for each in rates], [[], []])
         for each in rates:
             self.assertApproximates(each["xmitBytesPerSecond"], 4000, 100)
 
     def test_watchErrors(self) -> None:
         self.clock.callLater(0.5, self.fabric.setCounters, "h00001", 1, linkDownedCounter=3)
-        said = self.said("perfquery", "2", "--watch", "1", "--count", "1", "--json")
-        [port] = json.loads(said.out)
+        output = self.output("perfquery", "2", "--watch", "1", "--count", "1", "--json")
+        [port] = json.loads(output.out)
         self.assertEqual(port["counted"]["linkDownedCounter"], 3)
         self.assertIn("portUnicastXmitPkts", port["counted"])
         self.clock.callLater(0.5, self.fabric.setCounters, "h00001", 1, linkDownedCounter=255)
-        text = self.said("perfquery", "2", "--watch", "1", "--count", "1").out
+        text = self.output("perfquery", "2", "--watch", "1", "--count", "1").out
         self.assertIn("linkDownedCounter +252, linkDownedCounter is full: clear it\n", text)
 
     def test_watchLost(self) -> None:
@@ -119,40 +119,42 @@ class PerfQueryTests(SharedFabricTestCase):
         counters.grow(self.clock.seconds(), portRcvPkts=1000.0)
         self.clock.callLater(1.5, self.fabric.silence, "h00001")
         self.clock.callLater(2.5, self.fabric.revive, "h00001")
-        said = self.said("perfquery", "2", "-w", "1", "-c", "3", "--json", "-t", "0.1", "--retries", "0")
-        self.assertEqual(said.errors.count("lid 2: "), 1)
-        seconds = [json.loads(line)[0]["seconds"] for line in said.out.splitlines()]
+        output = self.output("perfquery", "2", "-w", "1", "-c", "3", "--json", "-t", "0.1", "--retries", "0")
+        self.assertEqual(output.errors.count("lid 2: "), 1)
+        seconds = [json.loads(line)[0]["seconds"] for line in output.out.splitlines()]
         self.assertApproximates(seconds[0], 1, 0.1)
         self.assertApproximates(seconds[1], 2, 0.2)
 
     def test_watchLanes(self) -> None:
         self.fabric.setCounters("h00001", 1, portVLXmitWait3=0)
         self.fabric.port("h00001").count().grow(self.clock.seconds(), portVLXmitWait3=10.0)
-        said = self.said("perfquery", "2", "--kind", "vlwait", "-w", "1", "-c", "1", "--json")
-        counted = json.loads(said.out)[0]["counted"]
+        output = self.output("perfquery", "2", "--kind", "vlwait", "-w", "1", "-c", "1", "--json")
+        counted = json.loads(output.out)[0]["counted"]
         self.assertEqual((counted["portVLXmitWait[3]"], counted["portVLXmitWait[2]"]), (10, 0))
 
     def test_parallel(self) -> None:
         begun = self.clock.seconds()
         device = "sim:fattree:8:latency=0.01"
-        told = self.said("perfquery", "9", "1-36", "--loop-ports", "--json", device=device).json["ports"]
-        self.assertEqual([each["portSelect"] for each in told], list(range(1, 37)))
+        reported = self.output("perfquery", "9", "1-36", "--loop-ports", "--json", device=device).json[
+            "ports"
+        ]
+        self.assertEqual([each["portSelect"] for each in reported], list(range(1, 37)))
         self.assertLess(self.clock.seconds() - begun, 36 * 0.01)
 
     def test_samples(self) -> None:
         self.fabric.port("leaf0000", 2).count().grow(self.clock.seconds(), portXmitPkts=1e6)
-        said = self.said("perfquery", "9", "2", "--sample", "3", "--interval", "100000", "--json")
-        [told] = said.json["ports"]
-        self.assertEqual((told["sampleStatus"], told["tag"]), (0, 1))
-        self.assertGreater(told["counters"][0], 0)
-        again = self.said("perfquery", "9", "2", "--kind", "result", "--json").json["ports"][0]
-        self.assertEqual(again["counters"], told["counters"])
-        control = self.said("perfquery", "9", "2", "--kind", "samples", "--json").json["ports"][0]
+        output = self.output("perfquery", "9", "2", "--sample", "3", "--interval", "100000", "--json")
+        [reported] = output.json["ports"]
+        self.assertEqual((reported["sampleStatus"], reported["tag"]), (0, 1))
+        self.assertGreater(reported["counters"][0], 0)
+        again = self.output("perfquery", "9", "2", "--kind", "result", "--json").json["ports"][0]
+        self.assertEqual(again["counters"], reported["counters"])
+        control = self.output("perfquery", "9", "2", "--kind", "samples", "--json").json["ports"][0]
         self.assertEqual(control["counterSelects"][0], 3)
 
     def test_extendedSpeeds(self) -> None:
-        said = self.said("perfquery", "2", "-R", "--yes", "--kind", "speeds", "--debug", "--debug")
-        self.assertIn("counterSelect 0xffffffffffffffff", said.errors)
+        output = self.output("perfquery", "2", "-R", "--yes", "--kind", "speeds", "--debug", "--debug")
+        self.assertIn("counterSelect 0xffffffffffffffff", output.errors)
 
     def test_mistakes(self) -> None:
         for arguments, words in (
@@ -170,4 +172,4 @@ class PerfQueryTests(SharedFabricTestCase):
             self.assertIn(words, str(error))
         self.assertEqual(portNumbers("1,4-6"), [1, 4, 5, 6])
         words = "txrdma perfquery: lid 9 has 36 ports, and no port 99"
-        self.assertEqual(self.said("perfquery", "9", "1,99").status, words)
+        self.assertEqual(self.output("perfquery", "9", "1,99").status, words)

@@ -36,7 +36,7 @@ class WiresharkTests(CaptureTestCase):
             theirs = [[*(int(text, 0) for text in row[:5]), round(float(row[5]), 6)] for row in rows]
             self.assertEqual(len(theirs), many)
             if not many:
-                self.assertIn("neither management datagrams", str(self.said("decode", path).status))
+                self.assertIn("neither management datagrams", str(self.output("decode", path).status))
                 continue
             other: str = self.mktemp()
             subprocess.run(
@@ -45,7 +45,7 @@ class WiresharkTests(CaptureTestCase):
             self.assertEqual(Path(other).read_bytes()[:4], bytes.fromhex("0a0d0d0a"))
             for capture in (path, other):
                 ours = []
-                for each in self.said("decode", capture, "--json").json:
+                for each in self.output("decode", capture, "--json").json:
                     header = each["frame"]["header"]
                     _, number, _, when = each["where"].split()
                     method = Method[header["method"]] if header["method"] in Method.__members__ else 0

@@ -37,9 +37,9 @@ class DiscoverTests(CommandTestCase):
 
     def test_text(self) -> None:
         """The text output is a net file of the fabric."""
-        said = self.said("discover", device=SMALL_TREE)
-        self.assertEqual((said.errors, said.status), ("", None))
-        known, found = fatTree(16, 4), parseNet(said.out)
+        printed = self.output("discover", device=SMALL_TREE)
+        self.assertEqual((printed.errors, printed.status), ("", None))
+        known, found = fatTree(16, 4), parseNet(printed.out)
         self.assertEqual(
             {(node.kind, node.ports, node.description) for node in found.nodes.values()},
             {(node.kind, node.ports, node.description) for node in known.nodes.values()},
@@ -60,10 +60,10 @@ class DiscoverTests(CommandTestCase):
 
     def test_json(self) -> None:
         """JSON contains nodes, ports and their peers, with stable keys."""
-        told = self.said("discover", "--json").json
-        self.assertEqual(list(told), ["nodes", "chassis", "problems"])
-        self.assertEqual((told["chassis"], told["problems"]), ([], []))
-        switch, host = told["nodes"][0], told["nodes"][1]
+        answer = self.output("discover", "--json").json
+        self.assertEqual(list(answer), ["nodes", "chassis", "problems"])
+        self.assertEqual((answer["chassis"], answer["problems"]), ([], []))
+        switch, host = answer["nodes"][0], answer["nodes"][1]
         self.assertEqual((switch["type"], switch["name"], switch["numPorts"]), ("SWITCH", "leaf0000", 36))
         self.assertEqual((host["type"], host["route"]), ("CHANNEL_ADAPTER", "DR 0"))
         self.assertEqual(
@@ -86,26 +86,26 @@ class DiscoverTests(CommandTestCase):
         )
 
     def test_dot(self) -> None:
-        lines = self.said("discover", "--format", "dot").out.splitlines()
+        lines = self.output("discover", "--format", "dot").out.splitlines()
         self.assertEqual(len([line for line in lines if " -- " in line]), 8)
         self.assertEqual(len([line for line in lines if "label=" in line and " -- " not in line]), 9)
         self.assertTrue(all(line.count("{") == line.count("}") for line in lines[1:-1]))
 
     def test_noSnapshot(self) -> None:
         for path in (self.file("{}"), self.file("no JSON"), "/nowhere"):
-            said = self.said("discover", "--load", path)
-            self.assertIn(f"txrdma discover: snapshot {path}: ", str(said.status))
+            printed = self.output("discover", "--load", path)
+            self.assertIn(f"txrdma discover: snapshot {path}: ", str(printed.status))
 
     def test_problems(self) -> None:
         device = self.device + ":loss=0.05:seed=2:managed=no"
-        said = self.said("discover", "-t", "0.1", "--retries", "0", device=device)
-        self.assertEqual(said.status, 1)
-        self.assertIn("unreachable at DR 0", said.errors)
-        self.assertIn("Switch\t36", said.out)
+        printed = self.output("discover", "-t", "0.1", "--retries", "0", device=device)
+        self.assertEqual(printed.status, 1)
+        self.assertIn("unreachable at DR 0", printed.errors)
+        self.assertIn("Switch\t36", printed.out)
 
     def test_hops(self) -> None:
         path = self.file(TWO_SWITCHES)
-        nodes = self.said("discover", "--hops", "1", "--json", device=f"sim:{path}").json["nodes"]
+        nodes = self.output("discover", "--hops", "1", "--json", device=f"sim:{path}").json["nodes"]
         self.assertEqual([node["name"] for node in nodes], ["left", "a"])
 
     def test_svg(self) -> None:
@@ -121,10 +121,10 @@ class DiscoverTests(CommandTestCase):
 
 class FabricsTests(CommandTestCase):
     def test_device(self) -> None:
-        self.assertIn("there is no kind 'nope'", str(self.said("discover", device="nope:1").status))
-        self.assertIn("no/such", str(self.said("discover", device="sim:no/such.net").status))
+        self.assertIn("there is no kind 'nope'", str(self.output("discover", device="nope:1").status))
+        self.assertIn("no/such", str(self.output("discover", device="sim:no/such.net").status))
         self.assertIn(
-            "expected the number of hosts", str(self.said("discover", device="sim:fattree:many").status)
+            "expected the number of hosts", str(self.output("discover", device="sim:fattree:many").status)
         )
 
     def test_mistakes(self) -> None:
@@ -140,66 +140,68 @@ class FabricsTests(CommandTestCase):
             self.assertIn(words, str(error))
 
     def test_noAnswer(self) -> None:
-        said = self.said("smpquery", "NI", "77", "-t", "0.5")
-        self.assertIn("txrdma smpquery: lid 77: SubnGet: no answer", str(said.status))
+        printed = self.output("smpquery", "NI", "77", "-t", "0.5")
+        self.assertIn("txrdma smpquery: lid 77: SubnGet: no answer", str(printed.status))
 
     def test_debug(self) -> None:
         sizes = []
         for level in range(4):
-            said = self.said("smpquery", "NI", "0,1", *["--debug"] * level)
-            sizes.append(len(said.errors.splitlines()))
+            printed = self.output("smpquery", "NI", "0,1", *["--debug"] * level)
+            sizes.append(len(printed.errors.splitlines()))
             if level:
-                self.assertIn("-> DR 0,1: SUBN_DIRECTED GET NodeInfo modifier 0x0", said.errors)
-                self.assertIn("<- SUBN_DIRECTED GET_RESP NodeInfo", said.errors)
+                self.assertIn("-> DR 0,1: SUBN_DIRECTED GET NodeInfo modifier 0x0", printed.errors)
+                self.assertIn("<- SUBN_DIRECTED GET_RESP NodeInfo", printed.errors)
         self.assertEqual(sizes[:2], [0, 2])
         self.assertTrue(sizes[1] < sizes[2] < sizes[3], sizes)
 
     def test_debuggedError(self) -> None:
-        said = self.said("query", "SubnGet", "SwitchInfo", "1", "--debug")
-        self.assertIn("request: SUBN_LID GET SwitchInfo", str(said.status))
-        self.assertIn("reply: SUBN_LID GET_RESP SwitchInfo", str(said.status))
+        printed = self.output("query", "SubnGet", "SwitchInfo", "1", "--debug")
+        self.assertIn("request: SUBN_LID GET SwitchInfo", str(printed.status))
+        self.assertIn("reply: SUBN_LID GET_RESP SwitchInfo", str(printed.status))
 
     def test_retries(self) -> None:
         before = self.clock.seconds()
-        said = self.said("smpquery", "NI", "77", "-t", "2", "--retries", "4", "--debug")
-        self.assertEqual(said.errors.count("-> lid 77"), 5)
+        printed = self.output("smpquery", "NI", "77", "-t", "2", "--retries", "4", "--debug")
+        self.assertEqual(printed.errors.count("-> lid 77"), 5)
         self.assertTrue(10 <= self.clock.seconds() - before < 11)
 
     def test_patience(self) -> None:
         keep = openMADPort(self.clock, self.device)
         self.addCleanup(keep.close)
-        self.said("query", "SubnSet", "PortInfo", "--change", "--yes", "subnetTimeOut=31")
+        self.output("query", "SubnSet", "PortInfo", "--change", "--yes", "subnetTimeOut=31")
         self.assertEqual(keep.refresh().subnetTimeout, 31)
         before = self.clock.seconds()
-        said = self.said("smpquery", "NI", "77", "--retries", "1")
-        self.assertIn("no answer", str(said.status))
+        printed = self.output("smpquery", "NI", "77", "--retries", "1")
+        self.assertIn("no answer", str(printed.status))
         self.assertTrue(8 <= self.clock.seconds() - before < 9)
 
     def test_targets(self) -> None:
         for target in ("2", "lid 2", "0x2", "0,1,2", "DR 0,1,2", "fe80::10:3", "0x0000000000100003"):
-            self.assertEqual(self.said("smpquery", "ND", target).fields, {"nodeString": "h00001"}, target)
-        self.assertEqual(self.said("smpquery", "ND").fields, {"nodeString": "h00000"})
-        self.assertIn("names no port", str(self.said("smpquery", "ND", "h00001!").status))
+            self.assertEqual(self.output("smpquery", "ND", target).fields, {"nodeString": "h00001"}, target)
+        self.assertEqual(self.output("smpquery", "ND").fields, {"nodeString": "h00000"})
+        self.assertIn("names no port", str(self.output("smpquery", "ND", "h00001!").status))
 
     def test_namedTargets(self) -> None:
-        self.assertEqual(self.said("smpquery", "NI", "leaf0000", "--json").json["path"], "lid 9")
-        self.assertEqual(self.said("perfquery", "h00001", "--json").json["path"], "lid 2")
+        self.assertEqual(self.output("smpquery", "NI", "leaf0000", "--json").json["path"], "lid 9")
+        self.assertEqual(self.output("perfquery", "h00001", "--json").json["path"], "lid 2")
         path = Path(self.mktemp())
         path.write_text('0x100004 "login node"\n0x100006 "twin"\n0x100008 "twin"\n')
         names = ("--node-names", str(path))
-        self.assertEqual(self.said("smpquery", "ND", "login node", *names).fields, {"nodeString": "h00002"})
-        self.assertIn("several nodes", str(self.said("smpquery", "ND", "twin", *names).status))
-        self.assertIn("names no port", str(self.said("smpquery", "ND", "nobody", *names).status))
-        self.assertIn("names no port", str(self.said("smpquery", "ND", "x" * 99).status))
+        self.assertEqual(self.output("smpquery", "ND", "login node", *names).fields, {"nodeString": "h00002"})
+        self.assertIn("several nodes", str(self.output("smpquery", "ND", "twin", *names).status))
+        self.assertIn("names no port", str(self.output("smpquery", "ND", "nobody", *names).status))
+        self.assertIn("names no port", str(self.output("smpquery", "ND", "x" * 99).status))
 
     def test_unmanaged(self) -> None:
         device = self.device + ":managed=no"
-        self.assertEqual(self.said("smpquery", "ND", "0,1", device=device).fields, {"nodeString": "leaf0000"})
+        self.assertEqual(
+            self.output("smpquery", "ND", "0,1", device=device).fields, {"nodeString": "leaf0000"}
+        )
         toGID = ("smpquery", "ND", "fe80::10:3")
         for arguments in (("saquery",), ("sminfo",), ("smpquery", "ND", "--sa"), toGID):
-            self.assertIn("knows no subnet manager", str(self.said(*arguments, device=device).status))
-        self.assertIn("has no LID", str(self.said("perfquery", device=device).status))
-        self.assertIn("has no LID", str(self.said("perfquery", "0,1", device=device).status))
+            self.assertIn("knows no subnet manager", str(self.output(*arguments, device=device).status))
+        self.assertIn("has no LID", str(self.output("perfquery", device=device).status))
+        self.assertIn("has no LID", str(self.output("perfquery", "0,1", device=device).status))
 
     def test_interruptedEarly(self) -> None:
         program = """

@@ -32,8 +32,8 @@ from txrdma.test.support.mad.structures import (
     LIBIBMAD,
     misnamed,
     missing,
-    strangers,
     structures,
+    unknownPeers,
     UNSEEN,
     witnesses,
 )
@@ -88,11 +88,11 @@ class NoticeTests(SynchronousTestCase):
     def test_describe(self) -> None:
         details = traps.LinkDetails(lid=LID(7)).encode()
         notice = messages.Notice(isGeneric=True, trapNumber=128, details=details)
-        told = traps.describe(notice)
-        self.assertEqual((told["trap"], told["details"]), ("LINK_STATE_CHANGE", {"lid": 7}))
+        reported = traps.describe(notice)
+        self.assertEqual((reported["trap"], reported["details"]), ("LINK_STATE_CHANGE", {"lid": 7}))
         strange = traps.describe(messages.Notice(trapNumber=128))
         self.assertEqual((strange["trap"], strange["details"]), (None, bytes(54).hex()))
-        json.dumps([told, strange])
+        json.dumps([reported, strange])
 
     def test_issuer(self) -> None:
         gid = GID.fromString("fe80::2")
@@ -103,16 +103,23 @@ class NoticeTests(SynchronousTestCase):
 
     def test_changes(self) -> None:
         raw = bytes((0, 0, 0, 7, 0, 1)) + (1 << 14).to_bytes(4, "big") + bytes((0, 0x2A, 4, 0)) + bytes(40)
-        told = traps.LocalChangeDetails.decode(raw)
-        self.assertEqual((told.lid, told.otherLocalChanges, told.capabilityMask), (7, True, 1 << 14))
+        reported = traps.LocalChangeDetails.decode(raw)
         self.assertEqual(
-            (told.capabilityMask2Change, told.hierarchyInfoChange, told.smPriorityChange), (True, False, True)
+            (reported.lid, reported.otherLocalChanges, reported.capabilityMask), (7, True, 1 << 14)
         )
         self.assertEqual(
-            (told.linkSpeedEnabledChange, told.linkWidthEnabledChange, told.nodeDescriptionChange),
+            (reported.capabilityMask2Change, reported.hierarchyInfoChange, reported.smPriorityChange),
+            (True, False, True),
+        )
+        self.assertEqual(
+            (
+                reported.linkSpeedEnabledChange,
+                reported.linkWidthEnabledChange,
+                reported.nodeDescriptionChange,
+            ),
             (False, True, False),
         )
-        self.assertEqual(told.capabilityMask2, 0x400)
+        self.assertEqual(reported.capabilityMask2, 0x400)
 
 
 _NEWER_IN_TRAPS: Final = {
@@ -131,7 +138,7 @@ class PlaceTests(SynchronousTestCase):
         self.assertEqual(lost, [], "\n".join(lost))
 
     def test_everyWitness(self) -> None:
-        strange = strangers(witnesses(), ERRORS)
+        strange = unknownPeers(witnesses(), ERRORS)
         self.assertEqual(strange, [], "\n".join(strange))
 
     def test_everyFieldOfLibibmad(self) -> None:
@@ -167,12 +174,12 @@ def theirText(kind: str, raw: bytes) -> str:
     name = ctypes.util.find_library("ibmad")
     if name is None:
         raise SkipTest("libibmad is not installed: it comes with infiniband-diags")
-    said = ctypes.create_string_buffer(1 << 16)
+    output = ctypes.create_string_buffer(1 << 16)
     content = ctypes.create_string_buffer(raw.ljust(512, b"\0"))
     print_ = getattr(ctypes.CDLL(name), f"mad_dump_{kind}")
     print_.restype = None
-    print_(said, len(said), content, len(raw))
-    return said.value.decode()
+    print_(output, len(output), content, len(raw))
+    return output.value.decode()
 
 
 def rows(text: str) -> list[tuple[str, str]]:
@@ -180,18 +187,18 @@ def rows(text: str) -> list[tuple[str, str]]:
 
 
 def plainly(text: str) -> object:
-    said = re.sub(r"\s*\(.*\)$", "", text).lower()
-    if "undefined" in said or "undefined" in text:
+    output = re.sub(r"\s*\(.*\)$", "", text).lower()
+    if "undefined" in output or "undefined" in text:
         return "undefined"
-    if said == "no extended speed":
+    if output == "no extended speed":
         return 0
-    if " or " in said:
-        return frozenset(said.split(" or "))
-    said = said.replace("_", "").replace(" ", "").removeprefix("mtu")
+    if " or " in output:
+        return frozenset(output.split(" or "))
+    output = output.replace("_", "").replace(" ", "").removeprefix("mtu")
     try:
-        return int(said, 0)
+        return int(output, 0)
     except ValueError:
-        return said
+        return output
 
 
 def valueIn(text: str, name: str) -> str:
@@ -268,21 +275,21 @@ class TextTests(SynchronousTestCase):
             raw = bytes((7 * number + 3) & 255 for number in range(kind.size))
             if kind is smp.NodeInfo:
                 raw = raw[:2] + b"\2" + raw[3:]
-            told = kind.decode(raw)
-            theirs, ours = rows(theirText(name, raw)), rows(str(told))
+            reported = kind.decode(raw)
+            theirs, ours = rows(theirText(name, raw)), rows(str(reported))
             seen = 0
             for (mine, _), (other, text) in zip(ours, theirs, strict=True):
                 self.assertTrue(alike(mine, other) or _TEXT_SYNONYMS.get(other) == mine, (mine, other))
                 if (kind.__name__, other) in _WRONG:
                     continue
-                value: Any = getattr(told, mine)
+                value: Any = getattr(reported, mine)
                 number = value if isinstance(value, int) else int.from_bytes(value.raw, "big")
-                said = re.sub(r"\s*\(.*\)$", "", text)
-                if said.startswith("0x") or said.isdigit():
-                    self.assertEqual(int(said, 0), number, (kind.__name__, mine, other))
+                output = re.sub(r"\s*\(.*\)$", "", text)
+                if output.startswith("0x") or output.isdigit():
+                    self.assertEqual(int(output, 0), number, (kind.__name__, mine, other))
                     seen += 1
-                elif re.fullmatch(r"[0-9a-f]{32}", said):
-                    self.assertEqual(int(said, 16), number, (kind.__name__, mine, other))
+                elif re.fullmatch(r"[0-9a-f]{32}", output):
+                    self.assertEqual(int(output, 16), number, (kind.__name__, mine, other))
                     seen += 1
             self.assertGreaterEqual(seen, len(theirs) - 4, name)
 

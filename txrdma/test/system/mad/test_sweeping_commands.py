@@ -47,7 +47,7 @@ class InterruptedTests(FabricCommandTestCase):
 
     def test_nothing(self) -> None:
         before = self.mktemp()
-        self.said("discover", "--save", before)
+        self.output("discover", "--save", before)
         for name, *arguments in (("check",), ("errors",), ("diff", before)):
             out, errors, status = self.interrupted(name, *arguments)
             self.assertEqual(out, "")

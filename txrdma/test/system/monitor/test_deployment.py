@@ -103,6 +103,6 @@ class NotifiedTests(SynchronousTestCase):
     def until(self, listener: socket.socket, beginning: str) -> str:
         """Receive notifications until one begins with this text."""
         while True:
-            said = listener.recv(4096).decode()
-            if said.startswith(beginning):
-                return said
+            output = listener.recv(4096).decode()
+            if output.startswith(beginning):
+                return output

@@ -26,8 +26,8 @@ class FileTests(SiteTestCase):
     def known(self) -> set[str]:
         """Return the names of all metrics of a monitor with a history."""
         self.started()
-        told = set(METRIC.findall(self.get("/metrics").text))
-        return told | {"txrdma_monitor_history_dropped_total"}
+        reported = set(METRIC.findall(self.get("/metrics").text))
+        return reported | {"txrdma_monitor_history_dropped_total"}
 
     def test_rules(self) -> None:
         """Prometheus accepts the alert rules."""

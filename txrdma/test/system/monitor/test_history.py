@@ -141,17 +141,17 @@ class StoreTests(storecontract.StoreContract):
             first = program.stdout.readline()
             time.sleep(random.uniform(0.0, 0.1))  # the moment of the kill; a batch takes less
             program.send_signal(signal.SIGKILL)
-            told = [int(line) for line in (first, *program.stdout) if line.endswith("\n")]
+            reported = [int(line) for line in (first, *program.stdout) if line.endswith("\n")]
             program.stdout.close()
             program.wait()
             self.store = self.opened()
             check = self.store._database.execute("PRAGMA integrity_check")
             self.assertEqual(check, [("ok",)])
             stored = [second for second, _count in self.sent(0, 10**9, "readings")]
-            self.assertIn(stored[-1] + 1, (told[-1], told[-1] + 20))
+            self.assertIn(stored[-1] + 1, (reported[-1], reported[-1] + 20))
             self.assertEqual(self.corrected(0, 10**9, "readings")[-1][0], stored[-1])
             minutes = self.sent(0, 10**9, "minutes")
-            whole = (told[-1] - 30) // 60
+            whole = (reported[-1] - 30) // 60
             self.assertEqual(minutes[:whole], [(60 * minute, 420) for minute in range(whole)])
             blocks = [(at, grown) for at, _seconds, grown in self.corrected(0, 10**9, "minutes")]
             self.assertEqual(blocks[:whole], [(60 * minute, 15) for minute in range(whole)])
@@ -202,6 +202,6 @@ class GenericStoreTests(storecontract.StoreContract):
             "except Exception as error: print(type(error).__name__, error)"
         )
         environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
-        said = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
-        self.assertIn("HistoryRefused", said)
-        self.assertIn("pip install 'txrdma[postgres]'", said)
+        output = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+        self.assertIn("HistoryRefused", output)
+        self.assertIn("pip install 'txrdma[postgres]'", output)

@@ -87,10 +87,10 @@ class ProcessTests(SynchronousTestCase):
         process = self.start("--local", "--json", "--check", "--iterations", "30", "--measure", "all")
         out, err = process.communicate(timeout=PATIENCE)
         self.assertEqual((process.returncode, err), (0, ""))
-        told = json.loads(out)
-        kinds = {(each["test"], each["measure"]) for each in told}
+        reported = json.loads(out)
+        kinds = {(each["test"], each["measure"]) for each in reported}
         self.assertEqual(kinds, {(t.value, m.value) for t in Transfer for m in Measure})
-        for each in told:
+        for each in reported:
             self.assertEqual(each["wrong"], 0, each)
             if each["test"] != "ud":
                 expected = 60 if each["measure"] == "bidirectional" else 30
@@ -157,12 +157,12 @@ class ProcessTests(SynchronousTestCase):
             self.addCleanup(process.wait)
             self.addCleanup(process.kill)
             self.assertEqual(process.wait(PATIENCE), 0)
-            said = os.read(terminal, 1 << 16).decode()
+            output = os.read(terminal, 1 << 16).decode()
         finally:
             os.close(theirs)
             os.close(terminal)
-        self.assertRegex(said, r"\r\x1b\[Kread (latency|bandwidth), \d+ bytes: \d+ messages")
-        self.assertTrue(said.endswith("\r\x1b[K"))
+        self.assertRegex(output, r"\r\x1b\[Kread (latency|bandwidth), \d+ bytes: \d+ messages")
+        self.assertTrue(output.endswith("\r\x1b[K"))
 
     def test_nobodyReads(self) -> None:
         """A server whose standard error is closed ends normally."""
@@ -170,9 +170,9 @@ class ProcessTests(SynchronousTestCase):
         assert server.stderr is not None
         server.stderr.close()
         host, port = where.split(":")[1:]
-        with socket.create_connection((host, int(port))) as stranger:
-            stranger.sendall(b"nonsense\n")
-            self.assertIn(b"trouble", stranger.recv(4096))
+        with socket.create_connection((host, int(port))) as unknownPeer:
+            unknownPeer.sendall(b"nonsense\n")
+            self.assertIn(b"trouble", unknownPeer.recv(4096))
         self.assertEqual(server.wait(PATIENCE), 0)
 
     def test_nobody(self) -> None:
@@ -191,6 +191,6 @@ class ProcessTests(SynchronousTestCase):
         for process in (client, server):
             out, err = process.communicate(timeout=PATIENCE)
             self.assertEqual(process.returncode, 0, err)
-            (told,) = json.loads(out)
-            self.assertEqual(told["wrong"], 0)
-            self.assertIn(told["messages"], (19, 20))
+            (reported,) = json.loads(out)
+            self.assertEqual(reported["wrong"], 0)
+            self.assertIn(reported["messages"], (19, 20))

@@ -126,22 +126,22 @@ class AskingTests(TestCase):
         self.addCleanup(control.close)
 
     async def ours(self, pid: int) -> list[Answer]:
-        return [told for told in await askAll(reactor, 5.0) if told.pid == pid]
+        return [reported for reported in await askAll(reactor, 5.0) if reported.pid == pid]
 
     async def test_asksItself(self) -> None:
         """A process finds itself, and is told what its connections tell."""
         self.listen()
-        [told] = await self.ours(os.getpid())
-        self.assertEqual(told.error, "")
-        self.assertEqual(told.connections, [ToldStatus().toDict()] * 2)
+        [reported] = await self.ours(os.getpid())
+        self.assertEqual(reported.error, "")
+        self.assertEqual(reported.connections, [ToldStatus().toDict()] * 2)
 
     async def test_silentPeers(self) -> None:
         """It is told which peers did not answer, too."""
         self.listen()
         silentPeers(reactor).timedOut("127.0.0.1:1", reactor.seconds())
         self.addCleanup(silentPeers(reactor).answered, "127.0.0.1:1")
-        [told] = await self.ours(os.getpid())
-        [silent] = [each for each in told.silent if each["peer"] == "127.0.0.1:1"]
+        [reported] = await self.ours(os.getpid())
+        [silent] = [each for each in reported.silent if each["peer"] == "127.0.0.1:1"]
         self.assertApproximates(cast(float, silent["seconds"]), 60.0, 10.0)
 
     async def test_secondReactor(self) -> None:
@@ -152,9 +152,9 @@ class AskingTests(TestCase):
     async def test_otherProcess(self) -> None:
         """Another process of ours is found, and a long answer arrives whole."""
         with otherProcess(3000) as process:
-            [told] = await self.ours(process.pid)
-        self.assertEqual((told.error, len(told.connections)), ("", 3000))
-        self.assertEqual(told.command[1], "-c")
+            [reported] = await self.ours(process.pid)
+        self.assertEqual((reported.error, len(reported.connections)), ("", 3000))
+        self.assertEqual(reported.command[1], "-c")
 
     def test_givenUpPrivileges(self) -> None:
         """A service that C{twistd --uid} has given to another user answers that user, and root no more."""
@@ -170,15 +170,15 @@ class AskingTests(TestCase):
             self.addCleanup(service.kill)
             assert service.stdout is not None
             self.assertEqual(service.stdout.readline(), b"ready\n")
-            told = [
+            reported = [
                 subprocess.run(
                     [sys.executable, "-c", ASK, str(user)], capture_output=True, text=True, timeout=50
                 ).stdout.splitlines()
                 for user in (NOBODY, 0)
             ]
             service.kill()
-        self.assertIn(f"{service.pid} ", told[0])
-        self.assertEqual([line for line in told[1] if line.startswith(f"{service.pid} ")], [])
+        self.assertIn(f"{service.pid} ", reported[0])
+        self.assertEqual([line for line in reported[1] if line.startswith(f"{service.pid} ")], [])
 
     async def test_killed(self) -> None:
         """After SIGKILL there is nothing left to find."""
@@ -191,16 +191,16 @@ class AskingTests(TestCase):
         """A process that does not answer is told as such, after a while."""
         with otherProcess(1) as process:
             process.send_signal(signal.SIGSTOP)
-            [told] = [told for told in await askAll(reactor, 0.2) if told.pid == process.pid]
-        self.assertIn("no answer", told.error)
+            [reported] = [reported for reported in await askAll(reactor, 0.2) if reported.pid == process.pid]
+        self.assertIn("no answer", reported.error)
 
     async def test_inattentive(self) -> None:
         """Who asks and does not listen to a long answer holds up nobody."""
         self.listen(20_000)
         with socket.socket(socket.AF_UNIX) as inattentive:
             inattentive.connect(controlName(os.getpid()))
-            [told] = await self.ours(os.getpid())
-            self.assertEqual((told.error, len(told.connections)), ("", 20_000))
+            [reported] = await self.ours(os.getpid())
+            self.assertEqual((reported.error, len(reported.connections)), ("", 20_000))
 
     async def test_hasty(self) -> None:
         """Who asks and goes away at once does no harm."""
@@ -208,8 +208,8 @@ class AskingTests(TestCase):
         for _ in range(3):
             with socket.socket(socket.AF_UNIX) as hasty:
                 hasty.connect(controlName(os.getpid()))
-        [told] = await self.ours(os.getpid())
-        self.assertEqual(told.error, "")
+        [reported] = await self.ours(os.getpid())
+        self.assertEqual(reported.error, "")
 
     async def test_otherUserAsks(self) -> None:
         """Another user's process is told nothing."""
@@ -225,5 +225,5 @@ class AskingTests(TestCase):
         """Another user's process is not believed, whatever its name."""
         self.listen()
         self.patch(unixanswers, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
-        [told] = await self.ours(os.getpid())
-        self.assertIn("belongs to user", told.error)
+        [reported] = await self.ours(os.getpid())
+        self.assertIn("belongs to user", reported.error)

@@ -134,10 +134,10 @@ class DescriptorTests(TestCase):
             finally:
                 server.kill()
             log.seek(0)
-            told = log.read()
-        self.assertNotIn("Traceback", told)
+            reported = log.read()
+        self.assertNotIn("Traceback", reported)
         self.assertEqual(client.stderr, "")
-        return client.stdout, told
+        return client.stdout, reported
 
     def test_usedUp(self) -> None:
         """Clients are connected and hear the end, others go on; when there are some, clients are served."""
@@ -151,7 +151,7 @@ class DescriptorTests(TestCase):
         """Where there are too few for SMC-R a connection is plain TCP, and the log says what to do."""
         seen, _ = self.talk("tcp", "3")
         self.assertEqual(seen, "connected hello ended\n")
-        again, told = self.talk("smc", "3")
+        again, reported = self.talk("smc", "3")
         self.assertEqual(again, seen)
-        self.assertIn("plain TCP, because INTERR", told)
-        self.assertIn("Too many open files: raise the process's limit (RLIMIT_NOFILE: ulimit -n", told)
+        self.assertIn("plain TCP, because INTERR", reported)
+        self.assertIn("Too many open files: raise the process's limit (RLIMIT_NOFILE: ulimit -n", reported)

@@ -131,8 +131,8 @@ class LeavingTests(SynchronousTestCase):
             assert server.stdout is not None
             try:
                 number = server.stdout.readline().strip()
-                told = (connecting.format(number), str(server.pid), str(count), busy)
-                words = [sys.executable, "-c", CLIENT, *told]
+                reported = (connecting.format(number), str(server.pid), str(count), busy)
+                words = [sys.executable, "-c", CLIENT, *reported]
                 client = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
                 self.assertEqual(server.wait(20), 0)
             finally:

@@ -179,8 +179,8 @@ class TwoProcessesTests(EndsTestCase):
         self.assertGreaterEqual(waited, 0.5)
         others = [await self.connect(f"smc:127.0.0.1:{port}") for _ in range(5)]
         self.assertLess(reactor.seconds() - begun - waited, 0.5)
-        [told] = [each for each in await askAll(reactor) if each.pid == os.getpid()]
-        self.assertIn(f"127.0.0.1:{port}", [each["peer"] for each in told.silent])
+        [reported] = [each for each in await askAll(reactor) if each.pid == os.getpid()]
+        self.assertIn(f"127.0.0.1:{port}", [each["peer"] for each in reported.silent])
         process.transport.signalProcess(signal.SIGCONT)
         for end in (first, *others):
             self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))

@@ -124,8 +124,8 @@ class StrangerTests(EndsTestCase):
                 name = listenerName(Place("127.0.0.1", port))[1:]
                 claimer.stdin.write(f"{name} 127.0.0.1 {client.getsockname()[1]}\n")
                 claimer.stdin.flush()
-                said = await deferToThread(claimer.stdout.readline)
-                self.assertTrue(said.startswith(answer), said)
+                output = await deferToThread(claimer.stdout.readline)
+                self.assertTrue(output.startswith(answer), output)
                 client.connect_ex(("127.0.0.1", port))
                 begun = reactor.seconds()
                 greeting = b""

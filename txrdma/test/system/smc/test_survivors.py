@@ -130,9 +130,9 @@ class SurvivorTests(SynchronousTestCase):
             finally:
                 server.kill()
         self.assertEqual(survivor.stderr, "")
-        told: dict[str, Any] = json.loads(survivor.stdout)
-        self.assertEqual(told["made"] + told["failed"], CONNECTIONS)
-        self.assertEqual((told["lost"], told["alive"], told["left"]), (told["made"], [], []))
+        reported: dict[str, Any] = json.loads(survivor.stdout)
+        self.assertEqual(reported["made"] + reported["failed"], CONNECTIONS)
+        self.assertEqual((reported["lost"], reported["alive"], reported["left"]), (reported["made"], [], []))
         for sign in ("Traceback", "Error"):
             self.assertNotIn(sign, log.read_text())
 

@@ -108,21 +108,21 @@ class NeighbourTests(NeighbourCase):
         """Memory of the other process is written, and a message after that tells it."""
         end = End(self.open())
         self.neighbour(end)
-        told = json.loads(self.told)
+        reported = json.loads(self.reported)
         end.region.view[4096:4106] = b"0123456789"
         end.post(
             1,
             Operation.RDMA_WRITE,
             [end.segment(4096, 10)],
-            remoteAddress=told["address"] + 8192,
-            rkey=RKey(told["rkey"]),
+            remoteAddress=reported["address"] + 8192,
+            rkey=RKey(reported["rkey"]),
         )
         end.post(
             2,
             Operation.RDMA_READ,
             [end.segment(5000, 10)],
-            remoteAddress=told["address"] + 8192,
-            rkey=RKey(told["rkey"]),
+            remoteAddress=reported["address"] + 8192,
+            rkey=RKey(reported["rkey"]),
         )
         self.assertEqual([c.status for c in self.take(end, 2)], [Status.SUCCESS] * 2)
         self.assertEqual(end.region.view[5000:5010], b"0123456789")
@@ -144,9 +144,9 @@ class DescriptorTests(NeighbourCase):
         end = End(self.open())
         self.neighbour(end)
         self.exchange(end)
-        told = json.loads(self.told)
+        reported = json.loads(self.reported)
         end.region.view[:5] = b"hello"
-        where = {"remoteAddress": told["address"] + 8192, "rkey": RKey(told["rkey"])}
+        where = {"remoteAddress": reported["address"] + 8192, "rkey": RKey(reported["rkey"])}
         plenty = self.scarce()
         try:
             end.post(1, Operation.RDMA_WRITE, [end.segment(0, 5)], **where)

@@ -37,13 +37,13 @@ class AtomicTests(NeighbourCase):
 
     def atomic(self, end: End, identifier: int, operation: Operation = ADD, **more: Any) -> None:
         """To the neighbour's memory, at 8192; C{result} finds in ours what was there before."""
-        told = json.loads(self.told)
+        reported = json.loads(self.reported)
         end.post(
             identifier,
             operation,
             [end.segment(RESULTS + 8 * identifier, 8)],
-            remoteAddress=told["address"] + more.pop("at", 8192),
-            rkey=RKey(told["rkey"]),
+            remoteAddress=reported["address"] + more.pop("at", 8192),
+            rkey=RKey(reported["rkey"]),
             **more,
         )
 

@@ -20,8 +20,8 @@ class PlayTests(SynchronousTestCase):
 
     def test_play(self) -> None:
         """A seed is played over TCP, and then by each route that it is for."""
-        told: list[Verdict] = []
+        reported: list[Verdict] = []
         matrix = Drawn(range(80, 81), (SHARED_MEMORY, BTL), [USUAL_REACTOR])
-        matrix.play(theStage(), told.append, 1)
-        self.assertEqual((matrix.count, [each.provider for each in told]), (2, [SHARED_MEMORY, BTL]))
-        self.assertEqual([failure(each) for each in told if not each.passed], [])
+        matrix.play(theStage(), reported.append, 1)
+        self.assertEqual((matrix.count, [each.provider for each in reported]), (2, [SHARED_MEMORY, BTL]))
+        self.assertEqual([failure(each) for each in reported if not each.passed], [])

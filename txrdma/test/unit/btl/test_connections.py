@@ -50,14 +50,14 @@ class MessageTests(HostsCase):
     def test_inOrder(self) -> None:
         """Messages of all sizes come in order, with their immediate data, both ways."""
         client, server = self.connected()
-        said = [
+        output = [
             (bytes([n]) * size, n if n % 2 else None) for n, size in enumerate((0, 1, 600, 990, 5000, 70000))
         ]
-        for data, immediate in said:
+        for data, immediate in output:
             client.transport.sendMessage(data, immediate)
             server.transport.sendMessage(data, immediate)
-        self.wait(lambda: len(client.messages) == len(server.messages) == len(said))
-        self.assertEqual((client.messages, server.messages), (said, said))
+        self.wait(lambda: len(client.messages) == len(server.messages) == len(output))
+        self.assertEqual((client.messages, server.messages), (output, output))
 
     def test_answers(self) -> None:
         """An answer takes the acknowledgement of what it answers along."""
@@ -89,18 +89,18 @@ class MessageTests(HostsCase):
         self.pause(0.1)
         counters = moduleOf(self.hosts[0], self.hosts[0].device).core.counters
         before, alone = counters.packSends, counters.fragSends
-        said = [b"%d" % number * 20 for number in range(2000)]
-        for data in said:
+        output = [b"%d" % number * 20 for number in range(2000)]
+        for data in output:
             client.transport.post(ORDERED, data)
         self.assertGreaterEqual(counters.packSends - before, MANY_WAIT - 1)
-        self.wait(lambda: len(server.tagged) == len(said))
-        self.assertEqual([data for _tag, data in server.tagged], said)
-        length = sum(len(data) + ENTRY_LENGTH for data in said)
+        self.wait(lambda: len(server.tagged) == len(output))
+        self.assertEqual([data for _tag, data in server.tagged], output)
+        length = sum(len(data) + ENTRY_LENGTH for data in output)
         peer = client.transport._peer
         assert isinstance(peer, Peer)
         longest = peer.mtu - HEADER_LENGTH
         self.assertLessEqual(
-            counters.packSends - before, length / (longest - len(said[-1]) - ENTRY_LENGTH) + 1
+            counters.packSends - before, length / (longest - len(output[-1]) - ENTRY_LENGTH) + 1
         )
         self.assertEqual(counters.fragSends, alone + 1)  # the first one; the last one waits for others
 
@@ -114,8 +114,8 @@ class MessageTests(HostsCase):
             client.transport.sendPriority(ORDERED, bytes((number,)) * size)
             self.pause(0.001)
         self.wait(lambda: len(server.tagged) == len(sizes))
-        said = [(ORDERED, bytes((number,)) * size) for number, size in enumerate(sizes)]
-        self.assertEqual(server.tagged, said)
+        output = [(ORDERED, bytes((number,)) * size) for number, size in enumerate(sizes)]
+        self.assertEqual(server.tagged, output)
         channels = moduleOf(self.hosts[0], device)._channels
         self.assertEqual([channel._pair.capacity.maxInline for channel in channels], [64, 64])
 
@@ -136,9 +136,9 @@ class MessageTests(HostsCase):
             self.assertEqual(server.tagged.pop(), (TAG, bytes(size)))
         self.outcome(server.transport.sendPriority(ORDERED, b"soon"))
         self.assertEqual(client.tagged, [(ORDERED, b"soon")])
-        told: list[object] = []
-        client.transport.post(TAG, b"x", told.append)
-        self.wait(lambda: told == [None])
+        reported: list[object] = []
+        client.transport.post(TAG, b"x", reported.append)
+        self.wait(lambda: reported == [None])
 
     def test_noHandler(self) -> None:
         """What nobody takes is dropped, and the connection goes on."""
@@ -661,7 +661,7 @@ class ExchangeTests(HostsCase):
         self.assertEqual((len(accepting.waiting), len(accepting.silent), accepting._opening), (0, 0, 0))
         self.assertEqual((accepting._openingOf, accepting._othersOf), ({}, {}))
 
-    def stranger(self, said: bytes) -> Failure:
+    def unknownPeer(self, output: bytes) -> Failure:
         """Let somebody else say this to a server."""
         from twisted.internet.protocol import Protocol
 
@@ -670,7 +670,7 @@ class ExchangeTests(HostsCase):
         MemoryTCP(ends[1], opening.lifeline).begin()
         strange = MemoryTCP(ends[0], Protocol())
         strange.begin()
-        strange.write(said)
+        strange.write(output)
         answer: Deferred[Any] = opening.answer
         self.wait(lambda: answer.called, 60.0)
         failure: Failure = self.failureResultOf(answer)
@@ -684,18 +684,18 @@ class ExchangeTests(HostsCase):
             magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=1, sequence=0,
             gid=self.hosts[0].device.gids(1)[0],
         )  # fmt: skip
-        self.stranger(b"GET / HTTP/1.1\r\nHost: a.example.org\r\nAccept: */*\r\n\r\n").trap(WireError)
-        self.stranger(good.replace(version=VERSION - 1).encode()).trap(WireError)  # it knows no packs
-        self.stranger(good.replace(mtu=40).encode()).trap(WireError)
-        self.stranger(b"").trap(Unreachable)
-        self.stranger(good.encode()[:20]).trap(Unreachable)
-        self.stranger(good.encode()).trap(Unreachable)
-        self.stranger(good.encode() + frame(FrameKind.READY)).trap(Unreachable)
-        self.stranger(good.encode() + frame(FrameKind.FAREWELL, bytes(600))).trap(Unreachable)
-        self.stranger(good.encode() + b"\1\0\xff\xff").trap(WireError)
-        failure = self.stranger(good.encode() + frame(FrameKind.FAILED, b"\xffwhy"))
+        self.unknownPeer(b"GET / HTTP/1.1\r\nHost: a.example.org\r\nAccept: */*\r\n\r\n").trap(WireError)
+        self.unknownPeer(good.replace(version=VERSION - 1).encode()).trap(WireError)  # it knows no packs
+        self.unknownPeer(good.replace(mtu=40).encode()).trap(WireError)
+        self.unknownPeer(b"").trap(Unreachable)
+        self.unknownPeer(good.encode()[:20]).trap(Unreachable)
+        self.unknownPeer(good.encode()).trap(Unreachable)
+        self.unknownPeer(good.encode() + frame(FrameKind.READY)).trap(Unreachable)
+        self.unknownPeer(good.encode() + frame(FrameKind.FAREWELL, bytes(600))).trap(Unreachable)
+        self.unknownPeer(good.encode() + b"\1\0\xff\xff").trap(WireError)
+        failure = self.unknownPeer(good.encode() + frame(FrameKind.FAILED, b"\xffwhy"))
         self.assertIn("why", failure.getErrorMessage())
-        failure = self.stranger(frame(FrameKind.FAILED, b"there is no module"))
+        failure = self.unknownPeer(frame(FrameKind.FAILED, b"there is no module"))
         self.assertIn("there is no module", failure.getErrorMessage())
 
     def test_noModule(self) -> None:

@@ -49,7 +49,7 @@ class TwoModules(RuleBasedStateMachine):
             peer.order.isSettled = True
         self.wire: list[tuple[int, int, bytes]] = []  # receiver, channel, packet
         self.sent: list[dict[int, bytes]] = [{}, {}]
-        self.told: list[dict[int, bool]] = [{}, {}]
+        self.reported: list[dict[int, bool]] = [{}, {}]
         self.came: list[dict[int, bytes]] = [{}, {}]
         self.ended = [False, False]
         self.isReached = [True, True]
@@ -152,8 +152,8 @@ class TwoModules(RuleBasedStateMachine):
                 self.came[side][tag] = bytes(data)
         elif isinstance(event, (SendCompleted, SendFailed)):
             assert isinstance(event.context, int)
-            assert event.context not in self.told[side], f"message {event.context} has two outcomes"
-            self.told[side][event.context] = isinstance(event, SendCompleted)
+            assert event.context not in self.reported[side], f"message {event.context} has two outcomes"
+            self.reported[side][event.context] = isinstance(event, SendCompleted)
         else:
             assert isinstance(event, (PeerClosed, PeerLost))
             assert not self.ended[side], "two ends"
@@ -166,9 +166,9 @@ class TwoModules(RuleBasedStateMachine):
             other = 1 - side
             for number, data in self.came[other].items():
                 assert self.sent[side][number] == data, f"message {number} has changed"
-            for number, hasArrived in self.told[side].items():
+            for number, hasArrived in self.reported[side].items():
                 assert not hasArrived or number in self.came[other], f"message {number} never came"
-            assert not self.ended[side] or self.told[side].keys() == self.sent[side].keys(), (
+            assert not self.ended[side] or self.reported[side].keys() == self.sent[side].keys(), (
                 "an end before outcomes"
             )
 
@@ -187,8 +187,8 @@ class TwoModules(RuleBasedStateMachine):
             self.truth()
             self.now += 0.05
         for side in (0, 1):
-            assert self.told[side].keys() == self.sent[side].keys(), "messages without an outcome"
-            hasFailed = not all(self.told[side].values())
+            assert self.reported[side].keys() == self.sent[side].keys(), "messages without an outcome"
+            hasFailed = not all(self.reported[side].values())
             assert not hasFailed or self.ended[side], "a message has failed, and its peer is there"
 
 

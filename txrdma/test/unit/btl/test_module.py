@@ -73,8 +73,8 @@ class MessageTests(ModuleTestCase):
             if isinstance(each, MessageReceived)
         }
         self.assertEqual(found, {size & 0xFFFF: bytes(each & 0xFF for each in range(size)) for size in sizes})
-        told = {each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)}
-        self.assertEqual(told, {size + 1 for size in sizes})
+        reported = {each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)}
+        self.assertEqual(reported, {size + 1 for size in sizes})
         self.assertEqual(self.toBob.queuedBytes, 0)
 
     def test_channels(self) -> None:

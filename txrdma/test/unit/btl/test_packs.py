@@ -94,17 +94,17 @@ class SendTests(ModuleTestCase):
 
     def sendAll(self, count: int, size: int = 8, isUrgent: bool = False) -> list[bytes]:
         """Send so many numbered messages, each of which wants to hear of its outcome."""
-        said = [bytes((number,)) * size for number in range(count)]
-        for data in said:
+        output = [bytes((number,)) * size for number in range(count)]
+        for data in output:
             self.send(data, data, isUrgent, tag=data[0])
-        return said
+        return output
 
     def test_together(self) -> None:
         """Small messages of one turn go in one packet; each is delivered and told of once, in order."""
-        said = self.sendAll(20)
+        output = self.sendAll(20)
         self.run_(0.01)
-        self.assertEqual(self.messages(), said)
-        self.assertEqual(self.eventReceived["alice"], [SendCompleted(self.toBob, each) for each in said])
+        self.assertEqual(self.messages(), output)
+        self.assertEqual(self.eventReceived["alice"], [SendCompleted(self.toBob, each) for each in output])
         self.assertEqual((self.alice.module.counters.totalSends, self.toBob.queuedBytes), (1, 0))
         self.assertEqual((self.alice.module.counters.packSends, self.bob.module.counters.packRecvs), (1, 1))
 
@@ -152,8 +152,8 @@ class SendTests(ModuleTestCase):
             self.send(bytes((number,)) * size, number, tag=number)
         self.run_(1.0)
         self.assertEqual(sorted(self.messages()), sorted(bytes((n,)) * size for n, size in enumerate(sizes)))
-        told = {each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)}
-        self.assertEqual((told, len(self.eventReceived["alice"])), (set(range(len(sizes))), len(sizes)))
+        reported = {each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)}
+        self.assertEqual((reported, len(self.eventReceived["alice"])), (set(range(len(sizes))), len(sizes)))
 
     def test_urgent(self) -> None:
         """Urgent messages go in packets of their own, before the others."""
@@ -166,24 +166,24 @@ class SendTests(ModuleTestCase):
     def test_lost(self) -> None:
         """Messages of a packet that is lost, and of one that comes twice, come once."""
         self.begin(BadNetwork(loss=0.3, duplication=0.3))
-        said: list[bytes] = []
+        output: list[bytes] = []
         for _turn in range(40):
-            said += self.sendAll(6)
+            output += self.sendAll(6)
             self.run_(0.001)
         self.run_(10.0)
-        self.assertEqual(sorted(self.messages()), sorted(said))
-        self.assertEqual(len(self.of("alice", SendCompleted)), len(said))
+        self.assertEqual(sorted(self.messages()), sorted(output))
+        self.assertEqual(len(self.of("alice", SendCompleted)), len(output))
         self.assertGreater(self.alice.module.counters.resends, 5)
         self.assertGreater(self.bob.module.counters.dupRecvs + self.bob.module.counters.oowLowRecvs, 5)
 
     def test_dies(self) -> None:
         """Each message of a packet that never arrives fails once, before the peer is lost."""
         self.bob.isDead = True
-        said = self.sendAll(9)
+        output = self.sendAll(9)
         self.run_(GIVE_UP + 5)
         *failed, last = self.eventReceived["alice"]
         why = "the peer does not answer"
-        self.assertEqual(failed, [SendFailed(self.toBob, each, why) for each in said])
+        self.assertEqual(failed, [SendFailed(self.toBob, each, why) for each in output])
         self.assertEqual(last, PeerLost(self.toBob, why))
 
     def test_closedMeanwhile(self) -> None:
@@ -191,18 +191,18 @@ class SendTests(ModuleTestCase):
         while self.toBob.sent.isOpen():
             self.send(bytes(900))
             self.alice.module.outgoing(0.0)
-        said = self.sendAll(9)
+        output = self.sendAll(9)
         self.bob.module.close(self.toAlice)
         self.run_(0.0005)
         failed = self.of("alice", SendFailed)
-        self.assertEqual(failed, [SendFailed(self.toBob, each, "the peer has closed") for each in said])
+        self.assertEqual(failed, [SendFailed(self.toBob, each, "the peer has closed") for each in output])
 
     def test_close(self) -> None:
         """Who sends and closes in one turn has all of a packet delivered before the end."""
-        said = self.sendAll(9)
+        output = self.sendAll(9)
         self.alice.module.close(self.toBob)
         self.run_(0.01)
-        self.assertEqual(self.messages(), said)
+        self.assertEqual(self.messages(), output)
         self.assertEqual(len(self.of("alice", SendCompleted)), 9)
 
     def test_refused(self) -> None:
@@ -213,12 +213,12 @@ class SendTests(ModuleTestCase):
             return packet[: HEADER_LENGTH + 3] + b"\xff" + packet[HEADER_LENGTH + 4 :] if isPack else packet
 
         self.world.alter = altered
-        said = self.sendAll(5)
+        output = self.sendAll(5)
         self.run_(0.01)
         self.send(b"behind", b"behind")
         self.run_(0.01)
         self.assertEqual(self.messages(), [b"behind"])
-        failed = [SendFailed(self.toBob, each, "the peer has refused it") for each in said]
+        failed = [SendFailed(self.toBob, each, "the peer has refused it") for each in output]
         self.assertEqual(self.eventReceived["alice"], [*failed, SendCompleted(self.toBob, b"behind")])
 
     def test_unheard(self) -> None:
@@ -245,9 +245,9 @@ class ReceiveTests(ModuleTestCase):
 
     def test_one(self) -> None:
         """A pack is one event."""
-        said = [(1, b"a"), (2, b""), (1, b"ccc")]
-        self.put(3, packed(said))
-        self.assertEqual(self.bob.module.events(), [PackReceived(self.toAlice, said)])  # type: ignore[arg-type]  # views are equal to their bytes
+        output = [(1, b"a"), (2, b""), (1, b"ccc")]
+        self.put(3, packed(output))
+        self.assertEqual(self.bob.module.events(), [PackReceived(self.toAlice, output)])  # type: ignore[arg-type]  # views are equal to their bytes
 
     def test_bad(self) -> None:
         """A pack that contradicts itself is counted and refused, and nothing of it is delivered."""
@@ -271,8 +271,8 @@ class ReceiveTests(ModuleTestCase):
         """Behind a gap messages of tags that want order wait, in their order; the others of a pack do not."""
         self.toAlice.order.tags.add(1)
         for ahead in (2, 1):
-            said = [(1, b"z%d" % ahead), (2, b"now"), (1, b"a%d" % ahead), (1, b"a%d" % ahead)]
-            self.put(4, packed(said), ahead)
+            output = [(1, b"z%d" % ahead), (2, b"now"), (1, b"a%d" % ahead), (1, b"a%d" % ahead)]
+            self.put(4, packed(output), ahead)
             self.assertEqual(self.bob.module.events(), [PackReceived(self.toAlice, [(2, b"now")])])  # type: ignore[list-item]  # a view is equal to its bytes
         self.put(1, packed([(1, b"first")]))
         first, *others = self.bob.module.events()

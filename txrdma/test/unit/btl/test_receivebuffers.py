@@ -132,7 +132,7 @@ class SegmentTests(ModuleTestCase):
         """Counters of the sender."""
         return self.alice.module.counters
 
-    def told(self) -> list[Any]:
+    def reported(self) -> list[Any]:
         """Contexts of messages that have arrived, as the sender was told."""
         return [each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)]
 
@@ -153,7 +153,7 @@ class SegmentTests(ModuleTestCase):
         assert self.toAlice.localReceiveBuffer is not None
         self.assertIs(views[0].obj, self.toAlice.localReceiveBuffer.obj)
         self.assertEqual(bytes(views[0]), b"long" * 1000)
-        self.assertEqual(self.told(), ["told"])
+        self.assertEqual(self.reported(), ["told"])
         counters = self.counters
         self.assertEqual((counters.rdmaSends, counters.rdmaBytes, counters.chunkSends), (1, 4000, 0))
         self.assertEqual(self.bob.module.counters.rdmaRecvs, 1)
@@ -170,13 +170,13 @@ class SegmentTests(ModuleTestCase):
     def test_busy(self) -> None:
         """A receiver that is busy for two minutes then gets all messages once."""
         self.bob.busyUntil = 120.0
-        said = [bytes((number,)) * 1500 for number in range(30)]
-        for each in said:
+        output = [bytes((number,)) * 1500 for number in range(30)]
+        for each in output:
             self.send(each)
         self.run_(119.0)
         self.assertEqual((self.counters.rdmaSends, self.messages()), (16, []))
         self.run_(60.0)
-        self.assertEqual(sorted(self.messages()), said)
+        self.assertEqual(sorted(self.messages()), output)
 
     def test_outOfReach(self) -> None:
         """When the receive buffer fails during a message, packets carry the rest, and all arrives once."""
@@ -188,7 +188,7 @@ class SegmentTests(ModuleTestCase):
             self.world.call(0.0005, lambda: setattr(self, "isReached", False))
             self.run_(20.0)
             self.assertEqual(self.messages(), [data, data])
-            self.assertEqual(sorted(self.told()), [1, 2])
+            self.assertEqual(sorted(self.reported()), [1, 2])
             counters = self.counters
             self.assertGreater(min(counters.rdmaSends, counters.rdmaMisses, counters.chunkSends), 0)
 
@@ -196,11 +196,11 @@ class SegmentTests(ModuleTestCase):
         """Ordered tags stay in order although some messages use the receive buffer and packets are lost."""
         self.begin(BadNetwork(loss=0.1, jitter=0.002))
         self.toAlice.order.tags.add(7)
-        said = [bytes((number,)) * (10, 1500, 700, 9000)[number % 4] for number in range(100)]
-        for each in said:
+        output = [bytes((number,)) * (10, 1500, 700, 9000)[number % 4] for number in range(100)]
+        for each in output:
             self.send(each)
         self.run_(60.0)
-        self.assertEqual(self.messages(), said)
+        self.assertEqual(self.messages(), output)
 
     def test_puts(self) -> None:
         """A put goes by the receive buffer; one that leads nowhere is refused, and its room is given back."""
@@ -211,7 +211,7 @@ class SegmentTests(ModuleTestCase):
         self.alice.module.put(self.toBob, region + 1, 0, data, "stale")
         self.run_(1.0)
         self.assertEqual(memory[5000:15_000], data)
-        self.assertEqual(self.told(), ["put"])
+        self.assertEqual(self.reported(), ["put"])
         assert self.toBob.receiveBuffer is not None
         self.assertEqual(len(self.toBob.receiveBuffer._orders), 0)
         self.assertEqual((self.counters.rdmaSends, self.bob.module.counters.refusedRecvs), (2, 1))
@@ -482,15 +482,15 @@ class OneHostEndTests(OneHostCase, EndTests):
         self.patch(receiveBuffersModule, "MOST_RECEIVE_BUFFERS", 16 << 20)
         for number in (0, 1):
             client, server = self.connected()
-            said = [Random(each).randbytes(3 << 20) for each in range(3)]
-            outcomes = [client.transport.send(ORDERED, each) for each in said]
+            output = [Random(each).randbytes(3 << 20) for each in range(3)]
+            outcomes = [client.transport.send(ORDERED, each) for each in output]
             before = self.counters().rdmaSends
             self.wait(lambda before=before: self.counters().rdmaSends > before + 5)  # type: ignore[misc]  # an int
             (pair,) = self.reliable(number)
             pair.modify(QPAttributes(state=QPState.ERR))
             for outcome in outcomes:
                 self.outcome(outcome)
-            self.assertEqual(server.tagged, [(ORDERED, each) for each in said])
+            self.assertEqual(server.tagged, [(ORDERED, each) for each in output])
             self.assertGreater(min(self.counters().rdmaMisses, self.counters().chunkSends), 0)
             client.transport.loseConnection()
             self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
@@ -524,12 +524,12 @@ class OneHostLossTests(OneHostCase, LossTests):
             random = Random(seed)
             self.world.network.reseed(seed)
             client, server = self.connected()
-            said = [random.randbytes(random.choice((100, 20_000, 300_000, 2 << 20))) for _each in range(40)]
-            for data in said:
+            output = [random.randbytes(random.choice((100, 20_000, 300_000, 2 << 20))) for _each in range(40)]
+            for data in output:
                 client.transport.post(ORDERED, data)
             client.transport.loseConnection()
             self.wait(lambda c=client, s=server: c.lost and s.lost, 300.0)  # type: ignore[misc]  # a lambda
-            self.assertTrue(server.tagged == [(ORDERED, data) for data in said], f"seed {seed}")
+            self.assertTrue(server.tagged == [(ORDERED, data) for data in output], f"seed {seed}")
         self.pause(1.0)
         self.assertNothingLeft()
 

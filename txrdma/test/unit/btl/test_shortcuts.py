@@ -165,7 +165,7 @@ class ReceiveTests(SynchronousTestCase):
     def test_same(self, turns: list[tuple[bool, Segment, int, bool]]) -> None:
         """By the shortest way and by the usual one the same is told, sent, counted and known."""
         (quick, quickPeer), (usual, usualPeer) = _module(), _module()
-        told: list[list[object]] = [[], []]
+        reported: list[list[object]] = [[], []]
         now = 0.0
         for isOrdered, segment, cut, isAnswered in turns:
             now += 0.001
@@ -179,8 +179,8 @@ class ReceiveTests(SynchronousTestCase):
                 quick.received(COMMAND, _THERE, packet, now)
             usual.received(COMMAND, _THERE, packet, now)
             for module, peer, eventReceived, first in (
-                (quick, quickPeer, told[0], event),
-                (usual, usualPeer, told[1], None),
+                (quick, quickPeer, reported[0], event),
+                (usual, usualPeer, reported[1], None),
             ):
                 module.batchEnded()
                 events: list[Event] = module.events() if first is None else [first]
@@ -193,7 +193,7 @@ class ReceiveTests(SynchronousTestCase):
                 eventReceived.extend((type(each), *map(_plain, each[1:])) for each in module.events())
                 eventReceived.extend((type(each), *map(_plain, each[1:])) for each in module.events())
                 eventReceived.append(module.deadline())
-            self.assertEqual(*told)
+            self.assertEqual(*reported)
             self.assertEqual(quick.counters.named(), usual.counters.named())
             self.assertEqual(quickPeer.received.following, usualPeer.received.following)
             self.assertEqual(quickPeer.sent.base, usualPeer.sent.base)
@@ -253,7 +253,7 @@ class ArrivalTests(SynchronousTestCase):
             now += data.draw(st.sampled_from((0.0001, 0.001, 0.004, 0.03, 0.4)))
             step = data.draw(st.sampled_from(("add", "add", "beside", "beside", "beside", "alone", "time")))
             channel = data.draw(st.sampled_from((COMMAND, DATA)))
-            told = quick.base + data.draw(st.sampled_from((0, 0, 0, 1, 2, -1, -2))) & 0xFFFF
+            reported = quick.base + data.draw(st.sampled_from((0, 0, 0, 1, 2, -1, -2))) & 0xFFFF
             beyond = data.draw(st.sampled_from((b"", b"\1", b"\2", b"\5")))
             found = []
             for window in windows:
@@ -261,15 +261,15 @@ class ArrivalTests(SynchronousTestCase):
                     for which in (channel, 1 - channel, channel):
                         window.add(Sent(FRAG, 0, b"", None), which, now)
                 elif step == "alone":
-                    ack = Segment(ACK, 0, 0, told, payload=beyond, latest=told, latestAttempt=1)
+                    ack = Segment(ACK, 0, 0, reported, payload=beyond, latest=reported, latestAttempt=1)
                     window.acknowledged(ack, now)
                 elif step == "time":
                     window.expired(now)
                     while window.hasLost():
                         window.again(now)
                 else:
-                    one = window.arrivedNext(told, now) if window is quick else None
-                    arrived = window.acknowledgedBeside(told, now) if one is None else [one]
+                    one = window.arrivedNext(reported, now) if window is quick else None
+                    arrived = window.acknowledgedBeside(reported, now) if one is None else [one]
                     found.append(None if arrived is None else [each.ordinal for each in arrived])
             self.assertEqual(found[:1], found[1:])
             self.assertEqual(self.known(quick), self.known(usual))

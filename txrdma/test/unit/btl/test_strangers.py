@@ -114,12 +114,12 @@ class OneHostEarlyTests(test_receivebuffers.OneHostCase):
             most = max(most, self._bytes)
 
         self.patch(_ordering.Ordering, "hold", hold)
-        said = [bytes([number]) * (300 << 10) for number in range(20)]
+        output = [bytes([number]) * (300 << 10) for number in range(20)]
         self.world.network.drop(lambda packet: True, 1)
-        for data in said:
+        for data in output:
             client.transport.post(ORDERED, data)
         self.wait(lambda: len(server.tagged) == 21)
-        self.assertEqual([data for _tag, data in server.tagged[1:]], said)
+        self.assertEqual([data for _tag, data in server.tagged[1:]], output)
         self.assertLessEqual(most, 1 << 20)
         self.assertGreater(most, 0)
 
@@ -267,9 +267,9 @@ class AddressTests(HostsCase):
             magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=77, sequence=0,
             gid=self.victim.device.gids(1)[0],
         )  # fmt: skip
-        self.said = introduction.encode()
-        attacker.write(self.said)
-        self.wait(lambda: len(reports.data) >= len(self.said))
+        self.output = introduction.encode()
+        attacker.write(self.output)
+        self.wait(lambda: len(reports.data) >= len(self.output))
         return attacker, Introduction.decode(reports.data), opening
 
     def acknowledge(self, attacker: MemoryTCP, its: Introduction, count: int) -> None:
@@ -286,7 +286,7 @@ class AddressTests(HostsCase):
         message = encodeHead(FRAG, its.name, 0, None, TAG, 0)
         attacker.write(frame(FrameKind.FAREWELL, message) + frame(FrameKind.READY))
         self.pause(PROBE_SECONDS + 1.0)
-        self.assertLessEqual(sum(self.packets), 3 * (120 + len(self.said)))
+        self.assertLessEqual(sum(self.packets), 3 * (120 + len(self.output)))
         self.assertGreater(len(self.packets), 0)
         self.assertLess(max(self.packets), 150)
         self.assertIs(opening.lifeline.user, None)
@@ -298,5 +298,5 @@ class AddressTests(HostsCase):
             attacker.write(frame(FrameKind.ECHO, nonce))
         self.acknowledge(attacker, its, 50)
         self.pause(PROBE_SECONDS + 1.0)
-        self.assertLessEqual(sum(self.packets), 3 * (120 + len(self.said)))
+        self.assertLessEqual(sum(self.packets), 3 * (120 + len(self.output)))
         self.assertIs(opening.lifeline.user, None)

@@ -40,8 +40,8 @@ class ReceiveWindowTests(SynchronousTestCase):
                     following += 1
             self.assertEqual(window.following, (first + following) & 0xFFFF)
             bitmap = int.from_bytes(window.bitmap(), "little")
-            told = {following + 1 + bit for bit in range(bitmap.bit_length()) if bitmap >> bit & 1}
-            self.assertEqual(told, {each for each in seen if each > following})
+            reported = {following + 1 + bit for bit in range(bitmap.bit_length()) if bitmap >> bit & 1}
+            self.assertEqual(reported, {each for each in seen if each > following})
             self.assertLessEqual(len(window.bitmap()), WINDOW // 8)
 
     def test_owed(self) -> None:
@@ -109,17 +109,17 @@ class SendWindowTests(SynchronousTestCase):
             for _each in range(data.draw(st.integers(0, 8))):
                 sent.append(Sent(FRAG, 0, b"", None))
                 window.add(sent[-1], data.draw(st.sampled_from((COMMAND, DATA))), 0.0)
-            told, beyond = data.draw(st.integers(-3, len(sent) + 2)), data.draw(st.integers(0, 255))
-            ack = Segment(ACK, 0, acknowledged=(first + told) & 0xFFFF, payload=bytes((beyond,)))
+            reported, beyond = data.draw(st.integers(-3, len(sent) + 2)), data.draw(st.integers(0, 255))
+            ack = Segment(ACK, 0, acknowledged=(first + reported) & 0xFFFF, payload=bytes((beyond,)))
             before = difference(window.base, first)
-            named = {*range(told + 1), *(told + 2 + bit for bit in range(8) if beyond >> bit & 1)}
+            named = {*range(reported + 1), *(reported + 2 + bit for bit in range(8) if beyond >> bit & 1)}
             found = window.acknowledged(ack, 0.001)
-            if max(named, default=-1) >= len(sent) or told >= len(sent):
+            if max(named, default=-1) >= len(sent) or reported >= len(sent):
                 self.assertIsNone(found)
                 continue
             assert found is not None
             numbers = [difference(each.sequence, first) for each in found]
-            if told >= before - 1:
+            if reported >= before - 1:
                 self.assertEqual(sorted(numbers), sorted(named - arrived - set(range(-9, 0))))
                 arrived |= named - set(range(-9, 0))
             else:

@@ -46,9 +46,9 @@ def _number(width: int) -> st.SearchStrategy[int]:
 def segments(draw: st.DrawFn) -> Segment:
     """Any segment that can travel."""
     kind = draw(st.sampled_from(list(Kind)))
-    told = draw(_number(16) if kind == ACK else st.none() | _number(16))
+    reported = draw(_number(16) if kind == ACK else st.none() | _number(16))
     plain = Segment(
-        *(int(kind), draw(_number(64)), draw(_number(16)), told, draw(_number(16))),
+        *(int(kind), draw(_number(64)), draw(_number(16)), reported, draw(_number(16))),
         draw(st.binary(max_size=70)),
     )
     plain = plain._replace(attempt=draw(_number(7)))
@@ -108,8 +108,8 @@ class SegmentTests(SynchronousTestCase):
             self.assertEqual((put.region, put.offset), (segment.region, segment.offset))
         elif segment.kind == ACK:
             part = AcknowledgementPart.decode(raw, Header.size)
-            told = (part.duplicates, part.latest, part.latestAttempt)
-            self.assertEqual(told, (segment.duplicates, segment.latest, segment.latestAttempt))
+            reported = (part.duplicates, part.latest, part.latestAttempt)
+            self.assertEqual(reported, (segment.duplicates, segment.latest, segment.latestAttempt))
 
     def test_lengths(self) -> None:
         """The lengths that senders count on are those of the layouts."""

@@ -98,17 +98,17 @@ class GreetingTests(SynchronousTestCase):
     """The beginning of private data."""
 
     def test_greetingLayout(self) -> None:
-        said = Terms(messageBytes=0x10203, receives=0x405).withGreeting(b"hi", 20)
-        self.assertEqual(said, bytes.fromhex("74784d01 02 00 0405 00010203") + b"hi" + bytes(6))
-        greeting, privateData = splitGreeting(said, Terms())
+        output = Terms(messageBytes=0x10203, receives=0x405).withGreeting(b"hi", 20)
+        self.assertEqual(output, bytes.fromhex("74784d01 02 00 0405 00010203") + b"hi" + bytes(6))
+        greeting, privateData = splitGreeting(output, Terms())
         assert greeting is not None
         self.assertEqual((greeting.receives, greeting.messageBytes, privateData), (0x405, 0x10203, b"hi"))
 
     def test_foreignPrivateDataIsNoGreeting(self) -> None:
         nothing = Greeting(magic=MAGIC, receives=1).encode()
-        for said in (b"", b"rping", bytes(56), nothing):
-            self.assertEqual(splitGreeting(said, Terms()), (None, said))
+        for output in (b"", b"rping", bytes(56), nothing):
+            self.assertEqual(splitGreeting(output, Terms()), (None, output))
 
     def test_greetingIsSkippedWithoutCredits(self) -> None:
-        said = Terms().withGreeting(b"hi", 40)
-        self.assertEqual(splitGreeting(said, Terms(usesCredits=False)), (None, b"hi"))
+        output = Terms().withGreeting(b"hi", 40)
+        self.assertEqual(splitGreeting(output, Terms(usesCredits=False)), (None, b"hi"))

@@ -114,8 +114,8 @@ class DatagramTests(MessagingCase):
         self.wait(lambda: asked.called)
         self.assertEqual(self.failureResultOf(asked, Refused).value.status, SIDRStatus.REJECTED)
         release()
-        said = IPAddresses.fromPrivateData(received[0])
-        self.assertEqual((said.source, said.destination), ("10.0.1.1", "10.0.1.2"))
+        output = IPAddresses.fromPrivateData(received[0])
+        self.assertEqual((output.source, output.destination), ("10.0.1.1", "10.0.1.2"))
         self.assertEqual(received[0][36:].rstrip(b"\0"), b"hi")
 
     def test_unknownServiceIsRefused(self) -> None:

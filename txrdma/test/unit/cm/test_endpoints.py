@@ -82,10 +82,10 @@ class RDMATests(MessagingCase):
         endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
         port: Any = self.successResultOf(endpoint.listen(MessageFactory(MessageRecorder)))
         service = port.getHost().serviceID
-        stranger = IBClientEndpoint(
+        unknownPeer = IBClientEndpoint(
             self.clock, service, self.path(), self.devices[0], UNCOUNTED_TERMS, b"\xff" * 92
         )
-        asked = stranger.connect(MessageFactory(MessageRecorder))
+        asked = unknownPeer.connect(MessageFactory(MessageRecorder))
         self.wait(lambda: asked.called)
         error = self.failureResultOf(asked, Rejected).value
         self.assertEqual(error.status, RejectReason.UNSUPPORTED_REQUEST)

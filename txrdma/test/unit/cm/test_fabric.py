@@ -117,7 +117,7 @@ class FabricTests(FabricTestCase):
 
     def test_datagramServiceIsResolved(self) -> None:
         self.host.serve(SERVICE + 1, lambda question: SIDRREP(qpn=QPN(7), qkey=3))
-        found = self.told(self.client.resolve(SERVICE + 1, self.way()))
+        found = self.answerTo(self.client.resolve(SERVICE + 1, self.way()))
         self.assertEqual((found.qpn, found.qkey), (7, 3))
         self.fabric.cut("c")
         asked = self.client.resolve(SERVICE + 1, self.way())
@@ -128,7 +128,7 @@ class FabricTests(FabricTestCase):
 
     def test_messagesTakeAlternatePathAfterMigration(self) -> None:
         connection = self.connect()
-        loaded = self.told(connection.loadAlternatePath(self.way(2)))
+        loaded = self.answerTo(connection.loadAlternatePath(self.way(2)))
         self.assertEqual(loaded, pathFor(self.way(2)))
         for each in (connection, self.served[0]):
             each.migrated()

@@ -124,12 +124,12 @@ class SearchTests(SynchronousTestCase):
 
     def story(self, world: World) -> str:
         """What has led to a state."""
-        told = []
+        reported = []
         before = self.worlds[world]
         while before is not None:
-            told.append(before[1])
+            reported.append(before[1])
             before = self.worlds[before[0]]
-        return ", ".join(reversed(told))
+        return ", ".join(reversed(reported))
 
     def test_doneMeansDeliveredUnlessClosedWhilePaused(self) -> None:
         ends = [world for world in self.worlds if world.reason == DONE]

@@ -232,7 +232,7 @@ class QueuePairTests(PortCase):
             receiver.queuePair.postReceive([ReceiveRequest(1, [receiver.segment(0)])])
             sender.memory.view[128:192] = bytes(range(64))
             sender.queuePair.postSend([SendRequest(2, Operation.SEND, [sender.segment(128)])])
-            self.wait(lambda end=receiver: bool(end.look() or end.received))  # type: ignore[misc]  # default
+            self.wait(lambda end=receiver: bool(end.poll() or end.received))  # type: ignore[misc]  # default
             self.assertEqual(bytes(receiver.memory.view[:64]), bytes(range(64)))
         sent = self.ends[0].queuePair.query()
         self.assertEqual((sent.rqPSN is not None, sent.pathMTU), (True, 3))

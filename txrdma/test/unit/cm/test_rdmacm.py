@@ -67,7 +67,7 @@ class TranslationTests(SynchronousTestCase):
             serviceLevel=number(16),
         )
 
-    def said(self, prepared: Prepared) -> Parameters:
+    def output(self, prepared: Prepared) -> Parameters:
         """Parameters of an event, any."""
         number = self.random.randrange
         data = self.random.randbytes(56)
@@ -93,11 +93,11 @@ class TranslationTests(SynchronousTestCase):
     def test_REQOfKernelPreparesQueuePair(self) -> None:
         for _ in range(300):
             prepared = self.prepared()
-            said = self.said(prepared)
-            request = requestOf(0x01061D2F, ENDS, said, prepared)
+            output = self.output(prepared)
+            request = requestOf(0x01061D2F, ENDS, output, prepared)
             self.assertEqual(reversedPath(request.primary), pathFrom(ENDS, prepared))
-            self.assertEqual(request.initiatorDepth, said.responderResources)
-            self.assertEqual(request.privateData[36:], said.privateData)
+            self.assertEqual(request.initiatorDepth, output.responderResources)
+            self.assertEqual(request.privateData[36:], output.privateData)
             addresses = IPAddresses.fromPrivateData(request.privateData)
             self.assertEqual(addresses, IPAddresses(THERE, 40000, HERE))
             self.check(prepared, request, REP(startingPSN=prepared.rqPSN), False)
@@ -105,18 +105,18 @@ class TranslationTests(SynchronousTestCase):
     def test_REPOfKernelPreparesQueuePair(self) -> None:
         for _ in range(300):
             prepared = self.prepared()
-            said = self.said(prepared)
+            output = self.output(prepared)
             request = requestSent(REQ(localQPN=QPN(5), retryCount=1), ENDS, prepared)
-            reply = replyOf(said, prepared)
-            self.assertEqual(reply.responderResources, said.initiatorDepth)
-            self.assertEqual(reply.privateData[:56], said.privateData)
+            reply = replyOf(output, prepared)
+            self.assertEqual(reply.responderResources, output.initiatorDepth)
+            self.assertEqual(reply.privateData[:56], output.privateData)
             self.check(prepared, request, reply, True)
 
     def test_PKeyOfKernel(self) -> None:
         ends = replace(ENDS, pkey=0x8007)
         for route, pkey in ((ROUTE, 0xFFFF), (replace(ROUTE, dlid=9), 0x8007)):
             prepared = replace(route, pathMTU=4)
-            request = requestOf(1, ends, self.said(prepared), prepared)
+            request = requestOf(1, ends, self.output(prepared), prepared)
             self.assertEqual(request.pkey, pkey)
             self.assertEqual(requestSent(REQ(), ends, prepared).pkey, pkey)
 

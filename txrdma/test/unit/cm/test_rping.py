@@ -62,8 +62,8 @@ class PingTests(MessagingCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.told: list[str] = []
-        self.client = PingClient(3, 500, True, self.told.append)
+        self.reported: list[str] = []
+        self.client = PingClient(3, 500, True, self.reported.append)
         self.server = PingServer(lambda ping: None)
         self.client.ended.addErrback(self.note)
         self.server.ended.addErrback(self.note)
@@ -86,8 +86,8 @@ class PingTests(MessagingCase):
         self.connect(self.client, self.server)
         self.assertEqual(self.result(self.client.ended), 3)
         self.assertEqual(self.result(self.server.ended), 3)
-        self.assertEqual(self.told, [textOf(pingFor(number, 500)) for number in range(3)])
-        self.assertEqual(received, self.told)
+        self.assertEqual(self.reported, [textOf(pingFor(number, 500)) for number in range(3)])
+        self.assertEqual(received, self.reported)
         self.assertNothingLeft()
 
     def test_endlessPingsUntilCancelled(self) -> None:
@@ -111,20 +111,20 @@ class PingTests(MessagingCase):
 
     def liar(self, *messages: Advert | bytes) -> str:
         """Have a client say these, and return what the server complains of."""
-        stranger = MessageRecorder()
-        self.connect(stranger, self.server, Terms(messageBytes=64, reads=1, usesCredits=False))
-        region = stranger.transport.allocateMemory(64)
+        unknownPeer = MessageRecorder()
+        self.connect(unknownPeer, self.server, Terms(messageBytes=64, reads=1, usesCredits=False))
+        region = unknownPeer.transport.allocateMemory(64)
         for message in messages:
             raw = message
             if isinstance(message, Advert):
                 raw = message.replace(address=region.address, rkey=region.rkey).encode()
-            answers = len(stranger.messages)
-            stranger.transport.sendMessage(raw)
-            self.wait(lambda n=answers: stranger.lost or len(stranger.messages) > n)  # type: ignore[misc]  # lambda
-        self.wait(lambda: self.server.ended.called and stranger.lost)
+            answers = len(unknownPeer.messages)
+            unknownPeer.transport.sendMessage(raw)
+            self.wait(lambda n=answers: unknownPeer.lost or len(unknownPeer.messages) > n)  # type: ignore[misc]  # lambda
+        self.wait(lambda: self.server.ended.called and unknownPeer.lost)
         self.assertNothingLeft()
-        (said,) = self.failed
-        return said
+        (output,) = self.failed
+        return output
 
     def test_otherMessageLengthEnds(self) -> None:
         self.assertIn("sent 15 bytes", self.liar(bytes(15)))
@@ -142,11 +142,11 @@ class PingTests(MessagingCase):
         self.assertIn("after 0 pings", self.liar(Advert(length=65)))
 
     def test_clientThatDoesNotWaitIsDisconnected(self) -> None:
-        stranger = MessageRecorder()
-        self.connect(stranger, self.server)
-        region = stranger.transport.allocateMemory(64)
+        unknownPeer = MessageRecorder()
+        self.connect(unknownPeer, self.server)
+        region = unknownPeer.transport.allocateMemory(64)
         for _ in range(2):
-            stranger.transport.sendMessage(
+            unknownPeer.transport.sendMessage(
                 Advert(address=region.address, rkey=region.rkey, length=64).encode()
             )
         self.wait(lambda: self.server.ended.called)
@@ -169,4 +169,4 @@ class PingTests(MessagingCase):
         self.wait(lambda: self.client.ended.called)
         expected = "ping 0 was returned with different bytes, from byte 77 on, after 0 pings"
         self.assertEqual(self.failed, [expected])
-        self.assertEqual(self.told, [])
+        self.assertEqual(self.reported, [])

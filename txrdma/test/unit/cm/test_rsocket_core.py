@@ -190,16 +190,16 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(post.address, ADDRESS + 16)
         self.assertEqual(post.immediate, 0x8000_0000 + 16)
         kind = LittleTarget if sys.byteorder == "little" else Target
-        said = kind.decode(bytes(one.local[post.begin : post.begin + post.length]))
-        self.assertEqual(said, kind(address=ADDRESS + SMALL.table + 2048, rkey=KEY, length=2048))
+        output = kind.decode(bytes(one.local[post.begin : post.begin + post.length]))
+        self.assertEqual(output, kind(address=ADDRESS + SMALL.table + 2048, rkey=KEY, length=2048))
 
     def test_targetsUseOwnersByteOrder(self) -> None:
         one, other = End(SMALL), End(SMALL)
         peer = ConnectionData.decode(other.greeting.encode())
         for flags, kind in ((0, LittleTarget), (NETWORK_ORDER, Target)):
             one = End(SMALL)
-            said = peer.encode()[:1] + bytes([flags]) + peer.encode()[2:]
-            one.core.begin(one.greeting, understood(said))
+            output = peer.encode()[:1] + bytes([flags]) + peer.encode()[2:]
+            one.core.begin(one.greeting, understood(output))
             (post,) = one.core.outgoing()
             target = kind.decode(bytes(one.local[post.begin : post.begin + 16]))
             self.assertEqual((target.address, target.length), (ADDRESS + SMALL.table + 2048, 2048))
@@ -394,9 +394,9 @@ class LyingTests(SynchronousTestCase):
         self.assertRaises(WireError, understood, good[:20] + bytes(4) + good[24:])
         for _ in range(500):
             end = End(SMALL)
-            said = b"\1" + random.randbytes(39)
+            output = b"\1" + random.randbytes(39)
             try:
-                peer = understood(said)
+                peer = understood(output)
             except WireError:
                 continue
             end.core.begin(end.greeting, peer)
@@ -413,12 +413,12 @@ class LayoutTests(SynchronousTestCase):
         raw = bytes.fromhex(
             "01020180 00000000 00007f0011223344 aabbccdd 00000002 00007f0055667788 aabbccde 00010000"
         )
-        said = ConnectionData.decode(raw)
-        self.assertEqual((said.version, said.flags, said.credits, said.tableLength), (1, 2, 384, 2))
-        self.assertEqual((said.tableAddress, said.tableKey), (0x7F0011223344, 0xAABBCCDD))
-        self.assertEqual((said.bufferAddress, said.bufferKey), (0x7F0055667788, 0xAABBCCDE))
-        self.assertEqual(said.bufferLength, 65536)
-        self.assertEqual(said.encode(), raw)
+        output = ConnectionData.decode(raw)
+        self.assertEqual((output.version, output.flags, output.credits, output.tableLength), (1, 2, 384, 2))
+        self.assertEqual((output.tableAddress, output.tableKey), (0x7F0011223344, 0xAABBCCDD))
+        self.assertEqual((output.bufferAddress, output.bufferKey), (0x7F0055667788, 0xAABBCCDE))
+        self.assertEqual(output.bufferLength, 65536)
+        self.assertEqual(output.encode(), raw)
 
     def test_littleEndianTarget(self) -> None:
         raw = bytes.fromhex("88776655007f0000ddccbbaa00000100")

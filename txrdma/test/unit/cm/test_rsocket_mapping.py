@@ -211,8 +211,8 @@ class MappingTests(SynchronousTestCase):
         one.core.close()
         one.post()
         self.assertFalse(one.core.isDelivered)
-        said = [post.immediate for post, _ in one.sent]
-        self.assertNotIn(immediate(Kind.CONTROL, Control.DISCONNECT), said)
+        output = [post.immediate for post, _ in one.sent]
+        self.assertNotIn(immediate(Kind.CONTROL, Control.DISCONNECT), output)
         settle(one, other)
         while not one.core.hasParted:
             one.post()
@@ -355,24 +355,24 @@ class LayoutTests(SynchronousTestCase):
         self.assertEqual(Mapped(**entry).encode()[:8], self.RAW[7::-1])
         for flags, kind in ((0, LittleMapped), (NETWORK_ORDER, Mapped)):
             one, other = End(SMALL), End(SMALL)
-            said = ConnectionData.decode(other.greeting.encode())
-            peer = said.encode()[:1] + bytes([flags | MAPPINGS]) + said.encode()[2:]
+            output = ConnectionData.decode(other.greeting.encode())
+            peer = output.encode()[:1] + bytes([flags | MAPPINGS]) + output.encode()[2:]
             one.core.begin(one.greeting, ConnectionData.decode(peer))
             one.core.map(4096, 1_000_000, 0x44556677F000, RKey(0xAABBCCDD))
             _, post = one.core.outgoing()
             self.assertEqual(
-                (post.address, post.immediate, post.rkey), (ADDRESS + 32, 6 << 29, said.tableKey)
+                (post.address, post.immediate, post.rkey), (ADDRESS + 32, 6 << 29, output.tableKey)
             )
             self.assertEqual(one.local[post.begin : post.begin + post.length], kind(**entry).encode())
 
     def test_offerScalesAsLibrdmacm(self) -> None:
         greeting = End(SMALL).greeting
         self.assertEqual((greeting.flags & MAPPINGS, greeting.mappings, greeting.room), (MAPPINGS, 8, 8))
-        for flags, said, room in (
+        for flags, output, room in (
             *((MAPPINGS, 0, 0), (MAPPINGS, 1, 1), (MAPPINGS, 128, 128), (MAPPINGS, 0x81, 256)),
             *((MAPPINGS, 0xFF, 127 << 8), (0, 8, 0), (NETWORK_ORDER, 8, 0)),
         ):
-            data = ConnectionData(flags=flags, mappings=said)
+            data = ConnectionData(flags=flags, mappings=output)
             self.assertEqual(data.room, room)
 
     def test_withoutMappingsNothingChanges(self) -> None:

@@ -36,11 +36,11 @@ class ReplayTests(StrangerCase):
     """Every message of earlier connections comes again, with ids that were valid, from whom it came."""
 
     def setUp(self) -> None:
-        self.said: list[tuple[ConnectionManager, Attribute, int, IBPath]] = []
+        self.output: list[tuple[ConnectionManager, Attribute, int, IBPath]] = []
         send = ConnectionManager._send
 
         def kept(manager: ConnectionManager, message: Any, transactionID: int, path: IBPath) -> None:
-            self.said.append((manager, message, transactionID, path))
+            self.output.append((manager, message, transactionID, path))
             send(manager, message, transactionID, path)
 
         self.patch(ConnectionManager, "_send", kept)
@@ -59,20 +59,20 @@ class ReplayTests(StrangerCase):
         for _ in range(CONNECTIONS):
             random.choice((self.client, self.server)).transport.loseConnection()
             self.wait(lambda: self.client.lost and self.server.lost)
-            old = tuple(self.said)
+            old = tuple(self.output)
             self.client = self.result(self.ask())
             self.wait(lambda: self.served[-1].isMade)
             self.server = self.served[-1]
         kinds = {type(message).__name__ for _manager, message, _number, _path in old}
         self.assertGreaterEqual(kinds, {"REQ", "REP", "RTU", "DREQ", "DREP"})
-        living = len(self.said)
+        living = len(self.output)
         before = [len(device._queuePairs) for device in self.devices]
         for which in random.choices(old, k=40):
             self.again(which)
             if random.random() < 0.3:
                 self.pause(random.choice((0.001, 0.1, 3.0)))
         self.assertUndisturbed()
-        for which in self.said[len(old) : living]:  # the connection's own REQ, REP and RTU
+        for which in self.output[len(old) : living]:  # the connection's own REQ, REP and RTU
             self.again(which)
         self.pause(1.0)
         self.assertUndisturbed()

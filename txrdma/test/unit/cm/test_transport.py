@@ -104,21 +104,21 @@ class OpeningTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_unusableMTURejectionEnds(self) -> None:
-        told: list[int] = []
+        reported: list[int] = []
 
         def refuse() -> RDMAProtocol:
             advice = advices.pop(0)
-            told.append(advice)
+            reported.append(advice)
             raise Rejection(RejectReason.INVALID_PATH_MTU, b"", bytes([advice]))
 
         port = self.serve(MessageFactory(refuse))
         for advices in ([0], [3], [6], [255], [2, 2], [2, 5], [2, 1, 0]):
-            told.clear()
+            reported.clear()
             expected = list(advices)
             asked = self.ask(Terms(mtu=MTU.MTU_4096))
             self.pause(1.0)
             error = self.failureResultOf(asked, Rejected).value
-            self.assertEqual((error.status, told), (RejectReason.INVALID_PATH_MTU, expected))
+            self.assertEqual((error.status, reported), (RejectReason.INVALID_PATH_MTU, expected))
         port.stopListening()
         self.assertNothingLeft()
 
@@ -170,10 +170,10 @@ class MessageTests(MessagingCase):
         plain = client.transport.write(segment, theirs.address + 10, theirs.rkey)
         self.wait(lambda: client.completed == [plain])
         self.assertEqual((bytes(theirs.view[9:16]), server.writes), (b"\0hello\0", []))
-        told = client.transport.write(segment, theirs.address, theirs.rkey, 99)
+        reported = client.transport.write(segment, theirs.address, theirs.rkey, 99)
         self.wait(lambda: server.writes)
         self.assertEqual((server.writes, bytes(theirs.view[:5])), ([(5, 99)], b"hello"))
-        self.wait(lambda: client.completed == [plain, told])
+        self.wait(lambda: client.completed == [plain, reported])
         nothing = Segment(ours.address, 0, ours.lkey)
         self.assertRaises(InvalidRequest, client.transport.write, nothing, theirs.address, theirs.rkey, 1)
         self.assertEqual(server.messages, [])

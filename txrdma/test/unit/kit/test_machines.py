@@ -65,7 +65,7 @@ class MachineTests(SynchronousTestCase):
     @given(strategies.lists(strategies.sampled_from(["turn", "ask", 1, 2, 3])))
     def test_same(self, inputs: list[str | int]) -> None:
         """Each input has the same result and effect, and fails whenever Automat's fails."""
-        told = []
+        reported = []
         for builder in (machineBuilder(Inputs, Door), TypeMachineBuilder(Inputs, Door)):
             door = Door()
             inside = machine(builder)(door)
@@ -75,8 +75,8 @@ class MachineTests(SynchronousTestCase):
                     results.append(inside.push(each) if isinstance(each, int) else getattr(inside, each)())
                 except NoTransition as error:
                     results.append((error.state.name, error.symbol))
-            told.append((results, door.done))
-        self.assertEqual(told[0], told[1])
+            reported.append((results, door.done))
+        self.assertEqual(reported[0], reported[1])
 
     def test_twice(self) -> None:
         """A state has one transition for an input."""

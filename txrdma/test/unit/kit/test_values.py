@@ -239,8 +239,8 @@ class FrozenTests(SynchronousTestCase):
 
         for args, values in (((), {}), ((1,), {"one": 1}), ((1, 2, 3), {}), ((1,), {"three": 3})):
             [(usual, late)] = classes()
-            said = [str(self.assertRaises(TypeError, each, *args, **values)) for each in (usual, late)]
-            self.assertEqual(said[0], said[1])
+            output = [str(self.assertRaises(TypeError, each, *args, **values)) for each in (usual, late)]
+            self.assertEqual(output[0], output[1])
 
     def test_laterUses(self) -> None:
         """Any first use of a class generates its methods: a hash or a comparison."""

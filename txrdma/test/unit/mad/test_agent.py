@@ -350,18 +350,18 @@ class LegalityTests(CallTestCase):
             self.refused(self.agent.call("PerformanceGet", NodeInfo, TO_2)),
             "NodeInfo is not for PerformanceGet, but for SubnGet",
         )
-        said = self.refused(self.agent.call("SubnSet", PortCounters(), TO_2))
-        self.assertIn("PerformanceGet, PerformanceSet", said)
+        output = self.refused(self.agent.call("SubnSet", PortCounters(), TO_2))
+        self.assertIn("PerformanceGet, PerformanceSet", output)
 
     def test_names(self) -> None:
         self.assertIn("SubnAdmGetTable", self.refused(self.agent.call("SubnAdmTable", NodeRecord, TO_2)))
-        said = self.refused(self.agent.call("frobnicate", NodeRecord, TO_2))
-        self.assertIn("SubnGet, SubnSet", said)
+        output = self.refused(self.agent.call("frobnicate", NodeRecord, TO_2))
+        self.assertIn("SubnGet, SubnSet", output)
 
     def test_payloads(self) -> None:
         for nonsense in (None, 7, "NodeInfo", b"", int, object(), IBPath()):
-            said = self.refused(self.agent.call("SubnGet", nonsense, TO_2))
-            self.assertIn("SubnGet carries attributes", said)
+            output = self.refused(self.agent.call("SubnGet", nonsense, TO_2))
+            self.assertIn("SubnGet carries attributes", output)
 
     def test_values(self) -> None:
         agent = self.agent
@@ -460,7 +460,7 @@ class PatienceTests(SynchronousTestCase):
         self.agent.timeoutSeconds = 0.2
         self.near(self.patience(TO_2), 0.2)
 
-    def told(self, code: int, path: IBPath = TO_2) -> None:
+    def answerTo(self, code: int, path: IBPath = TO_2) -> None:
         call = self.agent.PerformanceGet(ClassPortInfo, path)
         info = ClassPortInfo(responseTimeValue=code).encode()
         self.agent.received(answer(self.wire.sent[-1][1], at64=info), TO_2)
@@ -468,14 +468,14 @@ class PatienceTests(SynchronousTestCase):
 
     def test_class(self) -> None:
         usual = self.patience(TO_2)
-        self.told(19)
+        self.answerTo(19)
         longer = lifetimeSeconds(19) - lifetimeSeconds(RESPONSE_TIME)
         self.near(self.patience(TO_2), usual + longer)
         elsewhere = IBPath(dlid=LID(3), dqpn=QPN(1))
         self.near(self.patience(elsewhere), usual)
-        self.told(8)
+        self.answerTo(8)
         self.near(self.patience(TO_2), usual)
-        self.told(31)  # more than two hours
+        self.answerTo(31)  # more than two hours
         self.assertLess(self.patience(TO_2), usual + lifetimeSeconds(MOST_RESPONSE_TIME))
 
     def test_pathSays(self) -> None:

@@ -28,7 +28,7 @@ HONEST = ["a", "b", "c", "d", "left", "right"]
 class BoundsTestCase(FabricTestCase):
     def swept(self, **options: Any) -> Fabric:
         self.sweep = Sweep(self.agent, **options)
-        fabric: Fabric = self.told(self.sweep.run(), 600)
+        fabric: Fabric = self.answerTo(self.sweep.run(), 600)
         self.assertIn(" 0 outstanding", repr(self.agent))
         return fabric
 
@@ -87,7 +87,7 @@ class MirageTests(BoundsTestCase):
     def test_neighbourhood(self) -> None:
         mirage = Mirage(self.fabric, (1, 2), ports=20, isFresh=True)
         search = Neighbourhood(self.agent, self.agent.port.endPort, MOST_HOPS, mostNodes=100)
-        fabric: Fabric = self.told(search.run(route(1)), 60)
+        fabric: Fabric = self.answerTo(search.run(route(1)), 60)
         self.assertEqual(len(fabric.nodes), 100)
         [(_where, text)] = self.leftOut(fabric)
         self.assertIn("others are left out", text)
@@ -111,7 +111,7 @@ class TwinTests(BoundsTestCase):
         sweep = Sweep(self.agent)
         for _ in range(MOST_PROBLEMS + 7):
             sweep._problem("contradiction", IBPath(), "x")
-        fabric: Fabric = self.told(sweep.run())
+        fabric: Fabric = self.answerTo(sweep.run())
         self.assertEqual(len(fabric.problems), MOST_PROBLEMS + 1)
         self.assertEqual(self.leftOut(fabric)[0][1], "there are 7 problems more than are listed")
 
@@ -119,13 +119,13 @@ class TwinTests(BoundsTestCase):
 class TableTests(FabricTestCase):
     def test_nodes(self) -> None:
         records = [node(2 * number, number) for number in range(1, 100)]
-        fabric: Fabric = self.told(SASweep(Administration(NodeRecord=records), mostNodes=30).run())
+        fabric: Fabric = self.answerTo(SASweep(Administration(NodeRecord=records), mostNodes=30).run())
         self.assertEqual(len(fabric.nodes), 30)
         [problem] = [each for each in fabric.problems if each.kind == LEFT_OUT]
         self.assertIn("others are left out", problem.text)
 
     def test_byLID(self) -> None:
-        fabric: Fabric = self.told(LIDSweep(self.agent, self.agent.port.endPort, mostNodes=3).run(), 60)
+        fabric: Fabric = self.answerTo(LIDSweep(self.agent, self.agent.port.endPort, mostNodes=3).run(), 60)
         self.assertEqual(len(fabric.nodes), 3)
         self.assertEqual([each.kind for each in fabric.problems if each.kind == LEFT_OUT], [LEFT_OUT])
 

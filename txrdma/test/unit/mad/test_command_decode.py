@@ -39,21 +39,21 @@ class HexTests(CommandTestCase):
         digits = QUESTION.hex()
         dump = "\n".join(f"0x{at:04x}  {QUESTION[at : at + 16].hex(' ', 4)}" for at in range(0, 256, 16))
         for text in (digits, "0x" + digits, QUESTION.hex(":"), QUESTION.hex(" "), dump, digits[:48]):
-            said = self.said("decode", text)
-            self.assertIn("SUBN_LID GET NodeInfo modifier 0x0 TID 0x1234", said.out)
+            output = self.output("decode", text)
+            self.assertIn("SUBN_LID GET NodeInfo modifier 0x0 TID 0x1234", output.out)
 
     def test_input(self) -> None:
         self.patch(sys, "stdin", io.StringIO(QUESTION.hex()))
-        self.assertIn("GET NodeInfo", self.said("decode").out)
+        self.assertIn("GET NodeInfo", self.output("decode").out)
         path: str = self.mktemp()
         Path(path).write_text(QUESTION.hex())
-        self.assertIn("GET NodeInfo", self.said("decode", path).out)
+        self.assertIn("GET NodeInfo", self.output("decode", path).out)
 
     def test_json(self) -> None:
-        [told] = self.said("decode", QUESTION.hex(), "--json").json
-        self.assertEqual(list(told), ["where", "front", "frame", "attribute", "fields", "records"])
-        self.assertEqual((told["attribute"], told["fields"]["numPorts"]), ("NodeInfo", 0))
-        self.assertEqual(told["frame"]["header"]["transactionID"], 0x1234)
+        [reported] = self.output("decode", QUESTION.hex(), "--json").json
+        self.assertEqual(list(reported), ["where", "front", "frame", "attribute", "fields", "records"])
+        self.assertEqual((reported["attribute"], reported["fields"]["numPorts"]), ("NodeInfo", 0))
+        self.assertEqual(reported["frame"]["header"]["transactionID"], 0x1234)
 
     def test_headers(self) -> None:
         local = bytes.fromhex("0002000700000001")
@@ -73,8 +73,8 @@ class HexTests(CommandTestCase):
             self.assertEqual(len(found.front), len(words))
             for line, word in zip(found.front, words, strict=True):
                 self.assertTrue(line.startswith(word), line)
-        said = self.said("decode", (local + TRANSPORT + QUESTION).hex())
-        self.assertTrue(said.out.startswith("# LRH LID 1 to 7, SL 0, VL 0\n# UD QP 1 to 1, "), said.out)
+        output = self.output("decode", (local + TRANSPORT + QUESTION).hex())
+        self.assertTrue(output.out.startswith("# LRH LID 1 to 7, SL 0, VL 0\n# UD QP 1 to 1, "), output.out)
 
     def test_late(self) -> None:
         umad = struct.pack("=IIIII", 3, 110, 1000, 3, 88).ljust(64, b"\0")
@@ -84,7 +84,7 @@ class HexTests(CommandTestCase):
 
     def test_nonsense(self) -> None:
         for text in ("hello", "00" * 256, "01", "ff" * 300):
-            self.assertIn("txrdma decode: ", str(self.said("decode", text).status))
+            self.assertIn("txrdma decode: ", str(self.output("decode", text).status))
         self.assertRaises(InvalidRequest, inBytes, b"")
         for length in range(0, 300, 7):  # whatever it is, it does not end in a traceback
             try:
@@ -111,14 +111,14 @@ ETHERNET = bytes.fromhex("020000000002020000000001")
 class CaptureTests(CaptureTestCase):
     def test_roce(self) -> None:
         other = BTH(opcode=Opcode.RC_ACKNOWLEDGE, destination=QPN(17)).encode() + bytes(4)
-        said = self.said("decode", self.roce([TRANSPORT + QUESTION, other, TRANSPORT + QUESTION]))
+        output = self.output("decode", self.roce([TRANSPORT + QUESTION, other, TRANSPORT + QUESTION]))
         self.assertEqual(
-            [line for line in said.out.splitlines() if line.startswith("# packet")],
+            [line for line in output.out.splitlines() if line.startswith("# packet")],
             ["# packet 1 at 1.000000", "# packet 3 at 3.000000"],
         )
-        self.assertEqual(said.out.count("# IP 192.0.2.1 to 192.0.2.2\n"), 2)
-        self.assertEqual(said.out.count("GET NodeInfo"), 2)
-        [line] = self.said("decode", self.roce(), "--level", "1").out.splitlines()
+        self.assertEqual(output.out.count("# IP 192.0.2.1 to 192.0.2.2\n"), 2)
+        self.assertEqual(output.out.count("GET NodeInfo"), 2)
+        [line] = self.output("decode", self.roce(), "--level", "1").out.splitlines()
         self.assertTrue(line.startswith("packet 1 at 1.000000: IP 192.0.2.1 to 192.0.2.2: UD QP 1 to 1"))
         self.assertTrue(line.endswith(": SUBN_LID GET NodeInfo modifier 0x0 TID 0x1234"))
 
@@ -142,7 +142,7 @@ class CaptureTests(CaptureTestCase):
             path: str = self.mktemp()
             with open(path, "wb") as file:
                 PcapWriter(file, LinkType(linkType)).write(data, 9.0)
-            self.assertIn("GET NodeInfo", self.said("decode", path).out)
+            self.assertIn("GET NodeInfo", self.output("decode", path).out)
         self.assertIsNone(inPacket(local, 105))
 
     def test_pcapng(self) -> None:
@@ -157,33 +157,35 @@ class CaptureTests(CaptureTestCase):
             parts += block(0x0BAD, b"whatever", order)
             parts += packet(b"no datagram", order=order)
             parts += packet(rare, 2_500_000_000, 1, order)
-        told = self.said("decode", self.put(parts), "--json").json
+        reported = self.output("decode", self.put(parts), "--json").json
         self.assertEqual(
-            [each["where"] for each in told], ["packet 2 at 102.500000", "packet 4 at 102.500000"]
+            [each["where"] for each in reported], ["packet 2 at 102.500000", "packet 4 at 102.500000"]
         )
         simple = block(3, struct.pack("<I", len(rare)) + rare)
         old = block(2, struct.pack("<HHIIII", 0, 0, 0, 7_000_000, len(rare), len(rare)) + rare)
-        told = self.said("decode", self.put(section(), interface(247), simple, old), "--json").json
-        self.assertEqual([each["where"] for each in told], ["packet 1 at 0.000000", "packet 2 at 7.000000"])
+        reported = self.output("decode", self.put(section(), interface(247), simple, old), "--json").json
+        self.assertEqual(
+            [each["where"] for each in reported], ["packet 1 at 0.000000", "packet 2 at 7.000000"]
+        )
 
     def test_cut(self) -> None:
         whole = Path(self.roce([TRANSPORT + QUESTION] * 2)).read_bytes()
-        said = self.said("decode", self.put(whole[:-5]))
-        self.assertEqual(said.out.count("GET NodeInfo"), 1)
-        self.assertIn("packet 2: ", said.errors)
+        output = self.output("decode", self.put(whole[:-5]))
+        self.assertEqual(output.out.count("GET NodeInfo"), 1)
+        self.assertIn("packet 2: ", output.errors)
         broken = self.put(section(), packet(b"x"))
-        self.assertIn("was not described", self.said("decode", broken).errors)
+        self.assertIn("was not described", self.output("decode", broken).errors)
 
     def test_bigEndian(self) -> None:
         rare = bytes.fromhex("f002ffff0048ffff") + TRANSPORT + QUESTION + bytes(6)
         head = struct.pack(">IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 247)
         path = self.put(head, struct.pack(">IIII", 5, 250000, len(rare), len(rare)), rare)
-        self.assertIn("# packet 1 at 5.250000\n", self.said("decode", path).out)
+        self.assertIn("# packet 1 at 5.250000\n", self.output("decode", path).out)
 
     def test_input(self) -> None:
         raw = Path(self.roce()).read_bytes()
         self.patch(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
-        self.assertIn("GET NodeInfo", self.said("decode").out)
+        self.assertIn("GET NodeInfo", self.output("decode").out)
 
     def test_truncatedOption(self) -> None:
         """An option of an interface that exceeds its block raises L{WireError}."""
@@ -207,11 +209,11 @@ class RecordsTests(CommandTestCase):
 
         @param leaveOut: the packet that is missing.
         """
-        said = self.said("saquery", "NR", "--debug", "--debug", "--debug").errors
+        output = self.output("saquery", "NR", "--debug", "--debug", "--debug").errors
         path: str = self.mktemp()
         with open(path, "wb") as file:
             capture = RoCECapture(file)
-            for number, text in enumerate(said.split("\n<- ")):
+            for number, text in enumerate(output.split("\n<- ")):
                 lines = [line.strip() for line in text.splitlines() if line.strip().startswith("0x")]
                 raw = bytes.fromhex("".join(line.partition("  ")[2] for line in lines))
                 if number and number != leaveOut:
@@ -219,23 +221,23 @@ class RecordsTests(CommandTestCase):
         return path
 
     def test_records(self) -> None:
-        told = self.said("decode", self.capture(), "--json").json
-        [last] = [each for each in told if each["records"] is not None]
+        reported = self.output("decode", self.capture(), "--json").json
+        [last] = [each for each in reported if each["records"] is not None]
         names = [record["nodeDescription"]["nodeString"] for record in last["records"]]
         self.assertEqual(names, [*(f"h0000{number}" for number in range(8)), "leaf0000"])
-        middle = [each for each in told if each["frame"]["rmpp"]["data1"] == 2]
+        middle = [each for each in reported if each["frame"]["rmpp"]["data1"] == 2]
         self.assertIsNone(middle[0]["fields"])
-        text = self.said("decode", self.capture()).out
+        text = self.output("decode", self.capture()).out
         self.assertEqual(text.count("# NodeRecord\n"), 9)
 
     def test_recorded(self) -> None:
         path = self.mktemp()
         Path(path).write_bytes(raw("mad-rmpp"))
-        lines = self.said("decode", path, "-l", "1").out.splitlines()
+        lines = self.output("decode", path, "-l", "1").out.splitlines()
         parts = [line.partition("TID 0x1100000099")[2] for line in lines]
         self.assertEqual(parts[1:3], [" part 1", " ACK 1, up to 65 may come"])
         self.assertEqual((len(parts), [part for part in parts if "(last)" in part]), (9, [" part 5 (last)"]))
 
     def test_incomplete(self) -> None:
-        told = self.said("decode", self.capture(leaveOut=3), "--json").json
-        self.assertEqual([each for each in told if each["records"]], [])
+        reported = self.output("decode", self.capture(leaveOut=3), "--json").json
+        self.assertEqual([each for each in reported if each["records"]], [])

@@ -12,17 +12,17 @@ import shlex
 from pathlib import Path
 
 import txrdma
-from txrdma.test.support.mad.commanding import CommandTestCase, Said
+from txrdma.test.support.mad.commanding import CommandTestCase, Output
 from txrdma.testing.reactors import ReactorClock
 
 DOCS = Path(txrdma.__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```console\n\$ txrdma (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 
 
-def shown(said: Said) -> str:
-    lines = [line.rstrip() for line in said.out.rstrip("\n").splitlines()]
-    if isinstance(said.status, str):
-        lines.append(said.status)
+def shown(printed: Output) -> str:
+    lines = [line.rstrip() for line in printed.out.rstrip("\n").splitlines()]
+    if isinstance(printed.status, str):
+        lines.append(printed.status)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -32,11 +32,11 @@ class NodePageTests(CommandTestCase):
 
     def answered(self, line: str) -> str:
         name, *words = shlex.split(line)
-        return shown(self.said(name, *words, device="") if "-d" not in words else self.given(name, *words))
+        return shown(self.output(name, *words, device="") if "-d" not in words else self.given(name, *words))
 
-    def given(self, name: str, *words: str) -> Said:
+    def given(self, name: str, *words: str) -> Output:
         at = words.index("-d")
-        return self.said(name, *words[:at], *words[at + 2 :], device=words[at + 1])
+        return self.output(name, *words[:at], *words[at + 2 :], device=words[at + 1])
 
     def test_output(self) -> None:
         text = self.page.read_text()
@@ -110,7 +110,7 @@ class ParityPageTests(CommandTestCase):
 
     def test_rows(self) -> None:
         before, capture = self.mktemp(), self.mktemp()
-        self.said("discover", "--save", before)
+        self.output("discover", "--save", before)
         datagram = "0101010100000000" + "00" * 8 + "00110000" + "00" * 4
         Path(capture).write_text(datagram)
         files = {"BEFORE": before, "AFTER": before, "FILE": capture, "HEX": datagram}
@@ -120,11 +120,11 @@ class ParityPageTests(CommandTestCase):
             if line in ELSEWHERE:
                 continue
             name, *words = [files.get(word, word) for word in shlex.split(line)]
-            said = self.said(name, *words)
+            printed = self.output(name, *words)
             if line in REFUSED:
-                self.assertIn(REFUSED[line], str(said.status))
+                self.assertIn(REFUSED[line], str(printed.status))
             else:
-                self.assertIn((line, said.status), ((line, None), (line, 0)))
-                self.assertTrue(said.out or name == "diff", line)
-                self.assertEqual(said.errors, "", line)
+                self.assertIn((line, printed.status), ((line, None), (line, 0)))
+                self.assertTrue(printed.out or name == "diff", line)
+                self.assertEqual(printed.errors, "", line)
         self.assertEqual([line for line in (*ELSEWHERE, *REFUSED) if line not in lines], [])

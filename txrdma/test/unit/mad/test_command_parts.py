@@ -16,7 +16,7 @@ from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, MADStatus
 from txrdma.mad.layouts.sa import PathRecord, TraceRecord
 from txrdma.sim.fabric.sm import sa
 from txrdma.sim.fabric.sm.sa import SubnetAdministration
-from txrdma.test.support.mad.commanding import Said, SharedFabricTestCase
+from txrdma.test.support.mad.commanding import Output, SharedFabricTestCase
 from txrdma.test.unit.mad.test_sweeping_commands import NO_DEVICE
 
 
@@ -33,10 +33,10 @@ class PartCase(SharedFabricTestCase):
         super().setUp()
         self.asked = 0
 
-    def said(self, name: str, *arguments: str, device: str | None = None) -> Said:
+    def output(self, name: str, *arguments: str, device: str | None = None) -> Output:
         before = self.fabric.wire.datagrams
         try:
-            return super().said(name, *arguments, device=device)
+            return super().output(name, *arguments, device=device)
         finally:
             self.asked = self.fabric.wire.datagrams - before
 
@@ -57,71 +57,73 @@ class PartCase(SharedFabricTestCase):
 
     def kept(self) -> str:
         path: str = self.mktemp()
-        super().said("nodes", "--save", path)
+        super().output("nodes", "--save", path)
         return path
 
 
 class LinksTests(PartCase):
     def test_spelled(self) -> None:
         for name, route in (("leaf0001", "0,1,19,3"), ("h00020", "0,1,19,3,3"), ("h00000", "DR 0")):
-            whole = super().said("links", "--json").json
+            whole = super().output("links", "--json").json
             own = {frozenset(key(link)) for link in whole if name in names(link)}
             path = self.kept()
             for target in self.spellings(name, route):
-                said = self.said("links", target, "--json")
-                self.assertEqual((said.errors, said.status), ("", None))
-                self.assertEqual({frozenset(key(link)) for link in said.json}, own, target)
-                self.assertEqual({link["from"]["name"] for link in said.json}, {name})
-                again = self.said("links", target, "--json", "--load", path, device=NO_DEVICE)
-                self.assertEqual(again.json, said.json, target)
+                output = self.output("links", target, "--json")
+                self.assertEqual((output.errors, output.status), ("", None))
+                self.assertEqual({frozenset(key(link)) for link in output.json}, own, target)
+                self.assertEqual({link["from"]["name"] for link in output.json}, {name})
+                again = self.output("links", target, "--json", "--load", path, device=NO_DEVICE)
+                self.assertEqual(again.json, output.json, target)
             self.assertEqual(len(own), 36 if name == "leaf0001" else 1)
 
     def test_combined(self) -> None:
         lid = self.fabric.port("leaf0001").end.lid
         for more in ([], ["--load", self.kept()]):
-            [link] = self.said("links", f"{lid} 0,3", "--json", *more).json
+            [link] = self.output("links", f"{lid} 0,3", "--json", *more).json
             self.assertEqual((link["from"]["name"], link["to"]["name"]), ("h00020", "leaf0001"))
 
     def test_asked(self) -> None:
-        self.said("links")
+        self.output("links")
         whole = self.asked
-        self.said("links", "20")
+        self.output("links", "20")
         self.assertLess(self.asked, 12)
-        self.said("links", "leaf0001")
+        self.output("links", "leaf0001")
         self.assertLess(self.asked, 40 + 6 * 36)
         self.assertLess(self.asked, whole / 3)
 
     def test_hops(self) -> None:
-        said = self.said("links", "h00020", "--hops", "1", "--json").json
-        self.assertEqual(len(said), 36)
-        self.assertTrue(all("leaf0001" in names(link) for link in said))
-        told = self.said("links", "leaf0001", "--hops", "1", "--json").json
-        whole = {frozenset(key(link)) for link in self.said("links", "--json").json}
+        output = self.output("links", "h00020", "--hops", "1", "--json").json
+        self.assertEqual(len(output), 36)
+        self.assertTrue(all("leaf0001" in names(link) for link in output))
+        reported = self.output("links", "leaf0001", "--hops", "1", "--json").json
+        whole = {frozenset(key(link)) for link in self.output("links", "--json").json}
         spines = {
             link for link in whole if any("spine" in str(end) or "leaf0001" in str(end) for end in link)
         }
-        self.assertEqual({frozenset(key(link)) for link in told}, spines)
-        self.assertEqual(len(told), len(spines))
+        self.assertEqual({frozenset(key(link)) for link in reported}, spines)
+        self.assertEqual(len(reported), len(spines))
         path = self.kept()
-        again = self.said("links", "leaf0001", "--hops=1", "--json", "--load", path, device=NO_DEVICE)
-        self.assertEqual(again.json, told)
+        again = self.output("links", "leaf0001", "--hops=1", "--json", "--load", path, device=NO_DEVICE)
+        self.assertEqual(again.json, reported)
 
     def test_saved(self) -> None:
         path = self.mktemp()
-        told = self.said("links", "0x0000000000100029", "--json", "--save", path).json
-        self.assertEqual(self.said("links", "h00020", "--load", path, "--json", device=NO_DEVICE).json, told)
-        self.assertEqual([link["from"]["name"] for link in told], ["h00020"])
+        reported = self.output("links", "0x0000000000100029", "--json", "--save", path).json
+        self.assertEqual(
+            self.output("links", "h00020", "--load", path, "--json", device=NO_DEVICE).json, reported
+        )
+        self.assertEqual([link["from"]["name"] for link in reported], ["h00020"])
 
     def test_mistakes(self) -> None:
         for more in ([], ["--load", self.kept()]):
             for target in ("h99999", "4000", "fe80::99", "DR 0,9", "0x0123456789abcdef"):
-                said = self.said("links", target, "-t.1", *more)
-                self.assertTrue(said.status, (target, more))
-                self.assertNotIn("h00", said.out)
+                output = self.output("links", target, "-t.1", *more)
+                self.assertTrue(output.status, (target, more))
+                self.assertNotIn("h00", output.out)
         for words in (["1", "2"], ["1", "--from", "0,1"]):
-            self.assertRaises(UsageError, self.said, "links", *words)
+            self.assertRaises(UsageError, self.output, "links", *words)
         self.fabric.node("h00001").description = "h00020"
-        self.assertIn("several", str(self.said("links", "h00020", "--load", self.kept()).status))
+        self.assertIn("several", str(self.output("links", "h00020", "--load", self.kept()).status))
 
 
 class ErrorsTests(PartCase):
@@ -131,8 +133,8 @@ class ErrorsTests(PartCase):
             self.fabric.setCounters(name, number, portXmitDiscards=7)
 
     def bad(self, *arguments: str) -> list[tuple[str, int]]:
-        told = self.said("errors", *arguments, "--json").json
-        return [(port["name"], port["port"]) for port in told["ports"] if port["port"] is not None]
+        reported = self.output("errors", *arguments, "--json").json
+        return [(port["name"], port["port"]) for port in reported["ports"] if port["port"] is not None]
 
     def test_one(self) -> None:
         for target in self.spellings("leaf0001", "0,1,19,3"):
@@ -141,10 +143,10 @@ class ErrorsTests(PartCase):
         for target in self.spellings("h00020", "0,1,19,3,3"):
             self.assertEqual(self.bad(target), [("h00020", 1)])
             self.assertLess(self.asked, 12)
-        said = self.said("errors", "leaf0003")
-        self.assertIn("## Summary: 1 nodes checked, 0 bad nodes found\n", said.out)
-        self.assertIn("36 ports checked", said.out)
-        self.assertEqual(said.status, None)
+        output = self.output("errors", "leaf0003")
+        self.assertIn("## Summary: 1 nodes checked, 0 bad nodes found\n", output.out)
+        self.assertIn("36 ports checked", output.out)
+        self.assertEqual(output.status, None)
         self.assertLess(self.asked, 12)
 
     def test_hops(self) -> None:
@@ -156,10 +158,10 @@ class ErrorsTests(PartCase):
         self.assertEqual(self.bad("h00020", "--hops=1", "--load", self.kept())[1:], [("h00020", 1)])
 
     def test_clear(self) -> None:
-        said = self.said("errors", "h00020", "--clear")
-        self.assertIn("clear the counters of errors of the ports of h00020: this", str(said.status))
-        said = self.said("errors", "h00020", "--hops=2", "--clear")
-        self.assertIn("of h00020 and all nodes 2 hops around it", str(said.status))
+        output = self.output("errors", "h00020", "--clear")
+        self.assertIn("clear the counters of errors of the ports of h00020: this", str(output.status))
+        output = self.output("errors", "h00020", "--hops=2", "--clear")
+        self.assertIn("of h00020 and all nodes 2 hops around it", str(output.status))
         self.bad("h00020", "--clear", "--yes")
         self.assertEqual(self.bad(), [("leaf0001", 3), ("leaf0002", 4), ("h00021", 1)])
 
@@ -184,15 +186,15 @@ class TraceTests(FabricTestCase):
         joining = ("saquery", "MCMR", "mgid=ff12:401b:ffff::ffff:ffff", "joinState=1", "--set", "--yes")
         for name in ("h00000", "h00020", "h00039"):
             gid = f"portGID={GID.fromParts(0xFE80 << 48, self.fabric.port(name).guid)}"
-            self.assertEqual(self.said(*joining, gid).status, None)
-        told = self.said("trace", "-m", "0xc000", "1", "40", "--json").json
-        names = [hop["name"] for hop in told["hops"]]
+            self.assertEqual(self.output(*joining, gid).status, None)
+        reported = self.output("trace", "-m", "0xc000", "1", "40", "--json").json
+        names = [hop["name"] for hop in reported["hops"]]
         self.assertEqual((names[0], names[1], names[-1], len(names)), ("h00000", "leaf0000", "h00039", 5))
-        self.assertEqual([hop["parent"] for hop in told["hops"]], [None, 0, 1, 2, 3])
-        text = self.said("trace", "-m", "0xc000", "1", "40").out.splitlines()
+        self.assertEqual([hop["parent"] for hop in reported["hops"]], [None, 0, 1, 2, 3])
+        text = self.output("trace", "-m", "0xc000", "1", "40").out.splitlines()
         self.assertEqual((len(text), text[-1][:5]), (6, "To ca"))
-        said = self.said("trace", "-m", "0xc000", "1", "5")
-        self.assertEqual(said.status, "txrdma trace: a packet for 0xc000 does not reach LID 5")
+        output = self.output("trace", "-m", "0xc000", "1", "5")
+        self.assertEqual(output.status, "txrdma trace: a packet for 0xc000 does not reach LID 5")
 
 
 class TraceRecordTests(FabricTestCase):
@@ -225,7 +227,7 @@ class TraceRecordTests(FabricTestCase):
         ]
 
     def test_told(self) -> None:
-        lines = self.said("trace", "--sa", "1", "40").out.splitlines()
+        lines = self.output("trace", "--sa", "1", "40").out.splitlines()
         self.assertEqual(self.asked, [(1, 40)])
         self.assertTrue(lines[0].startswith("Path record: LID 1 to 40"))
         guids = [f"0x{self.fabric.port(name).guid.raw.hex()}" for name in ("leaf0000", "spine0008")]
@@ -240,13 +242,13 @@ class TraceRecordTests(FabricTestCase):
 
     def test_refused(self) -> None:
         self.hides = True
-        told = self.said("trace", "--sa", "1", "40", "--json").json
-        self.assertEqual((len(told["hops"]), self.asked), (5, [(1, 40)]))
+        reported = self.output("trace", "--sa", "1", "40", "--json").json
+        self.assertEqual((len(reported["hops"]), self.asked), (5, [(1, 40)]))
 
     def test_strange(self) -> None:
         self.patch(self, "records", lambda path: [TraceRecord(nodeID=1), TraceRecord(nodeID=2)])
-        told = self.said("trace", "--sa", "1", "40", "--json").json
-        self.assertEqual([hop["type"] for hop in told["hops"]].count("SWITCH"), 3)
+        reported = self.output("trace", "--sa", "1", "40", "--json").json
+        self.assertEqual([hop["type"] for hop in reported["hops"]].count("SWITCH"), 3)
 
 
 class RoutesTests(FabricTestCase):
@@ -254,30 +256,30 @@ class RoutesTests(FabricTestCase):
         leaf, link = str(self.lid("leaf0000")), 20
         peer = self.fabric.port("leaf0000", link).neighbor
         assert peer is not None
-        told = self.said("routes", leaf, "--over", str(link), "--json").json
-        away, back = told
+        reported = self.output("routes", leaf, "--over", str(link), "--json").json
+        away, back = reported
         self.assertEqual((away["from"]["name"], away["from"]["port"]), ("leaf0000", link))
         self.assertEqual((back["from"]["name"], back["from"]["port"]), (peer.node.description, peer.number))
-        table = self.said("routes", leaf, "--port", str(link), "--json").json[0]["linear"]
+        table = self.output("routes", leaf, "--port", str(link), "--json").json[0]["linear"]
         hosts = [entry["lid"] for entry in table if "Channel Adapter" in entry["destination"]]
         self.assertEqual([each["lid"] for each in away["reached"]], hosts)
         self.assertEqual({each["name"] for each in back["reached"]} & {"h00039"}, set())
-        other = self.said(
+        other = self.output(
             "routes", str(self.lid(peer.node.description)), "--over", str(peer.number), "--json"
         )
         self.assertEqual(other.json, [back, away])
-        text = self.said("routes", leaf, "--over", str(link)).out
+        text = self.output("routes", leaf, "--over", str(link)).out
         self.assertIn(f"Over leaf0000 port {link} to {peer.node.description} port {peer.number}", text)
 
     def test_host(self) -> None:
-        told = self.said("routes", str(self.lid("leaf0000")), "--over", "3", "--json").json
-        self.assertEqual([[end["name"] for end in each["reached"]] for each in told], [["h00002"]])
+        reported = self.output("routes", str(self.lid("leaf0000")), "--over", "3", "--json").json
+        self.assertEqual([[end["name"] for end in each["reached"]] for each in reported], [["h00002"]])
 
     def test_balance(self) -> None:
         """The number of LIDs per link to other switches is shown, and whether it is balanced."""
-        told = {each["name"]: each for each in self.said("routes", "--balance", "--json").json}
-        leaf = told["leaf0000"]
-        table = self.said("routes", str(self.lid("leaf0000")), "--json").json[0]["linear"]
+        reported = {each["name"]: each for each in self.output("routes", "--balance", "--json").json}
+        leaf = reported["leaf0000"]
+        table = self.output("routes", str(self.lid("leaf0000")), "--json").json[0]["linear"]
         [group] = leaf["groups"]
         self.assertEqual([each["port"] for each in group], list(range(19, 37)))
         for each in group:
@@ -285,24 +287,24 @@ class RoutesTests(FabricTestCase):
             self.assertEqual(each["lids"], len(reached))
         self.assertEqual((leaf["isEven"], leaf["longer"]), (True, 0))
         self.assertEqual(
-            [[each["port"] for each in group] for group in told["spine0000"]["groups"]],
+            [[each["port"] for each in group] for group in reported["spine0000"]["groups"]],
             [[1, 2], [3, 4], [5, 6]],
         )
-        text = self.said("routes", "--balance").out
-        self.assertEqual(len(text.splitlines()), 1 + len(told))
+        text = self.output("routes", "--balance").out
+        self.assertEqual(len(text.splitlines()), 1 + len(reported))
 
     def test_unbalanced(self) -> None:
         table = self.fabric.linearOf(self.fabric.node("leaf0000"))
         for lid in (37, 38, 39, 40):
             table[lid] = 19
         table[30] = 5
-        told = {each["name"]: each for each in self.said("routes", "--balance", "--json").json}
-        leaf = told["leaf0000"]
+        reported = {each["name"]: each for each in self.output("routes", "--balance", "--json").json}
+        leaf = reported["leaf0000"]
         self.assertEqual((leaf["isEven"], leaf["longer"]), (False, 1))
-        self.assertRegex(self.said("routes", "--balance").out, r"leaf0000 .* uneven: 19:\d")
+        self.assertRegex(self.output("routes", "--balance").out, r"leaf0000 .* uneven: 19:\d")
 
     def test_mistakes(self) -> None:
         for arguments in (["--over", "1"], ["3", "--balance"], ["41", "--over", "1", "--multicast"]):
             self.assertRaises(UsageError, Options().parseOptions, ["routes", *arguments])
-        said = self.said("routes", str(self.lid("leaf0000")), "--over", "99")
-        self.assertIn("port 99 of 41 has no link", str(said.status))
+        output = self.output("routes", str(self.lid("leaf0000")), "--over", "99")
+        self.assertIn("port 99 of 41 has no link", str(output.status))

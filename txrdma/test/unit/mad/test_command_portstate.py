@@ -27,41 +27,43 @@ class Typist(io.StringIO):
 
 class QueryTests(SharedFabricTestCase):
     def test_query(self) -> None:
-        told = self.said("portstate", "0,1", "3", "--json").json
-        self.assertEqual((told["nodeType"], told["port"]), ("SWITCH", 3))
-        self.assertEqual(told["portInfo"]["portState"], "ACTIVE")
-        self.assertEqual(told["peer"]["lid"], 3)
-        self.assertEqual(told["warnings"], [])
-        text = self.said("portstate", "0,1", "3").out
+        reported = self.output("portstate", "0,1", "3", "--json").json
+        self.assertEqual((reported["nodeType"], reported["port"]), ("SWITCH", 3))
+        self.assertEqual(reported["portInfo"]["portState"], "ACTIVE")
+        self.assertEqual(reported["peer"]["lid"], 3)
+        self.assertEqual(reported["warnings"], [])
+        text = self.output("portstate", "0,1", "3").out
         self.assertIn("SWITCH PortInfo: DR 0,1 port 3", text)
         self.assertIn("Peer PortInfo: port 1", text)
 
     def test_several(self) -> None:
-        told = self.said("portstate", "9", "2,4-5", "--json").json
-        self.assertEqual([each["port"] for each in told], [2, 4, 5])
-        self.assertEqual(self.said("portstate", "9", "2,4-5").out.count("SWITCH PortInfo: lid 9 port"), 3)
+        reported = self.output("portstate", "9", "2,4-5", "--json").json
+        self.assertEqual([each["port"] for each in reported], [2, 4, 5])
+        self.assertEqual(self.output("portstate", "9", "2,4-5").out.count("SWITCH PortInfo: lid 9 port"), 3)
 
 
 class ChangeTests(SharedFabricTestCase):
     def info(self, lid: str = "9", port: str = "3") -> dict[str, Any]:
-        fields: dict[str, Any] = self.said("smpquery", "PI", lid, port, "--json").json["answers"][0]["fields"]
+        fields: dict[str, Any] = self.output("smpquery", "PI", lid, port, "--json").json["answers"][0][
+            "fields"
+        ]
         return fields
 
     def test_disableAndEnable(self) -> None:
         for down, up in (("disable", "enable"), ("off", "on")):
-            self.said("portstate", "9", "3", down, "--yes")
+            self.output("portstate", "9", "3", down, "--yes")
             self.assertEqual(self.info()["portPhysicalState"], "DISABLED")
-            self.said("portstate", "9", "3", up, "--yes")
+            self.output("portstate", "9", "3", up, "--yes")
             self.assertEqual(self.info()["portPhysicalState"], "LINK_UP")
 
     def test_on(self) -> None:
-        said = self.said("portstate", "9", "3", "on", "--yes", "--debug")
-        self.assertNotIn("SET PortInfo", said.errors)
+        output = self.output("portstate", "9", "3", "on", "--yes", "--debug")
+        self.assertNotIn("SET PortInfo", output.errors)
 
     def test_reset(self) -> None:
-        said = self.said("portstate", "9", "3", "reset", "--yes", "--json", "--debug")
-        self.assertEqual(said.errors.count("SET PortInfo"), 2)
-        self.assertEqual(said.json["portInfo"]["portPhysicalState"], "LINK_UP")
+        output = self.output("portstate", "9", "3", "reset", "--yes", "--json", "--debug")
+        self.assertEqual(output.errors.count("SET PortInfo"), 2)
+        self.assertEqual(output.json["portInfo"]["portPhysicalState"], "LINK_UP")
 
     def test_masks(self) -> None:
         for operation, value, field, shown in (
@@ -69,82 +71,88 @@ class ChangeTests(SharedFabricTestCase):
             ("espeed", "fdr", "linkSpeedExtEnabled", "14.0625 Gbps"),
             ("width", "1x", "linkWidthEnabled", "1X"),
         ):
-            said = self.said("portstate", "9", "3", operation, value, "--yes")
-            self.assertEqual(said.fields[field], shown)
-        self.assertIn("the port can", str(self.said("portstate", "9", "3", "espeed", "NDR", "--yes").status))
+            output = self.output("portstate", "9", "3", operation, value, "--yes")
+            self.assertEqual(output.fields[field], shown)
+        self.assertIn(
+            "the port can", str(self.output("portstate", "9", "3", "espeed", "NDR", "--yes").status)
+        )
 
     def test_together(self) -> None:
-        said = self.said("portstate", "9", "3", "width", "1x", "mtu", "1024", "vls", "VL0-1", "-y", "--debug")
-        self.assertEqual(said.errors.count("SET PortInfo"), 1)
-        told = self.info()
-        self.assertEqual(
-            (told["linkWidthEnabled"], told["neighborMTU"], told["operationalVLs"]), (1, "MTU_1024", 2)
+        output = self.output(
+            "portstate", "9", "3", "width", "1x", "mtu", "1024", "vls", "VL0-1", "-y", "--debug"
         )
-        words = str(self.said("portstate", "9", "3", "mtu", "4096", "vls", "5", "-y").status)
+        self.assertEqual(output.errors.count("SET PortInfo"), 1)
+        reported = self.info()
+        self.assertEqual(
+            (reported["linkWidthEnabled"], reported["neighborMTU"], reported["operationalVLs"]),
+            (1, "MTU_1024", 2),
+        )
+        words = str(self.output("portstate", "9", "3", "mtu", "4096", "vls", "5", "-y").status)
         self.assertIn("the port can", words)
 
     def test_ends(self) -> None:
-        self.said("portstate", "2", "1", "lid", "0x22", "lmc", "1", "smlid", "7", "mkeylease", "60", "-y")
-        told = self.info("DR 0,1,2", "1")
+        self.output("portstate", "2", "1", "lid", "0x22", "lmc", "1", "smlid", "7", "mkeylease", "60", "-y")
+        reported = self.info("DR 0,1,2", "1")
         self.assertEqual(
-            (told["lid"], told["lmc"], told["masterSMLID"], told["mkeyLeasePeriod"]), (0x22, 1, 7, 60)
+            (reported["lid"], reported["lmc"], reported["masterSMLID"], reported["mkeyLeasePeriod"]),
+            (0x22, 1, 7, 60),
         )
-        words = str(self.said("portstate", "9", "3", "lid", "5", "-y").status)
+        words = str(self.output("portstate", "9", "3", "lid", "5", "-y").status)
         self.assertIn("only for port 0", words)
 
     def test_key(self) -> None:
         self.patch(sys, "stdin", Typist("y\n"))
-        said = self.said("portstate", "3", "1", "mkey", "0x1234", "mkeyprot", "2")
-        self.assertEqual(said.status, None)
-        self.assertIn("mkey ..., mkeyprot 2 port 1 of lid 3? [y/N]", said.errors)
-        self.assertEqual(said.fields["mkeyProtectBits"], "2")
-        told = self.said("smpquery", "PI", "3", "--mkey", "0x1234").fields
-        self.assertEqual(told["mkey"], "0x0000000000001234")
+        output = self.output("portstate", "3", "1", "mkey", "0x1234", "mkeyprot", "2")
+        self.assertEqual(output.status, None)
+        self.assertIn("mkey ..., mkeyprot 2 port 1 of lid 3? [y/N]", output.errors)
+        self.assertEqual(output.fields["mkeyProtectBits"], "2")
+        reported = self.output("smpquery", "PI", "3", "--mkey", "0x1234").fields
+        self.assertEqual(reported["mkey"], "0x0000000000001234")
 
     def test_fdr10(self) -> None:
-        self.assertIn("cannot do that", str(self.said("portstate", "9", "3", "fdr10", "on", "-y").status))
+        self.assertIn("cannot do that", str(self.output("portstate", "9", "3", "fdr10", "on", "-y").status))
         self.fabric.runFDR10("h00002")
         for word, number in (("off", 0), ("on", 1)):
-            self.assertEqual(self.said("portstate", "9", "3", "fdr10", word, "-y").status, None)
-            told = self.said("smpquery", "MEPI", "9", "3", "--json").json["answers"][0]["fields"]
-            self.assertEqual(told["linkSpeedEnabled"], number)
+            self.assertEqual(self.output("portstate", "9", "3", "fdr10", word, "-y").status, None)
+            reported = self.output("smpquery", "MEPI", "9", "3", "--json").json["answers"][0]["fields"]
+            self.assertEqual(reported["linkSpeedEnabled"], number)
 
     def test_confirmation(self) -> None:
         for answer, isDone in (("n\n", False), ("\n", False), ("y\n", True)):
             self.patch(sys, "stdin", Typist(answer))
-            said = self.said("portstate", "9", "4", "disable", "--debug")
-            self.assertIn("disable port 4 of lid 9? [y/N]", said.errors)
-            self.assertEqual("SET PortInfo" in said.errors, isDone)
+            output = self.output("portstate", "9", "4", "disable", "--debug")
+            self.assertIn("disable port 4 of lid 9? [y/N]", output.errors)
+            self.assertEqual("SET PortInfo" in output.errors, isDone)
         self.patch(sys, "stdin", io.StringIO("y\n"))
-        said = self.said("portstate", "9", "5", "disable")
-        self.assertEqual(said.status, "disable port 5 of lid 9: this changes the fabric; use --yes")
+        output = self.output("portstate", "9", "5", "disable")
+        self.assertEqual(output.status, "disable port 5 of lid 9: this changes the fabric; use --yes")
 
 
 class OwnWayTests(SharedFabricTestCase):
     def test_refused(self) -> None:
         for target, port in (("9", "1"), ("DR 0", "1"), ("2", "1"), ("0,1", "1-3")):
             for operation in ("disable", "down", "reset"):
-                said = self.said("portstate", target, port, operation, "--yes", "--debug")
-                self.assertIn("use --force", str(said.status))
-                self.assertNotIn("SET", said.errors)
-        self.assertEqual(self.said("portstate", "9", "1", "width", "4x", "--yes").status, None)
+                output = self.output("portstate", target, port, operation, "--yes", "--debug")
+                self.assertIn("use --force", str(output.status))
+                self.assertNotIn("SET", output.errors)
+        self.assertEqual(self.output("portstate", "9", "1", "width", "4x", "--yes").status, None)
 
     def test_forced(self) -> None:
-        said = self.said("portstate", "9", "1,4", "disable", "--yes", "--force", "-t", "0.1")
-        self.assertIn("no answer any more after disable", said.out)
-        self.assertEqual(said.status, 1)
+        output = self.output("portstate", "9", "1,4", "disable", "--yes", "--force", "-t", "0.1")
+        self.assertIn("no answer any more after disable", output.out)
+        self.assertEqual(output.status, 1)
         states = [self.fabric.port("leaf0000", number).physicalState for number in (1, 4)]
         self.assertEqual(list(map(int, states)), [3, 3])
 
     def test_reset(self) -> None:
-        said = self.said("portstate", "9", "1", "reset", "--yes", "--force", "-t", "0.1", "--debug")
-        self.assertEqual(len(set(re.findall(r"SET PortInfo modifier 0x1 TID (\w+)", said.errors))), 1)
+        output = self.output("portstate", "9", "1", "reset", "--yes", "--force", "-t", "0.1", "--debug")
+        self.assertEqual(len(set(re.findall(r"SET PortInfo modifier 0x1 TID (\w+)", output.errors))), 1)
         self.assertEqual(int(self.fabric.port("leaf0000", 1).physicalState), 5)
 
     def test_confirmation(self) -> None:
         self.patch(sys, "stdin", Typist("n\n"))
-        said = self.said("portstate", "9", "1", "down", "--force")
-        self.assertIn("down port 1 of lid 9, which interrupts the path to it? [y/N]", said.errors)
+        output = self.output("portstate", "9", "1", "down", "--force")
+        self.assertIn("down port 1 of lid 9, which interrupts the path to it? [y/N]", output.errors)
 
 
 class EverywhereTests(SharedFabricTestCase):
@@ -161,8 +169,8 @@ class EverywhereTests(SharedFabricTestCase):
 
     def test_initialized(self) -> None:
         self.assertEqual(self.states(), {PortState.ACTIVE})
-        said = self.said("portstate", "--everywhere", "down", "--yes")
-        self.assertEqual((said.status, said.errors), (None, ""))
+        output = self.output("portstate", "--everywhere", "down", "--yes")
+        self.assertEqual((output.status, output.errors), (None, ""))
         own = self.fabric.port("h00000")
         others = {
             int(port.state)
@@ -171,23 +179,23 @@ class EverywhereTests(SharedFabricTestCase):
             if port.number and port.neighbor is not None and port is not own and port.neighbor is not own
         }
         self.assertEqual((others, int(own.state)), ({PortState.INIT}, PortState.ACTIVE))
-        self.said("portstate", "--everywhere", "down", "--yes", "--force")
+        self.output("portstate", "--everywhere", "down", "--yes", "--force")
         self.assertEqual(self.states(), {PortState.INIT})
-        self.assertIn("ports of", self.said("portstate", "--everywhere", "arm", "--yes").out)
-        self.said("portstate", "--everywhere", "active", "--yes")
+        self.assertIn("ports of", self.output("portstate", "--everywhere", "arm", "--yes").out)
+        self.output("portstate", "--everywhere", "active", "--yes")
         self.assertEqual(self.states(), {PortState.ACTIVE})
 
     def test_refusals(self) -> None:
-        said = self.said("portstate", "--everywhere", "espeed", "NDR", "--yes", "--json")
-        self.assertEqual(said.status, 1)
-        self.assertTrue(all("can" in each["error"] for each in said.json))
+        output = self.output("portstate", "--everywhere", "espeed", "NDR", "--yes", "--json")
+        self.assertEqual(output.status, 1)
+        self.assertTrue(all("can" in each["error"] for each in output.json))
 
     def test_silent(self) -> None:
         self.fabric.silence("h00039")
-        said = self.said("portstate", "--everywhere", "down", "--yes", "-t", "0.1", "--json")
-        self.assertEqual(said.status, 1)
-        self.assertEqual([each["port"] for each in said.json if each["error"]], [None])
-        self.assertIn("unreachable at DR 0,1,", said.errors)
+        output = self.output("portstate", "--everywhere", "down", "--yes", "-t", "0.1", "--json")
+        self.assertEqual(output.status, 1)
+        self.assertEqual([each["port"] for each in output.json if each["error"]], [None])
+        self.assertIn("unreachable at DR 0,1,", output.errors)
 
     def test_mistakes(self) -> None:
         for arguments in (["--everywhere"], ["--everywhere", "lid", "7"]):
@@ -235,4 +243,4 @@ class WordsTests(SynchronousTestCase):
 
 class NumbersTests(CommandTestCase):
     def test_missing(self) -> None:
-        self.assertIn("has 36 ports", str(self.said("portstate", "9", "37").status))
+        self.assertIn("has 36 ports", str(self.output("portstate", "9", "37").status))

@@ -36,7 +36,7 @@ class SMPQueryTests(SharedFabricTestCase):
             ("SMI", "8", "smState", "MASTER (3)"),
             ("MEPI", "1", "linkSpeedActive", "0x00"),
         ):
-            self.assertEqual(self.said("smpquery", name, target).fields[field], value, name)
+            self.assertEqual(self.output("smpquery", name, target).fields[field], value, name)
 
     def test_tables(self) -> None:
         for name, target, port, modifiers in (
@@ -48,27 +48,27 @@ class SMPQueryTests(SharedFabricTestCase):
             ("GI", "1", "0", [0, 1, 2, 3]),
             ("LFT", "9", "0", [0]),
         ):
-            told = self.said("smpquery", name, target, port, "--json").json["answers"]
-            self.assertEqual([answer["modifier"] for answer in told], modifiers, name)
+            reported = self.output("smpquery", name, target, port, "--json").json["answers"]
+            self.assertEqual([answer["modifier"] for answer in reported], modifiers, name)
 
     def test_multicastTable(self) -> None:
         setting = ("query", "SubnSet", "MulticastForwardingTable", "9", "--yes", "--modifier")
         masks = ",".join(["0", "0x24"])
-        self.assertEqual(self.said(*setting, "0", f"portMasks={masks}").status, None)
-        self.assertEqual(self.said(*setting, str(1 << 28), "portMasks=0,1").status, None)
-        self.assertIn("0xc001  2,5,16", self.said("smpquery", "MFT", "9").out)
+        self.assertEqual(self.output(*setting, "0", f"portMasks={masks}").status, None)
+        self.assertEqual(self.output(*setting, str(1 << 28), "portMasks=0,1").status, None)
+        self.assertIn("0xc001  2,5,16", self.output("smpquery", "MFT", "9").out)
 
     def test_modifier(self) -> None:
-        told = self.said("smpquery", "GI", "1", "--modifier", "2", "--json").json
-        self.assertEqual([answer["modifier"] for answer in told["answers"]], [2])
+        reported = self.output("smpquery", "GI", "1", "--modifier", "2", "--json").json
+        self.assertEqual([answer["modifier"] for answer in reported["answers"]], [2])
 
     def test_administration(self) -> None:
         for name, target, port in (("NI", "3", "0"), ("PI", "3", "0"), ("PI", "9", "2"), ("ND", "0,1", "0")):
-            own = self.said("smpquery", name, target, port).fields
-            told = self.said("smpquery", name, target, port, "--sa").fields
+            own = self.output("smpquery", name, target, port).fields
+            reported = self.output("smpquery", name, target, port, "--sa").fields
             if port != "0":  # by which port it was asked is not the same
-                self.assertEqual((own.pop("localPortNum"), told.pop("localPortNum")), ("1", "2"))
-            self.assertEqual(told, own, name)
+                self.assertEqual((own.pop("localPortNum"), reported.pop("localPortNum")), ("1", "2"))
+            self.assertEqual(reported, own, name)
 
     def test_mistakes(self) -> None:
         for arguments, words in (
@@ -79,42 +79,42 @@ class SMPQueryTests(SharedFabricTestCase):
             error = self.assertRaises(UsageError, Options().parseOptions, ["smpquery", *arguments])
             self.assertIn(words, str(error))
         words = "txrdma smpquery: lid 9 has 36 ports, and no port 99"
-        self.assertEqual(self.said("smpquery", "PI", "9", "99").status, words)
+        self.assertEqual(self.output("smpquery", "PI", "9", "99").status, words)
 
     def test_combined(self) -> None:
         for target in ("9 0,3", "lid 9 DR 0,3", "0x9 0,3"):
-            self.assertEqual(self.said("smpquery", "ND", target).fields["nodeString"], "h00002", target)
-        self.assertEqual(self.said("perfquery", "9 0,3").fields["portSelect"], "1")
+            self.assertEqual(self.output("smpquery", "ND", target).fields["nodeString"], "h00002", target)
+        self.assertEqual(self.output("perfquery", "9 0,3").fields["portSelect"], "1")
         self.assertIn(
-            "LID", str(self.said("smpquery", "NI", "9 0,3", device="sim:fattree:8:managed=no").status)
+            "LID", str(self.output("smpquery", "NI", "9 0,3", device="sim:fattree:8:managed=no").status)
         )
 
     def test_extended(self) -> None:
-        told = self.said("smpquery", "PI", "9", "3", "-x", "--json").json["answers"]
-        self.assertEqual([answer["modifier"] for answer in told], [1 << 31 | 3])
-        told = self.said("smpquery", "PIE", "9", "3", "--debug").errors
-        self.assertIn("GET PortInfoExtended modifier 0x3 ", told)
+        reported = self.output("smpquery", "PI", "9", "3", "-x", "--json").json["answers"]
+        self.assertEqual([answer["modifier"] for answer in reported], [1 << 31 | 3])
+        reported = self.output("smpquery", "PIE", "9", "3", "--debug").errors
+        self.assertIn("GET PortInfoExtended modifier 0x3 ", reported)
 
     def test_address(self) -> None:
         self.assertEqual(
-            self.said("smpquery", "addr", "3").out, "GID fe80::10:5 LID start 0x3 end 0x3 'h00002'\n"
+            self.output("smpquery", "addr", "3").out, "GID fe80::10:5 LID start 0x3 end 0x3 'h00002'\n"
         )
-        told = self.said("smpquery", "Address", "DR 0,1", "--json").json
-        self.assertEqual((told["lid"], told["lastLID"], told["name"]), (9, 9, "leaf0000"))
-        self.assertEqual(told["gid"], "fe80::20:0")
+        reported = self.output("smpquery", "Address", "DR 0,1", "--json").json
+        self.assertEqual((reported["lid"], reported["lastLID"], reported["name"]), (9, 9, "leaf0000"))
+        self.assertEqual(reported["gid"], "fe80::20:0")
 
     def test_named(self) -> None:
         names = self.mktemp()
         with open(names, "w") as file:
             file.write('0x200000 "leaf of all"\n')
         map = ("--node-names", names)
-        self.assertIn("# NodeInfo: lid 9 (leaf of all)\n", self.said("smpquery", "NI", "9", *map).out)
-        self.assertEqual(self.said("smpquery", "NI", "9", "--json", *map).json["name"], "leaf of all")
-        self.assertNotIn("name", self.said("smpquery", "NI", "1", "--json", *map).json)
-        self.assertIn("# NodeRecord (leaf of all)\n", self.said("saquery", "NR", "9", *map).out)
-        self.assertEqual(self.said("saquery", "NR", "9", "--json", *map).json[0]["name"], "leaf of all")
-        said = self.said("saquery", "LFTR", "9", "--columns", "lid,blockNum,name", *map).out
-        self.assertIn("9    0         leaf of all\n", said)
+        self.assertIn("# NodeInfo: lid 9 (leaf of all)\n", self.output("smpquery", "NI", "9", *map).out)
+        self.assertEqual(self.output("smpquery", "NI", "9", "--json", *map).json["name"], "leaf of all")
+        self.assertNotIn("name", self.output("smpquery", "NI", "1", "--json", *map).json)
+        self.assertIn("# NodeRecord (leaf of all)\n", self.output("saquery", "NR", "9", *map).out)
+        self.assertEqual(self.output("saquery", "NR", "9", "--json", *map).json[0]["name"], "leaf of all")
+        output = self.output("saquery", "LFTR", "9", "--columns", "lid,blockNum,name", *map).out
+        self.assertIn("9    0         leaf of all\n", output)
 
     def test_inherited(self) -> None:
 
@@ -150,89 +150,91 @@ class SAQueryTests(SharedFabricTestCase):
             (("LFTR", "9/0"), "blockNum", [0]),
             (("NR", "lid=77"), "lid", []),
         ):
-            told = self.said("saquery", *arguments, "--json").json
-            self.assertEqual([each["fields"][field] for each in told], values, arguments)
+            reported = self.output("saquery", *arguments, "--json").json
+            self.assertEqual([each["fields"][field] for each in reported], values, arguments)
 
     def test_texts(self) -> None:
-        self.assertEqual(self.said("saquery", "NR").out.count("# NodeRecord"), 9)
-        table = self.said("saquery", "NR", "nodeType=2", "--columns", "lid,nodeString").out
+        self.assertEqual(self.output("saquery", "NR").out.count("# NodeRecord"), 9)
+        table = self.output("saquery", "NR", "nodeType=2", "--columns", "lid,nodeString").out
         self.assertIn("nodeString", table)
         self.assertIn("leaf0000", table)
         self.assertNotIn("numPorts", table)
-        self.assertIn("portGUID", self.said("saquery", "NR", "--table").out)
-        self.assertIn("no component foo", str(self.said("saquery", "NR", "--columns", "foo").status))
-        self.assertEqual(self.said("saquery", "NR", "lid=77").out, "no records\n")
+        self.assertIn("portGUID", self.output("saquery", "NR", "--table").out)
+        self.assertIn("no component foo", str(self.output("saquery", "NR", "--columns", "foo").status))
+        self.assertEqual(self.output("saquery", "NR", "lid=77").out, "no records\n")
 
     def test_views(self) -> None:
-        self.assertEqual(self.said("saquery", "list").out.splitlines()[1:3], ["1    h00000", "2    h00001"])
-        told = self.said("saquery", "sms", "--json").json
-        self.assertEqual([each["fields"]["endPortLID"] for each in told], [8])
-        self.assertIn("0xc000", self.said("saquery", "groups").out)
+        self.assertEqual(self.output("saquery", "list").out.splitlines()[1:3], ["1    h00000", "2    h00001"])
+        reported = self.output("saquery", "sms", "--json").json
+        self.assertEqual([each["fields"]["endPortLID"] for each in reported], [8])
+        self.assertIn("0xc000", self.output("saquery", "groups").out)
         joining = ("mgid=ff12:401b:ffff::ffff:ffff", "portGID=fe80::10:1", "joinState=1", "--set", "--yes")
-        self.said("saquery", "MCMR", *joining)
-        said = self.said("saquery", "members", "mlid=0xc000", "--smkey", "1").out
-        self.assertRegex(said, r"0xc000 +fe80::10:1 +1 +h00000\n")
+        self.output("saquery", "MCMR", *joining)
+        output = self.output("saquery", "members", "mlid=0xc000", "--smkey", "1").out
+        self.assertRegex(output, r"0xc000 +fe80::10:1 +1 +h00000\n")
 
     def test_ends(self) -> None:
         for source, target in (("3", "4"), ("h00002", "h00003"), ("DR 0,1,3", "0x0000000000100007")):
-            [told] = self.said("saquery", "PR", "--from", source, "--to", target, "--json").json
-            self.assertEqual((told["fields"]["slid"], told["fields"]["dlid"]), (3, 4))
-        [told] = self.said("saquery", "PR", "--to", "4", "--json").json
-        self.assertEqual((told["fields"]["slid"], told["fields"]["dlid"]), (1, 4))
-        told = self.said("saquery", "PR", "dlid=4", "--as-said", "--json").json
-        self.assertEqual(len(told), 9)
+            [reported] = self.output("saquery", "PR", "--from", source, "--to", target, "--json").json
+            self.assertEqual((reported["fields"]["slid"], reported["fields"]["dlid"]), (3, 4))
+        [reported] = self.output("saquery", "PR", "--to", "4", "--json").json
+        self.assertEqual((reported["fields"]["slid"], reported["fields"]["dlid"]), (1, 4))
+        reported = self.output("saquery", "PR", "dlid=4", "--as-said", "--json").json
+        self.assertEqual(len(reported), 9)
         error = self.assertRaises(UsageError, Options().parseOptions, ["saquery", "NR", "--to", "4"])
         self.assertIn("for PathRecord", str(error))
 
     def test_trace(self) -> None:
         for words in (("TR", "2/4"), ("TraceRecord", "--from", "2", "--to", "h00003")):
-            told = self.said("saquery", *words, "--json").json
-            ports = [(each["fields"]["entryPort"], each["fields"]["exitPort"]) for each in told]
+            reported = self.output("saquery", *words, "--json").json
+            ports = [(each["fields"]["entryPort"], each["fields"]["exitPort"]) for each in reported]
             self.assertEqual(ports, [(0, 1), (2, 4), (1, 0)], words)
 
     def test_several(self) -> None:
-        said = self.said("saquery", "MPR", "--from", "1", "--from", "h00001", "--to", "fe80::10:7", "--json")
-        told = [(each["fields"]["slid"], each["fields"]["dlid"]) for each in said.json]
-        self.assertEqual(told, [(1, 4), (2, 4)])
-        said = self.said("saquery", "MPR", "--from", "1", "--to", "4", "numbPath=1", "--debug", "--debug")
-        self.assertIn("MultiPathRecord.numbPath 1\n", said.errors)
-        self.assertIn("MultiPathRecord.sgidCount 1\n", said.errors)
+        output = self.output(
+            "saquery", "MPR", "--from", "1", "--from", "h00001", "--to", "fe80::10:7", "--json"
+        )
+        reported = [(each["fields"]["slid"], each["fields"]["dlid"]) for each in output.json]
+        self.assertEqual(reported, [(1, 4), (2, 4)])
+        output = self.output("saquery", "MPR", "--from", "1", "--to", "4", "numbPath=1", "--debug", "--debug")
+        self.assertIn("MultiPathRecord.numbPath 1\n", output.errors)
+        self.assertIn("MultiPathRecord.sgidCount 1\n", output.errors)
         for words in (["MPR", "--from", "1"], ["PR", "--to", "1", "--to", "2"]):
             self.assertRaises(UsageError, Options().parseOptions, ["saquery", *words])
 
     def test_selectors(self) -> None:
         words = ("saquery", "PR", "1/4", "--debug", "--debug")
-        said = self.said(*words, "mtu=MTU_2048").errors
-        self.assertIn("PathRecord.mtuSelector EXACTLY", said.partition("<-")[0])
-        said = self.said(*words, "mtu=MTU_2048", "mtuSelector=greater").errors
-        self.assertIn("PathRecord.mtuSelector GREATER", said.partition("<-")[0])
+        output = self.output(*words, "mtu=MTU_2048").errors
+        self.assertIn("PathRecord.mtuSelector EXACTLY", output.partition("<-")[0])
+        output = self.output(*words, "mtu=MTU_2048", "mtuSelector=greater").errors
+        self.assertIn("PathRecord.mtuSelector GREATER", output.partition("<-")[0])
 
     def test_modifier(self) -> None:
         for words, many in (((), 0), (("--modifier", "0x80000000"), 1)):
-            told = self.said("saquery", "PIR", "capabilityMask=0x2", "--json", *words).json
-            self.assertEqual(len(told), many)
+            reported = self.output("saquery", "PIR", "capabilityMask=0x2", "--json", *words).json
+            self.assertEqual(len(reported), many)
 
     def test_get(self) -> None:
-        self.assertEqual(len(self.said("saquery", "NR", "4", "--get", "--json").json), 1)
-        self.assertIn("too many records", str(self.said("saquery", "NR", "--get").status))
+        self.assertEqual(len(self.output("saquery", "NR", "4", "--get", "--json").json), 1)
+        self.assertIn("too many records", str(self.output("saquery", "NR", "--get").status))
 
     def test_setAndDelete(self) -> None:
         joining = ("saquery", "MCMR", "mgid=ff12:401b:ffff::ffff:ffff", "portGID=fe80::10:1", "joinState=1")
         self.patch(sys, "stdin", io.StringIO())
-        self.assertIn("--yes", str(self.said(*joining, "--set").status))
-        self.assertEqual(self.said(*joining, "--set", "--yes").status, None)
-        members = self.said("saquery", "MCMR", "portGID=fe80::10:1", "--json", "--smkey", "1").json
+        self.assertIn("--yes", str(self.output(*joining, "--set").status))
+        self.assertEqual(self.output(*joining, "--set", "--yes").status, None)
+        members = self.output("saquery", "MCMR", "portGID=fe80::10:1", "--json", "--smkey", "1").json
         self.assertEqual([each["fields"]["joinState"] for each in members], [1])
-        self.assertEqual(self.said(*joining, "--delete", "--yes").status, None)
-        self.assertEqual(self.said("saquery", "MCMR", "portGID=fe80::10:1", "--json").json, [])
-        self.assertIn("is not for SubnAdmSet", str(self.said("saquery", "NR", "--set").status))
+        self.assertEqual(self.output(*joining, "--delete", "--yes").status, None)
+        self.assertEqual(self.output("saquery", "MCMR", "portGID=fe80::10:1", "--json").json, [])
+        self.assertIn("is not for SubnAdmSet", str(self.output("saquery", "NR", "--set").status))
 
     def test_mistakes(self) -> None:
         for arguments, words in ((["XY"], "there are ClassPortInfo"), (["NR", "1/2"], "takes lid")):
             error = self.assertRaises(UsageError, Options().parseOptions, ["saquery", *arguments])
             self.assertIn(words, str(error))
-        self.assertIn("no component foo", str(self.said("saquery", "NR", "foo=1").status))
-        self.assertIn("16 bits", str(self.said("saquery", "NR", "lid=70000").status))
+        self.assertIn("no component foo", str(self.output("saquery", "NR", "foo=1").status))
+        self.assertIn("16 bits", str(self.output("saquery", "NR", "lid=70000").status))
 
     def test_complete(self) -> None:
         records = {kind for kind in allAttributes().values() if issubclass(kind, Record)}
@@ -243,66 +245,70 @@ class SAQueryTests(SharedFabricTestCase):
 
 class SMInfoTests(CommandTestCase):
     def test_json(self) -> None:
-        told = self.said("sminfo", "8", "--json").json
-        self.assertEqual(list(told), ["path", "guid", "smKey", "actCount", "priority", "smState"])
+        reported = self.output("sminfo", "8", "--json").json
+        self.assertEqual(list(reported), ["path", "guid", "smKey", "actCount", "priority", "smState"])
 
     def test_nobody(self) -> None:
-        self.assertIn("txrdma sminfo: lid 2: ", str(self.said("sminfo", "2", "-t", "0.1").status))
+        self.assertIn("txrdma sminfo: lid 2: ", str(self.output("sminfo", "2", "-t", "0.1").status))
 
     def test_control(self) -> None:
         self.patch(sys, "stdin", io.StringIO())
-        self.assertIn("--yes", str(self.said("sminfo", "--control", "standby").status))
+        self.assertIn("--yes", str(self.output("sminfo", "--control", "standby").status))
         self.assertRaises(UsageError, Options().parseOptions, ["sminfo", "--control", "explode"])
 
 
 class QueryTests(SharedFabricTestCase):
     def test_classes(self) -> None:
-        port = self.said("query", "PerformanceGet", "PortCounters", "9", "portSelect=2", "--json").json
+        port = self.output("query", "PerformanceGet", "PortCounters", "9", "portSelect=2", "--json").json
         self.assertEqual(port["fields"]["portSelect"], 2)
-        table = self.said("query", "SubnAdmGetTable", "NodeRecord", "nodeType=2", "--json").json
+        table = self.output("query", "SubnAdmGetTable", "NodeRecord", "nodeType=2", "--json").json
         self.assertEqual([each["fields"]["lid"] for each in table], [9])
 
     def test_change(self) -> None:
-        before = self.said("smpquery", "PI", "2").fields
-        said = self.said("query", "SubnSet", "PortInfo", "2", "--change", "--yes", "vlHighLimit=3")
-        self.assertEqual(said.status, None)
-        self.assertEqual(self.said("smpquery", "PI", "2").fields, {**before, "vlHighLimit": "3"})
+        before = self.output("smpquery", "PI", "2").fields
+        output = self.output("query", "SubnSet", "PortInfo", "2", "--change", "--yes", "vlHighLimit=3")
+        self.assertEqual(output.status, None)
+        self.assertEqual(self.output("smpquery", "PI", "2").fields, {**before, "vlHighLimit": "3"})
 
     def test_numbers(self) -> None:
-        said = self.said("query", "SubnGet", "0x11", "3").out.splitlines()
-        self.assertEqual((said[0], len(said)), ("# Attribute_0x0011", 5))
-        self.assertTrue(said[1].startswith("0x0000  01010101 "))
-        info = bytes.fromhex("".join(line.partition("  ")[2] for line in said[1:]).replace(" ", ""))
+        output = self.output("query", "SubnGet", "0x11", "3").out.splitlines()
+        self.assertEqual((output[0], len(output)), ("# Attribute_0x0011", 5))
+        self.assertTrue(output[1].startswith("0x0000  01010101 "))
+        info = bytes.fromhex("".join(line.partition("  ")[2] for line in output[1:]).replace(" ", ""))
         self.assertEqual(NodeInfo.decode(info).nodeGUID.raw.hex(), "0000000000100004")
-        self.assertIn("not supported", str(self.said("query", "SubnGet", "0xff77", "3").status))
-        told = self.said("query", "PerformanceGet", "0x12", "3", "content=0x0001", "--json").json
-        self.assertEqual(told["fields"]["content"][:4], "0001")
-        self.assertIn("0 to 0xffff", str(self.said("query", "SubnGet", "0x10000", "3").status))
-        self.assertIn("there is no attribute XY", str(self.said("query", "SubnGet", "XY", "3").status))
+        self.assertIn("not supported", str(self.output("query", "SubnGet", "0xff77", "3").status))
+        reported = self.output("query", "PerformanceGet", "0x12", "3", "content=0x0001", "--json").json
+        self.assertEqual(reported["fields"]["content"][:4], "0001")
+        self.assertIn("0 to 0xffff", str(self.output("query", "SubnGet", "0x10000", "3").status))
+        self.assertIn("there is no attribute XY", str(self.output("query", "SubnGet", "XY", "3").status))
 
     def test_elements(self) -> None:
-        before = self.said("query", "SubnGet", "PKeyTable", "2", "--json").json["fields"]["pkeys"]
-        said = self.said(
+        before = self.output("query", "SubnGet", "PKeyTable", "2", "--json").json["fields"]["pkeys"]
+        output = self.output(
             "query", "SubnSet", "PKeyTable", "2", "pkeys[5]=0x8005", "--change", "--yes", "--json"
         )
-        self.assertEqual(said.json["fields"]["pkeys"], [*before[:5], 0x8005, *before[6:]])
-        self.said("query", "SubnSet", "LinearForwardingTable", "9", "ports[60]=7", "--change", "--yes")
-        ports = self.said("query", "SubnGet", "LinearForwardingTable", "9", "--json").json["fields"]["ports"]
+        self.assertEqual(output.json["fields"]["pkeys"], [*before[:5], 0x8005, *before[6:]])
+        self.output("query", "SubnSet", "LinearForwardingTable", "9", "ports[60]=7", "--change", "--yes")
+        ports = self.output("query", "SubnGet", "LinearForwardingTable", "9", "--json").json["fields"][
+            "ports"
+        ]
         self.assertEqual((ports[120:122], ports[2:4]), ("07", "01"))
         for name in ("pkeys[32]=1", "pkeys[1]=70000", "lids[1]=1"):
-            self.assertIn("txrdma query: ", str(self.said("query", "SubnSet", "PKeyTable", "2", name).status))
+            self.assertIn(
+                "txrdma query: ", str(self.output("query", "SubnSet", "PKeyTable", "2", name).status)
+            )
 
     def test_keys(self) -> None:
-        said = self.said(
+        output = self.output(
             "query", "SubnAdmGet", "ClassPortInfo", "--smkey", "0x77", "--debug", "--debug"
         ).errors
-        self.assertIn("smKey 0x0000000000000077", said)
+        self.assertIn("smKey 0x0000000000000077", output)
 
     def test_confirmation(self) -> None:
         self.patch(sys, "stdin", io.StringIO())
-        said = self.said("query", "PerformanceSet", "PortCounters", "9", "portSelect=1")
+        output = self.output("query", "PerformanceSet", "PortCounters", "9", "portSelect=1")
         words = "PerformanceSet PortCounters to lid 9: this changes the fabric; use --yes"
-        self.assertEqual(said.status, words)
+        self.assertEqual(output.status, words)
 
     def test_mistakes(self) -> None:
         for arguments, words in (
@@ -311,14 +317,14 @@ class QueryTests(SharedFabricTestCase):
             (("SubnSet", "PortInfo", "1", "foo=1"), "vlHighLimit"),
             (("SubnSet", "SMInfo", "1", "smState=ASLEEP"), "MASTER"),
         ):
-            self.assertIn(words, str(self.said("query", *arguments).status))
+            self.assertIn(words, str(self.output("query", *arguments).status))
         self.assertRaises(UsageError, Options().parseOptions, ["query", "SubnGet"])
 
 
 class FieldsTests(SynchronousTestCase):
     def test_values(self) -> None:
-        told = assigned(attributeNamed("SMInfo"), [("smstate", "standby"), ("priority", "7")])
-        self.assertEqual(told, SMInfo(smState=SMState.STANDBY, priority=7))
+        reported = assigned(attributeNamed("SMInfo"), [("smstate", "standby"), ("priority", "7")])
+        self.assertEqual(reported, SMInfo(smState=SMState.STANDBY, priority=7))
         pairs = [("serviceGID", "fe80::1"), ("serviceName", "x"), ("data16", "1,0x2")]
         record = assigned(ServiceRecord, pairs)
         assert isinstance(record, ServiceRecord)
@@ -386,5 +392,5 @@ class CommandLineTests(CommandTestCase):
     def test_embedded(self) -> None:
         self.patch(session, "defaultMADPort", lambda: "sim")
         words = "no management port found: using a simulated fabric"
-        self.assertIn(words, self.said("smpquery", "NI", device="").errors)
-        self.assertNotIn(words, self.said("smpquery", "NI").errors)
+        self.assertIn(words, self.output("smpquery", "NI", device="").errors)
+        self.assertNotIn(words, self.output("smpquery", "NI").errors)

@@ -32,18 +32,18 @@ from txrdma.test.support.mad.simulated import FabricTestCase, TWO_SWITCHES
 
 
 def shape(fabric: Fabric) -> object:
-    told = dump(fabric)
-    for node in told["nodes"]:
+    reported = dump(fabric)
+    for node in reported["nodes"]:
         node["route"] = node["nodeInfo"] = None
         for port in node["ports"]:
             port["portInfo"] = None  # which port was asked is not the same
-    told["nodes"].sort(key=lambda node: node["guid"])
-    return told["nodes"]
+    reported["nodes"].sort(key=lambda node: node["guid"])
+    return reported["nodes"]
 
 
 class SweepTests(FabricTestCase):
     def sweep(self, **options: Any) -> Fabric:
-        fabric: Fabric = self.told(Sweep(self.agent, **options).run())
+        fabric: Fabric = self.answerTo(Sweep(self.agent, **options).run())
         return fabric
 
     def test_found(self) -> None:
@@ -60,7 +60,7 @@ class SweepTests(FabricTestCase):
 
     def test_fewQuestions(self) -> None:
         sweep = Sweep(self.agent)
-        fabric = self.told(sweep.run())
+        fabric = self.answerTo(sweep.run())
         switches = list(fabric.switches())
         ports = sum(node.info.numPorts + 1 for node in switches)
         ends = sum(len(node.ports) for node in fabric.nodes.values() if not node.isSwitch)
@@ -71,7 +71,7 @@ class SweepTests(FabricTestCase):
 
     def test_outstanding(self) -> None:
         schedule = MADSchedule(self.agent, 1000)
-        self.told(Sweep(schedule, maxOutstanding=5).run())
+        self.answerTo(Sweep(schedule, maxOutstanding=5).run())
         self.assertEqual(schedule.progress.most, 5)
 
     def test_order(self) -> None:
@@ -91,7 +91,7 @@ class SweepTests(FabricTestCase):
 
     def test_perNode(self) -> None:
         plain = Sweep(self.agent, maxPerNode=1000)
-        fabric = self.told(plain.run())
+        fabric = self.answerTo(plain.run())
         most: Counter[int] = Counter()
         sweep = Sweep(self.agent)
         issue = self.agent.issue
@@ -102,7 +102,7 @@ class SweepTests(FabricTestCase):
             issue(call, path)
 
         self.patch(self.agent, "issue", watch)
-        self.assertEqual(shape(self.told(sweep.run())), shape(fabric))
+        self.assertEqual(shape(self.answerTo(sweep.run())), shape(fabric))
         self.assertEqual(max(most.keys()), MAX_PER_NODE)
         self.assertEqual((sweep.asked, sweep.answered), (plain.asked, plain.answered))
 
@@ -111,7 +111,7 @@ class SweepTests(FabricTestCase):
         windows: list[float] = []
         sweep = Sweep(self.agent, 32, progress=lambda done, count: windows.append(sweep.window))
         self.agent.retries = sweep._retries = 20
-        fabric = self.told(sweep.run(), 1000)
+        fabric = self.answerTo(sweep.run(), 1000)
         self.assertEqual(fabric.problems, [])
         self.assertLess(min(windows), 17)
         self.assertGreaterEqual(min(windows), 8)
@@ -151,7 +151,7 @@ class DuplicateTests(FabricTestCase):
         )
 
     def test_duplicate(self) -> None:
-        fabric = self.told(Sweep(self.agent).run())
+        fabric = self.answerTo(Sweep(self.agent).run())
         self.assertEqual([problem.kind for problem in fabric.problems], ["duplicate-guid"])
         self.assertIn(str(GUID.fromInt(0x77)), fabric.problems[0].text)
         self.assertEqual(len(fabric.nodes), 3)
@@ -166,9 +166,9 @@ class OtherWaysTests(FabricTestCase):
 
     def test_same(self) -> None:
         end = self.agent.port.endPort
-        known = shape(self.told(Sweep(self.agent).run()))
+        known = shape(self.answerTo(Sweep(self.agent).run()))
         for sweep in (SASweep(self.agent), LIDSweep(self.agent, end)):
-            fabric = self.told(sweep.run())
+            fabric = self.answerTo(sweep.run())
             self.assertEqual(fabric.problems, [])
             self.assertEqual(shape(fabric), known)
 
@@ -177,15 +177,15 @@ class OtherWaysTests(FabricTestCase):
         for sweep, most in ((SASweep(self.agent), 4), (LIDSweep(self.agent, end), 36)):
             seen: list[tuple[int, int]] = []
             sweep.progress = lambda done, count, seen=seen: seen.append((done, count))
-            self.told(sweep.run())
+            self.answerTo(sweep.run())
             self.assertEqual(seen, [(done, most) for done in range(1, most + 1)])
 
     def test_portInfo(self) -> None:
-        own = self.told(Sweep(self.agent).run())
-        told = self.told(SASweep(self.agent).run())
+        own = self.answerTo(Sweep(self.agent).run())
+        reported = self.answerTo(SASweep(self.agent).run())
         for guid, node in own.nodes.items():
             for number, port in node.ports.items():
-                other = told.nodes[guid].ports[number]
+                other = reported.nodes[guid].ports[number]
                 self.assertEqual((port.state, port.lid, port.width), (other.state, other.lid, other.width))
                 self.assertEqual(port.laneGigabits, other.laneGigabits)
 
@@ -193,7 +193,7 @@ class OtherWaysTests(FabricTestCase):
         lid = self.lid("h00003")
         done = LIDSweep(self.agent, self.agent.port.endPort)
         self.fabric.node("h00003").isDead = True
-        fabric = self.told(done.run(), 600)
+        fabric = self.answerTo(done.run(), 600)
         [problem] = described(fabric.problems)
         self.assertTrue(problem.startswith(f"unreachable at lid {lid}: NodeInfo: SubnGet: no answer"))
         self.assertEqual(len(list(fabric.hosts())), 15)
@@ -213,12 +213,12 @@ class Administration(RPCs):
     def call(
         self, rpc: str, payload: Any, path: Any = None, attributeModifier: int = 0, **options: Any
     ) -> Deferred[Any]:
-        told = self.tables.get(payload.__name__, [])
-        if told is None:
+        reported = self.tables.get(payload.__name__, [])
+        if reported is None:
             waiting: Deferred[Any] = Deferred()
             self.pending.append(waiting)
             return waiting
-        return fail(told) if isinstance(told, Exception) else succeed(told)
+        return fail(reported) if isinstance(reported, Exception) else succeed(reported)
 
 
 def node(number: int, lid: int, kind: NodeType = NodeType.CHANNEL_ADAPTER) -> NodeRecord:
@@ -279,7 +279,7 @@ class FaultTestCase(FabricTestCase):
         done = Sweep(self.agent).run()
         if during is not None:
             self.clock.callLater(after, during)
-        fabric: Fabric = self.told(done, 600)
+        fabric: Fabric = self.answerTo(done, 600)
         return fabric
 
     def kinds(self, fabric: Fabric) -> list[str]:
@@ -295,7 +295,7 @@ class CallbackTests(FaultTestCase):
         def stumble(done: int, count: int) -> None:
             raise ZeroDivisionError("a bug")
 
-        fabric = self.told(Sweep(self.agent, progress=stumble).run())
+        fabric = self.answerTo(Sweep(self.agent, progress=stumble).run())
         self.assertEqual(self.names(fabric), self.names(self.swept()))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
@@ -412,7 +412,7 @@ class TwinTests(FaultTestCase):
     def test_byLID(self) -> None:
         end = self.agent.port.endPort
         for sweep in (LIDSweep(self.agent, end), SASweep(self.agent)):
-            fabric = self.told(sweep.run(), 600)
+            fabric = self.answerTo(sweep.run(), 600)
             self.assertIn("duplicate-guid", self.kinds(fabric), type(sweep).__name__)
             self.assertGreaterEqual(len(fabric.nodes), 4)
 
@@ -422,7 +422,7 @@ class PartialTests(FaultTestCase):
         guid = self.fabric.node("left").guid
         node = self.fabric.node("left")
         node.info = node.info[:3] + b"\x0a" + node.info[4:]  # two more than there are
-        fabric = self.told(LIDSweep(self.agent, self.agent.port.endPort).run(), 600)
+        fabric = self.answerTo(LIDSweep(self.agent, self.agent.port.endPort).run(), 600)
         self.assertEqual(self.kinds(fabric), ["refused"])
         self.assertEqual(len(fabric.nodes[guid].ports), 11)
         self.assertEqual(sum(1 for port in fabric.nodes[guid].ports.values() if port.raw), 9)
@@ -445,7 +445,7 @@ class CutTablesTests(FaultTestCase):
         return agent
 
     def texts(self, sweep: SASweep | LIDSweep) -> list[str]:
-        fabric = self.told(sweep.run(), 600)
+        fabric = self.answerTo(sweep.run(), 600)
         return [problem.text for problem in fabric.problems if problem.kind == "incomplete"]
 
     def test_links(self) -> None:
@@ -483,7 +483,7 @@ class FDR10Tests(FaultTestCase):
         for name in ("left", "right"):
             self.tell(name, 3)
         for sweep in (Sweep(self.agent), LIDSweep(self.agent, self.agent.port.endPort)):
-            fabric = self.told(sweep.run(), 600)
+            fabric = self.answerTo(sweep.run(), 600)
             self.assertEqual(fabric.problems, [])
             port = fabric.nodes[self.fabric.node("left").guid].port(3)
             self.assertEqual((port.speed, port.laneGigabits), ("FDR10", 10.3125))
@@ -502,6 +502,6 @@ class FDR10Tests(FaultTestCase):
     def test_unknown(self) -> None:
         del self.fabric.sma._gets[0xFF90]
         for sweep in (Sweep(self.agent), LIDSweep(self.agent, self.agent.port.endPort)):
-            fabric = self.told(sweep.run(), 600)
+            fabric = self.answerTo(sweep.run(), 600)
             self.assertEqual(fabric.problems, [])
             self.assertEqual(fabric.nodes[self.fabric.node("left").guid].port(3).speed, "QDR")

@@ -66,7 +66,7 @@ class CommandTestCase(SynchronousTestCase):
         while self.clock.calls and self.clock.calls[0].getTime() <= end:
             self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
 
-    def said(self, name: str, *arguments: str, seconds: float = 30.0) -> str:
+    def output(self, name: str, *arguments: str, seconds: float = 30.0) -> str:
         out, errors = io.StringIO(), io.StringIO()
         ends: list[Any] = []
         with redirect_stdout(out), redirect_stderr(errors):
@@ -81,8 +81,8 @@ class CommandTestCase(SynchronousTestCase):
             self.status = error.code if isinstance(error, SystemExit) else str(error)
         return out.getvalue()
 
-    def told(self, name: str, *arguments: str) -> Any:
-        return json.loads(self.said(name, *arguments, "--json"))
+    def answerTo(self, name: str, *arguments: str) -> Any:
+        return json.loads(self.output(name, *arguments, "--json"))
 
     def refusedOptions(self, name: str, *arguments: str) -> str:
         return str(self.assertRaises(UsageError, self.begin, name, *arguments))
@@ -90,64 +90,64 @@ class CommandTestCase(SynchronousTestCase):
 
 class NodesTests(CommandTestCase):
     def test_kinds(self) -> None:
-        self.assertEqual(len(self.said("nodes").splitlines()), 7)
+        self.assertEqual(len(self.output("nodes").splitlines()), 7)
         for word, expected in (
             ("--hosts", ["a", "b", "c"]),
             ("--switches", ["left", "right"]),
             ("--routers", ["d"]),
         ):
-            self.assertEqual([node["name"] for node in self.told("nodes", word)], expected)
-        self.assertEqual(len(self.told("nodes", "--hosts", "--routers")), 4)
+            self.assertEqual([node["name"] for node in self.answerTo("nodes", word)], expected)
+        self.assertEqual(len(self.answerTo("nodes", "--hosts", "--routers")), 4)
         names = Path(self.mktemp())
         names.write_text(f'0x{self.fabric.node("c").guid.raw.hex()} "see"')
-        said = self.said("nodes", "--node-names", str(names))
-        self.assertRegex(said, rf"host +0x\w{{16}} +1 +{self.lid('c')} +see\n")
+        printed = self.output("nodes", "--node-names", str(names))
+        self.assertRegex(printed, rf"host +0x\w{{16}} +1 +{self.lid('c')} +see\n")
         self.assertEqual(self.status, 0)
 
     def test_ways(self) -> None:
-        known = {node["guid"]: node["lid"] for node in self.told("nodes")}
+        known = {node["guid"]: node["lid"] for node in self.answerTo("nodes")}
         for way in ("--sa", "--by=lid"):
-            self.assertEqual({node["guid"]: node["lid"] for node in self.told("nodes", way)}, known)
+            self.assertEqual({node["guid"]: node["lid"] for node in self.answerTo("nodes", way)}, known)
 
     def test_problems(self) -> None:
         self.fabric.silence("c")
-        self.assertEqual(len(self.told("nodes")), 5)
+        self.assertEqual(len(self.answerTo("nodes")), 5)
         self.assertEqual(self.status, 1)
         self.assertIn("unreachable at DR 0,1,", self.complaints)
 
 
 class LinksTests(CommandTestCase):
     def test_once(self) -> None:
-        links = self.told("links")
+        links = self.answerTo("links")
         self.assertEqual(len(links), 7)
         self.assertEqual(
             {(link["width"], link["speed"], link["gigabitsPerLane"], link["state"]) for link in links},
             {(4, "HDR", 53.125, "ACTIVE")},
         )
-        self.assertEqual(len(self.told("links", "--all")), 2 * 8 + 5)
-        self.assertEqual(len(self.told("links", "--switches")), 2)
-        self.assertIn("DOWN, POLLING", self.said("links", "--all"))
-        down = self.told("links", "--down")
+        self.assertEqual(len(self.answerTo("links", "--all")), 2 * 8 + 5)
+        self.assertEqual(len(self.answerTo("links", "--switches")), 2)
+        self.assertIn("DOWN, POLLING", self.output("links", "--all"))
+        down = self.answerTo("links", "--down")
         self.assertEqual({(link["physicalState"], link["to"]) for link in down}, {("POLLING", None)})
         self.assertEqual(len(down), 2 * 8 + 5 - 14)
-        self.assertEqual(len(self.said("links", "--line").splitlines()), 2 * 8 + 5)
+        self.assertEqual(len(self.output("links", "--line").splitlines()), 2 * 8 + 5)
 
     def test_below(self) -> None:
         for end in (self.fabric.port("left", 2), self.fabric.port("b", 1)):
             end.info[62] = 0x10 | end.info[62] & 15
-        links = self.told("links", "--below", "--enabled")
+        links = self.answerTo("links", "--below", "--enabled")
         self.assertEqual([(link["from"]["name"], link["from"]["port"]) for link in links], [("left", 2)])
         self.assertEqual((links[0]["couldBe"], links[0]["speed"]), (["53.125 Gbps"], "FDR"))
-        self.assertEqual(len(self.told("links", "--below")), 7)
-        self.assertIn("could be 12X 53.125 Gbps", self.said("links"))
+        self.assertEqual(len(self.answerTo("links", "--below")), 7)
+        self.assertIn("could be 12X 53.125 Gbps", self.output("links"))
 
 
 class TraceTests(CommandTestCase):
     def test_nowhere(self) -> None:
-        self.assertIn("left", self.said("trace", "999"))
+        self.assertIn("left", self.output("trace", "999"))
         self.assertEqual(self.status, f"left (LID {self.lid('left')}) has no port for LID 999")
-        told = self.told("trace", "999")
-        self.assertFalse(told["reached"])
+        answer = self.answerTo("trace", "999")
+        self.assertFalse(answer["reached"])
 
     def test_multicast(self) -> None:
         agent = MADAgent(self.clock, self.fabric.attach("a"))
@@ -157,15 +157,15 @@ class TraceTests(CommandTestCase):
             setting = agent.SubnSet(content, IBPath(dlid=LID(int(self.lid(name)))))
             self.pump(1)
             self.successResultOf(setting)
-        lines = self.said("trace", "--multicast", "0xc000").splitlines()
+        lines = self.output("trace", "--multicast", "0xc000").splitlines()
         self.assertEqual(
             [line.partition("->")[0] for line in lines[1:]], ["[1] ", "  [3] ", "    [1] ", "    [2] "]
         )
-        names = [hop["name"] for hop in self.told("trace", "--multicast=0xc000")["hops"]]
+        names = [hop["name"] for hop in self.answerTo("trace", "--multicast=0xc000")["hops"]]
         self.assertEqual(names, ["a", "left", "right", "right", "c", "d"])
-        groups = self.told("routes", "--multicast", self.lid("right"))[0]["multicast"]
+        groups = self.answerTo("routes", "--multicast", self.lid("right"))[0]["multicast"]
         self.assertEqual(groups, [{"mlid": 0xC000, "ports": [1, 2, 3]}])
-        self.assertRegex(self.said("routes", "-M"), r"\n0xc000 {8}x   x[ x]*\n")
+        self.assertRegex(self.output("routes", "-M"), r"\n0xc000 {8}x   x[ x]*\n")
 
     def test_mistakes(self) -> None:
         self.assertIn("[FROM] TO", self.refusedOptions("trace"))
@@ -176,37 +176,37 @@ class TraceTests(CommandTestCase):
 class RoutesTests(CommandTestCase):
     def test_one(self) -> None:
         left = self.fabric.node("left")
-        said = self.said("routes", self.lid("left"))
+        printed = self.output("routes", self.lid("left"))
         guid = f"0x{left.guid.raw.hex()}"
-        self.assertIn(f"of switch Lid {self.lid('left')} guid {guid} (left):\n", said)
+        self.assertIn(f"of switch Lid {self.lid('left')} guid {guid} (left):\n", printed)
         a = self.fabric.port("a")
-        self.assertIn(f"{a.lid:#06x} 001 : (Channel Adapter portguid 0x{a.guid.raw.hex()}: 'a')\n", said)
-        self.assertIn("7 valid lids dumped", said)
-        few = self.said("routes", self.lid("left"), "--lids", f"{a.lid}", "-n")
+        self.assertIn(f"{a.lid:#06x} 001 : (Channel Adapter portguid 0x{a.guid.raw.hex()}: 'a')\n", printed)
+        self.assertIn("7 valid lids dumped", printed)
+        few = self.output("routes", self.lid("left"), "--lids", f"{a.lid}", "-n")
         self.assertIn(f"{a.lid:#06x} 001 \n1 valid lids dumped", few)
 
     def test_port(self) -> None:
-        told = self.told("routes", self.lid("right"), "--port", "1")
-        self.assertEqual([str(each["lid"]) for each in told[0]["linear"]], [self.lid("c")])
+        answer = self.answerTo("routes", self.lid("right"), "--port", "1")
+        self.assertEqual([str(each["lid"]) for each in answer[0]["linear"]], [self.lid("c")])
 
     def test_all(self) -> None:
-        told = self.told("routes")
-        self.assertEqual([each["name"] for each in told], ["left", "right"])
-        self.assertEqual(self.told("routes", "--sa"), told)
-        self.assertEqual({len(each["linear"]) for each in told}, {7})
-        destinations = {entry["destination"].rpartition(" ")[2] for entry in told[0]["linear"]}
+        answer = self.answerTo("routes")
+        self.assertEqual([each["name"] for each in answer], ["left", "right"])
+        self.assertEqual(self.answerTo("routes", "--sa"), answer)
+        self.assertEqual({len(each["linear"]) for each in answer}, {7})
+        destinations = {entry["destination"].rpartition(" ")[2] for entry in answer[0]["linear"]}
         self.assertEqual(destinations, {"'a')", "'b')", "'c')", "'d')", "'left')", "'right')"})
 
     def test_silent(self) -> None:
         file = self.mktemp()
-        self.said("discover", "--save", file)
+        self.output("discover", "--save", file)
         self.fabric.silence("right")
-        self.assertEqual(len(self.told("routes", "--load", file)), 2)
+        self.assertEqual(len(self.answerTo("routes", "--load", file)), 2)
         self.assertEqual(self.status, 1)
         self.assertIn("right", self.complaints)
 
     def test_mistakes(self) -> None:
-        self.said("routes", self.lid("c"))
+        self.output("routes", self.lid("c"))
         self.assertIn("not a switch", str(self.status))
         self.refusedOptions("routes", "--lids", "9-3")
         self.refusedOptions("routes", "1", "2")
@@ -214,44 +214,46 @@ class RoutesTests(CommandTestCase):
 
 class ErrorsTests(CommandTestCase):
     def test_text(self) -> None:
-        clean = self.said("errors")
+        clean = self.output("errors")
         self.assertIn("## Summary: 6 nodes checked, 0 bad nodes found\n", clean)
         self.assertEqual(self.status, 0)
         self.fabric.setCounters("left", 3, portXmitDiscards=7)
-        said = self.said("errors")
+        printed = self.output("errors")
         guid = f"{int(self.fabric.node('left').guid):#x}"
-        self.assertIn(f'Errors for {guid} "left"\n   GUID {guid} port ALL: [PortXmitDiscards == 7]\n', said)
-        self.assertIn(f"   GUID {guid} port 3: [PortXmitDiscards == 7]\n", said)
-        self.assertIn("21 ports checked, 1 ports have errors beyond threshold", said)
+        self.assertIn(
+            f'Errors for {guid} "left"\n   GUID {guid} port ALL: [PortXmitDiscards == 7]\n', printed
+        )
+        self.assertIn(f"   GUID {guid} port 3: [PortXmitDiscards == 7]\n", printed)
+        self.assertIn("21 ports checked, 1 ports have errors beyond threshold", printed)
         self.assertEqual(self.status, 1)
 
     def test_bearable(self) -> None:
         self.fabric.setCounters("left", 3, portXmitDiscards=7, portRcvSwitchRelayErrors=5)
         path = Path(self.mktemp())
         path.write_text("PortXmitDiscards=7\n")
-        told = self.told("errors", "-T", str(path), "--suppress-common")
-        self.assertEqual((told["ports"], self.status), ([], 0))
-        told = self.told("errors", "--suppress=PortXmitDiscards,PortRcvSwitchRelayErrors")
-        self.assertEqual(told["ports"], [])
-        self.assertEqual(self.told("errors", "--hosts")["nodesChecked"], 3)
-        self.said("errors", "--suppress=Nonsense")
+        answer = self.answerTo("errors", "-T", str(path), "--suppress-common")
+        self.assertEqual((answer["ports"], self.status), ([], 0))
+        answer = self.answerTo("errors", "--suppress=PortXmitDiscards,PortRcvSwitchRelayErrors")
+        self.assertEqual(answer["ports"], [])
+        self.assertEqual(self.answerTo("errors", "--hosts")["nodesChecked"], 3)
+        self.output("errors", "--suppress=Nonsense")
         self.assertIn("Nonsense", str(self.status))
 
     def test_clear(self) -> None:
         """Error and data counters are cleared by separate options."""
-        self.said("errors", "--clear")
+        self.output("errors", "--clear")
         self.assertIn("clear the counters of errors of all ports", str(self.status))
         self.fabric.setCounters("c", 1, portRcvErrors=9, portRcvData=5, portMalformedPacketErrors=9)
-        told = self.told("errors", "--data", "--details", "--clear", "--yes")
-        port = next(each for each in told["ports"] if each["name"] == "c")
+        answer = self.answerTo("errors", "--data", "--details", "--clear", "--yes")
+        port = next(each for each in answer["ports"] if each["name"] == "c")
         self.assertEqual(
             (port["errors"], port["details"]), ({"portRcvErrors": 9}, {"portMalformedPacketErrors": 9})
         )
         self.assertEqual(port["data"]["portRcvData"], 5)
-        again = self.told("errors", "--counters", "--clear-data", "-y")
+        again = self.answerTo("errors", "--counters", "--clear-data", "-y")
         port = next(each for each in again["ports"] if each["name"] == "c")
         self.assertEqual((port["errors"], port["data"]["portRcvData"]), ({}, 5))
-        again = self.told("errors", "--counters")
+        again = self.answerTo("errors", "--counters")
         self.assertEqual(
             next(each for each in again["ports"] if each["name"] == "c")["data"]["portRcvData"], 0
         )
@@ -259,25 +261,25 @@ class ErrorsTests(CommandTestCase):
 
 class CheckTests(CommandTestCase):
     def test_well(self) -> None:
-        self.assertEqual(self.said("check"), "6 nodes, 2 of them switches, with 7 links: all is well\n")
-        self.assertEqual((self.said("check", "-q"), self.status), ("", 0))
-        self.assertEqual(self.told("check")["isWell"], True)
+        self.assertEqual(self.output("check"), "6 nodes, 2 of them switches, with 7 links: all is well\n")
+        self.assertEqual((self.output("check", "-q"), self.status), ("", 0))
+        self.assertEqual(self.answerTo("check")["isWell"], True)
 
     def test_findings(self) -> None:
         self.fabric.setCounters("b", 1, linkDownedCounter=3)
         self.fabric.port("c").info[31] = 1
         self.fabric.port("right", 1).info[31] = 1
-        lines = self.said("check", "-q").splitlines()
+        lines = self.output("check", "-q").splitlines()
         self.assertEqual(self.status, 1)
         self.assertEqual([line.partition(":")[0] for line in lines[:-1]], ["width", "errors"])
         self.assertTrue(lines[-1].endswith("2 findings"))
-        told = self.told("check", "--no-errors")
-        self.assertEqual([each["kind"] for each in told["findings"]], ["width"])
-        self.assertFalse(told["isWell"])
+        answer = self.answerTo("check", "--no-errors")
+        self.assertEqual([each["kind"] for each in answer["findings"]], ["width"])
+        self.assertFalse(answer["isWell"])
 
     def test_blind(self) -> None:
         for arguments in (["--load", "/nonexistent"], ["-T", "/nonexistent"], ["-d", "sim:/nonexistent"]):
-            self.assertEqual(self.said("check", *arguments), "")
+            self.assertEqual(self.output("check", *arguments), "")
             self.assertEqual(self.status, 2)
             self.assertIn("txrdma check: ", self.complaints)
 
@@ -286,23 +288,23 @@ class DiffTests(CommandTestCase):
     def test_now(self) -> None:
         """A snapshot is compared with the current fabric, and with another snapshot."""
         before, after = self.mktemp(), self.mktemp()
-        self.said("discover", "--save", before)
-        self.assertEqual((self.said("diff", before), self.status), ("", 0))
+        self.output("discover", "--save", before)
+        self.assertEqual((self.output("diff", before), self.status), ("", 0))
         self.fabric.cut("c")
         self.pump(2)
-        lines = self.said("diff", before, "--save", after).splitlines()
+        lines = self.output("diff", before, "--save", after).splitlines()
         self.assertEqual(self.status, 1)
         self.assertEqual(
             [line.partition(":")[0] for line in lines], ["node-removed", "state-changed", "link-removed"]
         )
-        told = self.told("diff", before, after)
-        self.assertEqual([each["kind"] for each in told], ["node-removed", "state-changed", "link-removed"])
-        self.assertEqual((told[1]["name"], told[1]["port"], told[1]["after"]), ("right", 1, "DOWN"))
-        back = self.told("diff", after, before)
+        answer = self.answerTo("diff", before, after)
+        self.assertEqual([each["kind"] for each in answer], ["node-removed", "state-changed", "link-removed"])
+        self.assertEqual((answer[1]["name"], answer[1]["port"], answer[1]["after"]), ("right", 1, "DOWN"))
+        back = self.answerTo("diff", after, before)
         self.assertEqual([each["kind"] for each in back], ["node-added", "state-changed", "link-added"])
 
     def test_mistakes(self) -> None:
-        self.assertEqual((self.said("diff", "/nonexistent"), self.status), ("", 2))
+        self.assertEqual((self.output("diff", "/nonexistent"), self.status), ("", 2))
         self.refusedOptions("diff")
         self.refusedOptions("diff", "a", "b", "c")
 
@@ -317,18 +319,18 @@ class VendorCommandTests(CommandTestCase):
 
     def test_ping(self) -> None:
         self.serve()
-        said = self.said("ping", self.lid("c"), "-c", "3")
-        self.assertEqual(said.count("Pong from c.example"), 3)
-        self.assertIn("3 packets transmitted, 3 received, 0% packet loss, time 2000 ms", said)
+        printed = self.output("ping", self.lid("c"), "-c", "3")
+        self.assertEqual(printed.count("Pong from c.example"), 3)
+        self.assertIn("3 packets transmitted, 3 received, 0% packet loss, time 2000 ms", printed)
         self.assertEqual(self.status, 0)
-        told = self.told("ping", self.lid("c"), "-c", "20", "--flood")
-        self.assertEqual((told["name"], told["received"]), ("c.example", 20))
+        answer = self.answerTo("ping", self.lid("c"), "-c", "20", "--flood")
+        self.assertEqual((answer["name"], answer["received"]), ("c.example", 20))
 
     def test_nobody(self) -> None:
         self.fabric.silence("c")
-        told = self.told("ping", self.lid("c"), "-c", "2", "-t", "0.1")
-        self.assertEqual((told["sent"], told["received"], told["name"], self.status), (2, 0, None, 1))
-        self.assertIn("100% packet loss", self.said("ping", self.lid("c"), "-c1", "-t.1"))
+        answer = self.answerTo("ping", self.lid("c"), "-c", "2", "-t", "0.1")
+        self.assertEqual((answer["sent"], answer["received"], answer["name"], self.status), (2, 0, None, 1))
+        self.assertIn("100% packet loss", self.output("ping", self.lid("c"), "-c1", "-t.1"))
 
     def test_interrupted(self) -> None:
         self.serve()
@@ -347,9 +349,9 @@ class VendorCommandTests(CommandTestCase):
         with redirect_stderr(errors):
             pings, statistics = self.begin("ping", "--server"), self.begin("sysstat", "-S")
             self.device = device
-            self.assertEqual(self.told("ping", self.lid("c"), "-c1")["received"], 1)
-            self.assertEqual(self.said("sysstat", self.lid("c"), "ping"), "sysstat ping succeeded\n")
-            self.assertEqual(list(self.told("sysstat", self.lid("c"))), ["host", "cpu"])
+            self.assertEqual(self.answerTo("ping", self.lid("c"), "-c1")["received"], 1)
+            self.assertEqual(self.output("sysstat", self.lid("c"), "ping"), "sysstat ping succeeded\n")
+            self.assertEqual(list(self.answerTo("sysstat", self.lid("c"))), ["host", "cpu"])
             self.assertNoResult(pings)
             self.clock.stop()
         self.successResultOf(pings)
@@ -378,8 +380,8 @@ class PageTests(CommandTestCase):
         )
         self.assertGreater(len(blocks), 6)
         for line, shown in blocks:
-            said = self.said(*line.split())
-            lines = [each.rstrip() for each in said.rstrip("\n").splitlines()]
+            printed = self.output(*line.split())
+            lines = [each.rstrip() for each in printed.rstrip("\n").splitlines()]
             self.assertEqual(lines, shown.splitlines(), line)
 
     def test_commands(self) -> None:

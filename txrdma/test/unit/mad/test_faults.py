@@ -149,29 +149,37 @@ class MisdirectedTests(FaultTestCase):
         self.asked = self.peer.asked.pop()
 
     def test_otherClass(self) -> None:
-        said = answer(self.asked)
-        long = said[:24] + bytes((1, 1, 7, 0)) + (1).to_bytes(4, "big") + (220).to_bytes(4, "big") + said[36:]
-        abort = said[:24] + bytes((1, 4, 1, 127)) + bytes(8) + said[36:]
+        output = answer(self.asked)
+        long = (
+            output[:24]
+            + bytes((1, 1, 7, 0))
+            + (1).to_bytes(4, "big")
+            + (220).to_bytes(4, "big")
+            + output[36:]
+        )
+        abort = output[:24] + bytes((1, 4, 1, 127)) + bytes(8) + output[36:]
         self.ignores(
-            *(said[:1] + bytes((number,)) + said[2:] for number in (0x04, 0x81, 0x03, 0x32)),
+            *(output[:1] + bytes((number,)) + output[2:] for number in (0x04, 0x81, 0x03, 0x32)),
             *(long[:1] + bytes((number,)) + long[2:] for number in (0x03, 0x06, 0x32)),
             *(abort[:1] + bytes((number,)) + abort[2:] for number in (0x03, 0x06, 0x32)),
         )
 
     def test_otherTransactions(self) -> None:
-        said = answer(self.asked)
-        identifier = int.from_bytes(said[12:16], "big")
+        output = answer(self.asked)
+        identifier = int.from_bytes(output[12:16], "big")
         others = (identifier ^ 1, identifier ^ (1 << 31), identifier - 1, 0, 0xFFFFFFFF)
-        self.ignores(*(said[:12] + (other & 0xFFFFFFFF).to_bytes(4, "big") + said[16:] for other in others))
+        self.ignores(
+            *(output[:12] + (other & 0xFFFFFFFF).to_bytes(4, "big") + output[16:] for other in others)
+        )
 
     def test_otherAgents(self) -> None:
         self.wire.ports[0].transactionIDBits = 64
         agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=TIMEOUT)
         call = agent.SubnGet(NodeInfo, TO_2)
-        said = answer(self.wire.sent[-1][1])
-        agent.received(said[:8] + bytes((said[8] ^ 0x80,)) + said[9:], TO_2)
+        output = answer(self.wire.sent[-1][1])
+        agent.received(output[:8] + bytes((output[8] ^ 0x80,)) + output[9:], TO_2)
         self.assertNoResult(call)
-        agent.received(said, TO_2)
+        agent.received(output, TO_2)
         self.successResultOf(call)
         agent.close()
 
@@ -185,10 +193,10 @@ class MisdirectedTests(FaultTestCase):
         before = len(self.wire.sent)
         for method in range(0x80, 0x100):
             for managementClass in (1, 0x81, 3, 4, 6, 7, 0x32, 0xFF):
-                said = bytearray(answer(self.asked, at1=bytes((managementClass,)), at3=bytes((method,))))
-                self.agent.received(bytes(said), TO_2)
-                said[24:36] = bytes((1, 1, 7, 0)) + (1).to_bytes(4, "big") + (200).to_bytes(4, "big")
-                self.agent.received(bytes(said), TO_2)
+                output = bytearray(answer(self.asked, at1=bytes((managementClass,)), at3=bytes((method,))))
+                self.agent.received(bytes(output), TO_2)
+                output[24:36] = bytes((1, 1, 7, 0)) + (1).to_bytes(4, "big") + (200).to_bytes(4, "big")
+                self.agent.received(bytes(output), TO_2)
         self.assertEqual(len(self.wire.sent), before)
         self.nothingIsLeft()
 
@@ -270,7 +278,7 @@ class StrangerTests(FaultTestCase):
 
 
 class OtherAnswerTests(FaultTestCase):
-    def told(self, words: str, kind: Any = NodeInfo, modifier: int = 0, **changed: bytes) -> None:
+    def answerTo(self, words: str, kind: Any = NodeInfo, modifier: int = 0, **changed: bytes) -> None:
         self.setUp()
         self.peer.says = lambda request: [answer(request, **changed)]
         error = self.fails(self.agent.SubnGet(kind, TO_2, modifier), MADClassError, words)
@@ -279,9 +287,9 @@ class OtherAnswerTests(FaultTestCase):
         self.assertEqual(len(self.peer.asked), 1)
 
     def test_versions(self) -> None:
-        self.told("of version 2, its class of 1", at0=b"\x02")
-        self.told("of version 128, its class of 128", at0=b"\x80", at2=b"\x80")
-        self.told("of version 1, its class of 2", at2=b"\x02")
+        self.answerTo("of version 2, its class of 1", at0=b"\x02")
+        self.answerTo("of version 128, its class of 128", at0=b"\x80", at2=b"\x80")
+        self.answerTo("of version 1, its class of 2", at2=b"\x02")
 
     def test_versionRefused(self) -> None:
         self.peer.says = lambda request: [answer(request, at0=b"\x80", at2=b"\x80", at4=b"\x00\x04")]
@@ -289,16 +297,16 @@ class OtherAnswerTests(FaultTestCase):
         self.assertEqual(error.status, 4)
 
     def test_method(self) -> None:
-        self.told("SubnGet is answered by GET_TABLE_RESP", at3=b"\x92")
-        self.told("SubnGet is answered by TRAP_REPRESS", at3=b"\x07")
-        self.told("SubnGet is answered by UNKNOWN_0x82", at3=b"\x82")
+        self.answerTo("SubnGet is answered by GET_TABLE_RESP", at3=b"\x92")
+        self.answerTo("SubnGet is answered by TRAP_REPRESS", at3=b"\x07")
+        self.answerTo("SubnGet is answered by UNKNOWN_0x82", at3=b"\x82")
 
     def test_attribute(self) -> None:
-        self.told("the answer is of attribute 0x0012", at16=b"\x00\x12")
-        self.told("the answer is of attribute 0x7777", at16=b"\x77\x77")
+        self.answerTo("the answer is of attribute 0x0012", at16=b"\x00\x12")
+        self.answerTo("the answer is of attribute 0x7777", at16=b"\x77\x77")
 
     def test_modifier(self) -> None:
-        self.told("the modifier 0x4, 0x3 was asked for", PortInfo, 3, at20=bytes((0, 0, 0, 4)))
+        self.answerTo("the modifier 0x4, 0x3 was asked for", PortInfo, 3, at20=bytes((0, 0, 0, 4)))
 
     def test_reserved(self) -> None:
         self.peer.says = lambda request: [

@@ -46,8 +46,8 @@ class LongFaultTestCase(FaultTestCase):
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
         error = self.fails(call, MADTransferError, status.name)
         self.assertEqual((error.status, error.byPeer), (status, False))
-        told = [(datagram[25], datagram[27]) for datagram in self.peer.asked if datagram[26] & 1]
-        self.assertEqual(told[-1][1], status)
+        reported = [(datagram[25], datagram[27]) for datagram in self.peer.asked if datagram[26] & 1]
+        self.assertEqual(reported[-1][1], status)
         return error
 
 

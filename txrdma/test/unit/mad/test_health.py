@@ -57,7 +57,7 @@ from txrdma.test.support.mad.simulated import FabricTestCase, route, TWO_SWITCHE
 
 class HealthTestCase(FabricTestCase):
     def swept(self) -> Fabric:
-        fabric: Fabric = self.told(Sweep(self.agent).run(), 3)
+        fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 3)
         return fabric
 
     def kinds(self, found: list[Finding]) -> list[tuple[str, str]]:
@@ -76,7 +76,7 @@ class FindingTests(HealthTestCase):
 
     def test_speed(self) -> None:
         wanted = PortInfo(linkSpeedExtEnabled=1)
-        self.told(self.agent.SubnSet(wanted, route(1), 2), 1)
+        self.answerTo(self.agent.SubnSet(wanted, route(1), 2), 1)
         self.agent.SubnSet(PortInfo(portState=PortState.DOWN), route(1), 2)
         self.pump(3)
         self.assertEqual(findings(self.swept()), [])
@@ -98,10 +98,10 @@ class FindingTests(HealthTestCase):
         self.assertEqual([one.kind for one in findings(self.swept())], ["mtu"])
 
     def test_duplicateLID(self) -> None:
-        self.told(self.agent.SubnSet(PortInfo(lid=self.lid("c")), route(1, 3, 2)), 1)
+        self.answerTo(self.agent.SubnSet(PortInfo(lid=self.lid("c")), route(1, 3, 2)), 1)
         found = findings(self.swept())
         self.assertIn("duplicate-lid", [one.kind for one in found])
-        self.told(self.agent.SubnSet(PortInfo(lid=LID(0xBFFF), lmc=1), route(1, 3, 2)), 0.01)
+        self.answerTo(self.agent.SubnSet(PortInfo(lid=LID(0xBFFF), lmc=1), route(1, 3, 2)), 0.01)
         self.fabric.port("d").info[16:18] = b"\xc0\x00"
         self.assertIn("bad-lid", [one.kind for one in findings(self.swept())])
 
@@ -109,7 +109,7 @@ class FindingTests(HealthTestCase):
 class ManagerTests(HealthTestCase):
     def found(self, fabric: Fabric) -> list[str]:
         coroutine = managerFindings(self.agent, self.agent.port.refresh(), fabric)
-        return [one.kind for one in self.told(Deferred.fromCoroutine(coroutine), 30)]
+        return [one.kind for one in self.answerTo(Deferred.fromCoroutine(coroutine), 30)]
 
     def test_none(self) -> None:
         fabric = self.swept()
@@ -145,17 +145,17 @@ class CounterTests(HealthTestCase):
     def counted(self, thresholds: Thresholds | None = None, **options: Any) -> CounterReport:
         fabric = self.swept()
         survey = CounterSurvey(self.agent, self.agent.port.endPort, thresholds, **options)
-        report: CounterReport = self.told(survey.run(list(fabric.nodes.values())), 30)
+        report: CounterReport = self.answerTo(survey.run(list(fabric.nodes.values())), 30)
         return report
 
     def test_errors(self) -> None:
         self.fabric.setCounters("left", 3, portXmitDiscards=7, symbolErrorCounter=2)
         self.fabric.setCounters("c", 1, portRcvErrors=11)
         report = self.counted()
-        said = {(each.node.description, each.number): each.errors for each in report.ports}
+        performanceSet = {(each.node.description, each.number): each.errors for each in report.ports}
         both = {"symbolErrorCounter": 2, "portXmitDiscards": 7}
         self.assertEqual(
-            said, {("left", ALL_PORTS): both, ("left", 3): both, ("c", 1): {"portRcvErrors": 11}}
+            performanceSet, {("left", ALL_PORTS): both, ("left", 3): both, ("c", 1): {"portRcvErrors": 11}}
         )
         self.assertEqual([each.number for each in report.bad if each.node.isSwitch], [3])
         texts = [(one.kind, one.port, one.text) for one in counterFindings(report)]
@@ -187,7 +187,7 @@ class CounterTests(HealthTestCase):
         self.fabric.silence("c")
         self.fabric.setCounters("b", 1, portRcvErrors=1)
         survey = CounterSurvey(self.agent, self.agent.port.endPort)
-        report = self.told(survey.run(fabric.nodes.values()), 30)
+        report = self.answerTo(survey.run(fabric.nodes.values()), 30)
         self.assertEqual([node.description for node, _ in report.silent], ["c"])
         self.assertEqual([each.node.description for each in report.bad], ["b"])
         self.assertEqual([one.kind for one in counterFindings(report)], ["errors", "counters-silent"])
@@ -203,8 +203,8 @@ class CounterTests(HealthTestCase):
         raise DeviceUnavailable("the port is lost")
 
     def test_files(self) -> None:
-        told = parseThresholds("# comment\n\nSymbolErrorCounter=10\n#PortXmitWait=1\nVL15Dropped=0x10\n")
-        self.assertEqual(told.limits, {"symbolErrorCounter": 10, "vl15Dropped": 16})
+        answer = parseThresholds("# comment\n\nSymbolErrorCounter=10\n#PortXmitWait=1\nVL15Dropped=0x10\n")
+        self.assertEqual(answer.limits, {"symbolErrorCounter": 10, "vl15Dropped": 16})
         for wrong in ("Nonsense=1", "PortRcvErrors", "PortRcvErrors=many"):
             error = self.assertRaises(InvalidRequest, parseThresholds, "\n" + wrong, "mine")
             self.assertIn("mine, line 2", str(error))
@@ -239,7 +239,7 @@ class DifferenceTests(HealthTestCase):
 
     def test_disabled(self) -> None:
         before = self.swept()
-        self.told(self.agent.SubnSet(PortInfo(portPhysicalState=PhysicalState.DISABLED), route(1), 2), 1)
+        self.answerTo(self.agent.SubnSet(PortInfo(portPhysicalState=PhysicalState.DISABLED), route(1), 2), 1)
         self.assertIn(("state-changed", "left", 2), self.changed(before))
 
     def test_unknownState(self) -> None:
@@ -253,26 +253,26 @@ XDR = 0x0800
 """CapabilityMask2 of ports that can report XDR."""
 
 
-def said(**fields: Any) -> bytes:
+def portInfo(**fields: Any) -> bytes:
     return PortInfo(**fields).encode()
 
 
 class SpeedTests(SynchronousTestCase):
     def test_active(self) -> None:
-        able = said(capabilityMask=BOTH, capabilityMask2=XDR)
+        able = portInfo(capabilityMask=BOTH, capabilityMask2=XDR)
         for code, name in ((1, "SDR"), (2, "DDR"), (4, "QDR")):
-            self.assertEqual(activeSpeed(said(linkSpeedActive=code), able), LaneSpeed[name])
+            self.assertEqual(activeSpeed(portInfo(linkSpeedActive=code), able), LaneSpeed[name])
         for code, name in ((1, "FDR"), (2, "EDR"), (4, "HDR"), (8, "NDR")):
-            info = said(linkSpeedActive=4, linkSpeedExtActive=code)
+            info = portInfo(linkSpeedActive=4, linkSpeedExtActive=code)
             self.assertEqual(activeSpeed(info, able), LaneSpeed[name])
-            self.assertEqual(activeSpeed(info, said()), LaneSpeed.QDR)
-        info = said(linkSpeedActive=4, linkSpeedExtActive=8, linkSpeedExtActive2=1)
+            self.assertEqual(activeSpeed(info, portInfo()), LaneSpeed.QDR)
+        info = portInfo(linkSpeedActive=4, linkSpeedExtActive=8, linkSpeedExtActive2=1)
         self.assertEqual(activeSpeed(info, able), LaneSpeed.XDR)
-        self.assertEqual(activeSpeed(info, said(capabilityMask=BOTH)), LaneSpeed.NDR)
+        self.assertEqual(activeSpeed(info, portInfo(capabilityMask=BOTH)), LaneSpeed.NDR)
 
     def test_sets(self) -> None:
-        end = said(capabilityMask=BOTH, capabilityMask2=XDR)
-        info = said(
+        end = portInfo(capabilityMask=BOTH, capabilityMask2=XDR)
+        info = portInfo(
             linkSpeedSupported=7,
             linkSpeedEnabled=3,
             linkSpeedExtSupported=15,
@@ -284,27 +284,29 @@ class SpeedTests(SynchronousTestCase):
         self.assertEqual(has(supportedSpeeds(info, end)), names)
         self.assertEqual(has(enabledSpeeds(info, end)), ["SDR", "DDR", "FDR", "EDR", "XDR"])
         self.assertEqual(fastest(enabledSpeeds(info, end)), LaneSpeed.XDR)
-        self.assertEqual(has(enabledSpeeds(said(linkSpeedEnabled=7, linkSpeedExtEnabled=30), end)), names[:3])
+        self.assertEqual(
+            has(enabledSpeeds(portInfo(linkSpeedEnabled=7, linkSpeedExtEnabled=30), end)), names[:3]
+        )
         self.assertEqual(fastest(0), 0)
 
     def test_fdr10(self) -> None:
         vendors = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1, linkSpeedActive=1).encode()
-        info = said(linkSpeedActive=4, linkSpeedSupported=7, linkSpeedEnabled=7)
+        info = portInfo(linkSpeedActive=4, linkSpeedSupported=7, linkSpeedEnabled=7)
         self.assertEqual(activeSpeed(info, info, vendors), LaneSpeed.FDR10)
-        self.assertEqual(activeSpeed(said(linkSpeedActive=2), info, vendors), LaneSpeed.DDR)
+        self.assertEqual(activeSpeed(portInfo(linkSpeedActive=2), info, vendors), LaneSpeed.DDR)
         self.assertEqual(fastest(supportedSpeeds(info, info, vendors)), LaneSpeed.FDR10)
         self.assertEqual(fastest(enabledSpeeds(info, info, vendors)), LaneSpeed.FDR10)
         self.assertEqual(fastest(enabledSpeeds(info, info)), LaneSpeed.QDR)
 
     def test_asking(self) -> None:
         up = {"portPhysicalState": PhysicalState.LINK_UP, "linkSpeedActive": 4}
-        end = said(capabilityMask=EXTENDED)
-        self.assertTrue(wantsAsking(said(**up), b""))
-        self.assertTrue(wantsAsking(said(**up, linkSpeedExtActive=1), said()))
-        self.assertFalse(wantsAsking(said(**up, linkSpeedExtActive=1), b""))
-        self.assertFalse(wantsAsking(said(**up, linkSpeedExtActive=1), end))
-        self.assertFalse(wantsAsking(said(linkSpeedActive=4), end))
-        self.assertFalse(wantsAsking(said(**{**up, "linkSpeedActive": 2}), end))
+        end = portInfo(capabilityMask=EXTENDED)
+        self.assertTrue(wantsAsking(portInfo(**up), b""))
+        self.assertTrue(wantsAsking(portInfo(**up, linkSpeedExtActive=1), portInfo()))
+        self.assertFalse(wantsAsking(portInfo(**up, linkSpeedExtActive=1), b""))
+        self.assertFalse(wantsAsking(portInfo(**up, linkSpeedExtActive=1), end))
+        self.assertFalse(wantsAsking(portInfo(linkSpeedActive=4), end))
+        self.assertFalse(wantsAsking(portInfo(**{**up, "linkSpeedActive": 2}), end))
         for vendor, device, expected in (
             (0x2C9, 0xC738, True),  # SwitchX
             (0x2C9, 0x1003, True),  # ConnectX-3
@@ -325,45 +327,45 @@ class SpeedTests(SynchronousTestCase):
 class CountersTests(SynchronousTestCase):
     def test_added(self) -> None:
         one = PortCounters(portSelect=1, portRcvErrors=65000, linkDownedCounter=3)
-        told = added([one, one], 255)
-        self.assertEqual((told.portSelect, told.portRcvErrors, told.linkDownedCounter), (255, 65535, 6))
+        answer = added([one, one], 255)
+        self.assertEqual((answer.portSelect, answer.portRcvErrors, answer.linkDownedCounter), (255, 65535, 6))
         lanes = PortXmitDataSL(portXmitDataSL=tuple(range(16)))
         self.assertEqual(added([lanes, lanes], 255).portXmitDataSL, tuple(range(0, 32, 2)))
 
     def test_changed(self) -> None:
         before = PortCounters(portXmitPkts=10, portRcvPkts=10)
         after = PortCounters(portXmitPkts=15, portRcvPkts=4)
-        told = changed(before, after, ["portXmitPkts", "portRcvPkts"])
-        self.assertEqual(told.counted, {"portXmitPkts": 5, "portRcvPkts": 4})
-        self.assertEqual(told.cleared, ("portRcvPkts",))
+        answer = changed(before, after, ["portXmitPkts", "portRcvPkts"])
+        self.assertEqual(answer.counted, {"portXmitPkts": 5, "portRcvPkts": 4})
+        self.assertEqual(answer.cleared, ("portRcvPkts",))
         lanes = [PortXmitDataSL(portXmitDataSL=(base, *range(15))) for base in (5, 7)]
-        told = changed(lanes[0], lanes[1], ["portXmitDataSL"])
+        answer = changed(lanes[0], lanes[1], ["portXmitDataSL"])
         self.assertEqual(
-            {name: value for name, value in told.counted.items() if value}, {"portXmitDataSL[0]": 2}
+            {name: value for name, value in answer.counted.items() if value}, {"portXmitDataSL[0]": 2}
         )
 
     def test_full(self) -> None:
         top = (1 << 32) - 1
         before = PortCounters(portXmitData=top - 10, portRcvData=top, symbolErrorCounter=65535)
         after = PortCounters(portXmitData=top, portRcvData=3, symbolErrorCounter=65535)
-        told = changed(before, after, ["portXmitData", "portRcvData", "symbolErrorCounter"])
-        self.assertEqual(told.counted, {"portXmitData": 10, "portRcvData": 3, "symbolErrorCounter": 0})
-        self.assertEqual(told.saturated, ("symbolErrorCounter", "portXmitData"))
-        self.assertEqual(told.cleared, ("portRcvData",))
+        answer = changed(before, after, ["portXmitData", "portRcvData", "symbolErrorCounter"])
+        self.assertEqual(answer.counted, {"portXmitData": 10, "portRcvData": 3, "symbolErrorCounter": 0})
+        self.assertEqual(answer.saturated, ("symbolErrorCounter", "portXmitData"))
+        self.assertEqual(answer.cleared, ("portRcvData",))
 
     def test_cleared(self) -> None:
         top = (1 << 32) - 1
         before = PortCounters(portXmitData=top - 99, linkDownedCounter=254, portRcvData=top // 2)
         after = PortCounters(portXmitData=100, linkDownedCounter=1, portRcvData=100)
-        told = changed(before, after, ["portXmitData", "linkDownedCounter", "portRcvData"])
-        self.assertEqual(told.counted, {"portXmitData": 100, "linkDownedCounter": 1, "portRcvData": 100})
-        self.assertEqual(told.cleared, ("linkDownedCounter", "portXmitData", "portRcvData"))
+        answer = changed(before, after, ["portXmitData", "linkDownedCounter", "portRcvData"])
+        self.assertEqual(answer.counted, {"portXmitData": 100, "linkDownedCounter": 1, "portRcvData": 100})
+        self.assertEqual(answer.cleared, ("linkDownedCounter", "portXmitData", "portRcvData"))
 
     def test_rates(self) -> None:
         rates = Rates(1, 2.0, Increase({"portXmitData": 100, "portXmitPkts": 8}))
-        told = rates.toDict()
-        self.assertEqual((told["xmitBytesPerSecond"], told["xmitPktsPerSecond"]), (200.0, 4.0))
-        self.assertEqual(told["rcvBytesPerSecond"], 0.0)
+        answer = rates.toDict()
+        self.assertEqual((answer["xmitBytesPerSecond"], answer["xmitPktsPerSecond"]), (200.0, 4.0))
+        self.assertEqual(answer["rcvBytesPerSecond"], 0.0)
         self.assertEqual(Rates(1, 0.0, Increase({"portXmitData": 1})).perSecond("portXmitData"), 0.0)
 
     def test_names(self) -> None:
@@ -393,11 +395,11 @@ Hca 1 "h2"
 
 class SurveyedTestCase(FabricTestCase):
     def swept(self) -> Fabric:
-        fabric: Fabric = self.told(Sweep(self.agent).run())
+        fabric: Fabric = self.answerTo(Sweep(self.agent).run())
         return fabric
 
     def surveyed(self, fabric: Fabric) -> Tables:
-        tables: Tables = self.told(TableSurvey(self.agent, self.agent.port.endPort, fabric).run())
+        tables: Tables = self.answerTo(TableSurvey(self.agent, self.agent.port.endPort, fabric).run())
         return tables
 
     def found(self) -> list[Finding]:
@@ -438,12 +440,12 @@ class TableTests(SurveyedTestCase):
     def test_firmware(self) -> None:
         fabric = self.swept()
         nodes = sorted(fabric.hosts(), key=lambda node: node.guid.raw)
-        told = [
+        answer = [
             Firmware("MT_1", (20, 40, 1000)),
             Firmware("MT_1", (20, 39, 9999)),
             Firmware("MT_2", (1, 0, 0)),
         ]
-        tables = Tables(firmware={node.guid: one for node, one in zip(nodes, told, strict=True)})
+        tables = Tables(firmware={node.guid: one for node, one in zip(nodes, answer, strict=True)})
         (found,) = tableFindings(fabric, tables)
         self.assertEqual((found.kind, found.guid), ("firmware", nodes[1].guid))
         self.assertIn("20.39.9999", found.text)

@@ -56,7 +56,7 @@ def links(fabric: Fabric) -> set[frozenset[str]]:
     return {frozenset((str(one), str(other))) for one, other in fabric.links()}
 
 
-def told(node: Node) -> dict[int, bytes]:
+def answerTo(node: Node) -> dict[int, bytes]:
     return {port.number: port.raw[:28] + port.raw[29:] for port in node.ports.values()}
 
 
@@ -74,13 +74,13 @@ class NeighbourhoodCase(FabricTestCase):
 
     def search(self, start: IBPath, hops: int = 0, **options: Any) -> Neighbourhood:
         search = Neighbourhood(self.agent, self.endPort, hops, **options)
-        self.assertIs(self.told(search.run(start), 300), search.fabric)
+        self.assertIs(self.answerTo(search.run(start), 300), search.fabric)
         return search
 
 
 class NeighbourhoodTests(NeighbourhoodCase):
     def test_everything(self) -> None:
-        whole = self.told(Sweep(self.agent).run())
+        whole = self.answerTo(Sweep(self.agent).run())
         for start in (IBDRPath(), route(1), route(1, 3), self.to("left"), self.to("c")):
             for options in ({}, {"byLIDs": True}):
                 fabric = self.found(start, 5, **options)
@@ -88,7 +88,7 @@ class NeighbourhoodTests(NeighbourhoodCase):
                 self.assertEqual((names(fabric), links(fabric)), (names(whole), links(whole)))
                 for guid, node in fabric.nodes.items():
                     other = whole.nodes[guid]
-                    self.assertEqual(told(node), told(other))
+                    self.assertEqual(answerTo(node), answerTo(other))
                     self.assertEqual(node.lid, other.lid)
                     self.assertEqual(node.switchInfo, other.switchInfo)
 
@@ -118,7 +118,7 @@ class NeighbourhoodTests(NeighbourhoodCase):
 
     def test_administered(self) -> None:
         search = Neighbourhood(SATransactor(self.agent, self.endPort), self.endPort, 1, byLIDs=True)
-        fabric = self.told(search.run(route(1, 3)))
+        fabric = self.answerTo(search.run(route(1, 3)))
         self.assertEqual((names(fabric), fabric.problems), (["a", "b", "c", "d", "left", "right"], []))
         self.assertEqual(links(fabric), links(self.found(self.to("right"), 1)))
 
@@ -139,7 +139,7 @@ class NeighbourhoodTests(NeighbourhoodCase):
         seen: list[tuple[int, int]] = []
         search = Neighbourhood(self.agent, self.endPort, 1)
         search.progress = lambda done, known: seen.append((done, known))
-        self.told(search.run(route(1)))
+        self.answerTo(search.run(route(1)))
         self.assertEqual([done for done, _ in seen], list(range(1, len(seen) + 1)))
         self.assertEqual(seen[-1][0], seen[-1][1])
 
@@ -158,10 +158,10 @@ class UnmanagedTests(NeighbourhoodCase):
 
     def test_host(self) -> None:
         search = Neighbourhood(self.agent, self.endPortWithout())
-        fabric = self.told(search.run(self.to("c")))
+        fabric = self.answerTo(search.run(self.to("c")))
         self.assertEqual(names(fabric), ["c"])
         self.assertEqual([problem.kind for problem in fabric.problems], ["incomplete"])
-        fabric = self.told(Neighbourhood(self.agent, self.endPortWithout()).run(route(1, 3, 1)))
+        fabric = self.answerTo(Neighbourhood(self.agent, self.endPortWithout()).run(route(1, 3, 1)))
         self.assertEqual((names(fabric), fabric.problems), (["c", "right"], []))
 
 
@@ -191,7 +191,7 @@ class RingTests(NeighbourhoodCase):
 
     def test_late(self) -> None:
         search = Neighbourhood(self.late, self.endPort, 1)
-        fabric = self.told(search.run(route(1)), 300)
+        fabric = self.answerTo(search.run(route(1)), 300)
         assert search.first is not None
         near = sorted(node.description for node in around(search.first, 1))
         self.assertEqual(near, ["a", "four", "one", "two"])
@@ -206,7 +206,7 @@ class RingTests(NeighbourhoodCase):
         ):
             for most in (1, 16):
                 sweep = Sweep(self.late, most, maxHops=1 + hops)
-                fabric = self.told(sweep.run(route(1)), 300)
+                fabric = self.answerTo(sweep.run(route(1)), 300)
                 self.assertEqual((names(fabric), fabric.problems), (expected, []))
 
 
@@ -222,14 +222,14 @@ class RandomTests(NeighbourhoodCase):
             self.agent = self.agentAt("a")
             generator = Random(seed)
             late = LateAgent(self.agent, self.clock, lambda path, of=generator: of.random())  # type: ignore[misc]  # of this turn
-            whole = self.told(Sweep(self.agent).run(), 300)
+            whole = self.answerTo(Sweep(self.agent).run(), 300)
             first = next(iter(whole.nodes.values()))
             for hops in range(7):
                 expected = sorted(node.description for node in around(first, hops))
-                swept = self.told(Sweep(late, maxHops=hops).run(), 300)
+                swept = self.answerTo(Sweep(late, maxHops=hops).run(), 300)
                 self.assertEqual((names(swept), swept.problems), (expected, []), (seed, hops))
                 search = Neighbourhood(late, self.endPort, hops, withLinks=False)
-                found = self.told(search.run(IBDRPath()), 300)
+                found = self.answerTo(search.run(IBDRPath()), 300)
                 self.assertEqual((names(found), found.problems), (expected, []), (seed, hops))
 
 

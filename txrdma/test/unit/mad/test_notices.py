@@ -317,7 +317,7 @@ class FabricTests(FabricTestCase):
         )
 
     def records(self, administration: int) -> list[sa.InformInfoRecord]:
-        found: list[sa.InformInfoRecord] = self.told(
+        found: list[sa.InformInfoRecord] = self.answerTo(
             self.agent.SubnAdmGetTable(sa.InformInfoRecord, gmp(administration)), 1
         )
         return found
@@ -327,9 +327,9 @@ class FabricTests(FabricTestCase):
         self.pump(1)
         asked: list[bool] = []
         self.patch(self.subscription, "_subscribe", lambda: asked.append(True))
-        info = self.told(self.agent.SubnGet(PortInfo, route()), 1)
+        info = self.answerTo(self.agent.SubnGet(PortInfo, route()), 1)
         wanted = info.replace(clientReregister=True, portPhysicalState=PhysicalState(0))
-        self.told(self.agent.SubnSet(wanted, route()), 1)
+        self.answerTo(self.agent.SubnSet(wanted, route()), 1)
         self.assertEqual(asked, [True])
 
     def test_forged(self) -> None:

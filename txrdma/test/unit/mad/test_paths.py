@@ -143,10 +143,10 @@ class ValueTests(SynchronousTestCase):
         one = IBPath.fromPort(port, pkeyIndex=1, gidIndex=1, lidBits=3, dlid=LID(9))
         other = IBPath(slid=LID(0x27), sgid=port.gids[1], pkey=port.pkeys[1], dlid=LID(9), packetLifeTime=17)
         self.assertEqual(one, other)
-        told = one.pkeyIndexAt(port), one.sgidIndexAt(port), one.slidBitsAt(port)
-        self.assertEqual(told, (1, 1, 3))
+        reported = one.pkeyIndexAt(port), one.sgidIndexAt(port), one.slidBitsAt(port)
+        self.assertEqual(reported, (1, 1, 3))
         back = one.reverse()
-        self.assertEqual((back.pkeyIndexAt(port), back.dgidIndexAt(port), back.dlidBitsAt(port)), told)
+        self.assertEqual((back.pkeyIndexAt(port), back.dgidIndexAt(port), back.dlidBitsAt(port)), reported)
         self.assertEqual(
             IBPath.toPort(port, pkeyIndex=1, gidIndex=1, lidBits=3, slid=LID(9)), replace(back, hopLimit=0)
         )

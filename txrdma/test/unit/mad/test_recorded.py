@@ -52,10 +52,10 @@ class PerformanceTests(SynchronousTestCase):
         self.assertEqual(ours, self.datagrams[0])
 
     def test_answer(self) -> None:
-        asked, told = (PerformanceFormat.decode(each) for each in self.datagrams[:2])
-        self.assertIs(told.header.method, Method.GET_RESP)
-        self.assertEqual(told.header.transactionID, asked.header.transactionID)
-        self.assertEqual(told.payload[:8], b"counters")
+        asked, reported = (PerformanceFormat.decode(each) for each in self.datagrams[:2])
+        self.assertIs(reported.header.method, Method.GET_RESP)
+        self.assertEqual(reported.header.transactionID, asked.header.transactionID)
+        self.assertEqual(reported.payload[:8], b"counters")
 
     def test_unserved(self) -> None:
         header = MADHeader.decode(self.datagrams[3])
@@ -125,7 +125,7 @@ class TableTests(SynchronousTestCase):
 ADMINISTRATION = ManagementClass.SUBN_ADM
 
 
-def said(packet: bytes) -> bytes:
+def output(packet: bytes) -> bytes:
     head = packet[:26] + bytes((packet[26] & 0x07,)) + packet[27:32]
     return head if packet[25] == RMPPType.ACK else head + packet[32:]
 
@@ -135,7 +135,7 @@ class DoubleSidedTests(SynchronousTestCase):
         self.packets = packets("mad-multi")
         self.client = self.packets[0].source
         self.asked = self.data(Method.GET_MULTI)
-        self.told = self.data(Method.GET_MULTI_RESP)
+        self.answerTo = self.data(Method.GET_MULTI_RESP)
 
     def data(self, method: Method) -> list[SAFormat]:
         frames = [SAFormat.decode(datagram(captured)) for captured in self.packets]
@@ -166,7 +166,7 @@ class DoubleSidedTests(SynchronousTestCase):
                 end.received(datagram(captured), self.way(captured), 0.001)
             events += end.events()
             if not isClient and events and not end._outgoing and self.turned(captured):
-                end.send(self.template(self.told[0]), self.message(self.told), way.reverse(), 0.001)
+                end.send(self.template(self.answerTo[0]), self.message(self.answerTo), way.reverse(), 0.001)
         ours += [packet.datagram for packet in end.outgoing()]
         events += end.events()
         return ours, events
@@ -185,19 +185,19 @@ class DoubleSidedTests(SynchronousTestCase):
 
     def test_client(self) -> None:
         ours, events = self.replace(True)
-        self.assertEqual([said(each) for each in ours], [said(each) for each in self.sent(True)])
+        self.assertEqual([output(each) for each in ours], [output(each) for each in self.sent(True)])
         delivered, received = events
         self.assertEqual(
             delivered, Delivered(self.asked[0].header.transactionID, ADMINISTRATION, isLocal=True)
         )
         assert isinstance(received, Received)
-        self.assertEqual(received.message, self.message(self.told))
+        self.assertEqual(received.message, self.message(self.answerTo))
         turning = [each for each in ours if each[25] == RMPPType.ACK and each[28:32] == bytes(4)]
         self.assertEqual([int.from_bytes(each[32:36], "big") for each in turning], [WINDOW])
 
     def test_server(self) -> None:
         ours, events = self.replace(False)
-        self.assertEqual([said(each) for each in ours], [said(each) for each in self.sent(False)])
+        self.assertEqual([output(each) for each in ours], [output(each) for each in self.sent(False)])
         received, delivered = events
         assert isinstance(received, Received)
         self.assertEqual(received.message, self.message(self.asked))

@@ -23,7 +23,7 @@ from txrdma.mad.layouts.messages import RMPPHeader, RMPPStatus, RMPPType
 ROOM, OVERHEAD = 200, 20
 
 
-def said(
+def output(
     kind: RMPPType,
     data1: int = 0,
     data2: int = 0,
@@ -37,7 +37,7 @@ def said(
 
 
 def data(number: int, length: int = 0, first: bool = False, last: bool = False) -> RMPPHeader:
-    return said(RMPPType.DATA, number, length, first=first, last=last)
+    return output(RMPPType.DATA, number, length, first=first, last=last)
 
 
 class ReceiverTests(SynchronousTestCase):
@@ -161,11 +161,11 @@ class ReceiverTests(SynchronousTestCase):
 
     def test_senderGivesUp(self) -> None:
         for kind, status in ENDS:
-            self.assertEqual(self.receiver.received(said(kind, status=status), b""), Ended(status, True))
+            self.assertEqual(self.receiver.received(output(kind, status=status), b""), Ended(status, True))
             self.assertEqual(self.receiver.outgoing(), [])
 
     def test_wrongPackets(self) -> None:
-        for header, status in (*MISFITS, (said(RMPPType.ACK, 1, 2), RMPPStatus.BAD_TYPE)):
+        for header, status in (*MISFITS, (output(RMPPType.ACK, 1, 2), RMPPStatus.BAD_TYPE)):
             self.receiver = Receiver(ROOM, OVERHEAD)
             self.refused(self.receiver.received(header, bytes(ROOM)), status)
 
@@ -179,16 +179,16 @@ ENDS = (
 """Packets that end a message (IBA table 118)."""
 
 MISFITS = (
-    (said(RMPPType(9), 1), RMPPStatus.BAD_TYPE),
-    (said(RMPPType.NONE, 1), RMPPStatus.BAD_TYPE),
+    (output(RMPPType(9), 1), RMPPStatus.BAD_TYPE),
+    (output(RMPPType.NONE, 1), RMPPStatus.BAD_TYPE),
     (data(1, first=True).replace(version=2), RMPPStatus.UNSUPPORTED_VERSION),
-    (said(RMPPType.ABORT, status=RMPPStatus.BAD_TYPE).replace(version=0), RMPPStatus.UNSUPPORTED_VERSION),
+    (output(RMPPType.ABORT, status=RMPPStatus.BAD_TYPE).replace(version=0), RMPPStatus.UNSUPPORTED_VERSION),
     (data(1, first=True).replace(status=RMPPStatus.BAD_TYPE), RMPPStatus.ILLEGAL_STATUS),
-    (said(RMPPType.ACK, 1, 2, status=RMPPStatus.RESOURCES_EXHAUSTED), RMPPStatus.ILLEGAL_STATUS),
-    (said(RMPPType.STOP, status=RMPPStatus.BAD_TYPE), RMPPStatus.ILLEGAL_STATUS),
-    (said(RMPPType.STOP), RMPPStatus.ILLEGAL_STATUS),
-    (said(RMPPType.ABORT, status=RMPPStatus.RESOURCES_EXHAUSTED), RMPPStatus.ILLEGAL_STATUS),
-    (said(RMPPType.ABORT, status=RMPPStatus(117)), RMPPStatus.ILLEGAL_STATUS),
+    (output(RMPPType.ACK, 1, 2, status=RMPPStatus.RESOURCES_EXHAUSTED), RMPPStatus.ILLEGAL_STATUS),
+    (output(RMPPType.STOP, status=RMPPStatus.BAD_TYPE), RMPPStatus.ILLEGAL_STATUS),
+    (output(RMPPType.STOP), RMPPStatus.ILLEGAL_STATUS),
+    (output(RMPPType.ABORT, status=RMPPStatus.RESOURCES_EXHAUSTED), RMPPStatus.ILLEGAL_STATUS),
+    (output(RMPPType.ABORT, status=RMPPStatus(117)), RMPPStatus.ILLEGAL_STATUS),
 )
 """Invalid packets, and the status that reports each (IBA table 118)."""
 
@@ -201,7 +201,7 @@ class SenderTests(SynchronousTestCase):
         return [segment.header.data1 for segment in self.sender.outgoing(now)]
 
     def acknowledge(self, number: int, end: int, now: float = 0.0, responseTime: int = 31) -> Ended | None:
-        header = said(RMPPType.ACK, number, end).replace(responseTime=responseTime)
+        header = output(RMPPType.ACK, number, end).replace(responseTime=responseTime)
         return self.sender.received(header, now)
 
     def deadline(self) -> float:
@@ -210,9 +210,9 @@ class SenderTests(SynchronousTestCase):
         return deadline
 
     def test_exact(self) -> None:
-        for length, count, said in ((0, 1, 20), (ROOM, 1, 220), (2 * ROOM, 2, 220)):
+        for length, count, output in ((0, 1, 20), (ROOM, 1, 220), (2 * ROOM, 2, 220)):
             segments = Sender(bytes(length), ROOM, OVERHEAD, 0.0, window=10).outgoing(0.0)
-            self.assertEqual((len(segments), segments[-1].header.data2), (count, said))
+            self.assertEqual((len(segments), segments[-1].header.data2), (count, output))
             self.assertTrue(segments[0].header.first and segments[-1].header.last)
 
     def test_window(self) -> None:
@@ -339,4 +339,4 @@ class SenderTests(SynchronousTestCase):
 
     def test_receiverGivesUp(self) -> None:
         for kind, status in ENDS:
-            self.assertEqual(self.sender.received(said(kind, status=status), 0.0), Ended(status, True))
+            self.assertEqual(self.sender.received(output(kind, status=status), 0.0), Ended(status, True))

@@ -173,17 +173,17 @@ class WireTests(SynchronousTestCase):
     @settings(max_examples=60, deadline=None)
     @given(
         asked=st.integers(0, 5000),
-        told=st.integers(0, 30_000),
+        reported=st.integers(0, 30_000),
         loss=st.floats(0, 0.2),
         duplication=st.floats(0, 0.3),
         jitter=st.sampled_from([0.0, 0.01]),
         seed=st.integers(0, 1 << 30),
     )
     def test_doubleSided(
-        self, asked: int, told: int, loss: float, duplication: float, jitter: float, seed: int
+        self, asked: int, reported: int, loss: float, duplication: float, jitter: float, seed: int
     ) -> None:
         pair = Pair(seed, loss, duplication, jitter)
-        question, answer = pair.random.randbytes(asked), pair.random.randbytes(told)
+        question, answer = pair.random.randbytes(asked), pair.random.randbytes(reported)
         pair.client.send(QUESTION, question, ASK, 0.0)
         hasAnswered = False
         while pair.step():
@@ -270,7 +270,7 @@ class EndTests(SynchronousTestCase):
         server.received(answer.datagram, FROM_CLIENT, 0.0)
         return server, client, packet.datagram
 
-    def told(self, packets: Sequence[Packet], method: int, status: RMPPStatus, kind: RMPPType) -> bytes:
+    def answerTo(self, packets: Sequence[Packet], method: int, status: RMPPStatus, kind: RMPPType) -> bytes:
         (packet,) = packets
         header = rmpp(packet.datagram)
         self.assertEqual((packet.datagram[3], header.type, header.status), (method, kind, status))
@@ -295,8 +295,8 @@ class EndTests(SynchronousTestCase):
             sent += len(again)
         self.assertEqual(sent, 3 * RESENDS)
         self.failed(server, RMPPStatus.TOO_MANY_RETRIES)
-        said = self.told([last], Method.GET_TABLE_RESP, RMPPStatus.TOO_MANY_RETRIES, RMPPType.ABORT)
-        client.received(said, FROM_SERVER, 20.0)
+        output = self.answerTo([last], Method.GET_TABLE_RESP, RMPPStatus.TOO_MANY_RETRIES, RMPPType.ABORT)
+        client.received(output, FROM_SERVER, 20.0)
         self.assertTrue(self.failed(client, RMPPStatus.TOO_MANY_RETRIES).byPeer)
 
     def test_classes(self) -> None:
@@ -370,7 +370,7 @@ class EndTests(SynchronousTestCase):
             client.expired(5.0 + patience)
             if segments == 1:
                 status = RMPPStatus.TOTAL_TIME_TOO_LONG
-                self.told(client.outgoing(), Method.GET_TABLE, status, RMPPType.ABORT)
+                self.answerTo(client.outgoing(), Method.GET_TABLE, status, RMPPType.ABORT)
                 self.failed(client, status)
             self.assertEqual((client.outgoing(), client.events()), ([], []))
             self.assertIsNone(client.deadline())
@@ -379,12 +379,12 @@ class EndTests(SynchronousTestCase):
     def test_forgotten(self) -> None:
         _, client, _ = self.begin()
         client.forget(TABLE)
-        self.told(client.outgoing(), Method.GET_TABLE, RMPPStatus.UNSPECIFIED, RMPPType.ABORT)
+        self.answerTo(client.outgoing(), Method.GET_TABLE, RMPPStatus.UNSPECIFIED, RMPPType.ABORT)
         self.assertIsNone(client.deadline())
         client.send(QUESTION, bytes(1000), ASK, 0.0)
         client.outgoing()
         client.forget(QUESTION)
-        self.told(client.outgoing(), Method.GET_MULTI, RMPPStatus.UNSPECIFIED, RMPPType.ABORT)
+        self.answerTo(client.outgoing(), Method.GET_MULTI, RMPPStatus.UNSPECIFIED, RMPPType.ABORT)
         self.assertIsNone(client.deadline())
         self.assertEqual(client.events(), [])
 

@@ -20,13 +20,13 @@ from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.support.mad.simulated import FabricTestCase, route
 
 
-def said(hops: list[Hop]) -> list[tuple[str, int, int]]:
+def output(hops: list[Hop]) -> list[tuple[str, int, int]]:
     return [(hop.stop.description, hop.stop.entry, hop.exit) for hop in hops]
 
 
 class RouteTestCase(FabricTestCase):
     def ran(self, coroutine: Any) -> Any:
-        return self.told(Deferred.fromCoroutine(coroutine), 1)
+        return self.answerTo(Deferred.fromCoroutine(coroutine), 1)
 
     def failed(self, coroutine: Any, kind: type[Exception] = NoRoute) -> Any:
         return self.refused(Deferred.fromCoroutine(coroutine), kind, 1)
@@ -34,10 +34,10 @@ class RouteTestCase(FabricTestCase):
     def set(self, name: str, lid: int, port: int) -> None:
         """Set the port of a LID in a switch's table."""
         path = IBPath(dlid=self.lid(name))
-        block = self.told(self.agent.SubnGet(LinearForwardingTable, path, lid // 64), 1)
+        block = self.answerTo(self.agent.SubnGet(LinearForwardingTable, path, lid // 64), 1)
         entries = bytearray(block.ports)
         entries[lid % 64] = port
-        self.told(self.agent.SubnSet(LinearForwardingTable(ports=bytes(entries)), path, lid // 64), 1)
+        self.answerTo(self.agent.SubnSet(LinearForwardingTable(ports=bytes(entries)), path, lid // 64), 1)
 
 
 class DirectTests(RouteTestCase):
@@ -47,12 +47,12 @@ class DirectTests(RouteTestCase):
 
     def test_others(self) -> None:
         hops = self.ran(routing.trace(self.view, self.lid("d"), self.lid("c")))
-        self.assertEqual(said(hops), [("c", 1, 1), ("right", 1, 2), ("d", 1, 0)])
+        self.assertEqual(output(hops), [("c", 1, 1), ("right", 1, 2), ("d", 1, 0)])
         hops = self.ran(routing.trace(self.view, self.lid("a"), self.lid("right")))
-        self.assertEqual([name for name, _, _ in said(hops)], ["right", "left", "a"])
-        self.assertEqual(said(hops)[0][1], 0 if hops[0].stop.route == route() else hops[0].stop.entry)
+        self.assertEqual([name for name, _, _ in output(hops)], ["right", "left", "a"])
+        self.assertEqual(output(hops)[0][1], 0 if hops[0].stop.route == route() else hops[0].stop.entry)
         hops = self.ran(routing.trace(self.view, self.lid("right"), self.lid("b", 2)))
-        self.assertEqual(said(hops), [("b", 2, 2), ("right", 5, 0)])
+        self.assertEqual(output(hops), [("b", 2, 2), ("right", 5, 0)])
 
     def test_everybody(self) -> None:
         self.fabric = SimulatedFabric(self.clock, fatTree(720))
@@ -69,7 +69,7 @@ class DirectTests(RouteTestCase):
         self.set("right", self.lid("c"), NO_PORT)
         error = self.failed(routing.trace(self.view, self.lid("c")))
         self.assertIn("right", str(error))
-        self.assertEqual([name for name, _, _ in said(error.hops)], ["a", "left", "right"])
+        self.assertEqual([name for name, _, _ in output(error.hops)], ["a", "left", "right"])
         self.failed(routing.trace(self.view, 0x9999))
 
     def test_circle(self) -> None:
@@ -88,7 +88,7 @@ class DirectTests(RouteTestCase):
 
     def test_linearTable(self) -> None:
         table = self.ran(routing.linearTable(self.agent, route(1)))
-        info = self.told(self.agent.SubnGet(SwitchInfo, route(1)))
+        info = self.answerTo(self.agent.SubnGet(SwitchInfo, route(1)))
         self.assertEqual(len(table), info.linearFDBTop + 1)
         self.assertEqual((table[self.lid("a")], table[self.lid("left")]), (1, 0))
 
@@ -98,14 +98,14 @@ class DirectTests(RouteTestCase):
         masks = [0] * 32
         masks[offset] = sum(1 << port for port in exits)
         content = MulticastForwardingTable(portMasks=tuple(masks))
-        self.told(self.agent.SubnSet(content, IBPath(dlid=self.lid(name)), block), 1)
+        self.answerTo(self.agent.SubnSet(content, IBPath(dlid=self.lid(name)), block), 1)
 
     def test_multicast(self) -> None:
         self.group("left", 0xC003, 1, 2, 3)
         self.group("right", 0xC003, 3, 1)
         hops = self.ran(routing.traceMulticast(self.view, 0xC003))
         self.assertEqual(
-            [(name, exit, hop.depth) for (name, _, exit), hop in zip(said(hops), hops, strict=True)],
+            [(name, exit, hop.depth) for (name, _, exit), hop in zip(output(hops), hops, strict=True)],
             [("a", 1, 0), ("left", 2, 1), ("left", 3, 1), ("b", 0, 2), ("right", 1, 2), ("c", 0, 3)],
         )
         self.assertEqual([hop.parent for hop in hops], [-1, 0, 0, 1, 2, 4])
@@ -129,7 +129,7 @@ class AdministeredTests(RouteTestCase):
         for source, target in (("a", "c"), ("c", "d"), ("right", "a"), ("a", "a")):
             lids = self.lid(target), self.lid(source)
             mine, theirs = self.ran(routing.trace(view, *lids)), self.ran(routing.trace(direct, *lids))
-            self.assertEqual(said(mine)[1:], said(theirs)[1:])
+            self.assertEqual(output(mine)[1:], output(theirs)[1:])
             guids = [[hop.stop.info.nodeGUID for hop in hops] for hops in (mine, theirs)]
             self.assertEqual(*guids)
 

@@ -104,10 +104,10 @@ class RecodingTests(SynchronousTestCase):
                 record.__name__: answer,
             }  # the latter, where both are one
         )
-        told = self.successResultOf(
+        reported = self.successResultOf(
             SATransactor(agent, END_PORT).SubnGet(kind, IBPath(dlid=LID(5)), modifier)
         )
-        self.assertEqual(told, content)
+        self.assertEqual(reported, content)
         rpc, query, way, _ = agent.asked[-1]
         self.assertEqual((rpc, way), ("SubnAdmGet", None))  # the SA of the agent's port
         return {name: getattr(query.record, name) for name in components(record, query.mask)}, query
@@ -116,7 +116,7 @@ class RecodingTests(SynchronousTestCase):
         """For each attribute with a record, the modifier becomes the components of the specification."""
         from txrdma.mad.layouts import sa
 
-        for kind, record, field, modifier, said in (
+        for kind, record, field, modifier, output in (
             (NodeInfo, sa.NodeRecord, "nodeInfo", 0, {}),
             (NodeDescription, sa.NodeRecord, "nodeDescription", 0, {}),
             (SwitchInfo, sa.SwitchInfoRecord, "switchInfo", 0, {}),
@@ -148,20 +148,20 @@ class RecodingTests(SynchronousTestCase):
             ),
         ):
             found, _ = self.ask(kind, modifier, record, field)
-            self.assertEqual(found, {"lid": 5, **said}, kind.__name__)
+            self.assertEqual(found, {"lid": 5, **output}, kind.__name__)
         found, _ = self.ask(PortInfo, 0x80000003, PortInfoRecord, "portInfo")
         self.assertEqual(found, {"endPortLID": 5, "portNum": 3}, "the upper bits say what we understand")
 
     def test_noSwitch(self) -> None:
         from txrdma.mad.layouts import sa
 
-        for kind, record, modifier, said in (
+        for kind, record, modifier, output in (
             (PKeyTable, sa.PKeyTableRecord, 0x00240002, {"blockNum": 2}),
             (SLtoVLMappingTable, sa.SLtoVLMappingTableRecord, 0x0704, {}),
             (VLArbitrationTable, sa.VLArbitrationTableRecord, 0x00030007, {"blockNum": 3}),
         ):
             found, _ = self.ask(kind, modifier, record, "table", HOST)
-            self.assertEqual(found, {"lid": 5, **said}, kind.__name__)
+            self.assertEqual(found, {"lid": 5, **output}, kind.__name__)
 
     def test_ownPort(self) -> None:
         for node, number in ((SWITCH, 0), (HOST, 1)):
@@ -312,30 +312,32 @@ class FabricTests(FabricTestCase):
         for way, isSwitch in ways:
             for kind, ofSwitch, ofHost in QUESTIONS:
                 for modifier in ofSwitch if isSwitch else ofHost:
-                    direct = self.told(self.agent.SubnGet(kind, way, modifier))
-                    told = self.told(self.transactor.SubnGet(kind, way, modifier))
-                    self.assertEqual(self.plain(told), self.plain(direct), f"{kind} {modifier:#x} at {way}")
+                    direct = self.answerTo(self.agent.SubnGet(kind, way, modifier))
+                    reported = self.answerTo(self.transactor.SubnGet(kind, way, modifier))
+                    self.assertEqual(
+                        self.plain(reported), self.plain(direct), f"{kind} {modifier:#x} at {way}"
+                    )
                     compared += 1
         self.assertEqual(compared, 3 * 17 + 3 * 12)
 
     @staticmethod
-    def plain(told: Attribute) -> dict[str, Any]:
-        said = told.toDict()
+    def plain(reported: Attribute) -> dict[str, Any]:
+        output = reported.toDict()
         for name in ("localPortNum", "mkey"):
-            said.pop(name, None)
-        return said
+            output.pop(name, None)
+        return output
 
     def test_sweep(self) -> None:
-        direct = self.told(Sweep(self.agent).run())
+        direct = self.answerTo(Sweep(self.agent).run())
         for agent in (
             self.transactor,
             MADSchedule(self.transactor, 4),
             SATransactor(MADSchedule(self.agent, 4), self.agent.port.endPort),
         ):
-            told = self.told(Sweep(agent).run())
-            self.assertEqual(told.problems, [])
-            self.assertEqual(set(told.nodes), set(direct.nodes))
-            self.assertEqual(self.cables(told), self.cables(direct))
+            reported = self.answerTo(Sweep(agent).run())
+            self.assertEqual(reported.problems, [])
+            self.assertEqual(set(reported.nodes), set(direct.nodes))
+            self.assertEqual(self.cables(reported), self.cables(direct))
 
     @staticmethod
     def cables(fabric: Any) -> set[frozenset[str]]:

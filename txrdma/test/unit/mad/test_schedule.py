@@ -324,8 +324,8 @@ class FabricTests(FabricTestCase):
             else:
                 yield getPortInfo(path, info.localPortNum, len(path.drPath) == 0)
 
-        self.told(schedule.run(getNodeInfo(IBDRPath())))
-        fabric = self.told(Sweep(self.agent).run())
+        self.answerTo(schedule.run(getNodeInfo(IBDRPath())))
+        fabric = self.answerTo(Sweep(self.agent).run())
         self.assertEqual(
             {guid: (info.nodeType, info.numPorts) for guid, info in guids.items()},
             {guid: (node.info.nodeType, node.info.numPorts) for guid, node in fabric.nodes.items()},

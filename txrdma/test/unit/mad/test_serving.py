@@ -83,10 +83,10 @@ class StatusTests(ServerTestCase):
 
     def test_methods(self) -> None:
         served = self.serve(lambda request: request.payload, methods=(Method.GET,))
-        for method, said in ((2, 0x81), (0x12, 0x92), (0x15, 0x95), (4, 0x84), (0x7F, 0xFF), (0, 0x80)):
+        for method, output in ((2, 0x81), (0x12, 0x92), (0x15, 0x95), (4, 0x84), (0x7F, 0xFF), (0, 0x80)):
             header = self.asked(self.request(PERFORMANCE, method, 0x12))
             assert header is not None
-            self.assertEqual((header.method, header.status), (said, MADStatus.UNSUPPORTED_METHOD))
+            self.assertEqual((header.method, header.status), (output, MADStatus.UNSUPPORTED_METHOD))
         self.assertEqual(served.asked, [])
 
     def test_attributes(self) -> None:
@@ -226,14 +226,14 @@ class HandlerTests(ServerTestCase):
 
     def test_nonsense(self) -> None:
         nonsense: Sequence[object] = (7, "text", b"bytes", PortCounters, [], [PortCounters()])
-        for said in (*nonsense, (PortCounters(),)):
-            self.serve(lambda request, said=said: said)  # type: ignore[misc]  # mypy knows no defaults of lambdas
+        for output in (*nonsense, (PortCounters(),)):
+            self.serve(lambda request, output=output: output)  # type: ignore[misc]  # mypy knows no defaults of lambdas
             self.assertEqual(self.status(self.agent.PerformanceGet(PortCounters, TO_2)), 0x1C)
             self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
 
     def test_mixedTable(self) -> None:
-        for said in ([NodeRecord(), PathRecord()], [NodeRecord(), 7], 7):
-            self.serve(lambda request, said=said: said, SA, (Method.GET_TABLE,))  # type: ignore[misc]  # the same
+        for output in ([NodeRecord(), PathRecord()], [NodeRecord(), 7], 7):
+            self.serve(lambda request, output=output: output, SA, (Method.GET_TABLE,))  # type: ignore[misc]  # the same
             self.assertEqual(self.status(self.agent.SubnAdmGetTable(NodeRecord, TO_2)), 0x0100)
             self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
 
@@ -499,5 +499,5 @@ class RecentTests(SynchronousTestCase):
 
     def test_content(self) -> None:
         recent: Recent[int] = Recent()
-        told = [recent.isNew(1, content, 0.0) for content in (b"a", b"a", b"b", b"b", b"a")]
-        self.assertEqual(told, [True, False, True, False, True])
+        reported = [recent.isNew(1, content, 0.0) for content in (b"a", b"a", b"b", b"b", b"a")]
+        self.assertEqual(reported, [True, False, True, False, True])

@@ -52,18 +52,18 @@ class DirectedRouteTests(FabricTestCase):
 class ManagedTests(FabricTestCase):
     def test_top(self) -> None:
         lid = self.lid("c")
-        self.told(self.agent.SubnSet(smp.SwitchInfo(linearFDBTop=LID(lid - 1)), route(1)))
+        self.answerTo(self.agent.SubnSet(smp.SwitchInfo(linearFDBTop=LID(lid - 1)), route(1)))
         lost = self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid), retries=0)
         self.refused(lost, MADTimeoutError)
-        self.told(self.agent.SubnSet(smp.SwitchInfo(linearFDBTop=lid), route(1)))
-        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid))).text, "c")
+        self.answerTo(self.agent.SubnSet(smp.SwitchInfo(linearFDBTop=lid), route(1)))
+        self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid))).text, "c")
 
     def test_noWayBack(self) -> None:
         broken = bytearray(self.fabric.linearOf(self.fabric.node("right"))).ljust(64, b"\xff")
         broken[self.lid("a")] = 0xFF
         there = IBPath(dlid=self.lid("c"))
-        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, there)).text, "c")
-        self.told(self.agent.SubnSet(smp.LinearForwardingTable(ports=bytes(broken)), route(1, 3)))
+        self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeDescription, there)).text, "c")
+        self.answerTo(self.agent.SubnSet(smp.LinearForwardingTable(ports=bytes(broken)), route(1, 3)))
         self.refused(self.agent.SubnGet(smp.NodeDescription, there, retries=0), MADTimeoutError)
 
     def test_lmc(self) -> None:
@@ -72,20 +72,20 @@ class ManagedTests(FabricTestCase):
         lid = fabric.port("c").lid
         self.assertEqual((lid % 4, agent.port.endPort.lidMask), (0, 2))
         for path in range(4):
-            told = self.told(agent.SubnGet(smp.NodeDescription, IBPath(dlid=LID(lid + path))))
-            self.assertEqual(told.text, "c")
+            reported = self.answerTo(agent.SubnGet(smp.NodeDescription, IBPath(dlid=LID(lid + path))))
+            self.assertEqual(reported.text, "c")
 
     def test_mixedRoute(self) -> None:
         begun = IBDRPath(dlid=self.lid("right"), drSLID=self.lid("right"), drPath=(1,))
-        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, begun)).text, "c")
+        self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeDescription, begun)).text, "c")
         ended = IBDRPath(drPath=(1,), drDLID=self.lid("d"))
-        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, ended)).text, "d")
+        self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeDescription, ended)).text, "d")
 
 
 class SettingTests(FabricTestCase):
     def info(self, path: IBPath, port: int = 0) -> smp.PortInfo:
-        told: smp.PortInfo = self.told(self.agent.SubnGet(smp.PortInfo, path, port))
-        return told
+        reported: smp.PortInfo = self.answerTo(self.agent.SubnGet(smp.PortInfo, path, port))
+        return reported
 
     def test_lid(self) -> None:
         self.agent.SubnSet(smp.PortInfo(lid=LID(99)), route(1, 3), 0)
@@ -104,12 +104,12 @@ class SettingTests(FabricTestCase):
             (smp.MulticastForwardingTable(portMasks=(5,) * 32), 3),
             (smp.SwitchInfo(linearFDBTop=LID(70), lifeTimeValue=9), 0),
         ):
-            set = self.told(self.agent.SubnSet(content, route(1), modifier))
-            told = self.told(self.agent.SubnGet(type(content), route(1), modifier))
-            self.assertEqual(set, told)
+            set = self.answerTo(self.agent.SubnSet(content, route(1), modifier))
+            reported = self.answerTo(self.agent.SubnGet(type(content), route(1), modifier))
+            self.assertEqual(set, reported)
             if not isinstance(content, smp.SwitchInfo):
-                self.assertEqual(told, content)
-        other = self.told(self.agent.SubnGet(smp.SLtoVLMappingTable, route(1), 0x0303))
+                self.assertEqual(reported, content)
+        other = self.answerTo(self.agent.SubnGet(smp.SLtoVLMappingTable, route(1), 0x0303))
         self.assertEqual(other.vls, (*range(15), 7))
 
     def test_blocks(self) -> None:
@@ -134,22 +134,22 @@ class ManagementKeyTests(FabricTestCase):
     def test_set(self) -> None:
         self.protect(0)
         self.refused(self.agent.SubnSet(smp.PortInfo(), route(1, 3, 1), retries=1), MADTimeoutError)
-        told = self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1)))
-        self.assertEqual((told.mkeyViolations, told.mkey), (2, 42))
-        self.told(self.agent.SubnSet(smp.PortInfo(mkey=43), route(1, 3, 1), keys=Keys(mkey=42)))
-        self.assertEqual(self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1))).mkey, 43)
+        reported = self.answerTo(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1)))
+        self.assertEqual((reported.mkeyViolations, reported.mkey), (2, 42))
+        self.answerTo(self.agent.SubnSet(smp.PortInfo(mkey=43), route(1, 3, 1), keys=Keys(mkey=42)))
+        self.assertEqual(self.answerTo(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1))).mkey, 43)
 
     def test_hidden(self) -> None:
         self.protect(1)
-        self.assertEqual(self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1))).mkey, 0)
-        told = self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1), keys=Keys(mkey=42)))
-        self.assertEqual(told.mkey, 42)
+        self.assertEqual(self.answerTo(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1))).mkey, 0)
+        reported = self.answerTo(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1), keys=Keys(mkey=42)))
+        self.assertEqual(reported.mkey, 42)
 
     def test_closed(self) -> None:
         self.protect(2)
         self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), retries=0), MADTimeoutError)
-        told = self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), keys=Keys(mkey=42)))
-        self.assertEqual(told.nodeType, NodeType.CHANNEL_ADAPTER)
+        reported = self.answerTo(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), keys=Keys(mkey=42)))
+        self.assertEqual(reported.nodeType, NodeType.CHANNEL_ADAPTER)
 
 
 class TimetableTests(SynchronousTestCase):
@@ -204,16 +204,16 @@ class LightTests(FabricTestCase):
 
     def test_light(self) -> None:
         for path in (route(1, 3, 1), route(1)):
-            self.assertFalse(self.told(self.agent.SubnGet(smp.LedInfo, path)).ledMask)
-            self.assertTrue(self.told(self.agent.SubnSet(smp.LedInfo(ledMask=True), path)).ledMask)
-            self.assertTrue(self.told(self.agent.SubnGet(smp.LedInfo, path)).ledMask)
-        self.assertFalse(self.told(self.agent.SubnGet(smp.LedInfo, route())).ledMask)
+            self.assertFalse(self.answerTo(self.agent.SubnGet(smp.LedInfo, path)).ledMask)
+            self.assertTrue(self.answerTo(self.agent.SubnSet(smp.LedInfo(ledMask=True), path)).ledMask)
+            self.assertTrue(self.answerTo(self.agent.SubnGet(smp.LedInfo, path)).ledMask)
+        self.assertFalse(self.answerTo(self.agent.SubnGet(smp.LedInfo, route())).ledMask)
 
 
 class DiagnosisTests(FabricTestCase):
     def test_healthy(self) -> None:
-        told = self.told(self.agent.SubnGet(smp.VendorDiag, route(1)))
-        self.assertEqual((told.nextIndex, told.diagData), (0, bytes(62)))
+        reported = self.answerTo(self.agent.SubnGet(smp.VendorDiag, route(1)))
+        self.assertEqual((reported.nextIndex, reported.diagData), (0, bytes(62)))
         self.assertEqual(self.refused(self.agent.SubnGet(smp.VendorDiag, route(1), 1), MADError).status, 0x1C)
 
 
@@ -223,12 +223,12 @@ class RandomTableTests(FabricTestCase):
         self.fabric.haveRandomTable("left", 64)
 
     def table(self) -> Any:
-        return self.told(self.agent.SubnGet(smp.RandomForwardingTable, route(1)))
+        return self.answerTo(self.agent.SubnGet(smp.RandomForwardingTable, route(1)))
 
     def test_ways(self) -> None:
         for name in ("b", "c", "d", "left", "right"):
-            told = self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=self.lid(name))), 0)
-            self.assertEqual(told.text, name)
+            reported = self.answerTo(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=self.lid(name))), 0)
+            self.assertEqual(reported.text, name)
         entries = {entry.lid: entry.port for entry in self.table().entries if entry.valid}
         self.assertEqual((entries[self.lid("a")], entries[self.lid("left")]), (1, 0))
         self.assertIn(entries[self.lid("c")], (3, 4))
@@ -239,21 +239,23 @@ class RandomTableTests(FabricTestCase):
         entries[13] = smp.LIDPort(lid=self.lid("a"), valid=True, port=1)
         entries[5] = smp.LIDPort(lid=LID(c & ~7), valid=True, lmc=3, port=3)
         table = smp.RandomForwardingTable(entries=tuple(entries))
-        self.assertEqual(self.told(self.agent.SubnSet(table, route(1))), table)
+        self.assertEqual(self.answerTo(self.agent.SubnSet(table, route(1))), table)
         self.assertEqual(d & ~7, c & ~7)
-        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=d)), 0).text, "d")
+        self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=d)), 0).text, "d")
         entries[5] = smp.LIDPort(lid=c, port=3)
-        self.told(self.agent.SubnSet(smp.RandomForwardingTable(entries=tuple(entries)), route(1)), 0)
+        self.answerTo(self.agent.SubnSet(smp.RandomForwardingTable(entries=tuple(entries)), route(1)), 0)
         self.refused(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=c), retries=0), MADTimeoutError)
 
     def test_default(self) -> None:
         empty = smp.RandomForwardingTable(
             entries=(smp.LIDPort(lid=self.lid("a"), valid=True, port=1),) + (smp.LIDPort(),) * 15
         )
-        self.told(self.agent.SubnSet(smp.SwitchInfo(defaultPort=4), route(1)), 0)
-        self.told(self.agent.SubnSet(empty, route(1)), 0)
+        self.answerTo(self.agent.SubnSet(smp.SwitchInfo(defaultPort=4), route(1)), 0)
+        self.answerTo(self.agent.SubnSet(empty, route(1)), 0)
         lid = self.lid("c")
-        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid)), 0).text, "c")
+        self.assertEqual(
+            self.answerTo(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid)), 0).text, "c"
+        )
 
     def test_room(self) -> None:
         for kind, modifier, path, status in (
@@ -266,7 +268,9 @@ class RandomTableTests(FabricTestCase):
             self.assertEqual(error.status, status)
 
     def test_records(self) -> None:
-        (record,) = self.told(self.agent.SubnAdmGetTable(sa.RandomForwardingTableRecord, gmp(self.lid("d"))))
+        (record,) = self.answerTo(
+            self.agent.SubnAdmGetTable(sa.RandomForwardingTableRecord, gmp(self.lid("d")))
+        )
         self.assertEqual((record.lid, record.table), (self.lid("left"), self.table()))
 
     def test_swept(self) -> None:
@@ -274,26 +278,26 @@ class RandomTableTests(FabricTestCase):
         self.pump(2)
         entries = {entry.lid: entry.port for entry in self.table().entries if entry.valid}
         self.assertEqual(entries[self.lid("c")], 4)
-        info = self.told(self.agent.SubnGet(smp.SwitchInfo, route(1)))
+        info = self.answerTo(self.agent.SubnGet(smp.SwitchInfo, route(1)))
         self.assertEqual((info.linearFDBCap, info.randomFDBCap, info.linearFDBTop), (0, 64, 0))
 
 
 class SpeedTests(FabricTestCase):
     def info(self, path: IBPath, port: int) -> tuple[int, int, int]:
-        told = self.told(self.agent.SubnGet(smp.PortInfo, path, port))
-        return told.linkSpeedActive, told.linkSpeedExtActive, told.linkSpeedExtEnabled
+        reported = self.answerTo(self.agent.SubnGet(smp.PortInfo, path, port))
+        return reported.linkSpeedActive, reported.linkSpeedExtActive, reported.linkSpeedExtEnabled
 
     def vendors(self, path: IBPath, port: int) -> tuple[int, int, int]:
-        told = self.told(self.agent.SubnGet(smp.ExtendedPortInfo, path, port))
-        return told.linkSpeedSupported, told.linkSpeedEnabled, told.linkSpeedActive
+        reported = self.answerTo(self.agent.SubnGet(smp.ExtendedPortInfo, path, port))
+        return reported.linkSpeedSupported, reported.linkSpeedEnabled, reported.linkSpeedActive
 
     def test_none(self) -> None:
         set = smp.PortInfo(linkSpeedExtEnabled=30)
-        self.assertEqual(self.told(self.agent.SubnSet(set, route(1), 2)).linkSpeedExtEnabled, 30)
+        self.assertEqual(self.answerTo(self.agent.SubnSet(set, route(1), 2)).linkSpeedExtEnabled, 30)
         self.assertEqual(self.info(route(1), 2), (4, 4, 30))
-        self.told(self.agent.SubnSet(smp.PortInfo(portState=PortState.DOWN), route(1), 2))
+        self.answerTo(self.agent.SubnSet(smp.PortInfo(portState=PortState.DOWN), route(1), 2))
         self.assertEqual(self.info(route(1), 2), (4, 0, 30))
-        self.told(
+        self.answerTo(
             self.agent.SubnSet(smp.PortInfo(portState=PortState.DOWN, linkSpeedExtEnabled=31), route(1), 2)
         )
         self.assertEqual(self.info(route(1), 2), (4, 4, 7))
@@ -306,8 +310,8 @@ class SpeedTests(FabricTestCase):
     def test_disabled(self) -> None:
         self.fabric.runFDR10()
         off = smp.ExtendedPortInfo(stateChangeEnable=1)
-        self.assertEqual(self.told(self.agent.SubnSet(off, route(1), 2)).linkSpeedEnabled, 0)
-        self.told(self.agent.SubnSet(smp.PortInfo(portState=PortState.DOWN), route(1), 2))
+        self.assertEqual(self.answerTo(self.agent.SubnSet(off, route(1), 2)).linkSpeedEnabled, 0)
+        self.answerTo(self.agent.SubnSet(smp.PortInfo(portState=PortState.DOWN), route(1), 2))
         self.assertEqual(self.vendors(route(1), 2), (1, 0, 0))
         self.assertEqual(self.vendors(route(1, 2), 1), (1, 1, 0))
         unknown = smp.ExtendedPortInfo(stateChangeEnable=1, linkSpeedEnabled=2)
@@ -319,7 +323,7 @@ class LeaseTests(FabricTestCase):
         super().setUp()
         self.there = route(1, 3, 1)
         info = smp.PortInfo(mkey=42, lid=self.lid("c"), mkeyProtectBits=2, mkeyLeasePeriod=10)
-        self.told(self.agent.SubnSet(info, self.there))
+        self.answerTo(self.agent.SubnSet(info, self.there))
 
     def look(self, key: int = 0) -> Any:
         return self.agent.SubnGet(smp.PortInfo, self.there, keys=Keys(mkey=key), retries=0)
@@ -329,14 +333,14 @@ class LeaseTests(FabricTestCase):
         self.refused(self.look(), MADTimeoutError, 5)
         self.refused(self.look(1), MADTimeoutError, 4)
         self.pump(2)
-        told = self.told(self.look())
-        self.assertEqual((told.mkey, told.mkeyProtectBits, told.mkeyViolations), (42, 0, 2))
+        reported = self.answerTo(self.look())
+        self.assertEqual((reported.mkey, reported.mkeyProtectBits, reported.mkeyViolations), (42, 0, 2))
         self.refused(self.agent.SubnSet(smp.PortInfo(), self.there, retries=0), MADTimeoutError)
-        self.told(self.agent.SubnSet(smp.PortInfo(mkey=7), self.there, keys=Keys(mkey=42)))
+        self.answerTo(self.agent.SubnSet(smp.PortInfo(mkey=7), self.there, keys=Keys(mkey=42)))
 
     def test_renewed(self) -> None:
         self.refused(self.look(), MADTimeoutError, 5)
-        self.assertEqual(self.told(self.look(42), 0).mkey, 42)
+        self.assertEqual(self.answerTo(self.look(42), 0).mkey, 42)
         self.pump(8)
         self.refused(self.look(), MADTimeoutError, 5)
 
@@ -346,8 +350,8 @@ class RouterTests(FabricTestCase):
         away = GID.fromParts(0xFEC0 << 48, GUID.fromInt(5))
         mine = GID.fromParts(0xFE80 << 48, self.fabric.port("a").guid)
         query = sa.PathRecord.query(sgid=mine, dgid=away, numbPath=1)
-        told = self.told(self.agent.SubnAdmGet(query, gmp(self.lid("d"))))
-        self.assertEqual((told.dlid, told.dgid, told.hopLimit), (self.lid("d"), away, 255))
+        reported = self.answerTo(self.agent.SubnAdmGet(query, gmp(self.lid("d"))))
+        self.assertEqual((reported.dlid, reported.dgid, reported.hopLimit), (self.lid("d"), away, 255))
         net = self.net()
         net.nodes["d"].kind = NodeType.CHANNEL_ADAPTER
         self.fabric = SimulatedFabric(self.clock, net)

@@ -36,7 +36,7 @@ class FaultTests(FabricTestCase):
         self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3), retries=0), MADTimeoutError)
         self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), retries=0), MADTimeoutError)
         self.fabric.revive("right")
-        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1))).numPorts, 1)
+        self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1))).numPorts, 1)
 
     def test_cut(self) -> None:
         out = self.fabric.linearOf(self.fabric.node("left"))[self.lid("c")]
@@ -46,17 +46,19 @@ class FaultTests(FabricTestCase):
         self.pump(1)
         other = self.fabric.linearOf(self.fabric.node("left"))[self.lid("c")]
         self.assertEqual({out, other}, {3, 4})
-        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeInfo, IBPath(dlid=self.lid("c")))).numPorts, 1)
+        self.assertEqual(
+            self.answerTo(self.agent.SubnGet(smp.NodeInfo, IBPath(dlid=self.lid("c")))).numPorts, 1
+        )
 
     def test_apart(self) -> None:
         before = self.lid("c")
         self.fabric.cut("c", 1)
         self.pump()
         query = sa.NodeRecord.query(lid=before)
-        self.assertEqual(self.told(self.agent.SubnAdmGetTable(query, gmp(self.lid("d")))), [])
+        self.assertEqual(self.answerTo(self.agent.SubnAdmGetTable(query, gmp(self.lid("d")))), [])
         self.fabric.heal("c", 1)
         self.pump()
-        (record,) = self.told(self.agent.SubnAdmGetTable(query, gmp(self.lid("d"))))
+        (record,) = self.answerTo(self.agent.SubnAdmGetTable(query, gmp(self.lid("d"))))
         self.assertEqual((record.lid, record.nodeDescription.text), (before, "c"))
 
     def test_loss(self) -> None:
@@ -103,16 +105,16 @@ class FaultTests(FabricTestCase):
     def test_busy(self) -> None:
         self.fabric.busy("c", 2)
         call = self.agent.PerformanceGet(pma.PortCounters(portSelect=1), gmp(self.lid("c")))
-        self.assertEqual(self.told(call).portSelect, 1)
+        self.assertEqual(self.answerTo(call).portSelect, 1)
         self.assertEqual(self.fabric.node("c").busyFor, 0)
         self.fabric.busy("c", 1)
-        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1))).numPorts, 1)
+        self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1))).numPorts, 1)
 
     def test_redirect(self) -> None:
         self.fabric.redirect("a", 0x04, to="c")
         self.fabric.setCounters("c", 1, portXmitPkts=42)
         call = self.agentAt("b").PerformanceGet(pma.PortCounters(portSelect=1), gmp(self.lid("a")))
-        self.assertEqual(self.told(call).portXmitPkts, 42)
+        self.assertEqual(self.answerTo(call).portXmitPkts, 42)
 
     def test_names(self) -> None:
         self.assertIs(self.fabric.node("0x0000000000200000"), self.fabric.node("left"))
@@ -130,10 +132,10 @@ class ServingTests(FabricTestCase):
         server = MADServer(self.agentAt("c"))
         ends = [server.handle(number, Echo(), (1,)) for number in (0x81, 0x01)]  # type: ignore[arg-type]  # provides it
         for path in (route(1, 3, 1), IBPath(dlid=self.lid("c"))):
-            self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, path)).text, "served")
+            self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeDescription, path)).text, "served")
         for end in ends:
             end()
-        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, route(1, 3, 1))).text, "c")
+        self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeDescription, route(1, 3, 1))).text, "c")
 
     def test_trap(self) -> None:
         fabric = self.fabric = SimulatedFabric(self.clock, self.net())
@@ -148,7 +150,7 @@ class ServingTests(FabricTestCase):
         fabric.cut("b", 2)
         self.pump(0)
         info = smp.PortInfo(mkey=9, lid=self.lid("c"), masterSMLID=self.lid("d"))
-        self.told(agent.SubnSet(info, route(1, 3, 1)))
+        self.answerTo(agent.SubnSet(info, route(1, 3, 1)))
         agent.SubnSet(smp.PortInfo(), route(1, 3, 1), retries=0).addErrback(lambda failure: None)
         self.pump()
         self.assertEqual(
@@ -163,18 +165,18 @@ class KeyTests(FabricTestCase):
         return self.agent.PerformanceGet(pma.PortCounters(portSelect=1), path, retries=0)
 
     def violations(self) -> tuple[int, int]:
-        info = self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1)))
+        info = self.answerTo(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1)))
         return info.pkeyViolations, info.qkeyViolations
 
     def test_pkey(self) -> None:
         self.refused(self.ask(pkey=PKey(0x8001)), MADTimeoutError)
         self.assertEqual(self.violations(), (1, 0))
-        self.assertEqual(self.told(self.ask(pkey=PKey(0x7FFF))).portSelect, 1)
+        self.assertEqual(self.answerTo(self.ask(pkey=PKey(0x7FFF))).portSelect, 1)
         self.agent.SubnSet(smp.PKeyTable(pkeys=(0x0001,) * 32), route(1, 3, 1))
         self.pump()
         self.refused(self.ask(), MADTimeoutError)
         self.refused(self.ask(pkey=PKey(0x0001)), MADTimeoutError)
-        self.assertEqual(self.told(self.ask(pkey=PKey(0x8001))).portSelect, 1)
+        self.assertEqual(self.answerTo(self.ask(pkey=PKey(0x8001))).portSelect, 1)
 
     def test_qkey(self) -> None:
         self.refused(self.ask(qkey=5), MADTimeoutError)
@@ -183,7 +185,7 @@ class KeyTests(FabricTestCase):
     def test_trap(self) -> None:
         reports: list[Notice] = []
         assert self.fabric.sa is not None
-        self.patch(self.fabric.sa, "tell", reports.append)
+        self.patch(self.fabric.sa, "report", reports.append)
         self.refused(self.ask(pkey=PKey(0x8001)), MADTimeoutError)
         (notice,) = reports
         details = detailsOf(notice)

@@ -30,11 +30,11 @@ class AdministrationTestCase(FabricTestCase):
         self.sa = gmp(self.agent.port.endPort.smLID)
 
     def table(self, payload: Any, **options: Any) -> list[Any]:
-        records: list[Any] = self.told(self.agent.SubnAdmGetTable(payload, self.sa, **options))
+        records: list[Any] = self.answerTo(self.agent.SubnAdmGetTable(payload, self.sa, **options))
         return records
 
     def one(self, payload: Any) -> Any:
-        return self.told(self.agent.SubnAdmGet(payload, self.sa))
+        return self.answerTo(self.agent.SubnAdmGet(payload, self.sa))
 
     def gid(self, name: str, number: int | None = None) -> GID:
         return GID.fromParts(0xFE80000000000000, self.fabric.port(name, number).end.guid)
@@ -70,13 +70,13 @@ class RecordTests(AdministrationTestCase):
         mask = 0b11 | 0b10 << 4  # the LID, the block, and the second GUID
         asked = self.agent.SubnAdmSet(record, self.sa, componentMask=mask | 1 << 4)
         self.assertEqual(self.refused(asked, MADError).status, 0x0200)  # the first one is the port's own
-        told = self.told(self.agent.SubnAdmSet(record, self.sa, componentMask=mask))
+        reported = self.answerTo(self.agent.SubnAdmSet(record, self.sa, componentMask=mask))
         own = self.fabric.port("c").guid
-        self.assertEqual(told.guidInfo.guids[:3], (own, guids[1], GUID(bytes(8))))
+        self.assertEqual(reported.guidInfo.guids[:3], (own, guids[1], GUID(bytes(8))))
         alias = GID.fromParts(0xFE80000000000000, guids[1])
         path = self.one(sa.PathRecord.query(sgid=self.gid("a"), dgid=alias))
         self.assertEqual(path.dlid, self.lid("c"))
-        self.told(self.agent.SubnAdmDelete(record, self.sa, componentMask=mask))
+        self.answerTo(self.agent.SubnAdmDelete(record, self.sa, componentMask=mask))
         self.refused(
             self.agent.SubnAdmGet(sa.PathRecord.query(sgid=self.gid("a"), dgid=alias), self.sa), MADError
         )
@@ -112,7 +112,7 @@ class TraceTests(AdministrationTestCase):
         asked = Filled(query.record.encode())
         call = self.agent.SubnAdmGetTraceTable(asked, self.sa, componentMask=query.mask)
         names = {int(node.guid): node.identifier for node in self.fabric.nodes.values()}
-        return [(names[one.nodeID], one.entryPort, one.exitPort) for one in self.told(call)]
+        return [(names[one.nodeID], one.entryPort, one.exitPort) for one in self.answerTo(call)]
 
     def test_nowhere(self) -> None:
         self.assertEqual(self.trace(slid=self.lid("a"), dlid=LID(999)), [])
@@ -141,7 +141,7 @@ class GroupTests(AdministrationTestCase):
 
     def join(self, name: str, **values: Any) -> sa.MCMemberRecord:
         query = sa.MCMemberRecord.query(portGID=self.gid(name), joinState=1, **values)
-        joined: sa.MCMemberRecord = self.told(self.agent.SubnAdmSet(query, self.sa))
+        joined: sa.MCMemberRecord = self.answerTo(self.agent.SubnAdmSet(query, self.sa))
         return joined
 
     def test_lifecycle(self) -> None:
@@ -154,7 +154,7 @@ class GroupTests(AdministrationTestCase):
         self.assertEqual((group.portGID, group.joinState), (GID(bytes(16)), 0))
         for name in ("a", "c"):
             query = sa.MCMemberRecord.query(mgid=first.mgid, portGID=self.gid(name), joinState=1)
-            self.told(self.agent.SubnAdmDelete(query, self.sa))
+            self.answerTo(self.agent.SubnAdmDelete(query, self.sa))
         self.assertEqual([one.mgid for one in self.table(sa.MCMemberRecord)], [IPOIB_BROADCAST])
 
     def test_ways(self) -> None:
@@ -199,16 +199,16 @@ class ServiceTests(AdministrationTestCase):
             "serviceGID": self.gid("a"),
             "serviceName": b"files".ljust(64, b"\0"),
         }
-        self.told(self.agent.SubnAdmSet(sa.ServiceRecord.query(**offer), self.sa))
+        self.answerTo(self.agent.SubnAdmSet(sa.ServiceRecord.query(**offer), self.sa))
         self.assertEqual(self.one(sa.ServiceRecord.query(serviceID=77)).serviceGID, self.gid("a"))
         (association,) = self.table(sa.ServiceAssociationRecord)
         self.assertEqual(association.serviceName, offer["serviceName"])
-        self.told(self.agent.SubnAdmDelete(sa.ServiceRecord.query(**offer), self.sa))
+        self.answerTo(self.agent.SubnAdmDelete(sa.ServiceRecord.query(**offer), self.sa))
         self.assertEqual(self.table(sa.ServiceRecord), [])
 
     def test_lease(self) -> None:
         offer = sa.ServiceRecord.query(serviceID=77, serviceGID=self.gid("a"), serviceLease=60)
-        self.told(self.agent.SubnAdmSet(offer, self.sa), 0)
+        self.answerTo(self.agent.SubnAdmSet(offer, self.sa), 0)
         self.pump(20)
         self.assertEqual(self.one(sa.ServiceRecord.query(serviceID=77)).serviceLease, 40)
         self.pump(40)
@@ -233,7 +233,7 @@ class SubscriptionTests(AdministrationTestCase):
             producerType=0xFFFFFF,
             qpn=QPN(1),
         )
-        self.told(self.agent.SubnAdmSet(info, self.sa), 0)
+        self.answerTo(self.agent.SubnAdmSet(info, self.sa), 0)
 
     def test_link(self) -> None:
         self.subscribe(128)
@@ -253,7 +253,7 @@ class SubscriptionTests(AdministrationTestCase):
     def test_group(self) -> None:
         self.subscribe(66)
         joining = sa.MCMemberRecord.query(portGID=self.gid("a"), joinState=1, **GroupTests.group)
-        self.told(self.agent.SubnAdmSet(joining, self.sa))
+        self.answerTo(self.agent.SubnAdmSet(joining, self.sa))
         (notice,) = self.reports
         self.assertEqual((notice.trapNumber, notice.details[6:22]), (66, GroupTests.group["mgid"].raw))
 
@@ -264,8 +264,8 @@ class SubscriptionTests(AdministrationTestCase):
         self.pump()
         self.fabric.heal("c", 1)
         self.pump()
-        told = [(notice.trapNumber, notice.details[6:22]) for notice in self.reports]
-        self.assertEqual(told, [(65, self.gid("c").raw), (64, self.gid("c").raw)])
+        reported = [(notice.trapNumber, notice.details[6:22]) for notice in self.reports]
+        self.assertEqual(reported, [(65, self.gid("c").raw), (64, self.gid("c").raw)])
 
 
 class StandbyTests(FabricTestCase):
@@ -275,7 +275,7 @@ class StandbyTests(FabricTestCase):
         self.addCleanup(self.fabric.close)
 
     def state(self, name: str) -> SMState:
-        info: smp.SMInfo = self.told(self.agent.SubnGet(smp.SMInfo, IBPath(dlid=self.lid(name))), 0)
+        info: smp.SMInfo = self.answerTo(self.agent.SubnGet(smp.SMInfo, IBPath(dlid=self.lid(name))), 0)
         return info.smState
 
     def states(self) -> tuple[str, str]:
@@ -295,8 +295,8 @@ class StandbyTests(FabricTestCase):
         self.assertEqual({name: self.lid(name) for name in lids}, lids)
         self.assertEqual({self.smLID(name) for name in lids}, {lids["c"]})
         path = IBPath(dlid=lids["b"])
-        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, path)).text, "b")
-        (record,) = self.told(
+        self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeDescription, path)).text, "b")
+        (record,) = self.answerTo(
             self.agent.SubnAdmGetTable(sa.NodeRecord.query(lid=lids["b"]), gmp(self.smLID("a")))
         )
         self.assertEqual(record.nodeDescription.text, "b")
@@ -358,16 +358,16 @@ class StandbyTests(FabricTestCase):
         self.assertEqual(self.refused(self.command("d", DISABLE), MADError, 0).status, 0x1C)
         self.assertEqual(self.refused(self.command("c", DISABLE, SMState.STANDBY), MADError, 0).status, 0x1C)
         self.assertEqual(self.refused(self.command("a", HANDOVER), MADError, 0).status, 0x0C)
-        self.assertEqual(self.told(self.command("c", DISABLE), 0).smState, SMState.NOT_ACTIVE)
+        self.assertEqual(self.answerTo(self.command("c", DISABLE), 0).smState, SMState.NOT_ACTIVE)
         self.fabric.silence("d")
         self.pump(10)
         self.assertEqual(self.state("c"), SMState.NOT_ACTIVE)
-        self.assertEqual(self.told(self.command("c", STANDBY), 0).smState, SMState.STANDBY)
+        self.assertEqual(self.answerTo(self.command("c", STANDBY), 0).smState, SMState.STANDBY)
         self.pump(5)
         self.assertEqual(self.state("c"), SMState.MASTER)
 
     def test_unasked(self) -> None:
-        self.told(self.command("c", HANDOVER), 0)
+        self.answerTo(self.command("c", HANDOVER), 0)
         self.assertEqual(self.state("c"), SMState.MASTER)
 
     def test_twice(self) -> None:

@@ -22,7 +22,7 @@ class SampleTests(FabricTestCase):
         self.tick = tickOf(self.fabric.port("left", 2))[1]
 
     def get(self, payload: Any, name: str = "left") -> Any:
-        return self.told(self.agent.PerformanceGet(payload, gmp(self.lid(name))), 0)
+        return self.answerTo(self.agent.PerformanceGet(payload, gmp(self.lid(name))), 0)
 
     def start(self, wait: float, interval: float, **values: Any) -> Any:
         control = pma.PortSamplesControl(
@@ -33,24 +33,24 @@ class SampleTests(FabricTestCase):
             sampleInterval=round(interval / self.tick),
             **values,
         )
-        return self.told(self.agent.PerformanceSet(control, gmp(self.lid("left"))), 0)
+        return self.answerTo(self.agent.PerformanceSet(control, gmp(self.lid("left"))), 0)
 
     def test_sample(self) -> None:
         self.fabric.setCounters("left", 2, portXmitData=1 << 40, portXmitWait=9)
         self.fabric.growCounters("left", 2, portXmitData=1000.0, portRcvPkts=10.0)
-        said = self.start(1.0, 4.0)
-        self.assertEqual((said.sampleStatus, said.tag, said.counterSelects), (STARTING, 77, SELECTS))
+        output = self.start(1.0, 4.0)
+        self.assertEqual((output.sampleStatus, output.tag, output.counterSelects), (STARTING, 77, SELECTS))
         self.pump(2)
         self.assertEqual(self.get(pma.PortSamplesControl(portSelect=2)).sampleStatus, SAMPLING)
         during = self.get(pma.PortSamplesResult)
         self.assertEqual((during.sampleStatus, during.tag, set(during.counters)), (SAMPLING, 77, {0}))
         self.pump(4)
         for kind in (pma.PortSamplesResult, pma.PortSamplesResultExtended):
-            told = self.get(kind)
-            self.assertEqual((told.sampleStatus, told.tag), (DONE, 77))
-            self.assertApproximates(told.counters[0], 4000, 1)
-            self.assertApproximates(told.counters[3], 40, 1)
-            self.assertEqual(told.counters[1:3] + told.counters[4:], (0,) * 13)
+            reported = self.get(kind)
+            self.assertEqual((reported.sampleStatus, reported.tag), (DONE, 77))
+            self.assertApproximates(reported.counters[0], 4000, 1)
+            self.assertApproximates(reported.counters[3], 40, 1)
+            self.assertEqual(reported.counters[1:3] + reported.counters[4:], (0,) * 13)
 
     def test_wide(self) -> None:
         self.fabric.growCounters("left", 2, portXmitData=1e10)
@@ -69,10 +69,12 @@ class SampleTests(FabricTestCase):
         self.assertEqual(self.start(0.0, 9.0, opCode=1).opCode, 1)
 
     def test_control(self) -> None:
-        told = self.get(pma.PortSamplesControl(portSelect=1), "c")
-        self.assertEqual((told.portSelect, told.counterWidth, told.sampleStatus), (1, 4, DONE))
-        self.assertEqual((told.counterMasks0, told.counterMask10To14), ((1,) * 10, 0o11111))
-        self.assertEqual(told.tick, 20)  # 4 ns of a lane of HDR are 212.5 bits: the time of 21 tens of them
+        reported = self.get(pma.PortSamplesControl(portSelect=1), "c")
+        self.assertEqual((reported.portSelect, reported.counterWidth, reported.sampleStatus), (1, 4, DONE))
+        self.assertEqual((reported.counterMasks0, reported.counterMask10To14), ((1,) * 10, 0o11111))
+        self.assertEqual(
+            reported.tick, 20
+        )  # 4 ns of a lane of HDR are 212.5 bits: the time of 21 tens of them
 
     def test_refused(self) -> None:
         for port in (9, 255):
@@ -97,9 +99,9 @@ class CongestionTests(FabricTestCase):
             ("c", 1, congestion.CongestionControlTable.decode(b"\1\2\0\0" + bytes(range(64)) * 2)),
         ):
             kind = type(content)
-            self.assertEqual(self.told(self.get(name, kind, last)), kind())
-            self.assertEqual(self.told(self.set(name, content, last)).encode(), content.encode())
-            self.assertEqual(self.told(self.get(name, kind, last)).encode(), content.encode())
+            self.assertEqual(self.answerTo(self.get(name, kind, last)), kind())
+            self.assertEqual(self.answerTo(self.set(name, content, last)).encode(), content.encode())
+            self.assertEqual(self.answerTo(self.get(name, kind, last)).encode(), content.encode())
             self.assertEqual(self.refused(self.get(name, kind, last + 1), MADError).status, 0x1C)
 
     def test_unsupported(self) -> None:
@@ -113,35 +115,35 @@ class CongestionTests(FabricTestCase):
                 self.assertEqual(self.refused(call, MADError).status, 0x0C, (name, kind))
 
     def test_told(self) -> None:
-        self.assertEqual(self.told(self.get("left", congestion.CongestionInfo)).controlTableCap, 0)
-        self.assertEqual(self.told(self.get("c", congestion.CongestionInfo)).controlTableCap, 2)
-        self.assertEqual(self.told(self.get("c", ClassPortInfo)).classVersion, 2)
+        self.assertEqual(self.answerTo(self.get("left", congestion.CongestionInfo)).controlTableCap, 0)
+        self.assertEqual(self.answerTo(self.get("c", congestion.CongestionInfo)).controlTableCap, 2)
+        self.assertEqual(self.answerTo(self.get("c", ClassPortInfo)).classVersion, 2)
         now = round(self.clock.seconds() / 1.024e-6)
         for name, kind, who in (
             ("left", congestion.SwitchCongestionLog, "SWITCH"),
             ("c", congestion.CACongestionLog, "CA"),
         ):
-            log = self.told(self.get(name, kind), 0)
+            log = self.answerTo(self.get(name, kind), 0)
             self.assertEqual((log.logType.name, log.currentTimeStamp), (who, now))
         self.pump(1.024)
-        told = self.told(self.get("c", congestion.TimeStamp), 0)
-        self.assertEqual(told.timestamp, now + 1_000_000)
+        reported = self.answerTo(self.get("c", congestion.TimeStamp), 0)
+        self.assertEqual(reported.timestamp, now + 1_000_000)
 
     def test_key(self) -> None:
-        self.told(self.set("c", congestion.CongestionKeyInfo(ccKey=42, ccKeyProtectBit=True)))
+        self.answerTo(self.set("c", congestion.CongestionKeyInfo(ccKey=42, ccKeyProtectBit=True)))
         self.refused(self.set("c", congestion.CACongestionSetting(), key=41), MADTimeoutError)
         for key, shown in ((0, 0), (42, 42)):
-            info = self.told(self.get("c", congestion.CongestionKeyInfo, key=key))
+            info = self.answerTo(self.get("c", congestion.CongestionKeyInfo, key=key))
             self.assertEqual((info.ccKey, info.ccKeyProtectBit, info.ccKeyViolations), (shown, True, 1))
-        self.told(self.set("c", congestion.CACongestionSetting(), key=42))
+        self.answerTo(self.set("c", congestion.CACongestionSetting(), key=42))
 
 
 class CounterTests(FabricTestCase):
     def get(self, payload: Any, name: str = "left") -> Any:
-        return self.told(self.agent.PerformanceGet(payload, gmp(self.lid(name))))
+        return self.answerTo(self.agent.PerformanceGet(payload, gmp(self.lid(name))))
 
     def set(self, payload: Any, name: str = "left") -> Any:
-        return self.told(self.agent.PerformanceSet(payload, gmp(self.lid(name))))
+        return self.answerTo(self.agent.PerformanceSet(payload, gmp(self.lid(name))))
 
     def test_allPorts(self) -> None:
         for port in (1, 2, 3):
@@ -189,10 +191,10 @@ class CounterTests(FabricTestCase):
         )
         for kind, names in details:
             self.fabric.setCounters("right", 1, **names)
-            told = self.get(kind(portSelect=1), "right").toDict()
+            reported = self.get(kind(portSelect=1), "right").toDict()
             ((name, value),) = names.items()
             plain = name.rstrip("0123456789")
-            found = told[plain]
+            found = reported[plain]
             self.assertEqual(found if plain == name else found[int(name[len(plain) :])], value)
 
     def test_linkDowned(self) -> None:

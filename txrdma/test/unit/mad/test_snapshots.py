@@ -44,11 +44,11 @@ class MemoryTests(FabricTestCase):
         return super().agentAt("h00000" if name == "a" else name, number)
 
     def test_memory(self) -> None:
-        self.told(Sweep(self.agent).run())  # what is made once is made
+        self.answerTo(Sweep(self.agent).run())  # what is made once is made
         gc.collect()
         tracemalloc.start()
         try:
-            fabric = self.told(Sweep(self.agent).run())
+            fabric = self.answerTo(Sweep(self.agent).run())
             gc.collect()
             taken, _ = tracemalloc.get_traced_memory()
         finally:
@@ -60,11 +60,11 @@ class MemoryTests(FabricTestCase):
 
 class RoundTripTests(FabricTestCase):
     def swept(self) -> Fabric:
-        fabric: Fabric = self.told(Sweep(self.agent).run())
+        fabric: Fabric = self.answerTo(Sweep(self.agent).run())
         return fabric
 
     def test_json(self) -> None:
-        fabric = self.told(Sweep(self.agent).run(IBDRPath(drPath=(1,), drSLID=LID(7))))
+        fabric = self.answerTo(Sweep(self.agent).run(IBDRPath(drPath=(1,), drSLID=LID(7))))
         fabric.problems.append(Problem("unreachable", "DR 0,9", "nobody"))
         again = load(json.loads(json.dumps(dump(fabric))))
         self.assertEqual(dump(again), dump(fabric))
@@ -92,10 +92,10 @@ class RoundTripTests(FabricTestCase):
             self.assertRaises(ValueError, load, other)
 
     def test_otherPeers(self) -> None:
-        told = dump(self.swept())
-        switch = next(node for node in told["nodes"] if node["type"] == "SWITCH")
+        reported = dump(self.swept())
+        switch = next(node for node in reported["nodes"] if node["type"] == "SWITCH")
         switch["ports"][1]["peer"], switch["ports"][2]["peer"] = switch["ports"][2]["peer"], None
-        self.assertRaises(ValueError, load, told)
+        self.assertRaises(ValueError, load, reported)
 
     def test_text(self) -> None:
         fabric = self.swept()
@@ -112,13 +112,13 @@ class RoundTripTests(FabricTestCase):
         self.assertEqual({one.state for one, _ in again.links()}, {PortState.ACTIVE})
 
     def test_rates(self) -> None:
-        for said in ("1xSDR", "4xDDR", "8xQDR", "12xFDR10", "4xFDR", "4xEDR", "2xHDR", "4xNDR", "4xXDR"):
+        for rate in ("1xSDR", "4xDDR", "8xQDR", "12xFDR10", "4xFDR", "4xEDR", "2xHDR", "4xNDR", "4xXDR"):
             text = (
-                f'Switch\t2 "s"\n[1]\t"h"[1]\t# "h" lid 1 {said}\n\nCa\t1 "h"\n[1]\t"s"[1]\t# lid 1 {said}\n'
+                f'Switch\t2 "s"\n[1]\t"h"[1]\t# "h" lid 1 {rate}\n\nCa\t1 "h"\n[1]\t"s"[1]\t# lid 1 {rate}\n'
             )
             fabric = readFabric(text)
             for one, other in fabric.links():
-                self.assertEqual({f"{end.width}x{end.speed}" for end in (one, other)}, {said})
+                self.assertEqual({f"{end.width}x{end.speed}" for end in (one, other)}, {rate})
 
     def test_enhanced(self) -> None:
         text = (

@@ -207,9 +207,9 @@ class JSONTests(SynchronousTestCase):
             (sa.PortInfoRecord, {"portInfo": 4}, "portInfo: 4 does not fit: it takes a mapping"),
             (sa.PortInfoRecord, {"portInfo": {"lmc": 8}}, "PortInfo.lmc: 8 does not fit: it has 3 bits"),
         ]  # fmt: skip
-        for kind, told, said in cases:
-            error = self.assertRaises(ValueError, fromPlain, kind, told)
-            self.assertIn(said, str(error))
+        for kind, reported, output in cases:
+            error = self.assertRaises(ValueError, fromPlain, kind, reported)
+            self.assertIn(output, str(error))
 
 
 class TextTests(SynchronousTestCase):
@@ -253,12 +253,12 @@ class TextTests(SynchronousTestCase):
 class DumpTests(SynchronousTestCase):
     def test_notice(self) -> None:
         details = traps.LinkDetails(lid=LID(7)).encode()
-        told = dumped(
+        reported = dumped(
             datagram(
                 messages.Notice, messages.Notice(isGeneric=True, trapNumber=128, details=details).encode()
             )
         )
-        self.assertIn("\ntrap LINK_STATE_CHANGE\nLinkDetails.lid 7", told)
+        self.assertIn("\ntrap LINK_STATE_CHANGE\nLinkDetails.lid 7", reported)
         self.assertIn("\ntrap of a vendor", dumped(datagram(messages.Notice)))
 
     def test_capabilities(self) -> None:

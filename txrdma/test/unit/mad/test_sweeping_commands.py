@@ -20,7 +20,7 @@ from txrdma.fabric.nodenames import NodeNames, parseNodeNames, readNodeNames
 from txrdma.iba.types import GUID
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
-from txrdma.test.support.mad.commanding import CommandTestCase, Said
+from txrdma.test.support.mad.commanding import CommandTestCase, Output
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
 from txrdma.test.unit.mad.test_discovery import FDR10
 from txrdma.test.unit.mad.test_fabric_commands import CommandTestCase as FabricCommandTestCase
@@ -33,11 +33,11 @@ class SnapshotTests(CommandTestCase):
 
     def kept(self, *arguments: str) -> str:
         path = Path(self.mktemp())
-        path.write_text(self.said("discover", *arguments).out)
+        path.write_text(self.output("discover", *arguments).out)
         return str(path)
 
-    def again(self, name: str, path: str, *arguments: str) -> Said:
-        return self.said(name, "--load", path, *arguments, device=NO_DEVICE)
+    def again(self, name: str, path: str, *arguments: str) -> Output:
+        return self.output(name, "--load", path, *arguments, device=NO_DEVICE)
 
     def test_json(self) -> None:
         path = self.kept("--json")
@@ -54,11 +54,11 @@ class SnapshotTests(CommandTestCase):
             ("links", "--below", "--enabled"),
         ):
             self.assertEqual(
-                self.again(name, path, *arguments), self.said(name, *arguments), (name, arguments)
+                self.again(name, path, *arguments), self.output(name, *arguments), (name, arguments)
             )
 
     def test_text(self) -> None:
-        nodes, links = self.said("nodes"), self.said("links", "--json").json
+        nodes, links = self.output("nodes"), self.output("links", "--json").json
         for form in ("text", "net"):
             path = self.kept("-f", form)
             self.assertEqual(self.again("nodes", path), nodes, form)
@@ -69,44 +69,44 @@ class SnapshotTests(CommandTestCase):
 
     def test_check(self) -> None:
         path = self.kept("--json")
-        said = self.said("check", "--load", path, device="")
+        output = self.output("check", "--load", path, device="")
         self.assertEqual(
-            (said.out, said.status), ("36 nodes, 20 of them switches, with 48 links: all is well\n", None)
+            (output.out, output.status), ("36 nodes, 20 of them switches, with 48 links: all is well\n", None)
         )
-        told = json.loads(Path(path).read_text())
-        switch = told["nodes"][0]
+        reported = json.loads(Path(path).read_text())
+        switch = reported["nodes"][0]
         port = next(port for port in switch["ports"] if port["peer"])
         raw = bytearray.fromhex(port["portInfo"])
         raw[31] = 1
         port["portInfo"] = raw.hex()
-        host = next(node for node in told["nodes"] if node["type"] == "CHANNEL_ADAPTER")
+        host = next(node for node in reported["nodes"] if node["type"] == "CHANNEL_ADAPTER")
         raw = bytearray.fromhex(host["ports"][0]["portInfo"])
         raw[19] ^= 1
         host["ports"][0]["portInfo"] = raw.hex()
-        Path(path).write_text(json.dumps(told))
-        said = self.said("check", "--load", path, device="")
+        Path(path).write_text(json.dumps(reported))
+        output = self.output("check", "--load", path, device="")
         self.assertEqual(
-            [line.partition(":")[0] for line in said.out.splitlines()[:-1]], ["width", "other-sm"]
+            [line.partition(":")[0] for line in output.out.splitlines()[:-1]], ["width", "other-sm"]
         )
-        self.assertEqual(said.status, 1)
+        self.assertEqual(output.status, 1)
 
     def test_diff(self) -> None:
         path, text = self.kept("--json"), self.kept()
         for before, after in ((path, path), (text, text)):
-            said = self.said("diff", before, after, device=NO_DEVICE)
-            self.assertEqual((said.out, said.status), ("", None))
-        self.assertEqual(self.said("diff", path).out, "")
+            output = self.output("diff", before, after, device=NO_DEVICE)
+            self.assertEqual((output.out, output.status), ("", None))
+        self.assertEqual(self.output("diff", path).out, "")
 
     def test_mistakes(self) -> None:
         path = Path(self.mktemp())
         path.write_text("Switch 2\n")
-        said = self.again("nodes", str(path))
-        self.assertIn(f"txrdma nodes: snapshot {path}: {path}, line 1: ", str(said.status))
+        output = self.again("nodes", str(path))
+        self.assertIn(f"txrdma nodes: snapshot {path}: {path}, line 1: ", str(output.status))
 
 
 class BeginningTests(FabricCommandTestCase):
     def names(self, *arguments: str) -> list[str]:
-        return sorted(node["name"] for node in self.told("nodes", *arguments))
+        return sorted(node["name"] for node in self.answerTo("nodes", *arguments))
 
     def test_from(self) -> None:
         self.assertEqual(self.names("--from", "DR 0,1,3", "--hops", "0"), ["right"])
@@ -116,7 +116,7 @@ class BeginningTests(FabricCommandTestCase):
 
     def test_mistakes(self) -> None:
         self.assertIn("--by dr", self.refusedOptions("nodes", "--sa", "--from", "0,1"))
-        self.said("nodes", "--from", self.lid("left"))
+        self.output("nodes", "--from", self.lid("left"))
         self.assertIn("expected a directed route", str(self.status))
 
 
@@ -128,24 +128,24 @@ class DeviceTests(FabricCommandTestCase):
     def test_fdr10(self) -> None:
         for name in ("left", "right"):
             self.fabric.port(name, 3).tables = {(0xFF90, 0): FDR10}
-        links = {(link["from"]["port"], link["speed"]) for link in self.told("links", "--switches")}
+        links = {(link["from"]["port"], link["speed"]) for link in self.answerTo("links", "--switches")}
         self.assertEqual(links, {(3, "FDR10"), (4, "QDR")})
-        self.assertRegex(self.said("links", "--switches"), r"left +4X +FDR10 +ACTIVE")
-        self.assertEqual(self.said("discover").count("4xFDR10"), 2)
-        self.assertIn('label="4xFDR10"', self.said("discover", "-f", "dot"))
+        self.assertRegex(self.output("links", "--switches"), r"left +4X +FDR10 +ACTIVE")
+        self.assertEqual(self.output("discover").count("4xFDR10"), 2)
+        self.assertIn('label="4xFDR10"', self.output("discover", "-f", "dot"))
 
     def test_chassis(self) -> None:
-        [one] = self.told("discover")["chassis"]
+        [one] = self.answerTo("discover")["chassis"]
         self.assertEqual((one["guid"], len(one["nodes"])), ("0000:0000:0000:0099", 2))
-        said = self.said("discover", "--chassis")
-        self.assertEqual(said.count("# Chassis 1 (guid 0x99)\n"), 1)
-        self.assertEqual(said.count("sysimgguid=0x99\t\t# Chassis 1\n"), 2)
-        self.assertLess(said.index('"right" base'), said.index("# Non-Chassis Nodes"))
-        self.assertIn("subgraph cluster_1", self.said("discover", "-f", "dot"))
+        output = self.output("discover", "--chassis")
+        self.assertEqual(output.count("# Chassis 1 (guid 0x99)\n"), 1)
+        self.assertEqual(output.count("sysimgguid=0x99\t\t# Chassis 1\n"), 2)
+        self.assertLess(output.index('"right" base'), output.index("# Non-Chassis Nodes"))
+        self.assertIn("subgraph cluster_1", self.output("discover", "-f", "dot"))
 
     def test_noGraphviz(self) -> None:
         self.patch(shutil, "which", lambda name: None)
-        self.assertEqual(self.said("discover", "-f", "svg"), "")
+        self.assertEqual(self.output("discover", "-f", "svg"), "")
         self.assertIn("install graphviz", str(self.status))
 
 
@@ -164,19 +164,19 @@ class WideErrorsTests(FabricCommandTestCase):
 
     def test_errors(self) -> None:
         self.fabric.setCounters("c", 1, symbolErrorCounter=70000, portXmitData=1 << 30)
-        [port] = self.told("errors", "--hosts", "--data")["ports"]
+        [port] = self.answerTo("errors", "--hosts", "--data")["ports"]
         self.assertEqual(port["errors"], {"symbolErrorCounter": 70000})
-        said = self.said("errors", "--hosts", "--data", "--report-port")
-        self.assertIn("[SymbolErrorCounter == 70000 (68.359K)]", said)
-        self.assertIn("[PortXmitData == 1073741824 (4.000GB)]", said)
+        output = self.output("errors", "--hosts", "--data", "--report-port")
+        self.assertIn("[SymbolErrorCounter == 70000 (68.359K)]", output)
+        self.assertIn("[PortXmitData == 1073741824 (4.000GB)]", output)
         self.assertRegex(
-            said, r'Link info: +\d+ +1\[  \] ==\( *4X +53.125 Gbps Active/ +LinkUp\)==>  0x\w+ .*"right"'
+            output, r'Link info: +\d+ +1\[  \] ==\( *4X +53.125 Gbps Active/ +LinkUp\)==>  0x\w+ .*"right"'
         )
 
     def test_clear(self) -> None:
         self.fabric.setCounters("c", 1, symbolErrorCounter=70000)
-        self.said("errors", "--clear", "--yes")
-        self.assertEqual(self.told("errors")["ports"], [])
+        self.output("errors", "--clear", "--yes")
+        self.assertEqual(self.answerTo("errors")["ports"], [])
         self.assertEqual(self.status, 0)
 
 
@@ -192,16 +192,16 @@ class CounterFaultsTests(FabricCommandTestCase):
             return reply
 
         self.patch(PerformanceManagementAgents, "answer", answer)
-        told = self.told("errors")
-        self.assertEqual([each["port"] for each in told["ports"]], [None, 3])
-        self.assertEqual([each["name"] for each in told["silent"]], ["left"])
-        self.assertIn("port 2", told["silent"][0]["reason"])
+        reported = self.answerTo("errors")
+        self.assertEqual([each["port"] for each in reported["ports"]], [None, 3])
+        self.assertEqual([each["name"] for each in reported["silent"]], ["left"])
+        self.assertIn("port 2", reported["silent"][0]["reason"])
 
     def test_noLink(self) -> None:
         self.fabric.cut("a")
         self.pump(2)
-        told = self.told("check", "--no-errors")
-        self.assertIn("no-link", [each["kind"] for each in told["findings"]])
+        reported = self.answerTo("check", "--no-errors")
+        self.assertIn("no-link", [each["kind"] for each in reported["findings"]])
         self.assertEqual(self.status, 1)
 
 
@@ -212,7 +212,7 @@ class NamesTests(FabricCommandTestCase):
         guid = self.fabric.node("right").guid
         path.write_text(f'0x{guid.raw.hex()} "core 1"')
         names = ("--node-names", str(path))
-        self.said("discover", "--save", before)
+        self.output("discover", "--save", before)
         self.fabric.setCounters("right", 1, portXmitDiscards=7)
         self.fabric.port("right", 1).info[31] = self.fabric.port("c").info[31] = 1
         for name, *arguments in (
@@ -227,8 +227,8 @@ class NamesTests(FabricCommandTestCase):
             ("errors", "--json"),
             ("diff", before),
         ):
-            self.assertIn("core 1", self.said(name, *arguments, *names), (name, arguments))
-        self.assertIn("SwitchName=core_1 ", self.said("discover", "-f", "slurm", *names))
+            self.assertIn("core 1", self.output(name, *arguments, *names), (name, arguments))
+        self.assertIn("SwitchName=core_1 ", self.output("discover", "-f", "slurm", *names))
 
 
 class Terminal(io.StringIO):

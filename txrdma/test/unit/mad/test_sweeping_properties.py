@@ -79,9 +79,9 @@ class AnyFabricTests(SynchronousTestCase):
     )
     def test_everything(self, changes: list[tuple[str, int | None, int, int]]) -> None:
         fabric = swept(changes)
-        told = json.loads(json.dumps(dump(fabric)))
-        again = load(told)
-        self.assertEqual(dump(again), told)
+        reported = json.loads(json.dumps(dump(fabric)))
+        again = load(reported)
+        self.assertEqual(dump(again), reported)
         self.assertEqual(differences(fabric, again), [])
         self.assertEqual(
             load(json.loads(json.dumps(snapshotDict(fabric, NAMES)))).nodes.keys(), fabric.nodes.keys()
@@ -142,8 +142,8 @@ class AnyAdministrationTests(SynchronousTestCase):
         done = SASweep(Administration(**tables)).run()
         fabric = self.successResultOf(done)
         self.assertEqual(len(fabric.nodes), len({record.nodeInfo.nodeGUID for record in nodes}))
-        told = json.loads(json.dumps(dump(fabric)))
-        self.assertEqual(dump(load(told)), told)
+        reported = json.loads(json.dumps(dump(fabric)))
+        self.assertEqual(dump(load(reported)), reported)
         for lines in (listing(fabric, NAMES), dotText(fabric, NAMES), slurmText(fabric, NAMES)):
             self.assertIsNotNone(list(lines))
         findings(fabric)
@@ -162,8 +162,8 @@ class AnyFileTests(SynchronousTestCase):
     @ENOUGH
     @given(st.data())
     def test_json(self, data: st.DataObject) -> None:
-        told = json.loads(json.dumps(dump(swept([]))))
-        here: Any = told
+        reported = json.loads(json.dumps(dump(swept([]))))
+        here: Any = reported
         while True:
             key = data.draw(st.sampled_from(list(here) if isinstance(here, dict) else range(len(here))))
             if not isinstance(here[key], (dict, list)) or not here[key] or data.draw(st.booleans()):
@@ -171,15 +171,15 @@ class AnyFileTests(SynchronousTestCase):
             here = here[key]
         here[key] = data.draw(ANYTHING)
         try:
-            fabric = load(told)
+            fabric = load(reported)
         except ValueError:
             return
         self.assertEqual(dump(load(dump(fabric))), dump(fabric))
 
     @ENOUGH
     @given(ANYTHING)
-    def test_otherJSON(self, told: Any) -> None:
-        self.assertRaises(ValueError, load, told)
+    def test_otherJSON(self, reported: Any) -> None:
+        self.assertRaises(ValueError, load, reported)
 
     @ENOUGH
     @given(st.lists(st.text(max_size=40) | st.from_regex(r'\s*0x[0-9a-f]{1,20} "?[a-z #"]*', fullmatch=True)))

@@ -368,10 +368,10 @@ class SizeTests(SynchronousTestCase):
         self.assertEqual((answered, self.schedule.progress.most), (256, 3))
 
     def test_progress(self) -> None:
-        told: list[tuple[int, int, int]] = []
+        reported: list[tuple[int, int, int]] = []
 
         def tell(progress: Progress) -> None:
-            told.append((progress.calls, progress.failed, progress.running))
+            reported.append((progress.calls, progress.failed, progress.running))
 
         schedule = MADSchedule(self.agent, 2, onProgress=tell)
 
@@ -386,7 +386,7 @@ class SizeTests(SynchronousTestCase):
         for answer in (1, ValueError("no"), 3, 4):
             self.agent.answer(answer)
         self.successResultOf(done)
-        self.assertEqual(told, [(1, 0, 2), (2, 1, 2), (3, 1, 2), (4, 1, 1)])
+        self.assertEqual(reported, [(1, 0, 2), (2, 1, 2), (3, 1, 2), (4, 1, 1)])
 
 
 def measured() -> int:

@@ -36,22 +36,22 @@ class VendorTests(FabricTestCase):
             received(datagram, envelope)
 
         self.agent.received = watched  # type: ignore[method-assign]  # to look at what passes
-        answer = self.told(self.agent.VendGet(OpenIBPing, gmp(self.lid("c"))))
+        answer = self.answerTo(self.agent.VendGet(OpenIBPing, gmp(self.lid("c"))))
         self.assertEqual((answer.text, handler.answered), ("c.example", 1))
         self.assertEqual(
             (seen[0][1], seen[0][3], seen[0][16:18], seen[0][37:40]), (0x32, 0x81, b"\0\0", b"\0\x14\5")
         )
         end()
-        answer = self.told(self.agent.VendGet(OpenIBPing, gmp(self.lid("c"))))
+        answer = self.answerTo(self.agent.VendGet(OpenIBPing, gmp(self.lid("c"))))
         self.assertEqual((answer.text, handler.answered), ("c", 1))  # the simulated host itself
 
     def test_sysstat(self) -> None:
         serveSysstat(MADServer(self.agentAt("c")), "c.example")
         there = gmp(self.lid("c"))
-        self.assertEqual(self.told(self.agent.VendGet(OpenIBSystemPing, there)).text, "")
-        self.assertEqual(self.told(self.agent.VendGet(OpenIBHostInfo, there)).text, "c.example")
-        told = self.told(self.agent.VendGet(OpenIBCPUInfo, there)).text
-        self.assertTrue(processors().startswith(told) and told)
+        self.assertEqual(self.answerTo(self.agent.VendGet(OpenIBSystemPing, there)).text, "")
+        self.assertEqual(self.answerTo(self.agent.VendGet(OpenIBHostInfo, there)).text, "c.example")
+        reported = self.answerTo(self.agent.VendGet(OpenIBCPUInfo, there)).text
+        self.assertTrue(processors().startswith(reported) and reported)
 
     def test_unknownAttribute(self) -> None:
         server = MADServer(self.agentAt("c"))
@@ -82,6 +82,6 @@ class VendorTests(FabricTestCase):
         path.write_text(
             "processor\t: 0\nmodel name\t: Fast\ncpu MHz\t: 2000.5\n\nprocessor\t: 1\ncpu MHz\t: 1\n\n"
         )
-        told = "cpu 0: model Fast MHZ 2000.5\ncpu 1: model unknown MHZ 1\n"
-        self.assertEqual(processors(str(path)), told)
+        reported = "cpu 0: model Fast MHZ 2000.5\ncpu 1: model unknown MHZ 1\n"
+        self.assertEqual(processors(str(path)), reported)
         self.assertRegex(processors("/nonexistent"), r"^\d+ processors\n$")

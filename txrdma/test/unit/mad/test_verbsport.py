@@ -301,12 +301,12 @@ class CrowdTests(VerbsPortCase):
         for agent in agents:
             agent._core._transactions._drawn.append(0x1234)
 
-        def told(request: MADRequest) -> list[NodeRecord]:
+        def answered(request: MADRequest) -> list[NodeRecord]:
             lid = 1 if request.path.sgid == GID.fromIP("10.0.0.1") else 3
             return [NodeRecord(lid=LID(lid))] * 500
 
         self.network.faults = Faults(loss=0.05)
-        self.serve(ADMINISTRATION, told, Method.GET_TABLE)
+        self.serve(ADMINISTRATION, answered, Method.GET_TABLE)
         calls = [agent.SubnAdmGetTable(NodeRecord, self.path) for agent in agents]
         tables = [self.result(call) for call in calls]
         self.assertEqual([{record.lid for record in table} for table in tables], [{1}, {3}])
@@ -343,11 +343,11 @@ class FaultTests(VerbsPortCase):
         self.assertEqual(port.endPort.gids, (gid,))
 
     def test_reregister(self) -> None:
-        told: list[bool] = []
-        self.patch(self.agent, "portChanged", told.append)
+        reported: list[bool] = []
+        self.patch(self.agent, "portChanged", reported.append)
         for kind in (AsyncEventKind.CLIENT_REREGISTER, AsyncEventKind.SM_CHANGE):
             self.ports[0]._asyncEvent(AsyncEvent(kind, port=1))
-        self.assertEqual(told, [True, False])
+        self.assertEqual(reported, [True, False])
 
     def test_mended(self) -> None:
         self.serve(PERFORMANCE, lambda request: PortCounters())
@@ -358,14 +358,14 @@ class FaultTests(VerbsPortCase):
         self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, self.path)), PortCounters())
 
     def test_failedSend(self) -> None:
-        said: list[str] = []
+        output: list[str] = []
         port = self.ports[0]
-        self.patch(self.agent, "undeliverable", lambda datagram, reason: said.append(reason))
+        self.patch(self.agent, "undeliverable", lambda datagram, reason: output.append(reason))
         for slot, method in ((0, 1), (1, 0x81)):
             port._free.remove(slot)
             port._memory.view[slot * 320 : slot * 320 + 4] = bytes((1, 4, 1, method))
             port._sent(Completion(slot, Status.LOC_QP_OP_ERR, CompletionOpcode.SEND, port.qpn))
-        self.assertEqual(said, ["it could not be sent: LOC_QP_OP_ERR"])
+        self.assertEqual(output, ["it could not be sent: LOC_QP_OP_ERR"])
         self.assertEqual(len(port._free), SENDS)
 
     def test_handles(self) -> None:

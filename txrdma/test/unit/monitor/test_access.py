@@ -65,9 +65,9 @@ class AccessTests(SiteTestCase):
             self.assertNotIn("monitor", answer.text.lower())
         raw = Connection(self.site.factory)
         raw.ask("/")
-        said = raw.transport.value().decode().lower()
-        self.assertIn('www-authenticate: basic realm="fabric monitor"', said)
-        self.assertIn('www-authenticate: bearer realm="fabric monitor"', said)
+        output = raw.transport.value().decode().lower()
+        self.assertIn('www-authenticate: basic realm="fabric monitor"', output)
+        self.assertIn('www-authenticate: bearer realm="fabric monitor"', output)
 
     def test_somebody(self) -> None:
         """A token or a password gives access to all pages; a token is accepted as a password."""

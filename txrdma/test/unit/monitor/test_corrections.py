@@ -39,8 +39,8 @@ class FormTests(SynchronousTestCase):
     def test_lanes(self) -> None:
         """The older layout has the sums of the lanes in use, then the counters of each lane."""
         raw = pack(">x7B8s2H12H24I", *[1] * 7, bytes(8), 3, 4, *range(12), *range(100, 112), *range(5, 17))
-        told = PortExtendedSpeedsCounters.decode(raw)
-        names = dict(zip(namesOf(type(told), 4), valuesOf(told, 4), strict=True))
+        reported = PortExtendedSpeedsCounters.decode(raw)
+        names = dict(zip(namesOf(type(reported), 4), valuesOf(reported, 4), strict=True))
         self.assertEqual(names[UNCORRECTABLE], 5 + 6 + 7 + 8)
         self.assertEqual(names["portFECCorrectableBlockCtr"], 406)
         self.assertEqual((names["syncHeaderErrorCounter"], names["unknownBlockCounter"]), (3, 4))
@@ -52,8 +52,8 @@ class FormTests(SynchronousTestCase):
     def test_reedSolomon(self) -> None:
         """The RS-FEC layout has the counters of the port, then the symbols of each lane."""
         raw = pack(">x7B8s2H24s12I48s3I", *[1] * 7, bytes(8), 3, 4, b"", *range(12), b"", 7, 8, 9)
-        told = PortExtendedSpeedsCountersRSFEC.decode(raw)
-        names = dict(zip(namesOf(type(told), 2), valuesOf(told, 2), strict=True))
+        reported = PortExtendedSpeedsCountersRSFEC.decode(raw)
+        names = dict(zip(namesOf(type(reported), 2), valuesOf(reported, 2), strict=True))
         self.assertEqual(
             names,
             {
@@ -69,10 +69,10 @@ class FormTests(SynchronousTestCase):
 
     def test_full(self) -> None:
         """A sum is full when the counter of one lane is full."""
-        told = PortExtendedSpeedsCounters(fecCorrectableBlockCounterLanes=(FULL, 1, *[0] * 10))
-        self.assertEqual(valuesOf(told, 4)[1], FULL)
-        told = PortExtendedSpeedsCounters(fecCorrectableBlockCounterLanes=(FULL - 1,) * 12)
-        self.assertEqual(valuesOf(told, 4)[1], FULL)
+        reported = PortExtendedSpeedsCounters(fecCorrectableBlockCounterLanes=(FULL, 1, *[0] * 10))
+        self.assertEqual(valuesOf(reported, 4)[1], FULL)
+        reported = PortExtendedSpeedsCounters(fecCorrectableBlockCounterLanes=(FULL - 1,) * 12)
+        self.assertEqual(valuesOf(reported, 4)[1], FULL)
 
 
 class CorrectionTestCase(PollerTestCase):
@@ -135,10 +135,10 @@ class ReadingTests(CorrectionTestCase):
         assert self.poller.fabric is not None
         linked = 2 * len(list(self.poller.fabric.links()))
         self.assertEqual(len(self.poller.corrections.meters), linked)
-        told = self.counted("leaf0000", 1)
-        self.assertEqual(told["portFECCorrectedSymbolCtr"], 9)
-        self.assertEqual(told["fecCorrectableSymbolCtrLanes3"], 5)
-        self.assertNotIn("fecCorrectableSymbolCtrLanes4", told)
+        reported = self.counted("leaf0000", 1)
+        self.assertEqual(reported["portFECCorrectedSymbolCtr"], 9)
+        self.assertEqual(reported["fecCorrectableSymbolCtrLanes3"], 5)
+        self.assertNotIn("fecCorrectableSymbolCtrLanes4", reported)
         asked = self.watched(0x1F)
         self.pump(60.0)
         self.assertTrue(linked <= len(asked) < 2 * linked, asked)  # a turn of few nodes is a shorter one
@@ -153,9 +153,11 @@ class ReadingTests(CorrectionTestCase):
             self.fabric.setCounters(name, 1, fecUncorrectableBlockCounterLanes1=2)
         self.started(100.0)
         for name in ("leaf0000", "h00002"):
-            told = self.counted(name, 1)
-            self.assertEqual((told[UNCORRECTABLE], told["fecUncorrectableBlockCounterLanes1"]), (2, 2))
-            self.assertNotIn("portFECCorrectedSymbolCtr", told)
+            reported = self.counted(name, 1)
+            self.assertEqual(
+                (reported[UNCORRECTABLE], reported["fecUncorrectableBlockCounterLanes1"]), (2, 2)
+            )
+            self.assertNotIn("portFECCorrectedSymbolCtr", reported)
 
     def test_modeRefused(self) -> None:
         """If a port does not report its FEC mode, the speed decides: HDR always uses RS-FEC."""
@@ -187,7 +189,7 @@ class ReadingTests(CorrectionTestCase):
         self.assertEqual(len(asked), len(self.poller.fabric.nodes))
         self.pump(600.0)
         self.assertEqual(len(asked), len(self.poller.fabric.nodes))
-        self.assertEqual((self.poller.corrections.meters, self.said()), ({}, []))
+        self.assertEqual((self.poller.corrections.meters, self.output()), ({}, []))
 
     def test_passing(self) -> None:
         """After a temporary refusal, as during link training, the port is read again at growing intervals."""
@@ -234,7 +236,7 @@ class ReadingTests(CorrectionTestCase):
         self.started(400.0)
         asked = self.watched(0x1F)
         self.pump(600.0)
-        self.assertEqual((asked, self.said()), ([], []))
+        self.assertEqual((asked, self.output()), ([], []))
         self.assertEqual(self.poller.statistics.silences, 0)
 
     def test_slow(self) -> None:
@@ -284,9 +286,9 @@ class FindingTests(CorrectionTestCase):
             *("leaf0000", 1), portFECCorrectedSymbolCtr=4e5, portFECCorrectableBlockCtr=3e5
         )
         self.pump(1200.0)  # the counter is full after a thousand
-        self.assertEqual(self.said(), [])
-        told = self.counted("leaf0000", 1)
-        self.assertEqual(told["portFECCorrectedSymbolCtr"], FULL)
+        self.assertEqual(self.output(), [])
+        reported = self.counted("leaf0000", 1)
+        self.assertEqual(reported["portFECCorrectedSymbolCtr"], FULL)
         meter = self.poller.corrections.meters[self.place("leaf0000", 1)]
         self.assertIsNone(meter.rate("portFECCorrectedSymbolCtr"))
 
@@ -295,13 +297,13 @@ class FindingTests(CorrectionTestCase):
         Uncorrectable blocks are a finding by their rate and by their number; both findings are cleared later.
         """
         self.grow(2)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
         self.grow(3)
-        self.assertEqual(self.said(), [("raised", "symbol-ber", "leaf0000")])
+        self.assertEqual(self.output(), [("raised", "symbol-ber", "leaf0000")])
         ((entry),) = self.poller.findingLog.open.values()
         self.assertIn("3 blocks beyond correction in 12 minutes", entry.finding.text)
         self.grow(11)
-        self.assertEqual(self.said(), [("raised", "fec-uncorrectable", "leaf0000")])
+        self.assertEqual(self.output(), [("raised", "fec-uncorrectable", "leaf0000")])
         found = {one.finding.kind: one for one in self.poller.findingLog.open.values()}
         self.assertEqual(
             found["fec-uncorrectable"].finding.text,
@@ -310,26 +312,26 @@ class FindingTests(CorrectionTestCase):
         self.assertIn("Reseat", found["fec-uncorrectable"].advice)
         self.pump(1.25 * 3600.0)
         self.assertEqual(
-            {one[:2] for one in self.said()}, {("cleared", "symbol-ber"), ("cleared", "fec-uncorrectable")}
+            {one[:2] for one in self.output()}, {("cleared", "symbol-ber"), ("cleared", "fec-uncorrectable")}
         )
 
     def test_both(self) -> None:
         """A link with symbol errors and uncorrectable blocks has one bit error finding."""
         self.fabric.setCounters("leaf0000", 1, portFECUncorrectableBlockCtr=4, symbolErrorCounter=7)
         self.pump(100.0)
-        self.assertEqual(self.said(), [("raised", "symbol-ber", "leaf0000")])
+        self.assertEqual(self.output(), [("raised", "symbol-ber", "leaf0000")])
 
     def test_reset(self) -> None:
         """A counter reset does not hide flapping, and later growth counts."""
         self.grow(9)
-        self.said()
+        self.output()
         for at in range(4):
             self.fabric.cut("leaf0000", 3)
             self.pump(2.0)
             self.fabric.heal("leaf0000", 3)
             self.fabric.setCounters("leaf0000", 3, portFECCorrectableBlockCtr=100 - at)
             self.pump(70.0)
-        self.assertIn("flapping", {kind for _what, kind, _where in self.said()})
+        self.assertIn("flapping", {kind for _what, kind, _where in self.output()})
 
     def test_stranger(self) -> None:
         """Counts of another node with the same LID are not attributed to this node."""
@@ -405,6 +407,6 @@ class CheckTests(FabricTestCase):
                 correctionFindings(self.agent, self.agent.port.endPort, fabric, parseThresholds(text), 16)
             )
             self.pump(5.0)
-            told = self.successResultOf(found)
+            reported = self.successResultOf(found)
             expected = ("fec-uncorrectable", 2, "PortFECUncorrectableBlockCtr 7")
-            self.assertEqual([(one.kind, one.port, one.text) for one in told], [expected] * count)
+            self.assertEqual([(one.kind, one.port, one.text) for one in reported], [expected] * count)

@@ -143,7 +143,9 @@ class MeterTests(SynchronousTestCase):
         if isExact:
             self.assertEqual(meter.counted, truth)
         else:
-            self.assertTrue(all(told <= real for told, real in zip(meter.counted, truth, strict=True)))
+            self.assertTrue(
+                all(reported <= real for reported, real in zip(meter.counted, truth, strict=True))
+            )
 
 
 class TallyTests(SynchronousTestCase):
@@ -159,9 +161,9 @@ class TallyTests(SynchronousTestCase):
             now += seconds
             tally.add(count, now)
             seen.append((now, count))
-            told = tally.sum(now)
-            self.assertLessEqual(told, sum(count for at, count in seen if now - at < 62.0))
-            self.assertGreaterEqual(told, sum(count for at, count in seen if now - at < 58.0))
+            reported = tally.sum(now)
+            self.assertLessEqual(reported, sum(count for at, count in seen if now - at < 62.0))
+            self.assertGreaterEqual(reported, sum(count for at, count in seen if now - at < 58.0))
             self.assertLessEqual(len(tally._parts), 31)
 
     def test_limits(self) -> None:

@@ -15,7 +15,7 @@ from txrdma.test.unit.monitor.test_rest import SiteTestCase
 Told = tuple[int, str, dict[str, Any]]
 
 
-def told(connection: Connection) -> list[Told]:
+def reportedNow(connection: Connection) -> list[Told]:
     """Return the events that a reader has received, each with its number and its kind."""
     found = []
     for part in connection.answer.text.split("\n\n"):
@@ -39,7 +39,7 @@ class EventTests(SiteTestCase):
         producer.pauseProducing()
 
     def kinds(self, connection: Connection) -> list[str]:
-        return [kind for _number, kind, _content in told(connection)]
+        return [kind for _number, kind, _content in reportedNow(connection)]
 
     def test_events(self) -> None:
         """Each round is reported with the links whose load has changed; so are findings."""
@@ -48,15 +48,15 @@ class EventTests(SiteTestCase):
         self.assertEqual(reader.answer.heads["content-type"], "text/event-stream")
         self.started()
         self.assertEqual(self.kinds(reader), ["fabric", "round", "round", "round"])
-        rounds = [content for _number, kind, content in told(reader) if kind == "round"]
+        rounds = [content for _number, kind, content in reportedNow(reader) if kind == "round"]
         self.assertEqual([len(content["edges"]) for content in rounds], [1, 1, 0])
         self.assertGreater(rounds[1]["edges"][0]["load"], 0.1)
         self.assertTrue(rounds[-1]["isWell"])
         self.fabric.cut("c")
         self.pump(20.0)
-        (found,) = [content for _number, kind, content in told(reader) if kind == "finding"]
+        (found,) = [content for _number, kind, content in reportedNow(reader) if kind == "finding"]
         self.assertEqual((found["kind"], found["isOpen"]), ("node-gone", True))
-        self.assertFalse(told(reader)[-1][2]["isWell"])
+        self.assertFalse(reportedNow(reader)[-1][2]["isWell"])
 
     def test_again(self) -> None:
         """
@@ -64,10 +64,10 @@ class EventTests(SiteTestCase):
         """
         first = self.reader()
         self.started(55.0)
-        numbers = [number for number, _kind, _content in told(first)]
-        self.assertEqual(told(self.reader(Last_Event_ID=str(numbers[-3]))), told(first)[-2:])
-        self.assertEqual(told(self.reader(Last_Event_ID=str(numbers[-1]))), [])
-        self.assertEqual(told(self.reader()), [])
+        numbers = [number for number, _kind, _content in reportedNow(first)]
+        self.assertEqual(reportedNow(self.reader(Last_Event_ID=str(numbers[-3]))), reportedNow(first)[-2:])
+        self.assertEqual(reportedNow(self.reader(Last_Event_ID=str(numbers[-1]))), [])
+        self.assertEqual(reportedNow(self.reader()), [])
         self.assertEqual(self.kinds(self.reader(Last_Event_ID="999999")), ["resync"])
         for _ in range(300):
             self.site.hub.publish("round", {})
@@ -102,7 +102,7 @@ class EventTests(SiteTestCase):
             self.assertIn("resync", kinds)
             self.assertLessEqual(len(kinds), MOST_WAITING + 1)
             self.assertLess(len(reader.transport.value()), 2 * MOST_BYTES)
-            self.assertEqual(told(reader)[-1][2], {"last": True})
+            self.assertEqual(reportedNow(reader)[-1][2], {"last": True})
 
     def test_stalled(self) -> None:
         """A reader that reads nothing for a minute is disconnected."""

@@ -151,7 +151,7 @@ class FabricTextTests(FabricTestCase):
         skip = MISSING
 
     def swept(self) -> Fabric:
-        fabric: Fabric = self.told(Sweep(self.agent).run(), 30)
+        fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 30)
         return fabric
 
     def test_states(self) -> None:

@@ -35,7 +35,7 @@ def width(text: str = "1 of 4 lanes", guid: GUID = GUID_A, port: int = 1) -> Fin
     return Finding("width", f"node {guid} port {port}", text, guid, port)
 
 
-def said(events: list[FindingEvent]) -> list[str]:
+def output(events: list[FindingEvent]) -> list[str]:
     """Return events by their kind."""
     return [f"{type(each).__name__} {each.entry.finding.kind}" for each in events]
 
@@ -49,14 +49,14 @@ class LedgerTests(SynchronousTestCase):
     def test_comesAndGoes(self) -> None:
         """A finding is raised once, seen again, and cleared once."""
         findingLog = self.findingLog()
-        self.assertEqual(said(findingLog.observe("sweep", [width()], 10.0)), ["Raised width"])
+        self.assertEqual(output(findingLog.observe("sweep", [width()], 10.0)), ["Raised width"])
         self.assertEqual(findingLog.observe("sweep", [width("2 of 4 lanes")], 20.0), [])
         (entry,) = findingLog.open.values()
         self.assertEqual((entry.firstSeen, entry.lastSeen, entry.finding.text), (10.0, 20.0, "2 of 4 lanes"))
         self.assertEqual((entry.severity, findingLog.worst()), (Severity.WARNING, Severity.WARNING))
         self.assertEqual(findingLog.observe("sweep", [], 30.0), [])
         self.assertEqual(findingLog.observe("sweep", [], 59.0), [])
-        self.assertEqual(said(findingLog.observe("sweep", [], 60.0)), ["Cleared width"])
+        self.assertEqual(output(findingLog.observe("sweep", [], 60.0)), ["Cleared width"])
         self.assertEqual((entry.clearedAt, findingLog.open, findingLog.worst()), (60.0, {}, None))
         self.assertEqual([one.toDict()["advice"] for one in findingLog.closed], [ADVICE["width"].text])
 
@@ -81,7 +81,7 @@ class LedgerTests(SynchronousTestCase):
         findingLog = self.findingLog()
         for now, found in ((0.0, [width()]), (20.0, []), (40.0, [width()]), (60.0, []), (80.0, [])):
             self.assertEqual(len(findingLog.observe("sweep", found, now)), int(now == 0.0))
-        self.assertEqual(said(findingLog.observe("sweep", [], 90.0)), ["Cleared width"])
+        self.assertEqual(output(findingLog.observe("sweep", [], 90.0)), ["Cleared width"])
 
     def test_again(self) -> None:
         """A finding that returns is the same one, and takes twice as long to be cleared each time."""
@@ -95,7 +95,7 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual(len(findingLog.closed), 0)
         findingLog.observe("sweep", [], 41.0)
         self.assertEqual(findingLog.observe("sweep", [], 100.9), [])
-        self.assertEqual(said(findingLog.observe("sweep", [], 101.0)), ["Cleared width"])
+        self.assertEqual(output(findingLog.observe("sweep", [], 101.0)), ["Cleared width"])
 
     def test_longAfter(self) -> None:
         """A finding that returns much later is a new one."""
@@ -176,8 +176,8 @@ class AdviceTests(SynchronousTestCase):
         package = Path(txrdma.__file__).parent
         kinds = set(_KINDS.values())
         for path in [*(package / "fabric").glob("*.py"), *(package / "monitor").glob("*.py")]:
-            told = r'(?:Finding|Problem|_about|_aboutNode|problem|_at)\((?:fabric, )?\s*"([a-z-]+)"'
-            kinds |= set(re.findall(told, path.read_text()))
+            reported = r'(?:Finding|Problem|_about|_aboutNode|problem|_at)\((?:fabric, )?\s*"([a-z-]+)"'
+            kinds |= set(re.findall(reported, path.read_text()))
         self.assertIn("duplicate-lid", kinds)
         self.assertEqual(kinds - set(ADVICE), set())
 
@@ -195,7 +195,7 @@ class JudgeTests(FabricTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.swept: Fabric = self.told(Sweep(self.agent).run(), 3)
+        self.swept: Fabric = self.answerTo(Sweep(self.agent).run(), 3)
         self.thresholds = ErrorThresholds([Limit("symbolErrorCounter", 10, 600.0)])
         self.meters: dict[tuple[str, int], Meter] = {}
 
@@ -264,7 +264,7 @@ class FabricFindingTests(FabricTestCase):
     """Findings of a fabric, whose places remain the same from sweep to sweep."""
 
     def kinds(self) -> list[tuple[str, str]]:
-        fabric: Fabric = self.told(Sweep(self.agent).run(), 30)
+        fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 30)
         return [(one.kind, one.where) for one in fabricFindings(fabric)]
 
     def test_unreachable(self) -> None:
@@ -294,15 +294,15 @@ class SurveyTests(PollerTestCase):
         """A corrupted route is raised once, and cleared when it is repaired."""
         self.started()
         self.pump(1000.0)
-        self.assertEqual((self.said(), self.surveyor.surveys), ([], 1))
+        self.assertEqual((self.output(), self.surveyor.surveys), ([], 1))
         table = self.fabric.linearOf(self.fabric.node("right"))
         lid = self.lid("b", 1)  # packets of ours do not go that way
         before, table[lid] = table[lid], 7
         self.pump(1200.0)
-        self.assertEqual(self.said(), [("raised", "unreachable-lid", "b")])
+        self.assertEqual(self.output(), [("raised", "unreachable-lid", "b")])
         table[lid] = before
         self.pump(1200.0)
-        self.assertEqual(self.said(), [("cleared", "unreachable-lid", "b")])
+        self.assertEqual(self.output(), [("cleared", "unreachable-lid", "b")])
 
     def test_busyFabric(self) -> None:
         """While links change, tables are not read."""
@@ -340,9 +340,9 @@ class BitErrorTests(PollerTestCase):
         self.started()
         self.fabric.setCounters("left", 2, symbolErrorCounter=2)
         self.pump(30.0)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
         self.fabric.setCounters("left", 2, symbolErrorCounter=3)
         self.pump(30.0)
-        self.assertEqual(self.said(), [("raised", "symbol-ber", "left")])
+        self.assertEqual(self.output(), [("raised", "symbol-ber", "left")])
         self.pump(900.0)
-        self.assertEqual(self.said(), [("cleared", "symbol-ber", "left")])
+        self.assertEqual(self.output(), [("cleared", "symbol-ber", "left")])

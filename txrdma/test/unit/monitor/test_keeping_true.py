@@ -39,11 +39,11 @@ class EventTests(PollerTestCase):
         links = self.links()
         self.fabric.cut("c")
         self.pump(20.0)
-        self.assertEqual(self.said(), [("raised", "node-gone", "c")])
+        self.assertEqual(self.output(), [("raised", "node-gone", "c")])
         self.assertEqual(len(links - self.links()), 1)
         self.fabric.heal("c")
         self.pump(60.0)
-        self.assertEqual(self.said(), [("cleared", "node-gone", "c")])
+        self.assertEqual(self.output(), [("cleared", "node-gone", "c")])
         self.assertEqual(self.links(), links)
         self.assertEqual((self.rate("c", 1), self.poller.statistics.sweeps), (0.0, 1))
         self.assertLess(self.poller.statistics.looks, 150)
@@ -53,10 +53,10 @@ class EventTests(PollerTestCase):
         self.started()
         self.fabric.cut("left", 3)
         self.pump(20.0)
-        self.assertEqual(self.said(), [("raised", "link-gone", "left")])
+        self.assertEqual(self.output(), [("raised", "link-gone", "left")])
         self.fabric.heal("left", 3)
         self.pump(60.0)
-        self.assertEqual(self.said(), [("cleared", "link-gone", "left")])
+        self.assertEqual(self.output(), [("cleared", "link-gone", "left")])
         self.assertEqual(self.poller.statistics.sweeps, 1)
 
     def test_part(self) -> None:
@@ -69,7 +69,7 @@ class EventTests(PollerTestCase):
         self.fabric.cut("left", 4)
         self.fabric.cut("b", 2)
         self.pump(20.0)
-        gone = sorted(where for what, kind, where in self.said() if (what, kind) == ("raised", "node-gone"))
+        gone = sorted(where for what, kind, where in self.output() if (what, kind) == ("raised", "node-gone"))
         self.assertEqual(gone, ["c", "d", "right"])
         self.assertGreater(self.poller.statistics.sweeps, 1)
         self.fabric.heal("left", 3)
@@ -86,7 +86,7 @@ class EventTests(PollerTestCase):
         self.pump(5.0)
         assert self.poller.fabric is not None
         self.assertIn("c-new", {node.description for node in self.poller.fabric.nodes.values()})
-        self.assertEqual((self.poller.statistics.sweeps, self.said()), (1, []))
+        self.assertEqual((self.poller.statistics.sweeps, self.output()), (1, []))
 
     def test_strangers(self) -> None:
         """A notice from an unknown source causes a sweep."""
@@ -161,12 +161,12 @@ class ManagerTests(PollerTestCase):
         self.started()
         self.fabric.silence("d")
         self.pump(40.0)
-        self.assertIn(("raised", "sm-changed", "subnet manager"), self.said())
+        self.assertIn(("raised", "sm-changed", "subnet manager"), self.output())
         subscription = self.poller._subscription
         assert subscription is not None
         self.assertTrue(subscription.isStanding)
         self.pump(NEWS_SECONDS + 100.0)
-        self.assertIn(("cleared", "sm-changed", "subnet manager"), self.said())
+        self.assertIn(("cleared", "sm-changed", "subnet manager"), self.output())
 
     def swap(self) -> None:
         """Give b and c each other's LIDs; c has counted errors long ago."""
@@ -180,11 +180,11 @@ class ManagerTests(PollerTestCase):
         """When a restarted manager assigns other LIDs, no node is confused with another one."""
         self.fabric.setCounters("c", 1, symbolErrorCounter=60000)
         self.started(45.0)
-        self.assertEqual((self.said(), self.symbols()), ([], [0, 60000]))
+        self.assertEqual((self.output(), self.symbols()), ([], [0, 60000]))
         self.swap()
         self.fabric.manage("d")
         self.pump(60.0)
-        self.assertEqual((self.said(), self.symbols()), ([], [0, 60000]))
+        self.assertEqual((self.output(), self.symbols()), ([], [0, 60000]))
         subscription = self.poller._subscription
         assert subscription is not None
         self.assertTrue(subscription.isStanding)
@@ -199,9 +199,9 @@ class ManagerTests(PollerTestCase):
         self.swap()
         self.fabric.sweep()
         self.pump(25.0)
-        self.assertEqual((self.said(), self.symbols()), ([], [0, 60000]))
+        self.assertEqual((self.output(), self.symbols()), ([], [0, 60000]))
         self.pump(400.0)
-        self.assertEqual((self.said(), self.symbols()), ([], [0, 60000]))
+        self.assertEqual((self.output(), self.symbols()), ([], [0, 60000]))
 
     def test_otherLIDsOfTraffic(self) -> None:
         """Decreased traffic counters may belong to another node: no growth is reported for either node."""
@@ -212,7 +212,7 @@ class ManagerTests(PollerTestCase):
         self.fabric.sweep()
         self.pump(45.0)
         totals = [self.poller.meters[self.place(name, 1)].total("portXmitPkts") for name in "bc"]
-        self.assertEqual((self.said(), totals), ([], [0, 0]))
+        self.assertEqual((self.output(), totals), ([], [0, 0]))
 
     def test_movedLID(self) -> None:
         """
@@ -223,7 +223,7 @@ class ManagerTests(PollerTestCase):
         self.fabric.sweep()
         self.pump(600.0)
         meter = self.poller.meters[self.place("c", 1)]
-        self.assertEqual((self.said(), meter.isSilent), ([], False))
+        self.assertEqual((self.output(), meter.isSilent), ([], False))
         self.assertLess(self.poller.statistics.silences, 3)
 
     def test_oneLIDForTwo(self) -> None:
@@ -238,29 +238,29 @@ class ManagerTests(PollerTestCase):
         self.assertGreater(statistics.sweepSeconds, 1.0)
         most = (self.clock.seconds() - begun) / (3 * statistics.sweepSeconds)
         self.assertLess(statistics.sweeps - sweeps, most)
-        self.assertIn("duplicate-lid", {kind for _what, kind, _where in self.said()})
+        self.assertIn("duplicate-lid", {kind for _what, kind, _where in self.output()})
 
     def test_errorsStay(self) -> None:
         """A node that gets another LID keeps its error counts and its finding."""
         self.started()
         self.fabric.setCounters("c", 1, symbolErrorCounter=5000)
         self.pump(20.0)
-        self.assertEqual(self.said(), [("raised", "symbol-errors", "c")])
+        self.assertEqual(self.output(), [("raised", "symbol-errors", "c")])
         self.swap()
         self.fabric.manage("d")
         self.pump(200.0)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
 
     def test_otherStates(self) -> None:
         """Port states from a LID that formerly belonged to another node are not attributed to that node."""
         for port in (self.fabric.port("c", 1), self.fabric.port("right", 1)):
             poke(PortInfo, "linkWidthActive")(port.info, 1)
         self.started(70.0)
-        self.assertEqual(self.said(), [("raised", "width", "c")])
+        self.assertEqual(self.output(), [("raised", "width", "c")])
         self.swap()
         self.fabric.sweep()
         self.pump(70.0)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
 
     def test_silentOnce(self) -> None:
         """A master that does not answer is one finding, although sweeps query it, too."""
@@ -268,10 +268,10 @@ class ManagerTests(PollerTestCase):
         self.fabric.silence("d")
         self.pump(1000.0)
         self.assertGreater(self.poller.statistics.sweeps, 2)
-        said = [(what, kind) for what, kind, _where in self.said()]
-        self.assertEqual(said.count(("raised", "sm-silent")), 1)
-        self.assertNotIn(("cleared", "sm-silent"), said)
-        self.assertIn(("raised", "no-notices"), said)
+        output = [(what, kind) for what, kind, _where in self.output()]
+        self.assertEqual(output.count(("raised", "sm-silent")), 1)
+        self.assertNotIn(("cleared", "sm-silent"), output)
+        self.assertIn(("raised", "no-notices"), output)
 
     def test_two(self) -> None:
         """A second master is detected by the next sweep and by the confirming one."""
@@ -281,7 +281,7 @@ class ManagerTests(PollerTestCase):
         other.state = SMState.MASTER
         self.fabric.sma.managers[other.port] = other
         self.pump(700.0)
-        self.assertIn("several-sms", {kind for _what, kind, _where in self.said()})
+        self.assertIn("several-sms", {kind for _what, kind, _where in self.output()})
 
 
 class ManagerWatchTests(SynchronousTestCase):

@@ -64,7 +64,7 @@ class RestartTests(PollerTestCase):
     def received(self, event: FindingEvent) -> None:
         if isinstance(event, Resumed):
             found = event.entry.finding
-            self.told_.append((self.clock.seconds(), "resumed", found.kind, found.where))
+            self.changes.append((self.clock.seconds(), "resumed", found.kind, found.where))
         else:
             super().received(event)
         self.memory.update()
@@ -99,14 +99,14 @@ class RestartTests(PollerTestCase):
         self.started()
         self.fabric.cut("c")
         self.pump(30.0)
-        self.assertEqual(self.said(), [("raised", "node-gone", "c")])
+        self.assertEqual(self.output(), [("raised", "node-gone", "c")])
         first = self.entries()["node-gone"].firstSeen
         (gone,) = self.poller.presence.nodes.values()
         changes = list(self.journal.changes)
         self.assertEqual(self.kinds(), [("node-gone", "c"), ("finding-raised", "c")])
         self.ended()
         self.again()
-        self.assertEqual(self.said(), [("resumed", "node-gone", "c")])
+        self.assertEqual(self.output(), [("resumed", "node-gone", "c")])
         entry = self.entries()["node-gone"]
         self.assertEqual((entry.firstSeen, entry.times), (first, 1))
         self.assertGreater(entry.lastSeen, first)
@@ -114,10 +114,10 @@ class RestartTests(PollerTestCase):
         self.assertEqual(list(self.journal.changes), changes)
         self.fabric.heal("c")
         self.pump(80.0)
-        self.assertEqual(self.said(), [("cleared", "node-gone", "c")])
+        self.assertEqual(self.output(), [("cleared", "node-gone", "c")])
         self.ended()
         self.again()
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
         (closed,) = self.poller.findingLog.closed
         self.assertEqual((closed.firstSeen, closed.clearedAt), (first, entry.clearedAt))
         self.assertEqual(
@@ -131,12 +131,12 @@ class RestartTests(PollerTestCase):
         self.started()
         self.fabric.cut("left", 3)
         self.pump(30.0)
-        self.assertEqual(self.said(), [("raised", "link-gone", "left")])
+        self.assertEqual(self.output(), [("raised", "link-gone", "left")])
         self.ended()
         self.fabric.cut("c")
         self.fabric.heal("left", 3)
         self.again(80.0)
-        self.assertEqual(self.said(), [("raised", "node-gone", "c"), ("cleared", "link-gone", "left")])
+        self.assertEqual(self.output(), [("raised", "node-gone", "c"), ("cleared", "link-gone", "left")])
         self.assertIn(("node-gone", "c"), self.kinds())
         self.assertIn(("link-came", "left"), self.kinds())
         self.assertNotIn(("link-changed", "left"), self.kinds())
@@ -148,13 +148,13 @@ class RestartTests(PollerTestCase):
         self.started()
         self.fabric.setCounters("left", 3, symbolErrorCounter=60)
         self.pump(30.0)
-        self.assertEqual(self.said(), [("raised", "symbol-errors", "left")])
+        self.assertEqual(self.output(), [("raised", "symbol-errors", "left")])
         self.ended()
         self.again(590.0)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
         self.assertIn("symbol-errors", self.entries())
         self.pump(60.0)
-        self.assertEqual(self.said(), [("cleared", "symbol-errors", "left")])
+        self.assertEqual(self.output(), [("cleared", "symbol-errors", "left")])
 
     def test_ownLink(self) -> None:
         """A process that starts without a link reports no node as lost; faults are reported later."""
@@ -162,7 +162,7 @@ class RestartTests(PollerTestCase):
         self.ended()
         self.fabric.cut("a")
         self.again(60.0)
-        self.assertEqual({kind for _what, kind, _where in self.said()} & {"node-gone", "link-gone"}, set())
+        self.assertEqual({kind for _what, kind, _where in self.output()} & {"node-gone", "link-gone"}, set())
         self.assertIsNone(self.poller.fabric)
         self.fabric.heal("a")
         self.pump(60.0)
@@ -180,7 +180,7 @@ class RestartTests(PollerTestCase):
         self.fabric = SimulatedFabric(self.clock, net)
         self.at = "h00000"
         self.again(60.0)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
         self.assertEqual(self.poller.presence.nodes, {})
         self.assertEqual(self.kinds(), [])
 

@@ -51,7 +51,7 @@ class Heard:
         self.messages.append([(one.isRaised, one.finding["kind"], one.finding["where"]) for one in alerts])
         return succeed(None)
 
-    def said(self) -> list[list[tuple[bool, str, str]]]:
+    def output(self) -> list[list[tuple[bool, str, str]]]:
         messages, self.messages = self.messages, []
         return messages
 
@@ -89,13 +89,13 @@ class TellerTests(SynchronousTestCase):
         notifier, entry = self.started(), entryOf()
         notifier.findingChanged(Raised(entry))
         self.clock.advance(59.0)
-        self.assertEqual(self.channel.said(), [])
+        self.assertEqual(self.channel.output(), [])
         self.clock.advance(11.0)
-        self.assertEqual(self.channel.said(), [[(True, "width", "leaf 1")]])
+        self.assertEqual(self.channel.output(), [[(True, "width", "leaf 1")]])
         self.clock.advance(1000.0)
         notifier.findingChanged(Cleared(entry))
         self.clock.advance(10.0)
-        self.assertEqual(self.channel.said(), [[(False, "width", "leaf 1")]])
+        self.assertEqual(self.channel.output(), [[(False, "width", "leaf 1")]])
 
     def test_brief(self) -> None:
         """A finding that is cleared before it was sent is not sent, and neither is its end."""
@@ -104,7 +104,7 @@ class TellerTests(SynchronousTestCase):
         self.clock.advance(50.0)
         notifier.findingChanged(Cleared(entry))
         self.clock.advance(1000.0)
-        self.assertEqual(self.channel.said(), [])
+        self.assertEqual(self.channel.output(), [])
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_back(self) -> None:
@@ -112,12 +112,12 @@ class TellerTests(SynchronousTestCase):
         notifier, entry = self.started(), entryOf()
         notifier.findingChanged(Raised(entry))
         self.clock.advance(100.0)
-        self.channel.said()
+        self.channel.output()
         notifier.findingChanged(Cleared(entry))
         self.clock.advance(5.0)
         notifier.findingChanged(Raised(entry))
         self.clock.advance(1000.0)
-        self.assertEqual(self.channel.said(), [])
+        self.assertEqual(self.channel.output(), [])
 
     def test_group(self) -> None:
         """Findings of about the same time are sent as one message."""
@@ -126,7 +126,7 @@ class TellerTests(SynchronousTestCase):
             notifier.findingChanged(Raised(entryOf(where=f"leaf {number}")))
             self.clock.advance(2.0)
         self.clock.advance(100.0)
-        (message,) = self.channel.said()
+        (message,) = self.channel.output()
         self.assertEqual(len(message), 5)
 
     def test_severity(self) -> None:
@@ -134,7 +134,7 @@ class TellerTests(SynchronousTestCase):
         notifier = self.started()
         notifier.findingChanged(Raised(entryOf(severity=Severity.INFO)))
         self.clock.advance(1000.0)
-        self.assertEqual(self.channel.said(), [])
+        self.assertEqual(self.channel.output(), [])
 
     def test_silence(self) -> None:
         """A silenced finding is sent at the end of the silence if it still exists."""
@@ -145,17 +145,17 @@ class TellerTests(SynchronousTestCase):
         brief = entryOf(where="leaf 2")
         notifier.findingChanged(Raised(brief))
         self.clock.advance(1800.0)
-        self.assertEqual(self.channel.said(), [[(True, "speed", "leaf 1")]])
+        self.assertEqual(self.channel.output(), [[(True, "speed", "leaf 1")]])
         notifier.findingChanged(Cleared(brief))
         self.clock.advance(1900.0)
-        self.assertEqual(self.channel.said(), [[(True, "width", "leaf 1")]])
+        self.assertEqual(self.channel.output(), [[(True, "width", "leaf 1")]])
 
     def test_forever(self) -> None:
         """A silence without an end lasts forever."""
         notifier = self.started(AlertRules(60.0, 10.0, silences=(Silence("width"),)))
         notifier.findingChanged(Raised(entryOf()))
         self.clock.advance(1e9)
-        self.assertEqual(self.channel.said(), [])
+        self.assertEqual(self.channel.output(), [])
 
     def test_broken(self) -> None:
         """Alerts are queued for a broken channel, which is a finding until it accepts them."""
@@ -168,7 +168,7 @@ class TellerTests(SynchronousTestCase):
         self.clock.advance(100.0)
         self.channel.isBroken = False
         self.clock.pump([1.0] * int(LONGEST_RETRY_SECONDS))
-        (message,) = self.channel.said()
+        (message,) = self.channel.output()
         self.assertEqual([where for _isRaised, _kind, where in message], ["leaf 1", "leaf 2"])
         self.assertEqual(notifier.findings(), [])
 
@@ -178,10 +178,10 @@ class TellerTests(SynchronousTestCase):
         notifier, entry = self.started(), entryOf()
         notifier.findingChanged(Raised(entry))
         self.clock.pump([60.0] * 12)
-        self.assertEqual(self.channel.said(), [[(True, "width", "leaf 1")]] * 3)
+        self.assertEqual(self.channel.output(), [[(True, "width", "leaf 1")]] * 3)
         notifier.findingChanged(Cleared(entry))
         self.clock.pump([60.0] * 12)
-        self.assertEqual(self.channel.said(), [[(False, "width", "leaf 1")]])
+        self.assertEqual(self.channel.output(), [[(False, "width", "leaf 1")]])
 
     def test_restart(self) -> None:
         """A new process sends no alert twice; it sends the ends of cleared findings, and new findings."""
@@ -191,7 +191,7 @@ class TellerTests(SynchronousTestCase):
         for where in ("leaf 1", "leaf 2"):
             notifier.findingChanged(Raised(entryOf(where=where)))
         self.clock.advance(100.0)
-        self.assertEqual(len(self.channel.said()), 1)
+        self.assertEqual(len(self.channel.output()), 1)
         notifier.stop()
         store.close()
         store = HistoryStore(path)
@@ -200,9 +200,9 @@ class TellerTests(SynchronousTestCase):
         for where in ("leaf 1", "leaf 3"):
             notifier.findingChanged(Raised(entryOf(where=where)))
         self.clock.pump([10.0] * 60)
-        self.assertEqual(self.channel.said(), [[(True, "width", "leaf 3")]])
+        self.assertEqual(self.channel.output(), [[(True, "width", "leaf 3")]])
         self.clock.pump([10.0] * int(GRACE_SECONDS // 10))
-        self.assertEqual(self.channel.said(), [[(False, "width", "leaf 2")]])
+        self.assertEqual(self.channel.output(), [[(False, "width", "leaf 2")]])
         names = sorted(json.loads(name)[2] for name, _finding in store.remembered("told"))
         self.assertEqual(names, ["leaf 1", "leaf 3"])
 
@@ -216,10 +216,10 @@ class TellerTests(SynchronousTestCase):
         notifier.change(AlertRules(0.0, 0.0), [other])
         notifier.findingChanged(Raised(entryOf(where="leaf 3")))
         self.clock.advance(0.0)
-        self.assertEqual(other.said(), [[(True, "width", "leaf 3")]])
+        self.assertEqual(other.output(), [[(True, "width", "leaf 3")]])
         notifier.findingChanged(Cleared(entry))
         self.clock.advance(0.0)
-        self.assertEqual(other.said(), [[(False, "width", "leaf 1")]])
+        self.assertEqual(other.output(), [[(False, "width", "leaf 1")]])
 
 
 class FormatTests(SynchronousTestCase):

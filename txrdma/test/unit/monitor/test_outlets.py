@@ -42,7 +42,7 @@ class Counted(Heard):
         self.cancelled += 1
 
     def wheres(self) -> list[str]:
-        return [where for message in self.said() for _isRaised, _kind, where in message]
+        return [where for message in self.output() for _isRaised, _kind, where in message]
 
 
 class QueueTests(SynchronousTestCase):
@@ -100,8 +100,8 @@ class QueueTests(SynchronousTestCase):
             notifier = self.started()
             self.raised(notifier, "leaf 2")
             self.clock.advance(60.0)
-            told = [(isRaised, where) for one in self.channel.said() for isRaised, _kind, where in one]
-            self.assertEqual(told, expected)
+            reported = [(isRaised, where) for one in self.channel.output() for isRaised, _kind, where in one]
+            self.assertEqual(reported, expected)
             notifier.stop()
 
     def test_killed(self) -> None:

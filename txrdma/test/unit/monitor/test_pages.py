@@ -198,7 +198,7 @@ class HostileTests(PageTestCase):
             "/trace?from=%3Cscript%3Ealert(1)%3C/script%3E&to=%22%3E%3Cscript%3E",
             "/nodes?search=%22%3E%3Cb%3E",
         ]
-        told = ""
+        reported = ""
         for path in paths:
             answer = self.page(path)
             self.assertEqual(answer.code, 200, path)
@@ -207,10 +207,10 @@ class HostileTests(PageTestCase):
             self.assertEqual([name for name in page.attributes if name.startswith("on")], [], path)
             self.assertEqual([link for link in page.links if not link.startswith(("/", "#"))], [], path)
             self.assertIsNone(re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", answer.text), path)
-            told += unescape(answer.text)
+            reported += unescape(answer.text)
         for name in ("a", "b", "right", "d"):
-            self.assertIn(HOSTILE[name], told)
-        self.assertIn("\ufffd", told)
+            self.assertIn(HOSTILE[name], reported)
+        self.assertIn("\ufffd", reported)
 
     def test_programs(self) -> None:
         """JSON, events and metrics contain the same names without line breaks."""

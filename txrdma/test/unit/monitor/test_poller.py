@@ -39,7 +39,7 @@ class PollerTestCase(FabricTestCase):
         self.isPulled = False
         self.agent = MADAgent(self.clock, self.fabric.attach(self.at), reopen=self.reopened)
         self.addCleanup(self.agent.close)
-        self.told_: list[tuple[float, str, str, str]] = []
+        self.changes: list[tuple[float, str, str, str]] = []
         self.poller = self.made()
 
     def made(self) -> FabricPoller:
@@ -56,13 +56,13 @@ class PollerTestCase(FabricTestCase):
     def received(self, event: FindingEvent) -> None:
         what = "raised" if isinstance(event, Raised) else "cleared"
         found = event.entry.finding
-        self.told_.append((self.clock.seconds(), what, found.kind, found.where))
+        self.changes.append((self.clock.seconds(), what, found.kind, found.where))
 
-    def said(self) -> list[tuple[str, str, str]]:
+    def output(self) -> list[tuple[str, str, str]]:
         """Return findings since the last call."""
-        said = [(what, kind, where.partition(" (")[0]) for _now, what, kind, where in self.told_]
-        self.told_.clear()
-        return said
+        output = [(what, kind, where.partition(" (")[0]) for _now, what, kind, where in self.changes]
+        self.changes.clear()
+        return output
 
     def started(self, seconds: float = 35.0) -> None:
         self.poller.start()
@@ -91,7 +91,7 @@ class PollerTests(PollerTestCase):
         self.assertGreaterEqual(statistics.readings, 21 + 3 * linked)
         self.assertLess(statistics.readings, 4 * 21)  # ports without links are not read each time
         self.assertEqual((statistics.sweeps, statistics.overruns, statistics.silences), (1, 0, 0))
-        self.assertEqual((self.said(), self.poller.findingLog.worst()), ([], None))
+        self.assertEqual((self.output(), self.poller.findingLog.worst()), ([], None))
 
     def test_rates(self) -> None:
         """Rates equal the traffic in octets, and totals continue."""
@@ -116,8 +116,8 @@ class PollerTests(PollerTestCase):
         self.started(100.0)
         causes = self.poller.details.causes
         self.assertEqual(set(causes), {self.place("left", 2), self.place("right", 1)})
-        told = causes[self.place("left", 2)]
-        self.assertEqual((told["portLocalPhysicalErrors"], told["portLoopingErrors"]), (5, 2))
+        reported = causes[self.place("left", 2)]
+        self.assertEqual((reported["portLocalPhysicalErrors"], reported["portLoopingErrors"]), (5, 2))
         self.assertEqual(causes[self.place("right", 1)]["portInactiveDiscards"], 3)
         usual = self.asked()
         self.fabric.setCounters("left", 2, portRcvErrors=8, portLocalPhysicalErrors=6)
@@ -150,7 +150,7 @@ class PollerTests(PollerTestCase):
         """A node without ClassPortInfo is not silent: its mandatory counters are read."""
         self.refuse(ClassPortInfo, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
         self.started(100.0)
-        self.assertEqual((self.said(), self.poller.statistics.silences), ([], 0))
+        self.assertEqual((self.output(), self.poller.statistics.silences), ([], 0))
         self.assertEqual(self.rate("left", 2), 0.0)
         self.assertNotIn("portUnicastXmitPkts", self.poller.meters[self.place("left", 2)].layout.names)
 
@@ -158,7 +158,7 @@ class PollerTests(PollerTestCase):
         """A node that refuses its ClassPortInfo temporarily is not silent, and is read when it answers."""
         end = self.refuse(ClassPortInfo, MADStatus.INVALID_FIELD)
         self.started(100.0)
-        self.assertEqual((self.said(), self.poller.statistics.silences), ([], 0))
+        self.assertEqual((self.output(), self.poller.statistics.silences), ([], 0))
         end()
         self.pump(30.0)
         self.assertEqual(self.rate("left", 2), 0.0)
@@ -170,7 +170,7 @@ class PollerTests(PollerTestCase):
         """
         self.fabric.redirect("left", 0x04, to="right")
         self.started(300.0)
-        self.assertEqual((self.said(), self.poller.statistics.silences), ([], 0))
+        self.assertEqual((self.output(), self.poller.statistics.silences), ([], 0))
         self.assertEqual(self.rate("left", 2), 0.0)
 
     def test_causesRefused(self) -> None:
@@ -214,7 +214,7 @@ class PollerTests(PollerTestCase):
         began = self.clock.seconds()
         self.fabric.cut("c")
         self.pump(20.0)
-        self.assertEqual(self.said(), [("raised", "node-gone", "c")])
+        self.assertEqual(self.output(), [("raised", "node-gone", "c")])
         (gone,) = self.poller.presence.nodes.values()
         self.assertIn("right", gone.beyond)
         self.assertLess(gone.since - began, 10.0)
@@ -222,9 +222,9 @@ class PollerTests(PollerTestCase):
         self.assertIsNone(self.rate("c", 1))
         self.fabric.heal("c")
         self.pump(20.0)
-        self.assertEqual((self.said(), self.poller.presence.nodes), ([], {}))
+        self.assertEqual((self.output(), self.poller.presence.nodes), ([], {}))
         self.pump(40.0)
-        self.assertEqual(self.said(), [("cleared", "node-gone", "c")])
+        self.assertEqual(self.output(), [("cleared", "node-gone", "c")])
         self.assertEqual(self.rate("c", 1), 0.0)
 
     def test_silentHost(self) -> None:
@@ -233,32 +233,32 @@ class PollerTests(PollerTestCase):
         self.started()
         self.fabric.silence("b")
         self.pump(60.0)
-        self.assertIn(("raised", "node-silent", "b"), self.said())
+        self.assertIn(("raised", "node-silent", "b"), self.output())
         self.assertIsNone(self.rate("b", 1))
         before = self.poller.statistics.silences
         self.pump(600.0)
         self.assertLess(self.poller.statistics.silences - before, 8)
         self.assertEqual(self.poller.statistics.overruns, 0)
-        self.said()
+        self.output()
         self.fabric.revive("b")
         self.pump(400.0)
         self.assertEqual(self.rate("b", 1), 4000.0)
         self.assertEqual(self.poller.findingLog.open, {})
-        self.assertTrue(all(what == "cleared" for what, _kind, _where in self.said()))
+        self.assertTrue(all(what == "cleared" for what, _kind, _where in self.output()))
 
     def test_errors(self) -> None:
         """Errors above their limit are raised, and cleared about an hour after the last one."""
         self.fabric.setCounters("left", 3, symbolErrorCounter=60000)
         self.started()
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
         self.fabric.growCounters("left", 3, symbolErrorCounter=2.0)
         self.pump(20.0)
-        self.assertEqual(self.said(), [("raised", "symbol-errors", "left")])
+        self.assertEqual(self.output(), [("raised", "symbol-errors", "left")])
         self.fabric.growCounters("left", 3, symbolErrorCounter=0.0)
         self.pump(550.0)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
         self.pump(150.0)
-        self.assertEqual(self.said(), [("cleared", "symbol-errors", "left")])
+        self.assertEqual(self.output(), [("cleared", "symbol-errors", "left")])
 
     def test_flappingLink(self) -> None:
         """A flapping link is one finding, even if it is down each time that its ends are read."""
@@ -268,11 +268,11 @@ class PollerTests(PollerTestCase):
             self.pump(25.0)
             self.fabric.heal("left", 4)
             self.pump(5.0)
-        where = {place for _now, what, kind, place in self.told_ if kind == "flapping"}
+        where = {place for _now, what, kind, place in self.changes if kind == "flapping"}
         self.assertEqual([place.partition(" (")[0] for place in where], ["left"])
         self.pump(1200.0)
-        told = [(what, kind) for _now, what, kind, _place in self.told_ if kind == "flapping"]
-        self.assertEqual(told, [("raised", "flapping"), ("cleared", "flapping")])
+        reported = [(what, kind) for _now, what, kind, _place in self.changes if kind == "flapping"]
+        self.assertEqual(reported, [("raised", "flapping"), ("cleared", "flapping")])
         self.assertEqual(len(self.poller._thresholds), 0)
 
     def test_twins(self) -> None:
@@ -281,9 +281,9 @@ class PollerTests(PollerTestCase):
         self.started()
         self.pump(1500.0)
         self.assertGreater(self.poller.statistics.sweeps, 4)
-        said = self.said()
-        self.assertIn("duplicate-guid", {kind for _what, kind, _where in said})
-        self.assertEqual([one for one in said if one[0] == "cleared" or said.count(one) > 1], [])
+        output = self.output()
+        self.assertIn("duplicate-guid", {kind for _what, kind, _where in output})
+        self.assertEqual([one for one in output if one[0] == "cleared" or output.count(one) > 1], [])
         self.assertEqual((self.poller.presence.nodes, self.poller.presence.links), ({}, {}))
 
     def test_port(self) -> None:
@@ -295,11 +295,11 @@ class PollerTests(PollerTestCase):
         port = self.agent.port
         port.lose("pulled out")  # type: ignore[attr-defined]  # a simulated port
         self.pump(60.0)
-        self.assertEqual([each[:2] for each in self.said()], [("raised", "port-lost")])
+        self.assertEqual([each[:2] for each in self.output()], [("raised", "port-lost")])
         self.assertIsNone(self.rate("left", 2))
         self.isPulled = False
         self.pump(60.0)
-        self.assertEqual([each[:2] for each in self.said()], [("cleared", "port-lost")])
+        self.assertEqual([each[:2] for each in self.output()], [("cleared", "port-lost")])
         self.assertEqual(self.rate("left", 2), 0.0)
 
     def test_ownCable(self) -> None:
@@ -307,13 +307,13 @@ class PollerTests(PollerTestCase):
         self.started()
         self.fabric.cut("a")
         self.pump(30.0)
-        self.assertEqual(self.said(), [("raised", "no-link", "a")])
+        self.assertEqual(self.output(), [("raised", "no-link", "a")])
         self.pump(900.0)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
         self.assertIsNone(self.rate("left", 2))
         self.fabric.heal("a")
         self.pump(100.0)
-        self.assertEqual(self.said(), [("cleared", "no-link", "a")])
+        self.assertEqual(self.output(), [("cleared", "no-link", "a")])
         self.assertEqual(self.rate("left", 2), 0.0)
 
     def test_duringSweep(self) -> None:
@@ -325,7 +325,7 @@ class PollerTests(PollerTestCase):
         self.pump(60.0)
         assert self.poller.fabric is not None
         self.assertEqual(len(self.poller.fabric.nodes), 6)
-        self.assertEqual([each[1] for each in self.said()], ["port-lost", "port-lost"])
+        self.assertEqual([each[1] for each in self.output()], ["port-lost", "port-lost"])
 
     def test_reset(self) -> None:
         """Totals continue when another program clears counters."""
@@ -335,14 +335,14 @@ class PollerTests(PollerTestCase):
         self.pump(10.0)
         meter = self.poller.meters[self.place("left", 2)]
         self.assertEqual(meter.total("symbolErrorCounter"), 3)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
 
     def test_lossy(self) -> None:
         """A fabric that loses datagrams is polled without findings and without lasting gaps."""
         self.fabric.wire.loss = 0.02
         self.started(600.0)
         self.assertGreater(self.poller.statistics.turns, 50)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
 
     def test_overrun(self) -> None:
         """A round that takes longer than an interval is not started twice."""
@@ -391,10 +391,10 @@ class UntoldTests(PollerTestCase):
         self.started()
         self.fabric.cut("left", 3)
         self.pump(75.0)
-        self.assertEqual(self.said(), [("raised", "link-gone", "left")])
+        self.assertEqual(self.output(), [("raised", "link-gone", "left")])
         self.fabric.heal("left", 3)
         self.pump(120.0)
-        self.assertEqual(self.said(), [("cleared", "link-gone", "left")])
+        self.assertEqual(self.output(), [("cleared", "link-gone", "left")])
 
     def test_linkDowned(self) -> None:
         """A link that went down between two polls is detected by LinkDowned."""
@@ -445,10 +445,10 @@ class WeatherTests(PollerTestCase):
                 break
             sizes.append(len(self.poller.meters) + len(self.poller._thresholds) + len(self.clock.calls))
         self.assertGreater(len(record), self.leastChanges)
-        self.assertEqual(self.said(), record)
+        self.assertEqual(self.output(), record)
         self.assertEqual(self.poller.findingLog.open, {})
         self.pump(1800.0)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.output(), [])
         self.assertLessEqual(max(sizes) - min(sizes), 10)
         self.assertEqual(self.poller.statistics.overruns, 0)
 
@@ -475,8 +475,8 @@ class WeatherTests(PollerTestCase):
                 record.add(("symbol-errors", where))
             self.pump(random.uniform(300.0, 500.0))
         self.pump(1500.0)
-        raised = [(kind, where) for _now, what, kind, where in self.told_ if what == "raised"]
-        cleared = [(kind, where) for _now, what, kind, where in self.told_ if what == "cleared"]
+        raised = [(kind, where) for _now, what, kind, where in self.changes if what == "raised"]
+        cleared = [(kind, where) for _now, what, kind, where in self.changes if what == "cleared"]
         # a host that hangs is also seen at the port that leads to it, and by its counters
         about = {
             (kind, where.partition(" (")[0])

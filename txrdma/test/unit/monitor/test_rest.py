@@ -51,13 +51,17 @@ class RESTTests(SiteTestCase):
         """The overview shows a fault while it lasts."""
         self.assertFalse(self.get("/api/v1/overview").json["isWell"])
         self.started()
-        told = self.get("/api/v1/overview").json
-        self.assertEqual((told["isWell"], told["nodes"], told["switches"], told["links"]), (True, 6, 2, 7))
+        reported = self.get("/api/v1/overview").json
+        self.assertEqual(
+            (reported["isWell"], reported["nodes"], reported["switches"], reported["links"]), (True, 6, 2, 7)
+        )
         self.fabric.cut("c")
         self.pump(20.0)
-        told = self.get("/api/v1/overview").json
-        self.assertEqual((told["isWell"], told["worst"], told["nodesGone"]), (False, "warning", 1))
-        self.assertEqual(told["findings"], {"info": 0, "warning": 1, "critical": 0})
+        reported = self.get("/api/v1/overview").json
+        self.assertEqual(
+            (reported["isWell"], reported["worst"], reported["nodesGone"]), (False, "warning", 1)
+        )
+        self.assertEqual(reported["findings"], {"info": 0, "warning": 1, "critical": 0})
         self.fabric.heal("c")
         self.pump(60.0)
         self.assertTrue(self.get("/api/v1/overview").json["isWell"])
@@ -79,12 +83,14 @@ class RESTTests(SiteTestCase):
         """A node has its ports with their neighbours, and its findings."""
         self.fabric.growCounters("left", 2, portXmitData=1000.0)
         self.started()
-        told = self.get(f"/api/v1/nodes/{self.guid('left')}").json
-        self.assertEqual((told["name"], told["type"], len(told["portRows"])), ("left", "switch", 8))
-        port = told["portRows"][1]
+        reported = self.get(f"/api/v1/nodes/{self.guid('left')}").json
+        self.assertEqual(
+            (reported["name"], reported["type"], len(reported["portRows"])), ("left", "switch", 8)
+        )
+        port = reported["portRows"][1]
         self.assertEqual((port["port"], port["state"], port["transmitRate"]), (2, "ACTIVE", 4000.0))
         self.assertAlmostEqual(port["load"], 4000.0 / (port["width"] * 125e6 * 50.0), delta=1e-6)
-        self.assertEqual(told["findingRows"], [])
+        self.assertEqual(reported["findingRows"], [])
         peer = self.get(f"/api/v1/ports/{port['peerGuid']}/{port['peerPort']}").json
         self.assertEqual((peer["peerName"], peer["peerPort"]), ("left", 2))
         self.assertEqual(peer["counters"]["symbolErrorCounter"], 0)
@@ -95,12 +101,12 @@ class RESTTests(SiteTestCase):
         """Known causes of dropped packets are on the port's page, in JSON and in metrics."""
         self.fabric.setCounters("left", 2, portRcvErrors=7, portLocalPhysicalErrors=5)
         self.started(100.0)
-        told = self.get(f"/api/v1/ports/{self.guid('left')}/2").json
-        causes = {name: count for name, count in told["causes"].items() if count is not None}
+        reported = self.get(f"/api/v1/ports/{self.guid('left')}/2").json
+        causes = {name: count for name, count in reported["causes"].items() if count is not None}
         self.assertEqual((len(causes), causes["portLocalPhysicalErrors"]), (6, 5))
-        told = self.get(f"/api/v1/ports/{self.guid('left')}/1").json
-        self.assertEqual(set(told["causes"].values()), {None})
-        self.assertIsNone(told["counters"]["qp1Dropped"])  # its agent has no such counter
+        reported = self.get(f"/api/v1/ports/{self.guid('left')}/1").json
+        self.assertEqual(set(reported["causes"].values()), {None})
+        self.assertIsNone(reported["counters"]["qp1Dropped"])  # its agent has no such counter
         series = f'infiniband_port_local_physical_errors_total{{guid="{self.guid("left")}",port="2"}} 5'
         self.assertIn(series, self.get("/metrics").text)
         where = f"/nodes/{self.guid('left')}/ports"
@@ -112,11 +118,11 @@ class RESTTests(SiteTestCase):
         self.fabric.correct("left")
         self.fabric.setCounters("left", 2, portFECUncorrectableBlockCtr=7, fecCorrectableSymbolCtrLanes1=5)
         self.started(100.0)
-        told = self.get(f"/api/v1/ports/{self.guid('left')}/2").json
-        self.assertEqual(told["errorCorrection"]["portFECUncorrectableBlockCtr"], 7)
-        self.assertEqual(told["errorCorrectionRates"]["fecCorrectableSymbolCtrLanes1"], 0.0)
-        told = self.get(f"/api/v1/ports/{self.guid('a')}/1").json
-        self.assertEqual((told["errorCorrection"], told["errorCorrectionRates"]), ({}, {}))
+        reported = self.get(f"/api/v1/ports/{self.guid('left')}/2").json
+        self.assertEqual(reported["errorCorrection"]["portFECUncorrectableBlockCtr"], 7)
+        self.assertEqual(reported["errorCorrectionRates"]["fecCorrectableSymbolCtrLanes1"], 0.0)
+        reported = self.get(f"/api/v1/ports/{self.guid('a')}/1").json
+        self.assertEqual((reported["errorCorrection"], reported["errorCorrectionRates"]), ({}, {}))
         series = f'infiniband_port_fec_uncorrectable_blocks_total{{guid="{self.guid("left")}",port="2"}} 7'
         self.assertIn(series, self.get("/metrics").text)
         self.assertIn("PortFECUncorrectableBlockCtr", self.get(f"/nodes/{self.guid('left')}/ports/2").text)
@@ -173,11 +179,11 @@ class RESTTests(SiteTestCase):
         connection = Connection(self.site.factory)
         connection.ask(f"/api/v1/trace?from={self.guid('a')}&to={self.guid('c')}")
         self.pump(1.0)
-        told = connection.answer.json
-        self.assertEqual((told["isReached"], told["reason"]), (True, ""))
-        self.assertEqual([hop["name"] for hop in told["hops"]], ["a", "left", "right", "c"])
-        self.assertGreater(told["hops"][0]["load"], 0.1)
-        self.assertEqual([hop["exit"] for hop in told["hops"]][-1], None)
+        reported = connection.answer.json
+        self.assertEqual((reported["isReached"], reported["reason"]), (True, ""))
+        self.assertEqual([hop["name"] for hop in reported["hops"]], ["a", "left", "right", "c"])
+        self.assertGreater(reported["hops"][0]["load"], 0.1)
+        self.assertEqual([hop["exit"] for hop in reported["hops"]][-1], None)
 
     def test_gone(self) -> None:
         """A client that disconnects while a path is traced gets no answer and causes no error."""
@@ -191,11 +197,11 @@ class RESTTests(SiteTestCase):
     def test_topology(self) -> None:
         """Switches of a topology have their hosts counted, and their links in bundles."""
         self.started()
-        told = self.get("/api/v1/topology").json
+        reported = self.get("/api/v1/topology").json
         self.assertEqual(
-            [(node["name"], node["hosts"]) for node in told["nodes"]], [("left", 2), ("right", 3)]
+            [(node["name"], node["hosts"]) for node in reported["nodes"]], [("left", 2), ("right", 3)]
         )
-        (edge,) = told["edges"]
+        (edge,) = reported["edges"]
         self.assertEqual((edge["links"], edge["down"], edge["load"]), (2, 0, 0.0))
 
     def test_wrong(self) -> None:
@@ -215,11 +221,11 @@ class RESTTests(SiteTestCase):
 
     def test_description(self) -> None:
         """The description contains each route and every schema that it refers to."""
-        told = self.get("/api/v1/openapi.json").json
-        self.assertEqual(told, description())
-        self.assertLessEqual({"/nodes/{guid}", "/trace", "/events"}, set(told["paths"]))
-        named = {part.split('"')[0] for part in json.dumps(told).split("#/components/schemas/")[1:]}
-        self.assertLessEqual(named, set(told["components"]["schemas"]))
+        reported = self.get("/api/v1/openapi.json").json
+        self.assertEqual(reported, description())
+        self.assertLessEqual({"/nodes/{guid}", "/trace", "/events"}, set(reported["paths"]))
+        named = {part.split('"')[0] for part in json.dumps(reported).split("#/components/schemas/")[1:]}
+        self.assertLessEqual(named, set(reported["components"]["schemas"]))
 
     def test_heads(self) -> None:
         """Every answer forbids foreign scripts and type sniffing; JSON is compressed on request."""

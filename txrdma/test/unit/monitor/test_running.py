@@ -112,7 +112,7 @@ class ChangeTests(PollerTestCase):
         self.fabric.setCounters("left", 3, symbolErrorCounter=60)
         self.fabric.cut("c")
         self.pump(20.0)
-        self.assertEqual({kind for _what, kind, _where in self.said()}, {"symbol-errors", "node-gone"})
+        self.assertEqual({kind for _what, kind, _where in self.output()}, {"symbol-errors", "node-gone"})
         meters, turns = dict(self.poller.meters), self.poller.statistics.turns
         self.poller.change(
             PollerSettings(intervalSeconds=1.0),
@@ -122,7 +122,7 @@ class ChangeTests(PollerTestCase):
         self.pump(60.0)
         self.assertGreater(self.poller.statistics.turns, turns + 40)
         self.assertEqual({place: self.poller.meters[place] for place in meters}, meters)
-        self.assertEqual(self.said(), [("cleared", "node-gone", "c")])
+        self.assertEqual(self.output(), [("cleared", "node-gone", "c")])
 
     def test_limits(self) -> None:
         """Counts for an unchanged limit continue; others are dropped."""
@@ -136,7 +136,7 @@ class ChangeTests(PollerTestCase):
         thresholds.change([Limit("symbolErrorCounter", 10, 600.0)], thresholds._flaps, None)
         self.fabric.setCounters("left", 3, symbolErrorCounter=18, portRcvErrors=18)
         self.pump(20.0)
-        self.assertEqual(self.said(), [("raised", "symbol-errors", "left")])
+        self.assertEqual(self.output(), [("raised", "symbol-errors", "left")])
 
 
 class FileTests(PollerTestCase):
@@ -248,10 +248,10 @@ class TerminalTests(PollerTestCase):
         self.pump(30.0)
         out = io.StringIO()
         Console(file=out, width=200, color_system=None).print(command.screenOf(self.poller, 3))
-        said = out.getvalue()
-        self.assertIn("node-gone", said)
-        self.assertIn("32.00", said)
-        self.assertNotIn("\x1b", said)
+        output = out.getvalue()
+        self.assertIn("node-gone", output)
+        self.assertIn("32.00", output)
+        self.assertNotIn("\x1b", output)
 
     def test_idle(self) -> None:
         """A fabric without traffic shows a sentence instead of an empty table."""

@@ -100,9 +100,9 @@ class ConfigTests(SynchronousTestCase):
     def test_mistakes(self) -> None:
         """All errors are reported at once, each with its line."""
         error = self.assertRaises(InvalidRequest, parseConfig, WRONG, "my.toml")
-        said = str(error).splitlines()
+        output = str(error).splitlines()
         self.assertEqual(
-            [line.partition(": ")[2].partition(":")[0].partition(" ")[0] for line in said],
+            [line.partition(": ")[2].partition(":")[0].partition(" ")[0] for line in output],
             ["prot", "port", "poll.interval", "poll.outstanding", "poll.settle", "web.listen"]
             + ["findings.ignored", "findings.severity.width", "findings.severity.silly", "limits.NoCounter"]
             + [
@@ -115,7 +115,7 @@ class ConfigTests(SynchronousTestCase):
             + ["alerts.silences.works.until", "limits.VL15Dropped.least", "limits.VL15Dropped.most"],
         )
         lines = WRONG.splitlines()
-        for line in said:
+        for line in output:
             number = int(line.partition("line ")[2].partition(":")[0])
             key = line.partition(": ")[2].partition(":")[0].rpartition(".")[2]
             self.assertIn(key, lines[number - 1])
@@ -132,9 +132,9 @@ class ConfigTests(SynchronousTestCase):
             "[[files]]",
         )
         error = self.assertRaises(InvalidRequest, parseConfig, "\n".join(("# lines", *lines)), "my.toml")
-        said = [line.partition(", line ")[2].split(": ")[:2] for line in str(error).splitlines()]
+        output = [line.partition(", line ")[2].split(": ")[:2] for line in str(error).splitlines()]
         self.assertEqual(
-            [(int(number), key.partition(" ")[0]) for number, key in said],
+            [(int(number), key.partition(" ")[0]) for number, key in output],
             [(2, "alerts.webhooks.a.url"), (2, "alerts.webhooks.b"), (3, "alerts.silences.works.until")]
             + [(3, "alerts.silences.works.what"), (4, "findings.severity.width"), (5, "alerts.mail")]
             + [(5, "alerts.mail"), (6, "poll.interval"), (7, "poll.outstanding"), (8, "files")],
@@ -147,10 +147,10 @@ class ConfigTests(SynchronousTestCase):
             self.skipTest("the examples are in the sources, and not installed")
         text = example.read_text()
         self.assertEqual(replace(parseConfig(text), history=""), parseConfig(""))
-        told = parseConfig(re.sub("(?m)^#(?=[a-z\\[])", "", text))
-        self.assertEqual((told.port, len(told.webhooks)), ("umad:mlx5_0/1", 1))
-        assert told.mail is not None
-        self.assertEqual(told.mail.receivers, ("operators@example.org",))
+        reported = parseConfig(re.sub("(?m)^#(?=[a-z\\[])", "", text))
+        self.assertEqual((reported.port, len(reported.webhooks)), ("umad:mlx5_0/1", 1))
+        assert reported.mail is not None
+        self.assertEqual(reported.mail.receivers, ("operators@example.org",))
 
     def test_page(self) -> None:
         """The configuration in the documentation is valid."""

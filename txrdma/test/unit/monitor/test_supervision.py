@@ -235,12 +235,12 @@ class ChaosTests(PollerTestCase):
         self.pump(20.0)
         statistics = self.poller.statistics
         sweeps, turns = statistics.sweeps, statistics.turns
-        self.said()
+        self.output()
         self.fabric.cut("d")
         self.pump(65.0)
         self.assertGreaterEqual(statistics.sweeps, sweeps + 2)
         self.assertGreaterEqual(statistics.turns, turns + 6)
-        self.assertIn(("raised", "node-gone", "d"), self.said())
+        self.assertIn(("raised", "node-gone", "d"), self.output())
         self.assertEqual([loop.problem for loop in self.poller.supervisor.loops], [""] * 3)
         self.assertFalse([key for key in self.poller.findingLog.open if key.kind.startswith("loop-")])
         self.assertEqual(self.rate("left", 1), 0.0)
@@ -259,14 +259,14 @@ class ChaosTests(PollerTestCase):
         self.pump(200.0)
         self.assertGreater(calls, 3)
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-        self.assertIn(("raised", "loop-failed", "sweep"), self.said())
+        self.assertIn(("raised", "loop-failed", "sweep"), self.output())
 
     def test_hangs(self) -> None:
         """A sweep that does not end is a finding."""
         self.started()
         self.patch(pollerModule, "managerFindings", lambda *args: Deferred())
         self.pump(LATE_SECONDS + 60.0)
-        self.assertIn(("raised", "loop-late", "sweep"), self.said())
+        self.assertIn(("raised", "loop-late", "sweep"), self.output())
         self.assertFalse(self.poller.supervisor.isAlive())
 
     def test_survey(self) -> None:
@@ -277,9 +277,9 @@ class ChaosTests(PollerTestCase):
         self.started(0.0)
         surveyor.start()
         self.pump(200.0)
-        self.assertIn(("raised", "loop-failed", "survey"), self.said())
+        self.assertIn(("raised", "loop-failed", "survey"), self.output())
         self.pump(120.0)
-        self.assertIn(("cleared", "loop-failed", "survey"), self.said())
+        self.assertIn(("cleared", "loop-failed", "survey"), self.output())
         self.assertEqual(calls[0], 2)
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 

@@ -116,8 +116,8 @@ class MessageTests(SynchronousTestCase):
     @given(MESSAGES, st.data())
     def test_spoilt(self, message: Message, data: st.DataObject) -> None:
         """A message with one changed value is refused or within its limits."""
-        told = json.loads(encode(message))
-        place: Any = told
+        reported = json.loads(encode(message))
+        place: Any = reported
         while True:
             key = data.draw(st.sampled_from(sorted(place)))
             if isinstance(place[key], dict) and data.draw(st.booleans()):
@@ -126,7 +126,7 @@ class MessageTests(SynchronousTestCase):
             place[key] = data.draw(JSON)
             break
         try:
-            found = decode(json.dumps(told).encode())
+            found = decode(json.dumps(reported).encode())
         except WireError:
             return
         self.assertEqual(decode(encode(found)[:-1]), found)
@@ -145,8 +145,8 @@ class MessageTests(SynchronousTestCase):
     def test_impossible(self) -> None:
         """An endless test, or atomics of another length, can't be requested."""
         for change in ({"iterations": 0, "seconds": 0}, {"transfer": "atomic", "size": 64}):
-            told = {"message": "run", "test": {"transfer": "send", "size": 8, **change}}
-            self.assertRaises(WireError, decode, json.dumps(told).encode())
+            reported = {"message": "run", "test": {"transfer": "send", "size": 8, **change}}
+            self.assertRaises(WireError, decode, json.dumps(reported).encode())
 
     def test_later(self) -> None:
         """Additional fields of a later version are ignored."""

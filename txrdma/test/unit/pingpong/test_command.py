@@ -151,12 +151,14 @@ class ReportTests(SynchronousTestCase):
 
     def test_json(self) -> None:
         """JSON contains the values of the test, in nanoseconds and bytes per second."""
-        told = json.loads(json.dumps([asDict(latency()), asDict(bandwidth())]))
-        self.assertEqual(told[0]["latency"]["p99"], 990_000)
-        self.assertEqual(sum(bin["count"] for bin in told[0]["histogram"]), 1000)
-        self.assertEqual((told[0]["wrong"], "bandwidth" in told[0]), (2, False))
-        self.assertEqual((told[1]["bandwidth"], told[1]["messageRate"]), (5e8, 500.0))
-        self.assertEqual((told[1]["lost"], told[1]["interrupted"], "wrong" in told[1]), (3, True, False))
+        reported = json.loads(json.dumps([asDict(latency()), asDict(bandwidth())]))
+        self.assertEqual(reported[0]["latency"]["p99"], 990_000)
+        self.assertEqual(sum(bin["count"] for bin in reported[0]["histogram"]), 1000)
+        self.assertEqual((reported[0]["wrong"], "bandwidth" in reported[0]), (2, False))
+        self.assertEqual((reported[1]["bandwidth"], reported[1]["messageRate"]), (5e8, 500.0))
+        self.assertEqual(
+            (reported[1]["lost"], reported[1]["interrupted"], "wrong" in reported[1]), (3, True, False)
+        )
 
     def test_csv(self) -> None:
         """CSV has a row for each test, written immediately, with empty cells for missing values."""

@@ -221,8 +221,8 @@ class HostNetworkTests(SynchronousTestCase):
         """An error of the kernel is raised with its reason."""
         no = struct.pack("=IHHIIi", 20, netlink.ERROR, 0, 0, 0, -errno.EPERM)
         self.asking.answers = {netlink.GETLINK: [[no]]}
-        said = str(self.assertRaises(DeviceUnavailable, self.network.interfaces))
-        self.assertIn(os.strerror(errno.EPERM), said)
+        output = str(self.assertRaises(DeviceUnavailable, self.network.interfaces))
+        self.assertIn(os.strerror(errno.EPERM), output)
 
     def test_noAnswer(self) -> None:
         """A missing answer of the kernel causes a timeout."""

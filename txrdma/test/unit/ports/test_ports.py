@@ -118,8 +118,8 @@ class DeviceTests(TreeTestCase):
             (PortState.ACTIVE, PortState.DOWN, PhysicalState.DISABLED),
         )
         self.assertEqual((one.madName, one.smName, two.madName, two.smName), ("umad0", "", "umad1", "issm1"))
-        said = str(self.assertRaises(DeviceUnavailable, self.device("mlx5_2").port, 3))
-        self.assertIn("1, 2", said)
+        output = str(self.assertRaises(DeviceUnavailable, self.device("mlx5_2").port, 3))
+        self.assertIn("1, 2", output)
 
     def test_roceVersions(self) -> None:
         """On Ethernet the kernel's name for both InfiniBand and RoCE v1 means RoCE v1."""
@@ -347,7 +347,7 @@ class FindingTests(TreeTestCase):
             "0xffffffffffffffffff",
             "/1",
         ):
-            said = self.refused(spelling)
+            output = self.refused(spelling)
             for words in (
                 repr(spelling),
                 "mlx5_0/1 INIT",
@@ -355,7 +355,7 @@ class FindingTests(TreeTestCase):
                 "mlx5_1/1 ACTIVE",
                 "on ens1",
             ):
-                self.assertIn(words, said)
+                self.assertIn(words, output)
         self.assertIn("its ports: 1, 2", self.refused("mlx5_0/3"))
         self.assertIn("no ports", self.noPorts())
 
@@ -367,8 +367,8 @@ class FindingTests(TreeTestCase):
         """A GID of two ports needs the name of a device."""
         self.sysfs.device("mlx5_2")
         self.sysfs.port("mlx5_2", 1, gids=[("fe80:0000:0000:0000:b859:9f03:0012:3457", "IB/RoCE v1", "")])
-        said = self.refused("fe80::b859:9f03:12:3457")
-        self.assertIn("mlx5_0/2, mlx5_2/1", said)
+        output = self.refused("fe80::b859:9f03:12:3457")
+        self.assertIn("mlx5_0/2, mlx5_2/1", output)
         self.assertEqual(self.found("fe80::b859:9f03:12:3457%mlx5_2"), "mlx5_2/1")
         self.assertEqual(self.found("fe80::b859:9f03:12:3457%mlx5_0/2"), "mlx5_0/2")
 
@@ -386,6 +386,6 @@ class FindingTests(TreeTestCase):
         """Without any device, the error says so."""
         empty = SysFS(self.mktemp())
         for spelling in (None, "mlx5_0", "10.0.0.7"):
-            said = str(self.assertRaises(DeviceUnavailable, getEndPort, spelling, empty.root))
-            self.assertIn("none at all", said)
-            self.assertIn(str(empty.root), said)
+            output = str(self.assertRaises(DeviceUnavailable, getEndPort, spelling, empty.root))
+            self.assertIn("none at all", output)
+            self.assertIn(str(empty.root), output)

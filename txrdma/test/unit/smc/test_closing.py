@@ -290,19 +290,19 @@ class AnyOrderTests(SynchronousTestCase):
     def test_everyEventIsAnsweredAndEndReportedOnce(self, steps: list[str]) -> None:
         closing = Closing()
         closing.established()
-        told: list[Event] = []
+        reported: list[Event] = []
         for step in steps:
             local[step](closing)
-            told += closing.events()
-        ends = [place for place, event in enumerate(told) if isinstance(event, Ended)]
-        reads = [place for place, event in enumerate(told) if isinstance(event, ReadEnded)]
-        released = [place for place, event in enumerate(told) if isinstance(event, Released)]
+            reported += closing.events()
+        ends = [place for place, event in enumerate(reported) if isinstance(event, Ended)]
+        reads = [place for place, event in enumerate(reported) if isinstance(event, ReadEnded)]
+        released = [place for place, event in enumerate(reported) if isinstance(event, Released)]
         self.assertLessEqual(len(ends), 1)
         self.assertLessEqual(len(reads), 1)
         self.assertTrue(not ends or not reads or reads < ends)
-        self.assertEqual(released, [len(told) - 1] if closing.state is State.CLOSED else [])
+        self.assertEqual(released, [len(reported) - 1] if closing.state is State.CLOSED else [])
         self.assertEqual(closing.over, bool(ends))
-        sent = flagsIn(told)
+        sent = flagsIn(reported)
         self.assertEqual(sent, sorted(set(sent)))  # flags are added, and each only once
 
     @settings(max_examples=300)
@@ -311,12 +311,12 @@ class AnyOrderTests(SynchronousTestCase):
         random = Random(seed)
         ends = (Closing(), Closing())
         wires: tuple[deque[int], deque[int]] = (deque(), deque())
-        told: tuple[list[Event], list[Event]] = ([], [])
+        reported: tuple[list[Event], list[Event]] = ([], [])
 
         def turn(who: int) -> None:
             events = ends[who].events()
             wires[who].extend(flagsIn(events))
-            told[who].extend(events)
+            reported[who].extend(events)
 
         def deliver(who: int) -> None:
             if wires[who]:
@@ -341,11 +341,11 @@ class AnyOrderTests(SynchronousTestCase):
                 deliver(each)
         for who in (0, 1):
             self.assertEqual(ends[who].state, State.CLOSED)
-            self.assertEqual(told[who][-1], Released(True))
-            hows = [event.how for event in told[who] if isinstance(event, Ended)]
+            self.assertEqual(reported[who][-1], Released(True))
+            hows = [event.how for event in reported[who] if isinstance(event, Ended)]
             self.assertEqual(len(hows), 1)
             if hows[0] is Ending.RESET:
-                self.assertIn(Ended(Ending.ABORTED), told[1 - who])
+                self.assertIn(Ended(Ending.ABORTED), reported[1 - who])
 
 
 class DiagramTests(SynchronousTestCase):

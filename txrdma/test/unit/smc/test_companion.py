@@ -22,7 +22,7 @@ class Stream:
     hasArrived = True
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def poll(self) -> None:
         """There is nothing to take in."""
@@ -31,16 +31,16 @@ class Stream:
         self.isDoubted = True
 
     def violated(self, what: str) -> None:
-        self.told.append("violated")
+        self.reported.append("violated")
 
     def vanished(self) -> None:
-        self.told.append("vanished")
+        self.reported.append("vanished")
 
     def reset(self) -> None:
-        self.told.append("reset")
+        self.reported.append("reset")
 
     def stopped(self) -> None:
-        self.told.append("stopped")
+        self.reported.append("stopped")
 
 
 class TCP:
@@ -78,23 +78,23 @@ class CompanionTests(SynchronousTestCase):
 
     def test_FINWithoutLinkMessageIsLoss(self) -> None:
         self.monitor.readConnectionLost()
-        self.assertEqual((self.stream.told, self.stream.isDoubted), ([], True))
+        self.assertEqual((self.stream.reported, self.stream.isDoubted), ([], True))
         self.clock.advance(GRACE)
-        self.assertEqual(self.stream.told, ["reset"])
+        self.assertEqual(self.stream.reported, ["reset"])
 
     def test_linkMessageWithinGrace(self) -> None:
         self.monitor.readConnectionLost()
         self.stream.hasReceivedEnd = True
         self.clock.advance(GRACE)
-        self.assertEqual(self.stream.told, [])
+        self.assertEqual(self.stream.reported, [])
 
     def test_closeDoesNotWaitForGoneProcess(self) -> None:
         self.stream.hasReceivedEnd = self.stream.awaitsDelivery = True
         self.stream.hasArrived = False
         self.monitor.readConnectionLost()
-        self.assertEqual(self.stream.told, [])
+        self.assertEqual(self.stream.reported, [])
         self.clock.advance(GRACE)
-        self.assertEqual(self.stream.told, ["reset"])
+        self.assertEqual(self.stream.reported, ["reset"])
 
     def test_lateAcknowledgementWithinGrace(self) -> None:
         self.stream.hasReceivedEnd = self.stream.awaitsDelivery = True
@@ -102,24 +102,24 @@ class CompanionTests(SynchronousTestCase):
         self.monitor.readConnectionLost()
         self.stream.hasArrived = True
         self.clock.advance(GRACE)
-        self.assertEqual(self.stream.told, [])
+        self.assertEqual(self.stream.reported, [])
 
     def test_TCPEndWithoutLinkIsLoss(self) -> None:
         self.monitor.linkLost(mayVanish=True)
-        self.assertEqual(self.stream.told, [])
+        self.assertEqual(self.stream.reported, [])
         self.monitor.readConnectionLost()
-        self.assertEqual(self.stream.told, ["vanished"])
+        self.assertEqual(self.stream.reported, ["vanished"])
 
     def test_linkFailureResetsTCP(self) -> None:
         self.monitor.linkLost(mayVanish=False)
-        self.assertEqual((self.stream.told, self.tcp.ended), (["reset"], ["reset"]))
+        self.assertEqual((self.stream.reported, self.tcp.ended), (["reset"], ["reset"]))
 
     def test_TCPResetIsLossUnlessEnded(self) -> None:
-        for isHeard, told in ((False, ["reset"]), (True, [])):
+        for isHeard, reported in ((False, ["reset"]), (True, [])):
             self.setUp()
             self.stream.hasReceivedEnd = isHeard
             self.monitor.connectionLost(Failure(ConnectionLost()))
-            self.assertEqual(self.stream.told, told)
+            self.assertEqual(self.stream.reported, reported)
 
     def test_TCPClosesWithStream(self) -> None:
         ways = ((True, b"", ["closed"]), (True, b"unsent", ["closing", "closed"]), (False, b"", ["reset"]))
@@ -132,7 +132,7 @@ class CompanionTests(SynchronousTestCase):
 
     def test_TCPBytesBreakTheRules(self) -> None:
         self.monitor.dataReceived(b"?")
-        self.assertEqual((self.stream.told, self.tcp.ended), (["violated"], ["reset"]))
+        self.assertEqual((self.stream.reported, self.tcp.ended), (["violated"], ["reset"]))
 
     def test_fallenBackPeerIsReset(self) -> None:
         self.stream.violated = lambda what: self.monitor.finish(inOrder=True)  # type: ignore[method-assign]

@@ -18,14 +18,14 @@ from txrdma.commands.dissect.words import describeCLC, describeLLC
 from txrdma.smc.wire import clc, llc
 from txrdma.test.support import VECTORS
 from txrdma.test.support.mad.commanding import CommandTestCase
-from txrdma.test.support.smc.dissect import explained, packets, SMC, told
+from txrdma.test.support.smc.dissect import explained, packets, reported, SMC
 
 
 class RecordedTests(SynchronousTestCase):
     """What kernels have said to each other."""
 
     def test_firstContactFromOptionToLastKey(self) -> None:
-        text = told("smc-first")
+        text = reported("smc-first")
         for words in (
             "# connection 1: 10.77.0.1:15001 to 10.77.0.2:5001",
             "1   0.000000 [1] the client sends a SYN with the SMC option",
@@ -44,7 +44,7 @@ class RecordedTests(SynchronousTestCase):
             self.assertIn(words, text)
 
     def test_twoLinksThroughFailover(self) -> None:
-        text = told("smc-two-links")
+        text = reported("smc-two-links")
         for words in (
             "(link 1) the client accepts link 2: queue pair 0x11 of ::ffff:10.77.0.3",
             "(link 2) the client confirms link 2 (response)",
@@ -65,7 +65,7 @@ class RecordedTests(SynchronousTestCase):
             ("smc-ours-client", ours, kernels),
             ("smc-ours-server", kernels, ours),
         ):
-            lines = told(name).splitlines()
+            lines = reported(name).splitlines()
             self.assertEqual(
                 [client in line for line in lines if "the client confirms: " in line], [True] * 2
             )
@@ -99,7 +99,7 @@ class RecordedTests(SynchronousTestCase):
                 place = found[0] + 1
 
     def test_wrappedRings(self) -> None:
-        text = told("smc-wrap")
+        text = reported("smc-wrap")
         self.assertIn("(62,000 in total)", text)
         self.assertIn("is blocked: the ring is full", text)
         self.assertIn("# connection 1: SMC-R; the client wrote 62,000 bytes", text)
@@ -111,21 +111,21 @@ class RecordedTests(SynchronousTestCase):
             ("smc-urgent", ["the last byte is urgent"]),
             ("smc-test-link", ["tests the link", "the client responds to the test"]),
         ):
-            text = told(name)
+            text = reported(name)
             for each in words:
                 self.assertIn(each, text, name)
 
     def test_declineAndServerWithoutSMC(self) -> None:
-        text = told("smc-decline")
+        text = reported("smc-decline")
         self.assertIn("the server declines: NOSMCRDEV (0x03030002): no device for SMC-R", text)
         self.assertIn("# connection 1: TCP, because the server declined: NOSMCRDEV", text)
         self.assertIn(
-            "# connection 1: TCP, because the server's SYN-ACK has no SMC option", told("tcp-server")
+            "# connection 1: TCP, because the server's SYN-ACK has no SMC option", reported("tcp-server")
         )
         self.assertEqual(explained(packets("tcp-client")).events, [])
 
     def test_detailLevels(self) -> None:
-        one, two, three = (told("smc-first", level) for level in (1, 2, 3))
+        one, two, three = (reported("smc-first", level) for level in (1, 2, 3))
         self.assertNotIn("has written", one)
         self.assertIn("has closed", one)
         self.assertNotIn("key 0x33c: ", two)
@@ -219,17 +219,17 @@ class CommandTests(CommandTestCase):
 
     def test_captureAsTextAndJSON(self) -> None:
         path = str(VECTORS / "smc-first.pcap")
-        self.assertIn("the client proposes SMC-R", self.said("decode", path).out)
-        said = self.said("decode", path, "--json").json
-        self.assertEqual(said["datagrams"], [])
-        [connection] = said["smc"]["connections"]
+        self.assertIn("the client proposes SMC-R", self.output("decode", path).out)
+        output = self.output("decode", path, "--json").json
+        self.assertEqual(output["datagrams"], [])
+        [connection] = output["smc"]["connections"]
         self.assertEqual((connection["mode"], connection["bytesFromClient"]), ("SMC-R", 3005))
-        accept = next(each for each in said["smc"]["events"] if each["message"] == "Accept")
+        accept = next(each for each in output["smc"]["events"] if each["message"] == "Accept")
         self.assertEqual((accept["packet"], accept["fields"]["qpn"]), (6, 17))
-        cdc = next(each for each in said["smc"]["events"] if each["message"] == "CDC")
+        cdc = next(each for each in output["smc"]["events"] if each["message"] == "CDC")
         self.assertEqual((cdc["link"], cdc["fields"]["producerCount"]), (1, 5))
 
     def test_hexadecimalMessage(self) -> None:
         digits = clc.Decline(bytes(8), clc.Diagnosis.NOUEID).encode().hex()
-        self.assertIn("declines: NOUEID", self.said("decode", digits).out)
-        self.assertIn("it has 28 bytes, and 27 are there", str(self.said("decode", digits[:-2]).status))
+        self.assertIn("declines: NOUEID", self.output("decode", digits).out)
+        self.assertIn("it has 28 bytes, and 27 are there", str(self.output("decode", digits[:-2]).status))

@@ -20,7 +20,7 @@ class EndingsTests(SynchronousTestCase):
         self.reactor = cast(Any, MemoryReactorClock())
         self.closeNotifier = CloseNotifier(self.reactor)
         self.addCleanup(self.closeNotifier.close)
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def turn(self, read: Callable[[], None] | None = None) -> None:
         """One turn of a reactor: the delayed calls that there were, then the descriptors that there are."""
@@ -38,37 +38,37 @@ class EndingsTests(SynchronousTestCase):
 
     def happen(self) -> None:
         """A protocol hears data, for which it delays a call, and the connection ends."""
-        self.reactor.callLater(0, self.told.append, "delayed")
-        self.closeNotifier.add(lambda: self.told.append("ended"))
+        self.reactor.callLater(0, self.reported.append, "delayed")
+        self.closeNotifier.add(lambda: self.reported.append("ended"))
 
     def test_endFoundByReading(self) -> None:
         self.turn(self.happen)
-        self.assertEqual(self.told, [])
+        self.assertEqual(self.reported, [])
         self.turn()
-        self.assertEqual(self.told, ["delayed", "ended"])
+        self.assertEqual(self.reported, ["delayed", "ended"])
         self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
 
     def test_endFoundByDelayedCall(self) -> None:
         self.reactor.callLater(0, self.happen)
         self.turn()
-        self.assertEqual(self.told, [])
+        self.assertEqual(self.reported, [])
         self.turn()
-        self.assertEqual(self.told, ["delayed", "ended"])
+        self.assertEqual(self.reported, ["delayed", "ended"])
         self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
 
     def test_processEndReportsAllAtOnce(self) -> None:
-        self.closeNotifier.add(lambda: self.told.append("first"))
+        self.closeNotifier.add(lambda: self.reported.append("first"))
         self.closeNotifier.isPrompt = True
-        self.closeNotifier.add(lambda: self.told.append("second"))
-        self.assertEqual(self.told, ["first", "second"])
+        self.closeNotifier.add(lambda: self.reported.append("second"))
+        self.assertEqual(self.reported, ["first", "second"])
         self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
 
     def test_clearedReactorReportsWithNextEnd(self) -> None:
         for _ in range(2):
-            self.closeNotifier.add(lambda: self.told.append("ended"))
+            self.closeNotifier.add(lambda: self.reported.append("ended"))
             for call in list(self.reactor.getDelayedCalls()):
                 call.cancel()
             self.reactor.removeAll()
-        self.closeNotifier.add(lambda: self.told.append("last"))
+        self.closeNotifier.add(lambda: self.reported.append("last"))
         self.turn()
-        self.assertEqual(self.told, ["ended", "ended", "last"])
+        self.assertEqual(self.reported, ["ended", "ended", "last"])

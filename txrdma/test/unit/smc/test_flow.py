@@ -35,7 +35,7 @@ _SAID = st.tuples(
 )
 
 
-class Told:
+class Reported:
     """A stream, and its application: what they hear."""
 
     flow: Flow
@@ -58,16 +58,16 @@ class Told:
         return lambda *arguments: self.log.append((name, *arguments))
 
 
-def begun() -> tuple[Flow, Told]:
+def begun() -> tuple[Flow, Reported]:
     """A flow that takes messages, and who hears of them."""
-    told = Told()
+    reported = Reported()
     queue = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
-    flow = Flow(queue, memoryview(bytes(range(_SIZE))), [], told)
-    flow.protocol = told
-    told.flow = flow
+    flow = Flow(queue, memoryview(bytes(range(_SIZE))), [], reported)
+    flow.protocol = reported
+    reported.flow = flow
     flow.attach(RemoteBuffer(queue, 0, RKey(0)), _SIZE, 7)
     flow.begin()
-    return flow, told
+    return flow, reported
 
 
 class ReceivedTests(SynchronousTestCase):

@@ -488,9 +488,9 @@ class DeclineTests(SynchronousTestCase):
             self.assertEqual([type(each) for each in server.events()], [Confirmed], isFirst)
             server.outgoing()
             server.decline(Diagnosis.NOACTLINK, 0.0)
-            told = [type(each) for each in server.events()]
+            reported = [type(each) for each in server.events()]
             self.assertEqual(
-                (told, server.outgoing() == b""), ([FellBack], False) if isFirst else ([Failed], True)
+                (reported, server.outgoing() == b""), ([FellBack], False) if isFirst else ([Failed], True)
             )
 
     def test_crossingInPiecesIsScannedOnce(self) -> None:

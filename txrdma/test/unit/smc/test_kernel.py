@@ -55,9 +55,11 @@ class DiagnosisTests(SynchronousTestCase):
         self.assertEqual((client.group.role, server.group.role), ("client", "server"))
 
     def test_listenerHasNoBuffers(self) -> None:
-        told = KernelSocket.decode(RECORDED["listener"])
-        self.assertEqual((told.state, told.inode, told.buffers, told.group), ("LISTEN", 1182, None, None))
-        self.assertIsNone(told.fallbackReason)
+        reported = KernelSocket.decode(RECORDED["listener"])
+        self.assertEqual(
+            (reported.state, reported.inode, reported.buffers, reported.group), ("LISTEN", 1182, None, None)
+        )
+        self.assertIsNone(reported.fallbackReason)
 
     def test_fallbackHasReasons(self) -> None:
         for name, reason, peer in (
@@ -65,8 +67,10 @@ class DiagnosisTests(SynchronousTestCase):
             ("declining", Diagnosis.NOSMCDEV, None),
             ("declined", Diagnosis.PEERDECL, Diagnosis.NOSMCDEV),
         ):
-            told = KernelSocket.decode(RECORDED[name])
-            self.assertEqual((told.mode, told.fallbackReason, told.peerDiagnosis), ("TCP", reason, peer))
+            reported = KernelSocket.decode(RECORDED[name])
+            self.assertEqual(
+                (reported.mode, reported.fallbackReason, reported.peerDiagnosis), ("TCP", reason, peer)
+            )
 
     def test_answerEndsWithDoneOrError(self) -> None:
         datagram = message(20, RECORDED["client"]) + message(20, RECORDED["listener"])
@@ -82,11 +86,11 @@ class DiagnosisTests(SynchronousTestCase):
     def test_truncatedMessages(self, name: str, length: int) -> None:
         whole = RECORDED[name]
         try:
-            told = KernelSocket.decode(whole[:length])
+            reported = KernelSocket.decode(whole[:length])
         except WireError:
             self.assertLess(length, len(whole))
         else:
-            self.assertEqual(told.inode, KernelSocket.decode(whole).inode)
+            self.assertEqual(reported.inode, KernelSocket.decode(whole).inode)
 
     def test_dumpRequest(self) -> None:
         asked = dumpRequest()

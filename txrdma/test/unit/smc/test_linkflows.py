@@ -48,9 +48,9 @@ class RecordedTests(SynchronousTestCase):
     """A group in the place of the recorded kernel's, client or server: two links, of which one fails."""
 
     def setUp(self) -> None:
-        said = [(one.source, raw) for one, raw in messages("smc-two-links") if raw[0] != 0xFE]
-        self.server = [raw for source, raw in said if source in ("10.77.0.2", "10.77.0.4")]
-        self.client = [raw for source, raw in said if source in ("10.77.0.1", "10.77.0.3")]
+        output = [(one.source, raw) for one, raw in messages("smc-two-links") if raw[0] != 0xFE]
+        self.server = [raw for source, raw in output if source in ("10.77.0.2", "10.77.0.4")]
+        self.client = [raw for source, raw in output if source in ("10.77.0.1", "10.77.0.3")]
         self.core = LinkGroup(Role.CLIENT, self.end(self.client[0]), version=2)
 
     def end(self, raw: bytes) -> LinkEnd:
@@ -131,8 +131,8 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual((by, raw[:30]), (link, server[2][:30]))
         core.received(client[2], 0.0, link)
         self.assertEqual(core.events(), [LinkAdded(link)])
-        told = next(raw for raw in client[3:] if not raw[3] & 0x80)
-        core.received(told, 0.0, link)
+        reported = next(raw for raw in client[3:] if not raw[3] & 0x80)
+        core.received(reported, 0.0, link)
         self.assertEqual([raw for _, raw in core.outgoing()], [server[4]])
         asked, answered = (raw for raw in client if decode(raw).type is LLCType.DELETE_LINK)
         core.received(asked, 1.0, link)
@@ -271,15 +271,15 @@ class SeedTests(SynchronousTestCase):
             for name in other.buffers:
                 end.core.learn(name, name)
             end.core.confirm(0.0, other.ports[0])
-        said = []
+        output = []
         for _ in range(40):
             for end, other in (ends, ends[::-1]):
                 end.turn(0.0)
                 for link, raw in end.core.outgoing():
-                    said.append(decode(raw).type)
+                    output.append(decode(raw).type)
                     there = next(each for each in other.made if each.number in (0, link.number))
                     other.core.received(raw, 0.0, there)
-        self.assertEqual(said.count(LLCType.ADD_LINK_CONTINUATION), 6)
+        self.assertEqual(output.count(LLCType.ADD_LINK_CONTINUATION), 6)
         for end, other in (ends, ends[::-1]):
             first, second = end.core.links
             self.assertEqual(
@@ -494,17 +494,17 @@ class SilenceTests(SynchronousTestCase):
             ends = [End(role, 1 + (role is Role.CLIENT), 2, version) for role in Role]
             for end, other in (ends, ends[::-1]):
                 end.core.confirm(0.0, other.ports[0])
-            said = []
+            output = []
             for turn in range(20):
                 for end, other in (ends, ends[::-1]):
                     end.turn(0.0)
                     for link, raw in end.core.outgoing():
-                        said.append((end.role, decode(raw).type))
+                        output.append((end.role, decode(raw).type))
                         there = next(each for each in other.made if each.number in (0, link.number))
                         other.core.received(raw, 0.0, there)
                 if turn == 10:
-                    said.clear()
+                    output.clear()
                     ends[0].ports.append(LinkEnd(MACAddress(bytes(6)), GID(bytes(15) + b"9"), QPN(9)))
                     ends[1].core.grow(ends[1].ports[1], 0.0)
-            self.assertEqual(said[:2], [(Role.CLIENT, type), (Role.SERVER, LLCType.ADD_LINK)])
+            self.assertEqual(output[:2], [(Role.CLIENT, type), (Role.SERVER, LLCType.ADD_LINK)])
             self.assertEqual([len(end.core.links) for end in ends], [2, 2])

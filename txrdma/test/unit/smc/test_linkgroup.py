@@ -75,7 +75,7 @@ class Pair:
     def __init__(self, **server: Any) -> None:
         self.server = LinkGroup(Role.SERVER, SERVER, **server)
         self.client = LinkGroup(Role.CLIENT, CLIENT)
-        self.said: list[tuple[str, LLC]] = []
+        self.output: list[tuple[str, LLC]] = []
 
     def run(self, now: float = 0.0) -> tuple[list[Event], list[Event]]:
         """Deliver until nobody says anything: what happened to the server, and to the client."""
@@ -85,7 +85,7 @@ class Pair:
             moved = False
             for place, (one, other) in enumerate(((self.server, self.client), (self.client, self.server))):
                 for _, raw in one.outgoing():
-                    self.said.append((one.role.value, decode(raw)))
+                    self.output.append((one.role.value, decode(raw)))
                     other.received(raw, now)
                     moved = True
                 found[place].extend(one.events())
@@ -99,15 +99,15 @@ class Pair:
 
     def names(self) -> list[tuple[str, str, bool]]:
         """Who said what, and whether it was an answer."""
-        said, self.said = self.said, []
-        return [(who, one.type.name, one.isResponse) for who, one in said]
+        output, self.output = self.output, []
+        return [(who, one.type.name, one.isResponse) for who, one in output]
 
 
 def active(**server: Any) -> Pair:
     """A pair whose link is up."""
     pair = Pair(**server)
     pair.confirm()
-    pair.said.clear()
+    pair.output.clear()
     return pair
 
 
@@ -129,7 +129,7 @@ class ConfirmLinkTests(SynchronousTestCase):
         pair = Pair()
         self.assertEqual(pair.server.state, "fresh")
         self.assertEqual(pair.confirm(), ([LinkConfirmed()], [LinkConfirmed()]))
-        [(_, request), (_, response)] = pair.said
+        [(_, request), (_, response)] = pair.output
         for one, end in ((request, SERVER), (response, CLIENT)):
             assert isinstance(one.body, ConfirmLink)
             self.assertEqual((one.body.mac, one.body.gid, one.body.qpn), end)
@@ -216,16 +216,16 @@ class RecordedTests(SynchronousTestCase):
     """A client's group in the place of the recorded kernel's."""
 
     def test_kernelsRequestsAreAnswered(self) -> None:
-        said = [(captured.source, raw) for captured, raw in messages("smc-first") if raw[0] != 0xFE]
-        confirmed = decode(said[1][1]).body
+        output = [(captured.source, raw) for captured, raw in messages("smc-first") if raw[0] != 0xFE]
+        confirmed = decode(output[1][1]).body
         assert isinstance(confirmed, ConfirmLink)
-        server = decode(said[0][1]).body
+        server = decode(output[0][1]).body
         assert isinstance(server, ConfirmLink)
         client = LinkGroup(Role.CLIENT, LinkEnd(confirmed.mac, confirmed.gid, confirmed.qpn), version=2)
         client.confirm(0.0, LinkEnd(server.mac, server.gid, server.qpn))
         client.learn(RKey(0x33C), 1)
-        asked = [decode(raw) for source, raw in said if source == "10.77.0.2"]
-        expected = [decode(raw) for source, raw in said if source == "10.77.0.1"]
+        asked = [decode(raw) for source, raw in output if source == "10.77.0.2"]
+        expected = [decode(raw) for source, raw in output if source == "10.77.0.1"]
         for one in asked:
             if not one.isResponse:
                 client.received(one.encode(), 0.0)
@@ -551,14 +551,14 @@ class IdleTests(SynchronousTestCase):
         self.assertEqual(events, [GroupEnded(DeleteReason.LOST_PATH, text)])
 
     def test_sharedMemoryConfirmsSeveralBuffers(self) -> None:
-        for shares, told in ((False, 1), (True, 3)):
+        for shares, reported in ((False, 1), (True, 3)):
             pair = Pair()
             if shares:
                 pair.client.shareMemory()
             pair.confirm()
             for number in range(3):
                 pair.client.confirmRKey(RKey(number + 1), 0x1000, 0.0)
-            self.assertEqual(len(answers(pair.client)), told)
+            self.assertEqual(len(answers(pair.client)), reported)
 
     def test_watchedPeerIsNotProbed(self) -> None:
         server = alone(Role.SERVER)
@@ -655,8 +655,10 @@ class EndTests(SynchronousTestCase):
             [broken, event] = client.events()
             assert isinstance(broken, RuleBroken) and isinstance(event, GroupEnded)
             self.assertEqual((event.reason, event.text), (DeleteReason.PROTOCOL_VIOLATION, broken.text))
-            [told] = answers(client)
-            self.assertEqual((told.type, told.header.flags), (LLCType.DELETE_LINK, LLCFlags.ALL_LINKS))
+            [reported] = answers(client)
+            self.assertEqual(
+                (reported.type, reported.header.flags), (LLCType.DELETE_LINK, LLCFlags.ALL_LINKS)
+            )
             self.assertEqual(client.state, "ended")
 
     def test_endedGroupIgnoresMessages(self) -> None:

@@ -108,30 +108,30 @@ class Group:
             extension = AddLinkExtension(FAR.gid, True, ())
         header = Header(LLCFlags.RESPONSE if isResponse else LLCFlags(0), self.version)
         core.received(LLC(body.TYPE, header, body, extension).encode(), 0.0, core.first)
-        said = [decode(raw) for _, raw in core._core.output]
-        told = core._core.pending
+        printed = [decode(raw) for _, raw in core._core.output]
+        reported = core._core.pending
         core._core.output = waiting + core._core.output
         core._core.pending = events + core._core.pending
-        return self._outcome(body, before, said, told)
+        return self._outcome(body, before, printed, reported)
 
-    def _outcome(self, body: Body, before: str, said: list[LLC], told: list[Event]) -> str:
-        if told and isinstance(told[0], RuleBroken):
-            assert told[0].text, "a rule without words"
+    def _outcome(self, body: Body, before: str, printed: list[LLC], reported: list[Event]) -> str:
+        if reported and isinstance(reported[0], RuleBroken):
+            assert reported[0].text, "a rule without words"
             if before == "confirming":
-                assert told[1:] == [LinkRefused(Diagnosis.NOACTLINK)] and not said, (told, said)
+                assert reported[1:] == [LinkRefused(Diagnosis.NOACTLINK)] and not printed, (reported, printed)
                 return "refused"
-            [deletion] = said
+            [deletion] = printed
             assert isinstance(deletion.body, DeleteLink) and deletion.header.flags == LLCFlags.ALL_LINKS
             assert deletion.body.reason == DeleteReason.PROTOCOL_VIOLATION
-            assert told[1:] == [GroupEnded(DeleteReason.PROTOCOL_VIOLATION, told[0].text)], told
+            assert reported[1:] == [GroupEnded(DeleteReason.PROTOCOL_VIOLATION, reported[0].text)], reported
             return "ended"
-        if told and isinstance(told[0], LinkRefused):
+        if reported and isinstance(reported[0], LinkRefused):
             return "refused"
-        if self.state != before or any(not isinstance(each, RemoteRKeysDeleted) for each in told):
+        if self.state != before or any(not isinstance(each, RemoteRKeysDeleted) for each in reported):
             return "heeded"
-        if not said:
+        if not printed:
             return "nothing"
-        [answer] = said
+        [answer] = printed
         assert (answer.type, answer.isResponse) == (body.TYPE, True), answer
         return "rejected" if answer.header.flags & LLCFlags.REJECT else "answered"
 

@@ -115,9 +115,9 @@ class RecordedTests(SynchronousTestCase):
         }
         for name, messagesExpected in expected.items():
             found = [(one.source, decode(raw)) for one, raw in messages(name) if raw[0] != CDC_TYPE]
-            said = [(source, each) for source, each in found if each.type is LLCType.DELETE_LINK]
-            self.assertEqual([(source, each.header.flags) for source, each in said], messagesExpected)
-            reasons = {each.body.reason for _, each in said if isinstance(each.body, DeleteLink)}
+            output = [(source, each) for source, each in found if each.type is LLCType.DELETE_LINK]
+            self.assertEqual([(source, each.header.flags) for source, each in output], messagesExpected)
+            reasons = {each.body.reason for _, each in output if isinstance(each.body, DeleteLink)}
             self.assertEqual(reasons, {DeleteReason.PROGRAM_ENDING})
 
     def test_twoLinksTwoKeys(self) -> None:
@@ -249,13 +249,13 @@ class CDCTests(SynchronousTestCase):
 
     def test_recordedFlags(self) -> None:
         found = [CDC.decode(raw) for _, raw in recorded(cdc=True)]
-        said = ProducerFlags(0)
+        output = ProducerFlags(0)
         state = StateFlags(0)
         for each in found:
-            said |= each.flags
+            output |= each.flags
             state |= each.state
         self.assertEqual(
-            said,
+            output,
             ProducerFlags.WRITE_BLOCKED
             | ProducerFlags.URGENT_PENDING
             | ProducerFlags.URGENT_PRESENT

@@ -73,5 +73,5 @@ class SharedTests(SynchronousTestCase):
                     self.assertFalse(option.markClient(unmarked))
                     self.assertFalse(option.markListener(unmarked))
                     self.assertFalse(option.wasExchanged(unmarked))
-        told = [each for each in entries if each.get("reason") == "no such luck"]
-        self.assertEqual([each["log_level"].name for each in told], ["info"])
+        reported = [each for each in entries if each.get("reason") == "no such luck"]
+        self.assertEqual([each["log_level"].name for each in reported], ["info"])

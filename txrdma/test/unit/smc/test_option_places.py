@@ -69,7 +69,7 @@ class MountTests(SynchronousTestCase):
 class ReasonTests(SynchronousTestCase):
     """An error of bpf(2) is told in words that help."""
 
-    def told(self, code: int, release: str = "6.1.0-18-amd64", effective: int = ALL) -> str:
+    def reported(self, code: int, release: str = "6.1.0-18-amd64", effective: int = ALL) -> str:
         return str(explained(OSError(code, os.strerror(code)), "do it", release, effective))
 
     def test_missingCapabilitiesAreNamed(self) -> None:
@@ -78,21 +78,21 @@ class ReasonTests(SynchronousTestCase):
         self.assertEqual(missingCapabilities(NETWORK), ["CAP_BPF"])
         self.assertEqual(missingCapabilities(BPF | NETWORK), [])
         self.assertEqual(missingCapabilities(SYSTEM), [])
-        told = self.told(errno.EPERM, effective=NETWORK)
-        self.assertEqual(told, "can't do it: this process lacks CAP_BPF")
+        reported = self.reported(errno.EPERM, effective=NETWORK)
+        self.assertEqual(reported, "can't do it: this process lacks CAP_BPF")
 
     def test_otherProhibitionsAreNamed(self) -> None:
-        self.assertIn("lockdown", self.told(errno.EPERM))
+        self.assertIn("lockdown", self.reported(errno.EPERM))
 
     def test_unsupportedKernelsAreNamed(self) -> None:
-        self.assertIn("CONFIG_BPF_SYSCALL", self.told(errno.ENOSYS))
-        told = self.told(errno.EINVAL, "5.4.0-150-generic")
+        self.assertIn("CONFIG_BPF_SYSCALL", self.reported(errno.ENOSYS))
+        reported = self.reported(errno.EINVAL, "5.4.0-150-generic")
         self.assertEqual(
-            told, "can't do it: this requires Linux 5.10 or newer, and the kernel is 5.4.0-150-generic"
+            reported, "can't do it: this requires Linux 5.10 or newer, and the kernel is 5.4.0-150-generic"
         )
 
     def test_otherErrorsAreUnchanged(self) -> None:
-        self.assertEqual(self.told(errno.ENOMEM), f"can't do it: {os.strerror(errno.ENOMEM)}")
+        self.assertEqual(self.reported(errno.ENOMEM), f"can't do it: {os.strerror(errno.ENOMEM)}")
 
     def test_releasesCompareAsNumbers(self) -> None:
         self.assertEqual(
@@ -104,12 +104,12 @@ class ReasonTests(SynchronousTestCase):
         )
 
     def test_reasonOfUnreadableMap(self) -> None:
-        told = [
+        reported = [
             pinnedError(OSError(code, ""), Path("/x"))
             for code in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO)
         ]
         for word, text in zip(
-            ("nothing is installed at /x", "--group", "5.19", "/x/sockets"), told, strict=True
+            ("nothing is installed at /x", "--group", "5.19", "/x/sockets"), reported, strict=True
         ):
             self.assertIn(word, text)
 

@@ -196,15 +196,17 @@ class RecordedTests(SynchronousTestCase):
         backlog = 0
         due = False
         for raw in (raw for _, raw in messages("smc-wrap") if raw[0] == CDC_TYPE):
-            said = CDC.decode(raw)
-            sender, receiver = (client, server) if said.token == 7 else (server, client)
-            if sender is client and (said.producerWrap, said.producerCount) != cursor(client.produced, SIZE):
+            output = CDC.decode(raw)
+            sender, receiver = (client, server) if output.token == 7 else (server, client)
+            if sender is client and (output.producerWrap, output.producerCount) != cursor(
+                client.produced, SIZE
+            ):
                 self.assertFalse(due)
                 backlog = backlog or writes.popleft()
                 backlog -= sum(client.take(backlog, backlog)[1:])
             if sender is server:
-                self.assertTrue(due or said.state)
-            self.assertEqual(sender.message(int(said.state)).hex(), raw.hex())
+                self.assertTrue(due or output.state)
+            self.assertEqual(sender.message(int(output.state)).hex(), raw.hex())
             receiver.received(unpackFrom(raw))
             due = receiver.consume(receiver.readable)
         self.assertEqual((backlog, server.consumed, list(writes)), (0, 62000, []))

@@ -26,18 +26,18 @@ class ClientStringTests(SynchronousTestCase):
         return {name.lstrip("_"): value for name, value in vars(endpoint).items()}
 
     def test_positional(self) -> None:
-        said = self.parse("smc:example.com:80")
-        self.assertEqual((said["host"], said["port"], said["options"]), ("example.com", 80, Options()))
+        output = self.parse("smc:example.com:80")
+        self.assertEqual((output["host"], output["port"], output["options"]), ("example.com", 80, Options()))
 
     def test_keywords(self) -> None:
-        said = self.parse(
+        output = self.parse(
             r"smc:host=\:\:1:port=80:device=soft\:127.0.0.2:peer=smc:timeout=2.5:fallback=no:backend=own"
             r":bindAddress=\:\:1"
         )
         options = Options(
             "soft:127.0.0.2", agreed=True, timeout=2.5, fallback=False, bindAddress="::1", backend="own"
         )
-        self.assertEqual((said["host"], said["port"], said["options"]), ("::1", 80, options))
+        self.assertEqual((output["host"], output["port"], output["options"]), ("::1", 80, options))
 
     def test_versionsAndEnterpriseIDs(self) -> None:
         for text, options in (

@@ -174,7 +174,7 @@ class LaneTests(SynchronousTestCase):
     def test_fullRingResumesAfterConsumption(self) -> None:
         for identifier in range(200):
             self.one.post(send(identifier, bytes([identifier]) * 40))
-        self.assertEqual(self.other.said, [])
+        self.assertEqual(self.other.output, [])
         for identifier in range(200):
             self.other.receive(identifier, (identifier * 40, 40))
         for _ in range(10):  # only the receiver looks by itself

@@ -160,7 +160,7 @@ class AtomicTests(AtomicCase):
     def test_sleepingPeerIsRungOrAskedToPoll(self) -> None:
         self.other.lane.arm(False, True, False)
         self.one.post(self.atomic(1, operand=1))
-        self.assertEqual((self.one.rung, self.one.said), (["receives"], []))
+        self.assertEqual((self.one.rung, self.one.output), (["receives"], []))
         self.turn()
         for solicited in (False, True):
             self.other.lane.arm(False, solicited, solicited)
@@ -175,7 +175,7 @@ class AtomicTests(AtomicCase):
         for turn in range(3):
             for index in range(3):
                 self.one.post(self.atomic(index, operand=1))
-            self.assertEqual(len(self.one.said), 1)
+            self.assertEqual(len(self.one.output), 1)
             self.one.deliver()
             self.assertEqual(self.word(self.other.memory.view), 3 * turn + 3)
             self.one.lane.poll()
@@ -192,10 +192,10 @@ class AtomicTests(AtomicCase):
             words[CONSUMED] = later
 
         self.patch(_lane, "barrier", meanwhile)
-        (look,) = self.one.said
-        self.one.said.clear()
+        (look,) = self.one.output
+        self.one.output.clear()
         look()
-        self.assertEqual((self.word(self.other.memory.view), self.one.said), (2, []))
+        self.assertEqual((self.word(self.other.memory.view), self.one.output), (2, []))
 
     def test_sleepingSenderIsRung(self) -> None:
         self.one.post(self.atomic(1, operand=1))

@@ -59,7 +59,7 @@ class Beginning:
     canRest = False
 
     def __init__(self) -> None:
-        self.told: list[object] = []
+        self.reported: list[object] = []
 
     def connect(self, queuePair: SoftQueuePair) -> Route | None:
         return None
@@ -73,10 +73,10 @@ class Beginning:
         return False
 
     def setEnabled(self, isEnabled: bool) -> None:
-        self.told.append(isEnabled)
+        self.reported.append(isEnabled)
 
     def close(self) -> None:
-        self.told.append("closed")
+        self.reported.append("closed")
 
 
 class PortTests(SynchronousTestCase):
@@ -93,7 +93,7 @@ class PortTests(SynchronousTestCase):
         self.events: list[AsyncEvent] = []
         self.device.subscribe(self.events.append)
 
-    def told(self) -> list[AsyncEventKind]:
+    def reported(self) -> list[AsyncEventKind]:
         """Events since the last time: all of this port."""
         self.clock.advance(0)
         events, self.events[:] = self.events[:], []
@@ -134,10 +134,10 @@ class PortTests(SynchronousTestCase):
         port = self.device.portAttributes(2)
         self.assertEqual((port.state, port.physicalState), (PortState.DOWN, PhysicalState.DISABLED))
         self.assertEqual(self.device.portAttributes(1).state, PortState.ACTIVE)
-        self.assertEqual((self.route.told, self.told()), ([False], [ERROR]))
+        self.assertEqual((self.route.reported, self.reported()), ([False], [ERROR]))
         self.device.setPortEnabled(2, True)
         self.assertEqual(self.device.portAttributes(2).state, PortState.ACTIVE)
-        self.assertEqual((self.route.told, self.told()), ([False, True], [ACTIVE]))
+        self.assertEqual((self.route.reported, self.reported()), ([False, True], [ACTIVE]))
         self.assertRaises(InvalidRequest, self.device.setPortEnabled, 3, True)
         self.device.close()
         self.assertRaises(DeviceUnavailable, self.device.setPortEnabled, 2, False)
@@ -146,20 +146,20 @@ class PortTests(SynchronousTestCase):
         self.change(hasCarrier=False)
         port = self.device.portAttributes(2)
         self.assertEqual((port.state, port.physicalState), (PortState.DOWN, PhysicalState.POLLING))
-        self.assertEqual((self.told(), self.device.gids(2)[0].ip), ([ERROR], "192.0.2.1"))
+        self.assertEqual((self.reported(), self.device.gids(2)[0].ip), ([ERROR], "192.0.2.1"))
         self.change()
-        self.assertEqual(self.told(), [ACTIVE])
+        self.assertEqual(self.reported(), [ACTIVE])
 
     def test_interfaceDown(self) -> None:
         self.change(isUp=False, hasCarrier=False)
         port = self.device.portAttributes(2)
         self.assertEqual((port.state, port.physicalState), (PortState.DOWN, PhysicalState.DISABLED))
-        self.assertEqual(self.told(), [ERROR])
+        self.assertEqual(self.reported(), [ERROR])
 
     def test_lostAddressTakesPortDown(self) -> None:
         self.host.interface = None
         self.device.readInterfaces()
-        self.assertEqual(self.told(), [ERROR, GIDS])
+        self.assertEqual(self.reported(), [ERROR, GIDS])
         self.assertEqual(self.device.gidTable(2), (GIDEntry(NO_GID, GIDType.ROCE_V2, ""),))
         port = self.device.portAttributes(2)
         self.assertEqual((port.state, port.netdev, port.rate), (PortState.DOWN, "", 0))
@@ -167,7 +167,7 @@ class PortTests(SynchronousTestCase):
         self.assertRaises(InvalidRequest, self.device.admit, QPAttributes(address=way), QPAttributes())
         self.host.interface = ETHERNET
         self.device.readInterfaces()
-        self.assertEqual(self.told(), [GIDS, ACTIVE])
+        self.assertEqual(self.reported(), [GIDS, ACTIVE])
         self.assertEqual(self.device.gids(2)[0].ip, "192.0.2.1")
         self.device.admit(QPAttributes(address=way), QPAttributes())
 
@@ -175,39 +175,39 @@ class PortTests(SynchronousTestCase):
         self.host.interface = None
         self.assertEqual(self.device.gids(2), (NO_GID,))
         self.device.readInterfaces()
-        self.assertEqual(self.told(), [ERROR, GIDS])
+        self.assertEqual(self.reported(), [ERROR, GIDS])
 
     def test_secondDownIsNoEvent(self) -> None:
         self.device.setPortEnabled(2, False)
         self.change(hasCarrier=False)
-        self.assertEqual(self.told(), [ERROR])
+        self.assertEqual(self.reported(), [ERROR])
         self.device.setPortEnabled(2, True)
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.reported(), [])
         self.change()
-        self.assertEqual(self.told(), [ACTIVE])
+        self.assertEqual(self.reported(), [ACTIVE])
 
     def test_MTUChangeIsNoEvent(self) -> None:
         self.change(mtu=1500)
-        self.assertEqual((self.device.portAttributes(2).activeMTU, self.told()), (MTU.MTU_1024, []))
+        self.assertEqual((self.device.portAttributes(2).activeMTU, self.reported()), (MTU.MTU_1024, []))
         wrong = QPAttributes(pathMTU=MTU.MTU_2048)
         self.assertRaises(InvalidRequest, self.device.admit, wrong, QPAttributes(port=2))
 
     def test_unansweredQueryKeepsState(self) -> None:
         self.host.isSilent = True
-        self.assertEqual((self.device.portAttributes(2).state, self.told()), (PortState.ACTIVE, []))
+        self.assertEqual((self.device.portAttributes(2).state, self.reported()), (PortState.ACTIVE, []))
 
     def test_portWithoutHostIsAlwaysUp(self) -> None:
         self.device.readInterfaces()
         port = self.device.portAttributes(1)
         self.assertEqual((port.state, port.netdev, port.rate), (PortState.ACTIVE, "", 0))
         self.assertEqual(port.activeMTU, MTU.MTU_1024)
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.reported(), [])
 
     def test_closedDeviceHasPortsDown(self) -> None:
         self.device.close()
         self.host.interface = None
         self.assertEqual(self.device.portAttributes(2).state, PortState.DOWN)
-        self.assertEqual((self.route.told, self.device.gids(2)[0].ip), (["closed"], "192.0.2.1"))
+        self.assertEqual((self.route.reported, self.device.gids(2)[0].ip), (["closed"], "192.0.2.1"))
 
     def test_pathBeginsAtQueuePairsPort(self) -> None:
         other = AddressVector(GID.fromIP("192.0.2.2"), port=1)

@@ -117,10 +117,10 @@ class ConnectionTests(NetworkCase):
         bth = BTH(
             opcode=Opcode.RC_ACKNOWLEDGE, pkey=DEFAULT_PKEY, destination=self.bob.qp.number, psn=0xFFFFF0
         )
-        stranger = self.network.carrier("10.0.0.66")
-        flow = Flow("10.0.0.66", stranger.port, BOB, 4791)
+        unknownPeer = self.network.carrier("10.0.0.66")
+        flow = Flow("10.0.0.66", unknownPeer.port, BOB, 4791)
         datagram = flow.seal(RoCEPacket(bth).encode() + bytes(4))
-        stranger.send(memoryview(datagram), len(datagram), (BOB, 4791))
+        unknownPeer.send(memoryview(datagram), len(datagram), (BOB, 4791))
         self.run_()
         self.assertEqual(portOf(self.other).counters.strays, 1)
         self.assertEqual(self.bob.events, [])

@@ -69,7 +69,7 @@ class SharedReceiveTests(SynchronousTestCase):
     def post(self, *identifiers: int) -> None:
         self.shared.postReceive([ReceiveRequest(identifier) for identifier in identifiers])
 
-    def told(self) -> list[AsyncEventKind]:
+    def reported(self) -> list[AsyncEventKind]:
         """Events since the last time."""
         events, self.host.events = self.host.events, []
         return [event.kind for event in events]
@@ -96,25 +96,25 @@ class SharedReceiveTests(SynchronousTestCase):
         self.shared.arm(3)
         self.assertEqual(self.shared.limit(), 3)
         queuePair.receives.popleft()
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.reported(), [])
         queuePair.receives.popleft()
         queuePair.receives.popleft()
         self.assertEqual([event.sharedReceiveQueue for event in self.host.events], [self.shared])
-        self.assertEqual((self.told(), self.shared.limit()), ([LIMIT], 0))
+        self.assertEqual((self.reported(), self.shared.limit()), ([LIMIT], 0))
         self.shared.arm(1)
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.reported(), [])
         queuePair.receives.popleft()
-        self.assertEqual(self.told(), [LIMIT])
+        self.assertEqual(self.reported(), [LIMIT])
 
     def test_limitAboveCountReportsAtOnce(self) -> None:
         queuePair = self.make(2)
         self.post(1, 2)
         self.shared.arm(3)
-        self.assertEqual(self.told(), [LIMIT])
+        self.assertEqual(self.reported(), [LIMIT])
         self.shared.arm(2)
         self.shared.arm(0)
         queuePair.receives.popleft()
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.reported(), [])
         for wrong in (-1, 9):
             self.assertRaises(InvalidRequest, self.shared.arm, wrong)
 
@@ -135,7 +135,7 @@ class SharedReceiveTests(SynchronousTestCase):
         queuePair.failed()
         found = [(c.identifier, c.status) for c in self.receives.poll(10)]
         self.assertEqual(found, [(1, Status.WR_FLUSH_ERR)])
-        self.assertEqual((self.told(), self.left()), ([LAST], [2]))
+        self.assertEqual((self.reported(), self.left()), ([LAST], [2]))
 
     def test_closeFailsQueuePairs(self) -> None:
         one, other, unused = self.make(2), self.make(3), self.make(4, upTo=RESET)
@@ -146,7 +146,7 @@ class SharedReceiveTests(SynchronousTestCase):
         self.shared.close()
         self.assertEqual((one.state, unused.state), (ERR, RESET))
         self.assertEqual((self.left(), self.closed), ([], [self.shared]))
-        self.assertEqual(self.told(), [LAST])
+        self.assertEqual(self.reported(), [LAST])
         for attempt in (
             lambda: self.post(3),
             lambda: self.shared.arm(1),

@@ -252,11 +252,11 @@ class SleepingTests(CompletionReaderTests):
         a socket: delayed calls of one turn of the reactor run before its descriptors are read.
         """
         reactor: Any = LookingReactor()
-        told: list[str] = []
+        reported: list[str] = []
 
         def handle(batch: Sequence[Completion]) -> None:
-            told.append("handled")
-            reactor.callLater(0, told.append, "delayed")
+            reported.append("handled")
+            reactor.callLater(0, reported.append, "delayed")
 
         channel = Channel([self.queue])
         reader = CompletionReader(reactor, channel, [self.queue], handle)
@@ -267,7 +267,7 @@ class SleepingTests(CompletionReaderTests):
         reader.doRead()
         for _ in range(3):
             reactor.turn()
-        self.assertEqual(told, ["handled", "delayed"] * 2)
+        self.assertEqual(reported, ["handled", "delayed"] * 2)
         self.assertEqual(reactor.getDelayedCalls(), [])
 
     def test_failingHandler(self) -> None:

@@ -114,8 +114,8 @@ class AttributeTests(SynchronousTestCase):
     @given(ATTRIBUTES)
     def test_thereAndBack(self, attributes: QPAttributes) -> None:
         """What is said comes back."""
-        said, _mask = toPyverbs(FAKE, attributes)
-        known = fromPyverbs(said, attributes.given())
+        output, _mask = toPyverbs(FAKE, attributes)
+        known = fromPyverbs(output, attributes.given())
         for name in attributes.given():
             self.assertEqual(getattr(known, name), getattr(attributes, name))
 
@@ -164,9 +164,9 @@ class AttributeTests(SynchronousTestCase):
     def test_withoutGID(self) -> None:
         """A way without a GID has no GRH: InfiniBand, by its LID."""
         way = AddressVector(GID(bytes(16)), dlid=LID(7), serviceLevel=2, hopLimit=0)
-        said, _mask = toPyverbs(FAKE, QPAttributes(address=way))
-        self.assertEqual(said.ah_attr.is_global, 0)
-        self.assertEqual(fromPyverbs(said, frozenset({"address"})).address, way)
+        output, _mask = toPyverbs(FAKE, QPAttributes(address=way))
+        self.assertEqual(output.ah_attr.is_global, 0)
+        self.assertEqual(fromPyverbs(output, frozenset({"address"})).address, way)
 
     def test_errors(self) -> None:
         """An errno becomes the decision that a caller can take."""

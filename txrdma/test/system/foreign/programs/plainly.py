@@ -159,12 +159,12 @@ class StartTLS(Program):
                     super().lineReceived(line)
                     if line == b"READY":
                         self.transport.startTLS(CertificateOptions())
-                        for said in (b"secret", b"send it", b"quit"):
-                            self.sendLine(said)
+                        for output in (b"secret", b"send it", b"quit"):
+                            self.sendLine(output)
 
             client = await ends.connect(factoryOf(Client))
-            for said in (b"plain", b"STARTTLS"):
-                client.sendLine(said)
+            for output in (b"plain", b"STARTTLS"):
+                client.sendLine(output)
             saw.append(await client.done)
         return saw
 

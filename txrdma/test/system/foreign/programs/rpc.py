@@ -257,5 +257,5 @@ class LDAP(Program):
         client = await ends.connect(factoryOf(LDAPClient))
         found = await LDAPEntry(client, "dc=org").search(filterText="(objectClass=person)")
         client.unbind()
-        told = sorted(f"{each.dn.getText()} {sum(map(len, each['sn']))}" for each in found)
-        return [len(told), digest("\n".join(told).encode())]
+        reported = sorted(f"{each.dn.getText()} {sum(map(len, each['sn']))}" for each in found)
+        return [len(reported), digest("\n".join(reported).encode())]
