@@ -28,7 +28,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl.introductions import INTRODUCTION_LENGTH
-from txrdma.btl.lifeline import DevicePlaces, PeerConnection
+from txrdma.btl.lifeline import DeviceSpecs, PeerConnection
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import RDMAError, Refused, ResourceExhausted
 from txrdma.kit.logs import RateLimitedLogger
@@ -77,7 +77,7 @@ class Opening:
     """
 
     def __init__(
-        self, reactor: Any, device: DevicePlaces, factory: IMessageProtocolFactory, isClient: bool
+        self, reactor: Any, device: DeviceSpecs, factory: IMessageProtocolFactory, isClient: bool
     ) -> None:
         self.answer: Deferred[Any] = Deferred(lambda _: self.lifeline.cancel())
         self._reactor, self._factory = reactor, factory
@@ -108,10 +108,10 @@ class Opening:
 class ClientEndpoint:
     """Connects to a listener of the byte transfer layer."""
 
-    def __init__(self, reactor: Any, stream: IStreamClientEndpoint, device: DevicePlaces = None) -> None:
+    def __init__(self, reactor: Any, stream: IStreamClientEndpoint, device: DeviceSpecs = None) -> None:
         """
         @param stream: the TCP endpoint of the listener, for the exchange.
-        @param device: see L{DevicePlaces}.
+        @param device: see L{DeviceSpecs}.
         """
         self._reactor, self._stream, self._device = reactor, stream, device
 
@@ -140,10 +140,10 @@ class ClientEndpoint:
 class ServerEndpoint:
     """Listens for peers of the byte transfer layer."""
 
-    def __init__(self, reactor: Any, stream: IStreamServerEndpoint, device: DevicePlaces = None) -> None:
+    def __init__(self, reactor: Any, stream: IStreamServerEndpoint, device: DeviceSpecs = None) -> None:
         """
         @param stream: the TCP endpoint to listen on, for the exchange.
-        @param device: see L{DevicePlaces}.
+        @param device: see L{DeviceSpecs}.
         """
         self._reactor, self._stream, self._device = reactor, stream, device
 
@@ -235,7 +235,7 @@ class _Accepting(Factory):
 
     noisy = False
 
-    def __init__(self, reactor: Any, device: DevicePlaces, factory: IMessageProtocolFactory) -> None:
+    def __init__(self, reactor: Any, device: DeviceSpecs, factory: IMessageProtocolFactory) -> None:
         self._reactor, self._device, self._factory = reactor, device, factory
         self._opening = 0
         self._openingOf = Counter[Any]()  # by IP address
@@ -303,13 +303,13 @@ class _Accepting(Factory):
 
 
 def connect(
-    reactor: Any, host: str, port: int, factory: IMessageProtocolFactory, device: DevicePlaces = None
+    reactor: Any, host: str, port: int, factory: IMessageProtocolFactory, device: DeviceSpecs = None
 ) -> Deferred[Any]:
     """
     Connect to a host and a port: see L{ClientEndpoint.connect}.
 
     @param host: a name or an IP address.
-    @param device: a device, or several over which messages are striped: see L{DevicePlaces}.
+    @param device: a device, or several over which messages are striped: see L{DeviceSpecs}.
     """
     stream = HostnameEndpoint(reactor, host, port, TIMEOUT)
     return ClientEndpoint(reactor, stream, device).connect(factory)
@@ -320,14 +320,14 @@ def listen(
     port: int,
     factory: IMessageProtocolFactory,
     interface: str = "",
-    device: DevicePlaces = None,
+    device: DeviceSpecs = None,
 ) -> Deferred[IListeningPort]:
     """
     Listen at a port: see L{ServerEndpoint.listen}.
 
     @param port: the TCP port; 0 is any free port.
     @param interface: the IP address to listen on; empty is any IPv4 address.
-    @param device: a device, or several over which messages are striped: see L{DevicePlaces}.
+    @param device: a device, or several over which messages are striped: see L{DeviceSpecs}.
     """
     kind = TCP6ServerEndpoint if ":" in interface else TCP4ServerEndpoint
     return ServerEndpoint(reactor, kind(reactor, port, interface=interface), device).listen(factory)

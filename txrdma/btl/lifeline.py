@@ -64,7 +64,7 @@ from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.verbs import Buffer
 from txrdma.ports.softdevices import softDeviceAt
-from txrdma.verbs.devices import DevicePlace
+from txrdma.verbs.devices import DeviceSpec
 
 _log = Logger()
 
@@ -94,7 +94,7 @@ TCP_OVERHEAD: Final = 120
 
 _GRACE_TURNS: Final = 3
 
-DevicePlaces = Union[DevicePlace, Sequence[DevicePlace], None]
+DeviceSpecs = Union[DeviceSpec, Sequence[DeviceSpec], None]
 """
 A device, or the string that names one; several of them, by which messages are striped; or None, which is the
 software device at the address of the TCP connection.
@@ -199,13 +199,13 @@ class PeerConnection(StreamProtocol):
     def __init__(
         self,
         reactor: Any,
-        device: DevicePlaces,
+        device: DeviceSpecs,
         established: Callable[[PeerConnection], User | None],
         failed: Callable[[Failure], None],
         isClient: bool,
     ) -> None:
         """
-        @param device: see L{DevicePlaces}.
+        @param device: see L{DeviceSpecs}.
         @param established: called when messages can be sent; returns the receiver of events, or None to
             close.
         @param failed: called instead with the reason.

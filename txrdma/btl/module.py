@@ -29,7 +29,7 @@ from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
 from txrdma.kit.values import frozen
-from txrdma.verbs.devices import DevicePlace, oneOf
+from txrdma.verbs.devices import DeviceSpec, oneOf
 from txrdma.verbs.pinning import shareOf
 
 _log = Logger()
@@ -501,10 +501,10 @@ class ModulePort:
         self.turn()
 
 
-_modules: dict[tuple[object, DevicePlace], ModulePort] = {}
+_modules: dict[tuple[object, DeviceSpec], ModulePort] = {}
 
 
-def moduleOf(reactor: Any, device: DevicePlace) -> ModulePort:
+def moduleOf(reactor: Any, device: DeviceSpec) -> ModulePort:
     """
     Return the module of a device on a reactor; call its L{ModulePort.hold}. A broken or abandoned one is
     replaced.

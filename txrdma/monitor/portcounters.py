@@ -22,10 +22,10 @@ class CounterLayout:
     Order, widths and units of the counters in a reading.
 
     @ivar names: names of the counters, in the order of a reading's values.
-    @ivar places: index of each counter, by its name.
+    @ivar indices: index of each counter, by its name.
     """
 
-    __slots__ = ("_full", "_units", "names", "nothing", "places")
+    __slots__ = ("_full", "_units", "names", "nothing", "indices")
 
     def __init__(self, bits: Mapping[str, int], units: Mapping[str, int] | None = None) -> None:
         """
@@ -34,18 +34,18 @@ class CounterLayout:
             words of 4 octets.
         """
         self.names = tuple(bits)
-        self.places = {name: place for place, name in enumerate(bits)}
+        self.indices = {name: index for index, name in enumerate(bits)}
         self.nothing = [0] * len(bits)
         self._full = tuple((1 << width) - 1 for width in bits.values())
         self._units = tuple((units or {}).get(name, 1) for name in bits)
 
     def unit(self, name: str) -> int:
         """Unit in which a counter counts: 4 octets for data, else 1."""
-        return self._units[self.places[name]]
+        return self._units[self.indices[name]]
 
-    def isFull(self, place: int, value: int) -> bool:
+    def isFull(self, index: int, value: int) -> bool:
         """True for a value at which a counter stops counting."""
-        full = self._full[place]
+        full = self._full[index]
         return value == full or (value == _STUCK and full > _STUCK)
 
 
@@ -116,11 +116,11 @@ class Meter:
 
         @return: None if it is not known: no answer, no such counter, or data in a counter that is full.
         """
-        place = self.layout.places.get(name)
-        if place is None or self.isSilent or not self.values:
+        index = self.layout.indices.get(name)
+        if index is None or self.isSilent or not self.values:
             return None
-        value, unit = self.values[place], self.layout.unit(name)
-        return None if unit != 1 and self.layout.isFull(place, value) else value * unit
+        value, unit = self.values[index], self.layout.unit(name)
+        return None if unit != 1 and self.layout.isFull(index, value) else value * unit
 
     def rate(self, name: str) -> float | None:
         """
@@ -129,14 +129,14 @@ class Meter:
         @return: None if it is not known: fewer than two readings, a gap, no such counter, or one that is
             full.
         """
-        place = self.layout.places.get(name)
-        if place is None or self.isSilent or self.seconds <= 0:
+        index = self.layout.indices.get(name)
+        if index is None or self.isSilent or self.seconds <= 0:
             return None
-        if self.layout.isFull(place, self.values[place]):
+        if self.layout.isFull(index, self.values[index]):
             return None
-        return self.grown[place] * self.layout.unit(name) / self.seconds
+        return self.grown[index] * self.layout.unit(name) / self.seconds
 
     def total(self, name: str) -> int:
         """Growth of a counter since the first reading, in octets where it counts data; 0 without one."""
-        place = self.layout.places.get(name)
-        return 0 if place is None else self.counted[place] * self.layout.unit(name)
+        index = self.layout.indices.get(name)
+        return 0 if index is None else self.counted[index] * self.layout.unit(name)

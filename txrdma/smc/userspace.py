@@ -37,7 +37,7 @@ from txrdma.smc.handshake.plaintcp import runOnTCP
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.signalling.dialing import hasSockets
 from txrdma.smc.signalling.interfaces import IListenerSignal
-from txrdma.smc.signalling.owners import placeOf
+from txrdma.smc.signalling.owners import tcpAddressOf
 from txrdma.smc.status import control as introspection
 from txrdma.smc.status.report import report
 from txrdma.smc.terms.offer import Role
@@ -148,7 +148,7 @@ class SMCPort:
         self._begin()
 
     def _begin(self) -> None:
-        place = placeOf(self._tcp.getHost())
+        place = tcpAddressOf(self._tcp.getHost())
         if place is not None and hasSockets(self._tcp.reactor):
             self._reception.begin(place)
             if self._device:
@@ -245,7 +245,7 @@ class UserspaceBackend:
         use = reactorUse(reactor).hold()  # a carrier may open a device before the port listens
         try:
             tcp = _listenTCP(reactor, reception, port, stepping, backlog, interface)
-            stepping.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")
+            stepping.outcomes = Outcomes(f"connection at {tcpAddressOf(tcp.getHost())}")
             introspection.appear(reactor, report)
             return SMCPort(tcp, factory, reception, reactorUse(reactor), _usualDevice(options))
         finally:

@@ -311,9 +311,9 @@ class MonitorService(MultiService):
         now = self._seconds()
         read = ((rowOf, self.poller.meters), (correctionRowOf, self.poller.corrections.meters))
         rows = (
-            make(place, meter, now)
+            make(portKey, meter, now)
             for make, meters in read
-            for place, meter in meters.items()
+            for portKey, meter in meters.items()
             if meter.readAt >= since
         )
         return [row for row in rows if row is not None]

@@ -33,7 +33,7 @@ from txrdma.interfaces import (
 )
 from txrdma.kit.strings import parseString
 
-DevicePlace = Union[str, IVerbsDevice]
+DeviceSpec = Union[str, IVerbsDevice]
 """A device, or its device string."""
 
 _Key = tuple[object, str, Hashable]
@@ -86,9 +86,9 @@ def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
 
 
 def oneOf(
-    things: dict[tuple[object, DevicePlace], _ThingT],
+    things: dict[tuple[object, DeviceSpec], _ThingT],
     reactor: object,
-    place: DevicePlace,
+    place: DeviceSpec,
     make: Callable[[IVerbsDevice, Callable[[], None]], _ThingT],
 ) -> _ThingT:
     """

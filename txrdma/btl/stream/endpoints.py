@@ -19,7 +19,7 @@ from twisted.internet.interfaces import (
 )
 
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint
-from txrdma.btl.lifeline import DevicePlaces
+from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.btl.stream.end import BTLEnd, BTLTransport
 from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
 
@@ -28,10 +28,10 @@ from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
 class StreamClientEndpoint:
     """An endpoint that connects to a listener of streams."""
 
-    def __init__(self, reactor: Any, stream: IStreamClientEndpoint, device: DevicePlaces = None) -> None:
+    def __init__(self, reactor: Any, stream: IStreamClientEndpoint, device: DeviceSpecs = None) -> None:
         """
         @param stream: the TCP endpoint of the listener, for the exchange.
-        @param device: see L{DevicePlaces}.
+        @param device: see L{DeviceSpecs}.
         """
         self._reactor, self._endpoint = reactor, ClientEndpoint(reactor, stream, device)
 
@@ -62,10 +62,10 @@ class _Connecting(StreamAttempt[BTLEnd]):
 class StreamServerEndpoint:
     """An endpoint that listens for streams."""
 
-    def __init__(self, reactor: Any, stream: IStreamServerEndpoint, device: DevicePlaces = None) -> None:
+    def __init__(self, reactor: Any, stream: IStreamServerEndpoint, device: DeviceSpecs = None) -> None:
         """
         @param stream: the TCP endpoint to listen on, for the exchange.
-        @param device: see L{DevicePlaces}.
+        @param device: see L{DeviceSpecs}.
         """
         self._reactor, self._endpoint = reactor, ServerEndpoint(reactor, stream, device)
 

@@ -32,7 +32,7 @@ from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.server import MADServer
 from txrdma.ports import getEndPort
 from txrdma.verbs.completions import CompletionReader
-from txrdma.verbs.devices import DevicePlace, oneOf
+from txrdma.verbs.devices import DeviceSpec, oneOf
 
 _log = Logger()
 
@@ -353,10 +353,10 @@ def _checkIsFound(device: IVerbsDevice, number: int) -> None:
     raise ResourceExhausted(reason)
 
 
-_adapters: dict[tuple[object, DevicePlace], Adapter] = {}
+_adapters: dict[tuple[object, DeviceSpec], Adapter] = {}
 
 
-def adapterOf(reactor: Any, place: DevicePlace) -> Adapter:
+def adapterOf(reactor: Any, place: DeviceSpec) -> Adapter:
     """
     The adapter of a device on a reactor; call L{Adapter.hold}. An abandoned adapter is replaced.
 

@@ -47,7 +47,7 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import IAddressHandle
 from txrdma.mad.ports.verbsport import grhFields
 from txrdma.ports.softdevices import softDeviceTo
-from txrdma.verbs.devices import DevicePlace
+from txrdma.verbs.devices import DeviceSpec
 
 _log = Logger()
 
@@ -301,7 +301,7 @@ class DatagramClientEndpoint:
     """Resolves a datagram service at a host and a port of RDMA CM's UDP port space."""
 
     def __init__(
-        self, reactor: Any, host: str, port: int, device: DevicePlace | None = None, privateData: bytes = b""
+        self, reactor: Any, host: str, port: int, device: DeviceSpec | None = None, privateData: bytes = b""
     ) -> None:
         """
         @param host: an IP address, or a name, of whose addresses the first one is used.
@@ -394,7 +394,7 @@ class _Serving:
 class DatagramServerEndpoint:
     """Provides a datagram service at a port of RDMA CM's UDP port space."""
 
-    def __init__(self, reactor: Any, port: int, device: DevicePlace = "soft") -> None:
+    def __init__(self, reactor: Any, port: int, device: DeviceSpec = "soft") -> None:
         """
         @param port: 0 is any free port.
         """

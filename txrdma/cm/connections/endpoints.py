@@ -32,7 +32,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.ports.softdevices import softDeviceTo
-from txrdma.verbs.devices import DevicePlace
+from txrdma.verbs.devices import DeviceSpec
 
 _log = Logger()
 
@@ -98,7 +98,7 @@ PrivateData = Union[bytes, Callable[[RDMATransport], bytes]]
 
 def _connect(
     reactor: Any,
-    device: DevicePlace,
+    device: DeviceSpec,
     scheme: AddressScheme,
     serviceID: int,
     path: IBPath,
@@ -123,7 +123,7 @@ def _connect(
 
 def _listen(
     reactor: Any,
-    device: DevicePlace,
+    device: DeviceSpec,
     scheme: AddressScheme,
     serviceID: Callable[[], int],
     factory: IMessageProtocolFactory,
@@ -160,7 +160,7 @@ class IBClientEndpoint:
         reactor: Any,
         serviceID: int,
         path: IBPath,
-        device: DevicePlace = "soft",
+        device: DeviceSpec = "soft",
         terms: Terms = USUAL,
         privateData: bytes = b"",
         alternate: IBPath | None = None,
@@ -190,7 +190,7 @@ class RDMAClientEndpoint:
         reactor: Any,
         host: str,
         port: int,
-        device: DevicePlace | None = None,
+        device: DeviceSpec | None = None,
         terms: Terms = UNCOUNTED_TERMS,
         privateData: PrivateData = b"",
         space: PortSpace = PortSpace.TCP,
@@ -239,7 +239,7 @@ class IBServerEndpoint:
         self,
         reactor: Any,
         serviceID: int,
-        device: DevicePlace = "soft",
+        device: DeviceSpec = "soft",
         terms: Terms = USUAL,
         backlog: int = BACKLOG,
     ) -> None:
@@ -269,7 +269,7 @@ class RDMAServerEndpoint:
         self,
         reactor: Any,
         port: int,
-        device: DevicePlace,
+        device: DeviceSpec,
         terms: Terms = USUAL,
         backlog: int = BACKLOG,
         space: PortSpace = PortSpace.TCP,

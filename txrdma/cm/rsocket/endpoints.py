@@ -33,7 +33,7 @@ from txrdma.error import WireError
 from txrdma.kit.values import frozen
 from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
 from txrdma.streams.transport import Address
-from txrdma.verbs.devices import DevicePlace
+from txrdma.verbs.devices import DeviceSpec
 
 _REFUSED: Final = (RejectReason.INVALID_SERVICE_ID, RejectReason.CONSUMER_REJECT)
 
@@ -77,7 +77,7 @@ class RSocketClientEndpoint:
     """An endpoint that connects to an IP address and a port, as C{rconnect} does."""
 
     def __init__(
-        self, reactor: Any, host: str, port: int, device: DevicePlace, options: Options = USUAL
+        self, reactor: Any, host: str, port: int, device: DeviceSpec, options: Options = USUAL
     ) -> None:
         """
         @param host: an IP address.
@@ -131,7 +131,7 @@ class RSocketServerEndpoint:
         self,
         reactor: Any,
         port: int,
-        device: DevicePlace,
+        device: DeviceSpec,
         options: Options = USUAL,
         backlog: int = BACKLOG,
     ) -> None:

@@ -26,13 +26,13 @@ class Key(NamedTuple):
     """
     Identity of a finding, independent of its text.
 
-    @ivar place: GUID of its node, as text; the place in words where it is of no node.
+    @ivar location: GUID of the finding's node as text; a description if it does not concern a node.
     @ivar port: number of its port; None where it is of no port.
     """
 
     source: str
     kind: str
-    place: str
+    location: str
     port: int | None
 
 
@@ -216,9 +216,9 @@ class FindingLog:
         ]
         return max(0.0, min(waits) - now) if waits else None
 
-    def isPending(self, source: str, places: Collection[str]) -> bool:
+    def isPending(self, source: str, locations: Collection[str]) -> bool:
         """True if a finding of a source at one of these nodes was reported, but is not raised yet."""
-        return any(key.source == source and key.place in places for key in self._pending)
+        return any(key.source == source and key.location in locations for key in self._pending)
 
     def isClearing(self, source: str) -> bool:
         """True if an open finding was not in the last report of its source, but is not cleared yet."""

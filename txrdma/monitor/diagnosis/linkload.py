@@ -11,7 +11,7 @@ from typing import Any
 from txrdma.fabric.linkspeeds import DATA_GIGABITS
 from txrdma.fabric.model import Fabric, Port
 from txrdma.kit.values import frozen
-from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.portcounters import Meter
 
 
@@ -46,7 +46,7 @@ def shareOf(port: Port, rate: float) -> float | None:
     return min(1.0, rate / most) if most else None
 
 
-def busiest(fabric: Fabric, meters: Mapping[Place, Meter], most: int) -> list[Load]:
+def busiest(fabric: Fabric, meters: Mapping[PortKey, Meter], most: int) -> list[Load]:
     """Directions of links with the most traffic, the busiest first; links that carry nothing are left out."""
     found = []
     for pair in fabric.links():

@@ -16,7 +16,7 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.kit.values import record
 from txrdma.monitor.diagnosis.journal import Change
-from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.diagnosis.thresholds import PortKey
 
 FORGET_SECONDS: Final = 7 * 86400.0
 """Seconds until a node or a link that is gone is forgotten."""
@@ -30,7 +30,7 @@ there are more, those are forgotten first that were there for the shortest time.
 _FEWEST: Final = 2
 """Fewest nodes that two fabrics have in common to be the same."""
 
-Link = tuple[Place, Place]
+Link = tuple[PortKey, PortKey]
 """Both ports of a link."""
 
 Key = TypeVar("Key")

@@ -15,7 +15,7 @@ from txrdma.kit.values import frozen
 _PARTS: Final = 30
 """Parts that a window is divided into: the precision with which errors leave it."""
 
-Place = TypeVar("Place", bound=Hashable)
+Key = TypeVar("Key", bound=Hashable)
 
 
 @frozen
@@ -62,27 +62,27 @@ class Tally:
 
 
 @frozen
-class Exceeded(Generic[Place]):
+class Exceeded(Generic[Key]):
     """
     Limit that a port is beyond at present.
 
-    @ivar place: name of the port, as it was given with its errors.
+    @ivar key: identity of the port, as passed to L{Tallies.add}.
     @ivar count: errors within the window of the limit.
     """
 
-    place: Place
+    key: Key
     limit: Limit
     count: int
 
 
-class Tallies(Generic[Place]):
+class Tallies(Generic[Key]):
     """Errors of all ports within the windows of some limits."""
 
     def __init__(self, limits: Iterable[Limit]) -> None:
         self._limits: dict[str, list[Limit]] = {}
         for limit in limits:
             self._limits.setdefault(limit.counter, []).append(limit)
-        self._tallies: dict[tuple[Place, Limit], Tally] = {}
+        self._tallies: dict[tuple[Key, Limit], Tally] = {}
 
     def change(self, limits: Iterable[Limit]) -> None:
         """Judge by other limits from now on; tallies of those that stay go on."""
@@ -101,25 +101,25 @@ class Tallies(Generic[Place]):
         """Names of the counters that have limits."""
         return list(self._limits)
 
-    def add(self, place: Place, counter: str, count: int, now: float) -> None:
+    def add(self, key: Key, counter: str, count: int, now: float) -> None:
         """Add the growth of one counter of a port."""
         for limit in self._limits.get(counter, ()):
-            tally = self._tallies.get((place, limit))
+            tally = self._tallies.get((key, limit))
             if tally is None:
-                tally = self._tallies[place, limit] = Tally(limit.seconds)
+                tally = self._tallies[key, limit] = Tally(limit.seconds)
             tally.add(count, now)
 
-    def keep(self, isKnown: Callable[[Place], bool]) -> None:
+    def keep(self, isKnown: Callable[[Key], bool]) -> None:
         """Forget ports that are not known any more."""
         self._tallies = {key: tally for key, tally in self._tallies.items() if isKnown(key[0])}
 
-    def exceeded(self, now: float) -> list[Exceeded[Place]]:
+    def exceeded(self, now: float) -> list[Exceeded[Key]]:
         """Limits that ports are beyond at present; tallies that are zero again are dropped."""
         found = []
-        for (place, limit), tally in list(self._tallies.items()):
+        for (key, limit), tally in list(self._tallies.items()):
             count = tally.sum(now)
             if count > limit.most:
-                found.append(Exceeded(place, limit, count))
+                found.append(Exceeded(key, limit, count))
             elif not count:
-                del self._tallies[place, limit]
+                del self._tallies[key, limit]
         return found

@@ -19,7 +19,7 @@ from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.tallies import Exceeded, Limit, Tallies
 from txrdma.monitor.portcounters import CounterLayout, Meter
 
-Place = tuple[GUID, int]
+PortKey = tuple[GUID, int]
 """Identity of a port from sweep to sweep: GUID of its node, and port number."""
 
 _Pick = Callable[[Sequence[int]], object]
@@ -128,13 +128,13 @@ class ErrorThresholds:
         restartSeconds: float = RESTART_SECONDS,
     ) -> None:
         """@param mostBitErrors: rate of bit errors beyond which a link is reported; None for no report."""
-        self._tallies: Tallies[Place] = Tallies([])
-        self._bitErrors: Tallies[Place] = Tallies([])
+        self._tallies: Tallies[PortKey] = Tallies([])
+        self._bitErrors: Tallies[PortKey] = Tallies([])
         self.change(limits, flaps, mostBitErrors)
         self._restartSeconds = restartSeconds
-        self._downs: dict[Place, list[tuple[float, int]]] = {}
-        self._links: dict[Place, list[Place]] = {}
-        self._restarts: dict[GUID | Place, float] = {}
+        self._downs: dict[PortKey, list[tuple[float, int]]] = {}
+        self._links: dict[PortKey, list[PortKey]] = {}
+        self._restarts: dict[GUID | PortKey, float] = {}
 
     def change(self, limits: Iterable[Limit], flaps: Limit, mostBitErrors: float | None) -> None:
         """Set the limits; counts for limits that stay are retained."""
@@ -162,50 +162,52 @@ class ErrorThresholds:
         judged = self._judged.get(meter.layout)
         if judged is None:
             layout = meter.layout
-            at = [layout.places[name] for name in self._counters if name in layout.places]
+            at = [layout.indices[name] for name in self._counters if name in layout.indices]
             taken: _Pick = itemgetter(*at) if at else lambda grown: None
             judged = self._judged[layout] = taken, taken(layout.nothing)
         pick, nothing = judged
         return pick(meter.grown) != nothing or meter.resetAt == now
 
-    def read(self, place: Place, meter: Meter, now: float) -> None:
+    def read(self, portKey: PortKey, meter: Meter, now: float) -> None:
         """Add a reading for which L{isConcerned} is True."""
         if meter.resetAt == now:
-            self._restarts[place] = now
-        places, grown = meter.layout.places, meter.grown
+            self._restarts[portKey] = now
+        indices, grown = meter.layout.indices, meter.grown
         for counter in self._counters:
-            at = places.get(counter)
+            at = indices.get(counter)
             if at is not None and grown[at]:
                 if counter == self._flaps.counter:
-                    self._downs.setdefault(place, []).append((now, grown[at]))
+                    self._downs.setdefault(portKey, []).append((now, grown[at]))
                 else:
-                    self._tallies.add(place, counter, grown[at], now)
-                    self._bitErrors.add(place, counter, grown[at], now)
+                    self._tallies.add(portKey, counter, grown[at], now)
+                    self._bitErrors.add(portKey, counter, grown[at], now)
 
-    def corrected(self, place: Place, meter: Meter, now: float) -> None:
+    def corrected(self, portKey: PortKey, meter: Meter, now: float) -> None:
         """
         Take a reading of the counters of a port's error correction.
 
         These counters may restart with each link, so that a reset does not mean that the node restarted.
         """
-        grown = meter.grown[meter.layout.places[UNCORRECTABLE]]
+        grown = meter.grown[meter.layout.indices[UNCORRECTABLE]]
         if grown:
-            self._tallies.add(place, UNCORRECTABLE, grown, now)
-            self._bitErrors.add(place, UNCORRECTABLE, grown, now)
+            self._tallies.add(portKey, UNCORRECTABLE, grown, now)
+            self._bitErrors.add(portKey, UNCORRECTABLE, grown, now)
 
     def keep(self, known: Collection[GUID]) -> None:
         """Forget what was counted at nodes that are neither in the fabric nor known as gone."""
         for tallies in (self._tallies, self._bitErrors):
-            tallies.keep(lambda place: place[0] in known)
-        for places in (self._downs, self._links):
-            for place in [place for place in places if place[0] not in known]:
-                del places[place]
+            tallies.keep(lambda portKey: portKey[0] in known)
+        for portKeys in (self._downs, self._links):
+            for portKey in [portKey for portKey in portKeys if portKey[0] not in known]:
+                del portKeys[portKey]
 
     def restarted(self, guid: GUID, now: float) -> None:
         """Record that a node may have restarted: it answers again after it was gone or silent."""
         self._restarts[guid] = now
 
-    def findings(self, fabric: Fabric, now: float, gone: Iterable[tuple[Place, Place]] = ()) -> list[Finding]:
+    def findings(
+        self, fabric: Fabric, now: float, gone: Iterable[tuple[PortKey, PortKey]] = ()
+    ) -> list[Finding]:
         """
         Faults that the counters of the last minutes and hours show.
 
@@ -218,20 +220,20 @@ class ErrorThresholds:
                 f"{shownName(limit.counter)} {beyond.count} in {_period(limit.seconds)}, "
                 f"{limit.most} are allowed"
             )
-            found.append(_at(fabric, _KINDS.get(limit.counter, "errors"), beyond.place, text))
+            found.append(_at(fabric, _KINDS.get(limit.counter, "errors"), beyond.key, text))
         found += self._bitErrorFindings(fabric, now)
         return found + self._flapping(fabric, now, gone)
 
     def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
         """Ports with too many bit errors, each once: by the symbols, or by the blocks beyond correction."""
-        worst: dict[Place, Exceeded[Place]] = {}
+        worst: dict[PortKey, Exceeded[PortKey]] = {}
         for beyond in self._bitErrors.exceeded(now):
-            known = worst.get(beyond.place)
+            known = worst.get(beyond.key)
             if known is None or known.count < beyond.count:
-                worst[beyond.place] = beyond
+                worst[beyond.key] = beyond
         found = []
-        for place, beyond in worst.items():
-            port = _portAt(fabric, place)
+        for portKey, beyond in worst.items():
+            port = _portAt(fabric, portKey)
             rate = 0.0 if port is None else bitErrorRate(port, beyond.count, beyond.limit.seconds)
             if rate > self._mostBitErrors:
                 what = " blocks beyond correction" if beyond.limit.counter == UNCORRECTABLE else ""
@@ -239,73 +241,75 @@ class ErrorThresholds:
                     f"its rate of bit errors is {rate:.1e}, {self._mostBitErrors:.0e} is allowed: "
                     f"{beyond.count}{what} in {_period(beyond.limit.seconds)}"
                 )
-                found.append(_at(fabric, "symbol-ber", place, text))
+                found.append(_at(fabric, "symbol-ber", portKey, text))
         return found
 
-    def _flapping(self, fabric: Fabric, now: float, gone: Iterable[tuple[Place, Place]]) -> list[Finding]:
+    def _flapping(self, fabric: Fabric, now: float, gone: Iterable[tuple[PortKey, PortKey]]) -> list[Finding]:
         self._expire(now)
         beyond = {end: link for link in gone for end in link}
-        counts: dict[Place, int] = {}
-        for place, downs in self._downs.items():
-            ends = self._link(fabric, place, beyond)
+        counts: dict[PortKey, int] = {}
+        for portKey, downs in self._downs.items():
+            ends = self._link(fabric, portKey, beyond)
             count = sum(times for at, times in downs if not any(self._isExcused(end, at) for end in ends))
             counts[ends[0]] = max(count, counts.get(ends[0], 0))  # both ends count the same
         seconds = self._flaps.seconds
         return [
-            _at(fabric, "flapping", place, f"its link went down {count} times in {_period(seconds)}")
-            for place, count in counts.items()
+            _at(fabric, "flapping", portKey, f"its link went down {count} times in {_period(seconds)}")
+            for portKey, count in counts.items()
             if count > self._flaps.most
         ]
 
-    def _link(self, fabric: Fabric, place: Place, gone: Mapping[Place, tuple[Place, Place]]) -> list[Place]:
+    def _link(
+        self, fabric: Fabric, portKey: PortKey, gone: Mapping[PortKey, tuple[PortKey, PortKey]]
+    ) -> list[PortKey]:
         """Ends of a port's link, up or down: first the one at its switch, or at the lower GUID."""
-        port = _portAt(fabric, place)
+        port = _portAt(fabric, portKey)
         peer = None if port is None else port.peer
         if peer is not None:
-            ends = [place, (peer.node.guid, peer.number)]
-        elif place in self._links:
-            return self._links[place]  # as it was when both ends were there: it keeps its place
-        elif place in gone:
-            ends = list(gone[place])
+            ends = [portKey, (peer.node.guid, peer.number)]
+        elif portKey in self._links:
+            return self._links[portKey]  # as it was when both ends were there: it keeps its place
+        elif portKey in gone:
+            ends = list(gone[portKey])
         else:
-            return [place]
+            return [portKey]
         ends.sort(key=lambda end: _rank(fabric, end))
-        self._links[place] = ends
+        self._links[portKey] = ends
         return ends
 
-    def _isExcused(self, end: Place, at: float) -> bool:
+    def _isExcused(self, end: PortKey, at: float) -> bool:
         """True if an end of a link has restarted about the time at which the link went down."""
         restarts = (self._restarts.get(end), self._restarts.get(end[0]))
         return any(one is not None and abs(one - at) <= self._restartSeconds for one in restarts)
 
     def _expire(self, now: float) -> None:
         oldest = now - self._flaps.seconds
-        for place, downs in list(self._downs.items()):
+        for portKey, downs in list(self._downs.items()):
             recent = [one for one in downs if one[0] > oldest]
             if recent:
-                self._downs[place] = recent
+                self._downs[portKey] = recent
             else:
-                del self._downs[place]
-                self._links.pop(place, None)
+                del self._downs[portKey]
+                self._links.pop(portKey, None)
         before = oldest - self._restartSeconds
         for restarted, at in list(self._restarts.items()):
             if at < before:
                 del self._restarts[restarted]
 
 
-def _portAt(fabric: Fabric, place: Place) -> Port | None:
-    node = fabric.nodes.get(place[0])
-    return None if node is None else node.known(place[1])
+def _portAt(fabric: Fabric, portKey: PortKey) -> Port | None:
+    node = fabric.nodes.get(portKey[0])
+    return None if node is None else node.known(portKey[1])
 
 
-def _rank(fabric: Fabric, place: Place) -> tuple[bool, bytes, int]:
-    guid, number = place
+def _rank(fabric: Fabric, portKey: PortKey) -> tuple[bool, bytes, int]:
+    guid, number = portKey
     node = fabric.nodes.get(guid)
     return node is None or not node.isSwitch, guid.raw, number
 
 
-def _at(fabric: Fabric, kind: str, place: Place, text: str) -> Finding:
-    guid, number = place
+def _at(fabric: Fabric, kind: str, portKey: PortKey, text: str) -> Finding:
+    guid, number = portKey
     node = fabric.nodes.get(guid)
     name = str(guid) if node is None else str(node)
     return Finding(kind, f"{name} port {number}", text, guid, number)

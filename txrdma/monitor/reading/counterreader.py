@@ -32,7 +32,7 @@ from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, Place
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.backoff import BackOff
@@ -49,11 +49,11 @@ _SUBN_GET: Final = RPCS["SubnGet"]
 class _PortReading:
     """A port whose counters are read."""
 
-    __slots__ = ("hasLink", "meter", "number", "path", "place", "requests")
+    __slots__ = ("hasLink", "meter", "number", "path", "portKey", "requests")
 
-    def __init__(self, place: Place, path: IBPath, hasLink: bool) -> None:
-        self.place = place
-        self.number = place[1]
+    def __init__(self, portKey: PortKey, path: IBPath, hasLink: bool) -> None:
+        self.portKey = portKey
+        self.number = portKey[1]
         self.path = path
         self.hasLink = hasLink
         self.meter: Meter | None = None
@@ -170,7 +170,7 @@ class CounterReader:
         @param onSilent: called with that of a node that does not answer, and did before.
         @param onUnknownNode: called with that of a node at whose LID there is another one.
         """
-        self.meters: dict[Place, Meter] = {}
+        self.meters: dict[PortKey, Meter] = {}
         self.backOff: BackOff[GUID] = BackOff(intervalSeconds, _MOST_BACK_OFF)
         self.readings = self.silences = self.looks = 0
         self.changed: set[GUID] = set()
@@ -208,11 +208,11 @@ class CounterReader:
 
         @param gone: nodes that have disappeared and may return: their meters stay, without values.
         """
-        for place, meter in list(self.meters.items()):
-            if place[0] not in known:
+        for portKey, meter in list(self.meters.items()):
+            if portKey[0] not in known:
                 meter.missed()
-                if place[0] not in gone:
-                    del self.meters[place]
+                if portKey[0] not in gone:
+                    del self.meters[portKey]
         for guid in [guid for guid in self._visits if guid not in known and guid not in gone]:
             self.forget(guid)
 
@@ -292,16 +292,16 @@ class CounterReader:
 
     def _readdressed(self, before: list[_PortReading], now: list[_PortReading]) -> None:
         """Restart the meters of ports whose LID has changed: the last values may have been another node's."""
-        lids = {stop.place: stop.path.dlid for stop in before}
+        lids = {stop.portKey: stop.path.dlid for stop in before}
         for stop in now:
-            if lids.get(stop.place, stop.path.dlid) != stop.path.dlid:
-                self.meters.pop(stop.place, None)
+            if lids.get(stop.portKey, stop.path.dlid) != stop.path.dlid:
+                self.meters.pop(stop.portKey, None)
 
     def _isWanted(self, stop: _PortReading) -> bool:
         """False of a port without a link whose counters were constant when last read."""
         if stop.hasLink:
             return True
-        meter = stop.meter or self.meters.get(stop.place)
+        meter = stop.meter or self.meters.get(stop.portKey)
         return meter is None or meter.isSilent or any(meter.grown)
 
     def _stop(self) -> None:
@@ -439,7 +439,7 @@ class CounterReader:
             else:
                 for stop in visit.stops:
                     if stop.path.dlid == lid:
-                        self.meters.pop(stop.place, None)
+                        self.meters.pop(stop.portKey, None)
                         stop.meter = None
                 self._onUnknownNode(visit.guid)
             self._settle(visit)
@@ -449,18 +449,18 @@ class CounterReader:
     def _judged(self, stop: _PortReading) -> None:
         meter = stop.meter
         assert meter is not None  # it was read
-        self._thresholds.read(stop.place, meter, meter.readAt)
-        at = meter.layout.places.get("linkDownedCounter")
+        self._thresholds.read(stop.portKey, meter, meter.readAt)
+        at = meter.layout.indices.get("linkDownedCounter")
         if at is not None and meter.grown[at]:
-            self._onDowned(stop.place[0])
+            self._onDowned(stop.portKey[0])
 
     def _took(self, visit: _Visit, kind: ReadingKind, values: tuple[int, ...]) -> None:
         stop = visit.pending[visit.at]
-        place, meter = stop.place, stop.meter
+        portKey, meter = stop.portKey, stop.meter
         if meter is None or meter.layout is not kind.layout:
-            meter = self.meters.get(place)
+            meter = self.meters.get(portKey)
             if meter is None or meter.layout is not kind.layout:
-                meter = self.meters[place] = Meter(kind.layout)
+                meter = self.meters[portKey] = Meter(kind.layout)
             stop.meter = meter
         now = self._seconds()
         self.readings += 1
@@ -490,7 +490,7 @@ class CounterReader:
         """Continue with the next port after a refusal; otherwise end the visit."""
         left = visit.pending[visit.at :]
         for stop in left[:1] if isRefusal else left:
-            meter = self.meters.get(stop.place)
+            meter = self.meters.get(stop.portKey)
             if meter is not None:
                 meter.missed()
         if isRefusal:

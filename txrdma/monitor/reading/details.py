@@ -20,7 +20,7 @@ from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
 
@@ -56,18 +56,18 @@ class DetailReader:
         counters, up to 65535.
     """
 
-    def __init__(self, meters: Mapping[Place, Meter]) -> None:
+    def __init__(self, meters: Mapping[PortKey, Meter]) -> None:
         """@param meters: meters of all ports: what they have counted."""
-        self.causes: dict[Place, dict[str, int]] = {}
+        self.causes: dict[PortKey, dict[str, int]] = {}
         self._meters = meters
-        self._explained: dict[tuple[Place, str], int] = {}
+        self._explained: dict[tuple[PortKey, str], int] = {}
         self._unable: set[tuple[GUID, str]] = set()
 
     def keep(self, known: Collection[GUID]) -> None:
         """Forget nodes that are no longer in the fabric: they may return with other firmware."""
         self._unable = {one for one in self._unable if one[0] in known}
         self._explained = {one: count for one, count in self._explained.items() if one[0][0] in known}
-        self.causes = {place: causes for place, causes in self.causes.items() if place[0] in known}
+        self.causes = {portKey: causes for portKey, causes in self.causes.items() if portKey[0] in known}
 
     def isWanted(self, node: Node) -> bool:
         """True of a node whose ports have dropped packets that are not explained."""
@@ -77,15 +77,15 @@ class DetailReader:
         """Ports of a node that have dropped packets, what has counted them, and how many they are."""
         guid = node.guid
         for port in countingPorts(node):
-            place = (guid, port.number)
-            meter = self._meters.get(place)
+            portKey = (guid, port.number)
+            meter = self._meters.get(portKey)
             if meter is None or not port.lid:
                 continue
             for counter in _ATTRIBUTES:
                 count = meter.value(counter)
                 if not count or (guid, counter) in self._unable:
                     continue
-                if count != self._explained.get((place, counter)):
+                if count != self._explained.get((portKey, counter)):
                     yield port, counter, count
 
     async def read(
@@ -113,7 +113,7 @@ class DetailReader:
             except MADFailure:
                 return
             else:
-                place = (node.guid, port.number)
-                self._explained[place, counter] = count
+                portKey = (node.guid, port.number)
+                self._explained[portKey, counter] = count
                 values = {name: getattr(answer, name) for name in CAUSES[counter]}
-                self.causes.setdefault(place, {}).update(values)
+                self.causes.setdefault(portKey, {}).update(values)

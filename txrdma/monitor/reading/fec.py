@@ -23,7 +23,7 @@ from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, Place
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.reading.backoff import BackOff
 
@@ -50,29 +50,29 @@ class CorrectionReader:
     """
 
     def __init__(
-        self, counted: Mapping[Place, Meter], thresholds: ErrorThresholds, seconds: Callable[[], float]
+        self, counted: Mapping[PortKey, Meter], thresholds: ErrorThresholds, seconds: Callable[[], float]
     ) -> None:
         """
         @param counted: meters of all ports: a node that has answered for other counters is not silent.
         @param seconds: returns the present time.
         """
-        self.meters: dict[Place, Meter] = {}
+        self.meters: dict[PortKey, Meter] = {}
         self._counted = counted
         self._thresholds = thresholds
         self._seconds = seconds
         self._capabilities: dict[GUID, int] = {}
-        self._forms: dict[Place, tuple[object, type[Attribute] | None]] = {}
+        self._forms: dict[PortKey, tuple[object, type[Attribute] | None]] = {}
         self._unable: set[GUID] = set()
         self._silences: dict[GUID, int] = {}
-        self._refusals: BackOff[Place] = BackOff(REFUSED_SECONDS, LONGEST_REFUSED_SECONDS)
+        self._refusals: BackOff[PortKey] = BackOff(REFUSED_SECONDS, LONGEST_REFUSED_SECONDS)
 
     def keep(self, known: Collection[GUID]) -> None:
         """Forget nodes that are no longer in the fabric: they may return with other firmware."""
         self._unable = {guid for guid in self._unable if guid in known}
-        for places in (self.meters, self._forms):
-            for place in [place for place in places if place[0] not in known]:
-                del places[place]
-        self._refusals.keep(lambda place: place[0] in known)
+        for portKeys in (self.meters, self._forms):
+            for portKey in [portKey for portKey in portKeys if portKey[0] not in known]:
+                del portKeys[portKey]
+        self._refusals.keep(lambda portKey: portKey[0] in known)
         for guids in (self._capabilities, self._silences):
             for guid in [guid for guid in guids if guid not in known]:
                 del guids[guid]
@@ -87,9 +87,9 @@ class CorrectionReader:
         return node.guid not in self._unable and any(True for _port in correctingPorts(node))
 
     def _isWanted(self, port: Port) -> bool:
-        place = (port.node.guid, port.number)
-        counted = self._counted.get(place)
-        isDue = self._refusals.isDue(place, self._seconds())
+        portKey = (port.node.guid, port.number)
+        counted = self._counted.get(portKey)
+        isDue = self._refusals.isDue(portKey, self._seconds())
         return counted is not None and not counted.isSilent and isDue
 
     async def read(
@@ -138,39 +138,39 @@ class CorrectionReader:
 
     async def _read(self, port: Port, rpcs: RPCs, path: IBPath, options: Mapping[str, Any]) -> None:
         guid = port.node.guid
-        place = (guid, port.number)
+        portKey = (guid, port.number)
         kind: Any = await self._formOf(port, rpcs, path, options)
         if kind is None:
             self._unable.add(guid)
             return
         answer = await rpcs.PerformanceGet(kind(portSelect=port.number), path, **options)
         layout = layoutOf(kind, port.width)
-        meter = self.meters.get(place)
+        meter = self.meters.get(portKey)
         if meter is None or meter.layout is not layout:
-            meter = self.meters[place] = Meter(layout)
+            meter = self.meters[portKey] = Meter(layout)
         now = self._seconds()
         meter.read(valuesOf(answer, port.width), now)
         if not self._thresholds.isConcerned(meter, now):
             return
         who = await rpcs.SubnGet(NodeInfo, path, **options)
         if who.nodeGUID == guid:
-            self._thresholds.corrected(place, meter, now)
+            self._thresholds.corrected(portKey, meter, now)
         else:  # the LID is another node's by now
-            del self.meters[place]
+            del self.meters[portKey]
 
     async def _formOf(
         self, port: Port, rpcs: RPCs, path: IBPath, options: Mapping[str, Any]
     ) -> type[Attribute] | None:
         """Form of a port's counters, asked for once for each time that its link has come up."""
         guid = port.node.guid
-        place = (guid, port.number)
-        link = (port.activeSpeed, port.width, self._counted[place].value("linkDownedCounter"))
-        known = self._forms.get(place)
+        portKey = (guid, port.number)
+        link = (port.activeSpeed, port.width, self._counted[portKey].value("linkDownedCounter"))
+        known = self._forms.get(portKey)
         if known is not None and known[0] == link:
             return known[1]
         if guid not in self._capabilities:
             answer = await rpcs.PerformanceGet(ClassPortInfo, path, **options)
             self._capabilities[guid] = answer.capabilityMask
         kind = await formOf(rpcs, port, path, self._capabilities[guid], **options)
-        self._forms[place] = (link, kind)
+        self._forms[portKey] = (link, kind)
         return kind

@@ -417,8 +417,8 @@ class FabricPoller:
         opened = {key[1:] for key in self.findingLog.open if key.source == _SWEEP}
         found = []
         for one in self._check(self.fabric) + self.presence.findings():
-            place = one.where if one.guid is None else str(one.guid)
-            if place in touched or (one.kind, place, one.port) in opened:
+            portKey = one.where if one.guid is None else str(one.guid)
+            if portKey in touched or (one.kind, portKey, one.port) in opened:
                 found.append(one)
         self.report(_SWEEP, found, isUnknown=lambda key: key not in self.findingLog.open)
 
@@ -700,7 +700,7 @@ class FabricPoller:
         now = self._reactor.seconds()
         events = self.findingLog.observe(
             *(source, found, now),
-            lambda key: isUnknown(key) or (key.place in silent and key.kind != "node-silent"),
+            lambda key: isUnknown(key) or (key.location in silent and key.kind != "node-silent"),
         )
         for event in events:
             self.journal.findingChanged(event, now)

@@ -16,7 +16,7 @@ from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.fabric.linkspeeds import NOMINAL_GIGABITS
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.reading.details import CAUSES
 
@@ -125,8 +125,8 @@ def labels(**values: object) -> str:
     )
 
 
-def _ofPort(place: Place) -> str:
-    return labels(guid=guidText(place[0]), port=place[1])
+def _ofPort(portKey: PortKey) -> str:
+    return labels(guid=guidText(portKey[0]), port=portKey[1])
 
 
 def family(name: str, kind: str, text: str, series: Iterable[tuple[str, object]]) -> str:
@@ -185,11 +185,11 @@ class _Group:
     takes a tenth of the time of a line for each.
     """
 
-    __slots__ = ("_formats", "_labels", "_texts", "layout", "places")
+    __slots__ = ("_formats", "_labels", "_texts", "layout", "portKeys")
 
-    def __init__(self, layout: CounterLayout, places: list[Place]) -> None:
+    def __init__(self, layout: CounterLayout, portKeys: list[PortKey]) -> None:
         self.layout = layout
-        self.places = places
+        self.portKeys = portKeys
         self._labels: list[str] = []
         self._formats: dict[str, str] = {}
         self._texts: dict[str, tuple[Sequence[int], str]] = {}
@@ -211,12 +211,12 @@ class _Group:
         layout, name = self.layout, shown.name
         unit = layout.unit(counter)
         if not self._labels:
-            self._labels = [_ofPort(place) for place in self.places]
+            self._labels = [_ofPort(portKey) for portKey in self.portKeys]
         labels = self._labels
         if shown.lane is not None:
             labels = [f'{label[:-1]},lane="{shown.lane}"}}' for label in labels]
         if unit != 1 or not shown.standsFull:
-            at = layout.places[counter]
+            at = layout.indices[counter]
             known = [not layout.isFull(at, value) for value in set(values)]
             if not all(known):
                 return "".join(
@@ -247,20 +247,20 @@ class CounterExposition:
         self._families = dict(_shown(counters))
         self._groups: dict[CounterLayout, _Group] = {}
 
-    def families(self, meters: Mapping[Place, Meter]) -> Iterator[str]:
+    def families(self, meters: Mapping[PortKey, Meter]) -> Iterator[str]:
         """Text of each family, one by one: a large fabric's can be written with pauses between them."""
-        present: dict[CounterLayout, tuple[list[Place], list[tuple[int, ...]]]] = {}
-        for place, meter in meters.items():
+        present: dict[CounterLayout, tuple[list[PortKey], list[tuple[int, ...]]]] = {}
+        for portKey, meter in meters.items():
             if meter.values and not meter.isSilent:
-                places, readings = present.setdefault(meter.layout, ([], []))
-                places.append(place)
+                portKeys, readings = present.setdefault(meter.layout, ([], []))
+                portKeys.append(portKey)
                 readings.append(meter.values)
         known, self._groups = self._groups, {}
         columns = []
-        for layout, (places, readings) in present.items():
+        for layout, (portKeys, readings) in present.items():
             group = known.get(layout)
-            if group is None or group.places != places:
-                group = _Group(layout, places)
+            if group is None or group.portKeys != portKeys:
+                group = _Group(layout, portKeys)
             self._groups[layout] = group
             columns.append((group, dict(zip(layout.names, zip(*readings, strict=True), strict=True))))
         last = ""
@@ -276,7 +276,7 @@ class CounterExposition:
                 yield text
 
 
-def causeText(causes: Mapping[Place, Mapping[str, int]], counters: Collection[str]) -> Iterator[str]:
+def causeText(causes: Mapping[PortKey, Mapping[str, int]], counters: Collection[str]) -> Iterator[str]:
     """
     Text of each metric family of causes, for ports that have dropped packets and report causes.
 
@@ -285,7 +285,7 @@ def causeText(causes: Mapping[Place, Mapping[str, int]], counters: Collection[st
     for counter in counters:
         for cause, text in CAUSES.get(counter, {}).items():
             series = [
-                (_ofPort(place), byCause[cause]) for place, byCause in causes.items() if cause in byCause
+                (_ofPort(portKey), byCause[cause]) for portKey, byCause in causes.items() if cause in byCause
             ]
             if series:
                 yield family(f"infiniband_{CAUSE_FAMILIES[cause]}_total", "counter", text, series)

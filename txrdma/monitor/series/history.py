@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from txrdma.fabric.health import Finding
-from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series.historystore import HistoryStore, Point, Remembered
 from txrdma.monitor.series.rows import Row
 from txrdma.monitor.supervisor import SupervisedLoop
@@ -102,10 +102,10 @@ class HistoryWriter:
             self.loop.runIn(_SOON_SECONDS)
 
     def series(
-        self, place: Place, counter: str, begin: int, end: int, level: str = ""
+        self, portKey: PortKey, counter: str, begin: int, end: int, level: str = ""
     ) -> Deferred[list[Point]]:
         """History of one counter of a port: see L{HistoryStore.series}."""
-        return self._inThread(self._store.series, place, counter, begin, end, level)
+        return self._inThread(self._store.series, portKey, counter, begin, end, level)
 
     def rememberedIn(self, room: str) -> Deferred[list[tuple[str, str]]]:
         """Names and values of all records of a kind: see L{HistoryStore.remembered}."""

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series.database import Columns, Database, HistoryRefused, SQLite
 from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, Row
 
@@ -144,7 +144,7 @@ class HistoryStore:
                 raise ValueError(f"a table of {finer.name} is no whole number of {coarser.name}")
         self._levels = tuple(levels)
         self._mostPorts = mostPorts
-        self._ports: dict[Place, int] = {}
+        self._ports: dict[PortKey, int] = {}
         self._next = 1
         self._last: dict[int, int] = {}
         self._since: int | None = None
@@ -309,8 +309,8 @@ class HistoryStore:
         level = self._levels[0]
         dropped = 0
         tables: dict[tuple[ColumnFamily, int], list[tuple[Any, ...]]] = {}
-        for place, at, values, family in rows:
-            number = self._numberOf(place, at)
+        for portKey, at, values, family in rows:
+            number = self._numberOf(portKey, at)
             if number is None:
                 dropped += 1
             else:
@@ -319,17 +319,17 @@ class HistoryStore:
             self._database.put(self._table(family, level, period), several)
         return dropped
 
-    def _numberOf(self, place: Place, at: int) -> int | None:
+    def _numberOf(self, portKey: PortKey, at: int) -> int | None:
         """Number of a port, assigned if it has none; None if there are too many ports."""
         if self._since is None:
             self._since = at
-        number = self._ports.get(place)
+        number = self._ports.get(portKey)
         if number is None:
             if len(self._ports) >= self._mostPorts and not self._makeSpace(at):
                 return None
-            number = self._ports[place] = self._next
+            number = self._ports[portKey] = self._next
             self._next += 1
-            self._database.put("ports", [(number, place[0].raw, place[1])])
+            self._database.put("ports", [(number, portKey[0].raw, portKey[1])])
         self._last[number] = at
         return number
 
@@ -343,13 +343,13 @@ class HistoryStore:
         quiet = at - _IDLE_SECONDS
         if self._since is None or self._since > quiet or at - self._fullAt < _FULL_SECONDS:
             return False
-        idle = [place for place, number in self._ports.items() if self._last.get(number, 0) < quiet]
-        idle.sort(key=lambda place: self._ports[place])
+        idle = [portKey for portKey, number in self._ports.items() if self._last.get(number, 0) < quiet]
+        idle.sort(key=lambda portKey: self._ports[portKey])
         dropped = idle[-max(1, self._mostPorts // 10) :]
         if not dropped:
             self._fullAt = at
             return False
-        numbers = [self._ports.pop(place) for place in dropped]
+        numbers = [self._ports.pop(portKey) for portKey in dropped]
         tables = [
             f"{family.head}{level.name}_{period}"
             for family in COLUMN_FAMILIES
@@ -414,7 +414,7 @@ class HistoryStore:
 
     # Reading.
 
-    def series(self, place: Place, counter: str, begin: int, end: int, level: str = "") -> list[Point]:
+    def series(self, portKey: PortKey, counter: str, begin: int, end: int, level: str = "") -> list[Point]:
         """
         History of one counter of a port.
 
@@ -425,7 +425,7 @@ class HistoryStore:
         family = next((family for family in COLUMN_FAMILIES if counter in family.counters), None)
         if family is None:
             raise ValueError(f"no history has a counter {counter!r}")
-        number = self._ports.get(place)
+        number = self._ports.get(portKey)
         found: list[Point] = []
         peak = f'"{family.peaks[counter]}"' if counter in family.peaks else "NULL"
         with self._transaction():

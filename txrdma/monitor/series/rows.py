@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
-from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.series.database import Columns
 from txrdma.monitor.series.exposition import FAMILIES
@@ -75,7 +75,7 @@ class Row(NamedTuple):
         the highest rates of data sent and received, in octets each second, where the family has these.
     """
 
-    place: Place
+    portKey: PortKey
     at: int
     values: tuple[float | None, ...]
     family: ColumnFamily = TRAFFIC
@@ -88,7 +88,8 @@ class _Plan:
 
     def __init__(self, layout: CounterLayout) -> None:
         known = [
-            (layout.places.get(name), layout.unit(name) if name in layout.places else 1) for name in COUNTERS
+            (layout.indices.get(name), layout.unit(name) if name in layout.indices else 1)
+            for name in COUNTERS
         ]
         self.columns = known
         self.still: list[float | None] = [None if index is None else 0 for index, _unit in known]
@@ -98,7 +99,7 @@ class _Plan:
 _planOf = lru_cache(maxsize=64)(_Plan)
 
 
-def rowOf(place: Place, meter: Meter, at: float) -> Row | None:
+def rowOf(portKey: PortKey, meter: Meter, at: float) -> Row | None:
     """
     Last growth of a port's counters as a row; None without two readings, and in a gap.
 
@@ -122,10 +123,10 @@ def rowOf(place: Place, meter: Meter, at: float) -> Row | None:
             peaks.append(grown[index] * unit / seconds)
     if max(grown) >= _MOST >> 3:  # octets of words
         counts = [None if count is None or count >= _MOST else count for count in counts]
-    return Row(place, int(at), (seconds, *counts, *peaks))
+    return Row(portKey, int(at), (seconds, *counts, *peaks))
 
 
-def correctionRowOf(place: Place, meter: Meter, at: float) -> Row | None:
+def correctionRowOf(portKey: PortKey, meter: Meter, at: float) -> Row | None:
     """
     Last growth of a port's counters of error correction as a row; None without two readings, and in a gap.
 
@@ -139,7 +140,7 @@ def correctionRowOf(place: Place, meter: Meter, at: float) -> Row | None:
         return None
     counts: list[float | None] = []
     for name in CORRECTIONS.counters:
-        index = layout.places.get(name)
+        index = layout.indices.get(name)
         isKnown = index is not None and not layout.isFull(index, meter.values[index])
         counts.append(meter.grown[index] if index is not None and isKnown else None)
-    return Row(place, int(at), (seconds, *counts), CORRECTIONS)
+    return Row(portKey, int(at), (seconds, *counts), CORRECTIONS)

@@ -369,7 +369,7 @@ def _counterRows(meter: Meter | None, meanings: Mapping[str, str]) -> list[list[
             f"{meter.total(name):,}",
         ]
         for name, text in meanings.items()
-        if meter is not None and name in meter.layout.places
+        if meter is not None and name in meter.layout.indices
     ]
 
 

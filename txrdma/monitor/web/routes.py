@@ -152,11 +152,11 @@ def _changes(context: PageContext, values: Values) -> Answer:
 async def _history(context: PageContext, values: Values) -> Answer:
     if context.watch.history is None:
         raise Missing("no history is stored; set history.file in the configuration")
-    place = (GUID.fromString(values["guid"]), values["port"])
+    portKey = (GUID.fromString(values["guid"]), values["port"])
     end = context.now if values["end"] is None else values["end"]
     begin = end - _HOUR if values["begin"] is None else values["begin"]
     points = await context.watch.history.series(
-        place, values["counter"], int(begin), int(end) + 1, values["resolution"] or ""
+        portKey, values["counter"], int(begin), int(end) + 1, values["resolution"] or ""
     )
     return {
         "begin": begin,

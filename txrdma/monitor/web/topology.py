@@ -120,7 +120,9 @@ def _natural(node: Node) -> tuple[list[tuple[int, str]], bytes]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], node.guid.raw
 
 
-def places(fabric: Fabric, level: dict[GUID, int], joined: Iterable[tuple[GUID, GUID]]) -> dict[GUID, float]:
+def positions(
+    fabric: Fabric, level: dict[GUID, int], joined: Iterable[tuple[GUID, GUID]]
+) -> dict[GUID, float]:
     """
     Position of each switch in its level, from 0 to 1: above the lower switches linked to it, such as its
     pod, and among its peers by name. A missing link moves no switch.
@@ -169,13 +171,13 @@ def topology(context: PageContext) -> dict[str, Any]:
     fabric = context.fabric
     found = bundles(fabric)
     level = levels(fabric, found)
-    place = {} if level is None else places(fabric, level, found)
+    position = {} if level is None else positions(fabric, level, found)
     nodes = [
         {
             "guid": guidText(node.guid),
             "name": printable(node.description),
             "level": None if level is None else level[node.guid],
-            "place": place.get(node.guid),
+            "place": position.get(node.guid),
             "hosts": len(_hosts(node)),
             "isSilent": context.isSilent(node),
             "worst": _worst(context, [node]),

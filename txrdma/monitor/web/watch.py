@@ -134,5 +134,5 @@ class PageContext:
             return None
         if meter.grown is meter.layout.nothing:
             return 0.0
-        places = meter.layout.places
-        return sum(meter.grown[places[name]] for name in _ERRORS if name in places) / meter.seconds
+        indices = meter.layout.indices
+        return sum(meter.grown[indices[name]] for name in _ERRORS if name in indices) / meter.seconds

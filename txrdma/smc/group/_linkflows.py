@@ -71,7 +71,7 @@ class _Adding:
     request: LLC | None = None
     stage: str = "wanted"
     link: LinkLife | None = None
-    far: AddLink | None = None
+    peerEnd: AddLink | None = None
     left: list[RKeyPair] = field(default_factory=list)
     remaining: int = 256
     until: float | None = None
@@ -194,7 +194,7 @@ class LinkFlows:
         core, adding = self._core, self.current
         if not isinstance(adding, _Adding) or adding.stage != "wanted" or core.place != "active":
             return None
-        number = adding.far.link if adding.far is not None else self._freeNumber()
+        number = adding.peerEnd.link if adding.peerEnd is not None else self._freeNumber()
         adding.link = link = LinkLife(local, number, own=dict(tokens), lastReceivedAt=now)
         core.links.append(link)
         old = adding.carrier.own
@@ -210,7 +210,7 @@ class LinkFlows:
         else:
             adding.left = pairs
         adding.until = now + core.timing.response
-        if adding.far is None:
+        if adding.peerEnd is None:
             adding.stage = "offered"
             core.ask(body, 0, adding.carrier, extension)
         else:
@@ -239,9 +239,9 @@ class LinkFlows:
 
     def _agreed(self, adding: _Adding, one: LLC | None, now: float) -> None:
         """Exchange buffers, because both ends of the new link are known."""
-        assert adding.link is not None and adding.far is not None and one is not None
-        far = adding.far
-        adding.link.remote = LinkEnd(far.mac, far.gid, far.qpn)
+        assert adding.link is not None and adding.peerEnd is not None and one is not None
+        peerEnd = adding.peerEnd
+        adding.link.remote = LinkEnd(peerEnd.mac, peerEnd.gid, peerEnd.qpn)
         if one.header.version == 2:
             for pair in one.extension.pairs if one.extension is not None else ():
                 self._learn(adding, pair)
@@ -268,10 +268,10 @@ class LinkFlows:
         self._core.ask(body, flags, adding.carrier)
 
     def _make(self, adding: _Adding, now: float) -> None:
-        assert adding.link is not None and adding.far is not None
+        assert adding.link is not None and adding.peerEnd is not None
         adding.stage = "making"
         adding.until = now + self._core.timing.newLink
-        self._core.pending.append(LinkMade(adding.link, adding.far))
+        self._core.pending.append(LinkMade(adding.link, adding.peerEnd))
 
     def made(self, link: LinkLife, now: float) -> None:
         """Record that the queue pair of a new link is connected."""
@@ -360,7 +360,7 @@ class LinkFlows:
             self._deleteAsked(one, body, link, now)
         elif isinstance(body, RequestAddLink) and not self._core.isServer:
             raise WireError("REQUEST ADD LINK", 0, "a server asks for a link, which it adds itself")
-        elif isinstance(current, _Adding) and current.far is not None and current.far == body:
+        elif isinstance(current, _Adding) and current.peerEnd is not None and current.peerEnd == body:
             pass  # a duplicate
         elif isinstance(body, AddLink) and self._isTaken(body.link):
             raise WireError("ADD LINK", 31, f"there is a link {body.link}")
@@ -375,7 +375,7 @@ class LinkFlows:
             else:
                 self._reject(one, link)
         elif isinstance(body, AddLink) and self.mayAdd():
-            self.current = _Adding(link, one, far=body)
+            self.current = _Adding(link, one, peerEnd=body)
             self._core.pending.append(LinkWanted(body))
         else:
             self._reject(one, link)
@@ -409,7 +409,7 @@ class LinkFlows:
                 self._drop(current.link, "the peer has no other path")
                 self._end(now)
             else:
-                current.far = body
+                current.peerEnd = body
                 self._agreed(current, one, now)
         elif isinstance(body, DeleteLink) and isinstance(current, _Deleting) and body.link == current.number:
             self._end(now)

@@ -155,9 +155,9 @@ class LinkLife:
 
 @frozen
 class LinkWanted:
-    """A link should be added: call C{offer} or C{decline}. C{far}: on a client, the server's end."""
+    """A link should be added: call C{offer} or C{decline}. C{peerEnd}: on a client, the server's end."""
 
-    far: AddLink | None
+    peerEnd: AddLink | None
 
 
 @frozen
@@ -165,7 +165,7 @@ class LinkMade:
     """Both ends of a new link are known: the owner connects its queue pair, then calls C{made}."""
 
     link: LinkLife
-    far: AddLink
+    peerEnd: AddLink
 
 
 @frozen

@@ -78,7 +78,7 @@ class Port:
         return self.device, self.candidate.port
 
 
-class FarEnd(Protocol):
+class PeerEnd(Protocol):
     """The peer's queue pair in Accept, Confirm or ADD LINK, with its first PSN."""
 
     @property
@@ -173,7 +173,7 @@ class Attachment:
             for at in range(0, _RECEIVES * size, size)
         ]
 
-    def connect(self, far: FarEnd, psn: int, isDirect: bool) -> None:
+    def connect(self, peerEnd: PeerEnd, psn: int, isDirect: bool) -> None:
         """Connect the queue pair to the peer's; C{isDirect}: without a router. Raises L{Refused}."""
         queuePair, candidate = self.queuePair, self._candidate
         hops = 1 if isDirect else _ROUTED_HOPS
@@ -184,11 +184,11 @@ class Attachment:
                 QPAttributes(
                     state=QPState.RTR,
                     address=AddressVector(
-                        far.gid, candidate.gidIndex, candidate.port, hopLimit=hops, dmac=far.mac
+                        peerEnd.gid, candidate.gidIndex, candidate.port, hopLimit=hops, dmac=peerEnd.mac
                     ),
-                    pathMTU=MTU(min(far.mtu, candidate.mtu)),
-                    destinationQPN=far.qpn,
-                    rqPSN=far.psn,
+                    pathMTU=MTU(min(peerEnd.mtu, candidate.mtu)),
+                    destinationQPN=peerEnd.qpn,
+                    rqPSN=peerEnd.psn,
                     maxDestRDAtomic=1,
                     minRNRTimer=5,
                 )

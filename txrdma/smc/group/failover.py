@@ -87,30 +87,30 @@ class LinkFailover:
             return True
         return port.candidate.isDirectTo(gid, self._group.agreement.version)
 
-    def _portFor(self, far: AddLink | None) -> Port | None:
+    def _portFor(self, peerEnd: AddLink | None) -> Port | None:
         """
         Choose the port for a new link: one without a link, else one that makes the group asymmetric.
 
         If two links share no port, another link on their ports adds no redundancy.
         """
         group = self._group
-        gid = None if far is None else far.gid
+        gid = None if peerEnd is None else peerEnd.gid
         free = next(self._free(gid), None)
         lives = [link.life for link in group.links if link.isActive]
         if free is not None or any(one.isSymmetricTo(other) for one, other in combinations(lives, 2)):
             return free
-        if far is not None and any(link.leadsTo(far.gid, far.mac, None) for link in group.links):
+        if peerEnd is not None and any(link.leadsTo(peerEnd.gid, peerEnd.mac, None) for link in group.links):
             return None
         loads = [link.port.place for link in group.links]
         return min(self._able(gid), key=lambda port: loads.count(port.place), default=None)
 
     # Setup
 
-    def extend(self, far: AddLink | None) -> None:
+    def extend(self, peerEnd: AddLink | None) -> None:
         """Offer the local end of an additional link, or decline if there is no other path."""
         group = self._group
         now = group.seconds()
-        port = self._portFor(far)
+        port = self._portFor(peerEnd)
         if port is None:
             group.core.decline(now)
             self.settle()
@@ -131,7 +131,7 @@ class LinkFailover:
         for each in (*group.links, link):
             each.retain()
         end = LinkEnd(port.candidate.mac, port.candidate.gid, link.qpn)
-        isDirect = far is None or self._isDirect(port, far.gid) is True
+        isDirect = peerEnd is None or self._isDirect(port, peerEnd.gid) is True
         life = group.core.offer(end, port.candidate.mtu, link.psn, tokens, now, isDirect)
         if life is None:
             link.discard()
@@ -145,7 +145,7 @@ class LinkFailover:
         group = self._group
         link = group.linkOf(event.link)
         try:
-            link.connect(event.far, self._isDirect(link.port, event.far.gid) is not False)
+            link.connect(event.peerEnd, self._isDirect(link.port, event.peerEnd.gid) is not False)
             if link.scheduler.lane is not None:
                 raise Refused("the link uses shared memory, which has no other path", Diagnosis.NOACTLINK)
         except Refused as refused:

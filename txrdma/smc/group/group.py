@@ -359,7 +359,7 @@ class Group:
             self.links[0].isActive = True
             self._answer(None)
         elif isinstance(event, LinkWanted):
-            self._further.extend(event.far)
+            self._further.extend(event.peerEnd)
         elif isinstance(event, LinkMade):
             self._further.made(event)
         elif isinstance(event, LinkAdded):

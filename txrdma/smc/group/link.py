@@ -26,7 +26,7 @@ from txrdma.interfaces import IDirectLane, IProtectionDomain, IQueuePair
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer
 from txrdma.smc.group._linkgroup import LinkLife
-from txrdma.smc.group.attachment import Attachment, FarEnd, Port
+from txrdma.smc.group.attachment import Attachment, PeerEnd, Port
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.parties import LinkOwner, Member
 from txrdma.smc.group.sendscheduler import HOLD_SECONDS, SendScheduler, statusText
@@ -91,7 +91,7 @@ class Link:
         self._reactor = groups.reactor
         self._reactorUse = groups.reactorUse
         self._flows: dict[int, Flow] = group.flows
-        self._far: FarEnd | None = None
+        self._peerEnd: PeerEnd | None = None
         self.isBreaking = False
 
         self._attachment = attachment = Attachment(
@@ -157,10 +157,10 @@ class Link:
         )
         return answer
 
-    def connect(self, far: FarEnd, isDirect: bool) -> None:
+    def connect(self, peerEnd: PeerEnd, isDirect: bool) -> None:
         """Connect the queue pair to the peer's; C{isDirect}: without a router. Raises L{Refused}."""
-        self._far = far
-        self._attachment.connect(far, self.psn, isDirect)
+        self._peerEnd = peerEnd
+        self._attachment.connect(peerEnd, self.psn, isDirect)
         self.route = self._queuePair.route
         self.scheduler.lane = lane = IDirectLane(self._queuePair, None)
         if lane is not None:
@@ -197,15 +197,15 @@ class Link:
 
     def leadsTo(self, gid: GID, mac: MACAddress, qpn: QPN | None) -> bool:
         """Return whether the peer's port has these addresses, and its queue pair this number (None: any)."""
-        far = self._far
-        if far is None:
+        peerEnd = self._peerEnd
+        if peerEnd is None:
             return False
-        return (far.gid, far.mac) == (gid, mac) and qpn in (None, far.qpn)
+        return (peerEnd.gid, peerEnd.mac) == (gid, mac) and qpn in (None, peerEnd.qpn)
 
     @property
     def farQPN(self) -> QPN | None:
         """Number of the peer's queue pair; None before the first contact."""
-        return None if self._far is None else self._far.qpn
+        return None if self._peerEnd is None else self._peerEnd.qpn
 
     def bearing(self, answer: Accept | Confirm, named: Link) -> RemoteBuffer:
         """Return the peer's ring on this link; C{named} is the link in the answer. Raises L{Refused}."""
@@ -390,7 +390,7 @@ class Link:
         self.scheduler.rest()
 
     def wake(self) -> None:
-        if not self.isOver and self._far is not None:
+        if not self.isOver and self._peerEnd is not None:
             self._reader.start()
             self.scheduler.wake()
 
@@ -401,7 +401,7 @@ class Link:
 
     def attend(self) -> None:
         """Process received messages while off the reactor, and rearm C{descriptor}."""
-        if not self.isOver and self._far is not None:
+        if not self.isOver and self._peerEnd is not None:
             self._reader.attend()
             if not self.isOver:
                 self.scheduler.poll()

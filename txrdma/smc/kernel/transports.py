@@ -37,7 +37,7 @@ from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.kernel.sockets import hasFallenBack, smcSocket, unsent
 from txrdma.smc.kernel.status import KernelStatus
-from txrdma.smc.signalling.owners import placeOf
+from txrdma.smc.signalling.owners import tcpAddressOf
 from txrdma.smc.status import control
 from txrdma.smc.status.report import report
 from txrdma.smc.stream.connectionstatus import forget, register
@@ -264,7 +264,7 @@ def listen(
     listening = KernelPort(port, factory if fallback else SMCOnly(factory), backlog, interface, reactor)
     listening.startListening()
     host = listening.getHost()  # type: ignore[no-untyped-call]  # Twisted's
-    listening.policy = EndpointPolicy(f"connection at {placeOf(host)}", fallback)
+    listening.policy = EndpointPolicy(f"connection at {tcpAddressOf(host)}", fallback)
     return listening
 
 

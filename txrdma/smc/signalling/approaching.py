@@ -18,7 +18,7 @@ from twisted.internet.tcp import Connection
 from txrdma.smc.signalling.clientports import bindSomewhere
 from txrdma.smc.signalling.interfaces import IClientSignal, IDialing
 from txrdma.smc.signalling.localclient import Announcement, Channel, channelTo
-from txrdma.smc.signalling.owners import placeOf
+from txrdma.smc.signalling.owners import tcpAddressOf
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix.sockets import Credentials, Reactor
 
@@ -77,7 +77,7 @@ class LocalApproach:
             if not client.socket.getsockname()[1]:
                 bindSomewhere(client.socket, channel.source.host, target.port)
                 self._isBound = True
-            own = placeOf(client.getHost())
+            own = tcpAddressOf(client.getHost())
         except OSError:
             return False
         if own is None or (channel.directory and own.host != channel.source.host):

@@ -12,7 +12,7 @@ from zope.interface import implementer
 from twisted.internet.tcp import Connection
 
 from txrdma.smc.signalling.interfaces import IClientSignal, IDialing, IListenerSignal, IServerSignal
-from txrdma.smc.signalling.owners import Place, placeOf
+from txrdma.smc.signalling.owners import TCPAddress, tcpAddressOf
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix.sockets import Credentials, Reactor
 
@@ -40,7 +40,7 @@ class AgreedApproach:
 
     def ask(self, transport: Connection, done: Callable[[], None]) -> None:
         silent, now = silentPeers(self._reactor), self._reactor.seconds()
-        peer = placeOf(transport.getPeer())
+        peer = tcpAddressOf(transport.getPeer())
         self.isSMC = not (self._takesTCP and silent.isSilent(peer, now))
         if self.isSMC:
             silent.ask(peer, now)
@@ -85,7 +85,7 @@ class AgreedReception:
     def prepare(self, listening: socket.socket) -> None:
         self._announced.prepare(listening)
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: TCPAddress) -> None:
         self._announced.begin(place)
 
     def arrived(self, transport: Connection) -> IServerSignal | None:

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.tcp import Connection
 
 from txrdma.smc.signalling.interfaces import IClientSignal, IServerSignal
-from txrdma.smc.signalling.owners import peerUserByTCP, Place, placeOf
+from txrdma.smc.signalling.owners import peerUserByTCP, TCPAddress, tcpAddressOf
 from txrdma.unix.sockets import Credentials
 
 
@@ -29,7 +29,7 @@ class PeerIdentity:
         self._user: int | None = None
         self._isKnown = False
         self._addresses: tuple[IAddress, IAddress] | None = None
-        self._place: Place | None = None
+        self._place: TCPAddress | None = None
         self.process: Credentials | None = None
         self.directory = ""
 
@@ -43,16 +43,16 @@ class PeerIdentity:
         return found
 
     @property
-    def own(self) -> Place | None:
+    def own(self) -> TCPAddress | None:
         """Local address; None if it is not a TCP address."""
-        return placeOf(self.addresses[0])
+        return tcpAddressOf(self.addresses[0])
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> TCPAddress | None:
         """Peer address; None if it is not a TCP address."""
         place = self._place
         if place is None:
-            place = self._place = placeOf(self.addresses[1])
+            place = self._place = tcpAddressOf(self.addresses[1])
         return place
 
     @property

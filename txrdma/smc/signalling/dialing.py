@@ -18,7 +18,7 @@ from twisted.internet.tcp import Client, Connection, Connector
 from twisted.python.failure import Failure
 
 from txrdma.smc.signalling.interfaces import Carrier, IClientSignal, IDialing
-from txrdma.smc.signalling.owners import Place
+from txrdma.smc.signalling.owners import TCPAddress
 
 
 def hasSockets(reactor: object) -> bool:
@@ -36,9 +36,9 @@ class DialedClient(Client):
     socket: socket.socket
 
     @property
-    def target(self) -> Place:
+    def target(self) -> TCPAddress:
         """The address to connect to, with the scope, which C{addr} lacks."""
-        return Place.of(self.connector.host, self.connector.port)
+        return TCPAddress.of(self.connector.host, self.connector.port)
 
     def resolveAddress(self) -> None:
         """Have the carrier prepare the socket, then connect."""

@@ -17,7 +17,7 @@ from zope.interface import Attribute, Interface
 from twisted.internet.interfaces import IAddress
 from twisted.internet.tcp import Connection
 
-from txrdma.smc.signalling.owners import Place
+from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.unix.sockets import Credentials
 
 
@@ -25,7 +25,7 @@ class IDialing(Interface):
     """A TCP client whose socket exists and is not connected yet."""
 
     socket: socket.socket = Attribute("The socket that is going to connect.")
-    target: Place = Attribute("The address that the client is going to connect to.")
+    target: TCPAddress = Attribute("The address that the client is going to connect to.")
 
     def getHost() -> IAddress:
         """Return the current local address of the socket."""
@@ -90,7 +90,7 @@ class IListenerSignal(Interface):
     def prepare(listening: socket.socket) -> None:
         """Prepare a socket that is going to listen."""
 
-    def begin(place: Place) -> None:
+    def begin(place: TCPAddress) -> None:
         """Begin to answer clients: the socket listens at this address."""
 
     def arrived(transport: Connection) -> IServerSignal | None:

@@ -38,7 +38,7 @@ from twisted.logger import Logger
 
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.signalling.interfaces import IListenerSignal, IServerSignal
-from txrdma.smc.signalling.owners import isEstablished, Place, placeOf, socketUser
+from txrdma.smc.signalling.owners import isEstablished, socketUser, TCPAddress, tcpAddressOf
 from txrdma.unix.lines import Lines
 from txrdma.unix.sockets import Credentials, isOurs, LocalListener, processAt, Reactor
 
@@ -64,18 +64,18 @@ _MOST_OF_OTHER_USER: Final = 64
 """Largest number of announced connections that a process of another user has not made yet."""
 
 
-def listenerName(place: Place) -> str:
+def listenerName(place: TCPAddress) -> str:
     """Return the abstract name of the listener at an address."""
     if place.host == "0.0.0.0":
         return f"\0txrdma/smc/*:{place.port}"
     return f"\0txrdma/smc/{place}"
 
 
-def candidateNames(target: Place) -> tuple[str, ...]:
+def candidateNames(target: TCPAddress) -> tuple[str, ...]:
     """Return the names that the listener at an address may have, likeliest first."""
-    names = [listenerName(target), listenerName(Place("::", target.port))]
+    names = [listenerName(target), listenerName(TCPAddress("::", target.port))]
     if not target.isIPv6:
-        names.insert(1, listenerName(Place("0.0.0.0", target.port)))
+        names.insert(1, listenerName(TCPAddress("0.0.0.0", target.port)))
     return tuple(names)
 
 
@@ -93,7 +93,7 @@ class Announced:
 
     isSure = True
 
-    def __init__(self, teller: Teller | None, place: Place, number: int, client: Credentials) -> None:
+    def __init__(self, teller: Teller | None, place: TCPAddress, number: int, client: Credentials) -> None:
         self._printer = teller
         self.place = place
         self.number = number
@@ -102,7 +102,7 @@ class Announced:
         self.since = 0.0
         self.onWithdrawal: Callable[[], None] | None = None
 
-    def isFrom(self, client: Place | None, own: Place | None) -> bool:
+    def isFrom(self, client: TCPAddress | None, own: TCPAddress | None) -> bool:
         """Return whether the user that announced the connection owns the client's socket."""
         user = self.client.user
         if user == 0 or (client and own and user == socketUser(client, own)):
@@ -180,7 +180,7 @@ class Teller:
             host, port = rest
             if word != "connecting" or number in self.open:
                 raise ValueError("unexpected")
-            announced = self.announced(Place.of(host, int(port)), number)
+            announced = self.announced(TCPAddress.of(host, int(port)), number)
         except ValueError:
             _rateLimited.warn(
                 (self.client.user, "nonsense"),
@@ -197,7 +197,7 @@ class Teller:
         else:
             announced.send(b"refused")
 
-    def announced(self, place: Place, number: int) -> Announced:
+    def announced(self, place: TCPAddress, number: int) -> Announced:
         """Create the announcement of a connection from that address."""
         return Announced(self, place, number, self.client)
 
@@ -222,7 +222,7 @@ class Announcements:
         self.reactor = reactor
         self._acceptsOtherUsers = anybody
         self._room = max(room, 1)
-        self.expected: dict[Place, Announced] = {}
+        self.expected: dict[TCPAddress, Announced] = {}
         self.tellers: set[Teller] = set()
         self._coming: dict[Announced, float] = {}
         self._queue: dict[Announced, None] = {}
@@ -239,7 +239,7 @@ class Announcements:
     def prepare(self, listening: socket.socket) -> None:
         """Do nothing: the socket needs no preparation."""
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: TCPAddress) -> None:
         purpose = f"to announce a connection to {place}"
         try:
             self._listener = LocalListener(
@@ -262,7 +262,7 @@ class Announcements:
     def _accepted(self, connection: socket.socket) -> None:
         self.tellers.add(Teller(self, connection))
 
-    def expect(self, client: Place, announced: Announced) -> bool:
+    def expect(self, client: TCPAddress, announced: Announced) -> bool:
         """Expect a connection from this address; False if an equally trusted process announced it before."""
         before = self.expected.get(client)
         if before is not None and (_isTrusted(before.client.user) or not _isTrusted(announced.client.user)):
@@ -310,16 +310,16 @@ class Announcements:
 
     def arrived(self, transport: Connection) -> Announced | None:
         """Return the announcement of an accepted connection, None if its owner has not announced it."""
-        client = placeOf(transport.getPeer())
+        client = tcpAddressOf(transport.getPeer())
         if client is None or client not in self.expected or not isEstablished(transport.socket):
             return None  # a reset connection is not the one announced later from the same port
         announced = self.claim(client)
-        if announced is None or announced.isFrom(client, placeOf(transport.getHost())):
+        if announced is None or announced.isFrom(client, tcpAddressOf(transport.getHost())):
             return announced
         announced.settle()
         return None
 
-    def claim(self, client: Place) -> Announced | None:
+    def claim(self, client: TCPAddress) -> Announced | None:
         """Remove and return the announcement of a connection from that address."""
         announced = self.expected.get(client)
         if announced is not None:

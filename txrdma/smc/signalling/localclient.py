@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.local import candidateNames
-from txrdma.smc.signalling.owners import acceptingUsers, isOwned, Place, sourceFor
+from txrdma.smc.signalling.owners import acceptingUsers, isOwned, sourceFor, TCPAddress
 from txrdma.smc.signalling.silence import logUnresponsivePeer
 from txrdma.unix.lines import Lines
 from txrdma.unix.sockets import Credentials, peerOf, processAt, Reactor
@@ -52,7 +52,7 @@ class Announcement:
         """The directory in which a listener of another network namespace was found; else empty."""
         return self._channel.directory
 
-    def __init__(self, channel: Channel, client: Place) -> None:
+    def __init__(self, channel: Channel, client: TCPAddress) -> None:
         self._channel = channel
         self._number = channel.add(self)
         self._call: Callable[[], None] | None = None
@@ -120,8 +120,8 @@ class Channel:
     def __init__(
         self,
         reactor: Reactor,
-        target: Place,
-        source: Place,
+        target: TCPAddress,
+        source: TCPAddress,
         connection: socket.socket,
         directory: str = "",
     ) -> None:
@@ -258,7 +258,7 @@ class Channel:
             announcement.close()
 
 
-_Key = tuple[str, Place]
+_Key = tuple[str, TCPAddress]
 
 _channels: WeakKeyDictionary[object, dict[_Key, Channel]] = WeakKeyDictionary()
 
@@ -267,7 +267,7 @@ def _channelsOn(reactor: object) -> dict[_Key, Channel]:
     return _channels.setdefault(reactor, {})
 
 
-def channelTo(reactor: Reactor, target: Place) -> Channel | None:
+def channelTo(reactor: Reactor, target: TCPAddress) -> Channel | None:
     """Return the channel to the SMC listener at an address of this host; None without a trusted one."""
     channel = knownChannel(reactor, target)
     if channel is not None:
@@ -279,14 +279,14 @@ def channelTo(reactor: Reactor, target: Place) -> Channel | None:
     return openChannel(reactor, target, source, connection)
 
 
-def knownChannel(reactor: Reactor, target: Place, directory: str = "") -> Channel | None:
+def knownChannel(reactor: Reactor, target: TCPAddress, directory: str = "") -> Channel | None:
     """Return the open channel to the SMC listener at an address; None without one."""
     channel = _channelsOn(reactor).get((directory, target))
     return channel if channel is not None and channel.isUsable() else None
 
 
 def openChannel(
-    reactor: Reactor, target: Place, source: Place, connection: socket.socket, directory: str = ""
+    reactor: Reactor, target: TCPAddress, source: TCPAddress, connection: socket.socket, directory: str = ""
 ) -> Channel:
     """Open a channel to a trusted listener; parameters are those of L{Channel}."""
     channels = _channelsOn(reactor)
@@ -297,7 +297,7 @@ def openChannel(
     return channel
 
 
-def findListener(target: Place) -> socket.socket | None:
+def findListener(target: TCPAddress) -> socket.socket | None:
     """Connect to the trusted SMC listener at an address of this host by its UNIX socket, or None."""
     for name in candidateNames(target):
         try:

@@ -36,7 +36,7 @@ from twisted.python.failure import Failure
 
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.signalling.local import Announced, Announcements, Teller
-from txrdma.smc.signalling.owners import Place
+from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.unix.places import DirectoryListener, SocketDirectory
 from txrdma.unix.sockets import Reactor
 
@@ -80,8 +80,8 @@ class ProvingSocket:
         return "smc"
 
     @property
-    def own(self) -> Place:
-        return Place.of(*self._socket.getsockname()[:2])
+    def own(self) -> TCPAddress:
+        return TCPAddress.of(*self._socket.getsockname()[:2])
 
     def doRead(self) -> None:
         try:
@@ -115,12 +115,14 @@ class AnnouncedNeighbour(Announced):
 
     __slots__ = ("_target",)
 
-    def __init__(self, teller: Neighbour, place: Place, number: int, target: str, directory: str) -> None:
+    def __init__(
+        self, teller: Neighbour, place: TCPAddress, number: int, target: str, directory: str
+    ) -> None:
         super().__init__(teller, place, number, teller.client)
         self._target = target
         self.directory = directory
 
-    def isFrom(self, client: Place | None, own: Place | None) -> bool:
+    def isFrom(self, client: TCPAddress | None, own: TCPAddress | None) -> bool:
         """Return whether the connection came from the announced address, to the proven one."""
         return client == self.place and own is not None and own.host == self._target
 
@@ -148,7 +150,7 @@ class Neighbour(Teller):
         try:
             if word != b"seeking" or self._target:
                 raise ValueError("unexpected")
-            self._target = Place.of(address.decode("ascii"), 0).host
+            self._target = TCPAddress.of(address.decode("ascii"), 0).host
         except ValueError:
             self.lines.close()
             return
@@ -174,12 +176,12 @@ class Neighbour(Teller):
         if self._proof is None or not compare_digest(data, self._words[0]) or len(sender) < 2:
             return
         self._proof.send(self._words[1], sender)
-        source = Place.of(str(sender[0]), 0).host
+        source = TCPAddress.of(str(sender[0]), 0).host
         self.lines.send(b"proven %s %s" % (source.encode("ascii"), self._words[1]))
         self._source = source
         # The answer may be lost: the client repeats its nonce until it announces something, or disconnects.
 
-    def announced(self, place: Place, number: int) -> Announced:
+    def announced(self, place: TCPAddress, number: int) -> Announced:
         """Create the announcement of a connection; raises ValueError if it is not from the proven address."""
         self._endProof()
         if place.host != self._source:
@@ -204,11 +206,11 @@ class NeighbourAnnouncements(Announcements):
         self._directory = directory
         self._neighbourListener: DirectoryListener | None = None
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: TCPAddress) -> None:
         super().begin(place)
         self.beginNeighbours(place)
 
-    def beginNeighbours(self, place: Place) -> None:
+    def beginNeighbours(self, place: TCPAddress) -> None:
         """Listen for processes of other network namespaces in the directory."""
         name = listenersAt(place.port) + secrets.token_hex(8)
         purpose = f"to announce a connection to {place} from another network namespace"

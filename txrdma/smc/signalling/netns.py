@@ -17,7 +17,7 @@ from txrdma.smc.signalling.approaching import LocalApproach
 from txrdma.smc.signalling.interfaces import IDialing
 from txrdma.smc.signalling.localclient import ANSWER_SECONDS, Channel, knownChannel, openChannel
 from txrdma.smc.signalling.neighbours import listenersAt, ProvingSocket
-from txrdma.smc.signalling.owners import Place, sourceFor
+from txrdma.smc.signalling.owners import sourceFor, TCPAddress
 from txrdma.smc.signalling.silence import logUnresponsivePeer
 from txrdma.unix.lines import Lines
 from txrdma.unix.places import SocketDirectory
@@ -54,7 +54,7 @@ class _Candidate:
                 if kind == b"prove" and self._proof is None:
                     self._prove(int(first), word)
                 elif kind == b"proven" and self._proof is not None:
-                    self._answered = Place.of(first.decode("ascii"), 0).host, word
+                    self._answered = TCPAddress.of(first.decode("ascii"), 0).host, word
                 else:
                     raise ValueError("unexpected")
             except (ValueError, OverflowError, OSError):
@@ -93,7 +93,7 @@ class _Candidate:
     def _check(self) -> None:
         proof = self._proof
         if proof is not None and self._answer and self._answered == (proof.own.host, self._answer):
-            self._search.proven(self, Place(proof.own.host, 0))
+            self._search.proven(self, TCPAddress(proof.own.host, 0))
 
     def release(self) -> socket.socket:
         """Release the socket to the listener, for a channel; raises ValueError after unexpected lines."""
@@ -114,7 +114,7 @@ class _Search:
     """A search for the listener of an address, for any number of connections."""
 
     def __init__(
-        self, reactor: Reactor, place: SocketDirectory, target: Place, names: frozenset[str]
+        self, reactor: Reactor, place: SocketDirectory, target: TCPAddress, names: frozenset[str]
     ) -> None:
         self.reactor = reactor
         self.target = target
@@ -147,7 +147,7 @@ class _Search:
             logUnresponsivePeer(self.reactor, self.target, now)
             self._finish(None)
 
-    def proven(self, candidate: _Candidate, source: Place) -> None:
+    def proven(self, candidate: _Candidate, source: TCPAddress) -> None:
         """End the search: this candidate is the listener."""
         try:
             connection = candidate.release()
@@ -186,7 +186,7 @@ class _Search:
             self._finish(None)
 
 
-_Key = tuple[str, Place]
+_Key = tuple[str, TCPAddress]
 
 
 class _Memory:
@@ -211,7 +211,7 @@ def _memoryOn(reactor: object) -> _Memory:
     return _memories.setdefault(reactor, _Memory())
 
 
-def seek(reactor: Reactor, place: SocketDirectory, target: Place, found: Found) -> _Search | None:
+def seek(reactor: Reactor, place: SocketDirectory, target: TCPAddress, found: Found) -> _Search | None:
     """
     Search for the listener at an address of another network namespace; return None without candidates.
 

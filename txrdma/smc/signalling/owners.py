@@ -63,14 +63,14 @@ def _hostOf(host: str) -> str:
     return f"{address}%{scope}" if scope else str(address)
 
 
-class Place(NamedTuple):
+class TCPAddress(NamedTuple):
     """The address of one end of a TCP connection; an IPv4 address is never in its IPv6 form."""
 
     host: str
     port: int
 
     @classmethod
-    def of(cls, host: str, port: int) -> Place:
+    def of(cls, host: str, port: int) -> TCPAddress:
         """Create a place with the canonical form of an IP address."""
         return cls(_hostOf(host), port)
 
@@ -102,10 +102,10 @@ def isEstablished(connection: socket.socket) -> bool:
     return state == _ESTABLISHED
 
 
-def placeOf(address: IAddress) -> Place | None:
-    """Return the address of a transport as L{Place}; None if it is not a TCP address."""
+def tcpAddressOf(address: IAddress) -> TCPAddress | None:
+    """Return the address of a transport as L{TCPAddress}; None if it is not a TCP address."""
     if isinstance(address, (IPv4Address, IPv6Address)):
-        return Place.of(address.host, address.port)
+        return TCPAddress.of(address.host, address.port)
     return None
 
 
@@ -139,12 +139,12 @@ def _diagnosedListeners(port: int) -> list[_Listener]:
             attributes = attributesOf(message.payload, _ANSWER.size, "inet_diag_msg")
             onlyIPv6 = attributes.get(_ONLY_IPV6, b"\0") != b"\0"
             packed = address if family == socket.AF_INET6 else address[:4]
-            host = Place.of(str(ipaddress.ip_address(packed)), port).host
+            host = TCPAddress.of(str(ipaddress.ip_address(packed)), port).host
             found.append(_Listener(host, user, onlyIPv6))
     return found
 
 
-def _diagnosedUser(local: Place, remote: Place) -> int:
+def _diagnosedUser(local: TCPAddress, remote: TCPAddress) -> int:
     family = socket.AF_INET6 if local.isIPv6 else socket.AF_INET
     zone = local.zone or remote.zone
     identity = struct.pack(">HH", local.port, remote.port) + local.packed + remote.packed
@@ -161,18 +161,18 @@ def _diagnosedUser(local: Place, remote: Place) -> int:
 class _Entry:
     """A line of C{/proc/net/tcp}: both ends of a socket, its state and the user that owns it."""
 
-    local: Place
-    remote: Place
+    local: TCPAddress
+    remote: TCPAddress
     state: str
     user: int
 
 
-def _parsePlace(text: str) -> Place:
+def _parseAddress(text: str) -> TCPAddress:
     """Parse an address of those tables: 32-bit words in the byte order of the host."""
     host, _, port = text.partition(":")
     words = [int(host[at : at + 8], 16) for at in range(0, len(host), 8)]
     packed = struct.pack(f"={len(words)}I", *words)
-    return Place.of(str(ipaddress.ip_address(packed)), int(port, 16))
+    return TCPAddress.of(str(ipaddress.ip_address(packed)), int(port, 16))
 
 
 def _entries(table: str) -> Iterator[_Entry]:
@@ -182,7 +182,7 @@ def _entries(table: str) -> Iterator[_Entry]:
             next(lines, None)
             for line in lines:
                 parts = line.split()
-                yield _Entry(_parsePlace(parts[1]), _parsePlace(parts[2]), parts[3], int(parts[7]))
+                yield _Entry(_parseAddress(parts[1]), _parseAddress(parts[2]), parts[3], int(parts[7]))
     except OSError as error:
         _log.debug("can't read {table}: {error}", table=table, error=error)
 
@@ -198,7 +198,7 @@ def _tabledListeners(port: int) -> list[_Listener]:
     return found
 
 
-def _tabledUser(local: Place, remote: Place) -> int | None:
+def _tabledUser(local: TCPAddress, remote: TCPAddress) -> int | None:
     for table in TABLES:
         for entry in _entries(table):
             if entry.local == local and entry.remote == remote and entry.state != _LISTENING:
@@ -218,7 +218,7 @@ class _Listener:
     onlyIPv6: bool
 
 
-def acceptingUsers(target: Place) -> set[int]:
+def acceptingUsers(target: TCPAddress) -> set[int]:
     """
     Return the users whose sockets would accept a connection to an address of this host.
 
@@ -239,12 +239,12 @@ def acceptingUsers(target: Place) -> set[int]:
     return set()
 
 
-def isOwned(user: int, target: Place) -> bool:
+def isOwned(user: int, target: TCPAddress) -> bool:
     """Return whether only this user, or root, can accept a connection to an address of this host."""
     return user == 0 or acceptingUsers(target) == {user}
 
 
-def socketUser(local: Place, remote: Place) -> int | None:
+def socketUser(local: TCPAddress, remote: TCPAddress) -> int | None:
     """Return the user that owns the socket at one end of a connection on this host; None without one."""
     try:
         return _diagnosedUser(local, remote)
@@ -254,7 +254,7 @@ def socketUser(local: Place, remote: Place) -> int | None:
         return _tabledUser(local, remote)  # a kernel without sock_diag may also return ENOENT
 
 
-def peerUserByTCP(own: Place, peer: Place, weListen: bool) -> int | None:
+def peerUserByTCP(own: TCPAddress, peer: TCPAddress, weListen: bool) -> int | None:
     """Return the user at the other end of a TCP connection; None on other hosts, or if it is ambiguous."""
     if sourceFor(peer) is None:
         return None
@@ -264,7 +264,7 @@ def peerUserByTCP(own: Place, peer: Place, weListen: bool) -> int | None:
     return users.pop() if len(users) == 1 else None
 
 
-def sourceFor(target: Place) -> Place | None:
+def sourceFor(target: TCPAddress) -> TCPAddress | None:
     """Return the local address of a connection to an address of this host; None for other hosts."""
     family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
     try:
@@ -277,6 +277,6 @@ def sourceFor(target: Place) -> Place | None:
             probe.connect(sockaddr)
             name = probe.getsockname()
         host = socket.getnameinfo(name, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]
-        return Place.of(host, 0)
+        return TCPAddress.of(host, 0)
     except OSError:
         return None

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from twisted.logger import Logger
 
-from txrdma.smc.signalling.owners import Place
+from txrdma.smc.signalling.owners import TCPAddress
 
 _log = Logger()
 
@@ -69,7 +69,7 @@ def silentPeers(reactor: object) -> SilentPeers:
     return _ofReactor.setdefault(reactor, SilentPeers())
 
 
-def logUnresponsivePeer(reactor: object, peer: Place, now: float) -> None:
+def logUnresponsivePeer(reactor: object, peer: TCPAddress, now: float) -> None:
     """Record that a peer did not answer a CLC message; log it if it was not silent before."""
     if silentPeers(reactor).timedOut(peer, now):
         _log.info("{peer} answers no CLC message: plain TCP to it for {seconds:g} s", peer=peer, seconds=SPAN)

@@ -18,7 +18,7 @@ from twisted.internet.tcp import Connection
 from txrdma.smc.signalling.configured import AgreedReception, UnannouncedArrival
 from txrdma.smc.signalling.interfaces import IClientSignal, IDialing, IListenerSignal, IServerSignal
 from txrdma.smc.signalling.option.shared import SharedOption
-from txrdma.smc.signalling.owners import placeOf
+from txrdma.smc.signalling.owners import tcpAddressOf
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix.sockets import Credentials, Reactor
 
@@ -73,7 +73,7 @@ class MarkedApproach:
         """Check whether the SYN-ACK had the option; otherwise query the listener on this host."""
         if self._isMarked and self._option.wasExchanged(transport.socket):
             self.isSMC = True
-            silentPeers(self._reactor).ask(placeOf(transport.getPeer()), self._reactor.seconds())
+            silentPeers(self._reactor).ask(tcpAddressOf(transport.getPeer()), self._reactor.seconds())
             done()
             return
 

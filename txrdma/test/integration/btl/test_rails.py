@@ -13,7 +13,7 @@ from txrdma.btl._stripes import Stripes
 from txrdma.btl._window import GIVE_UP
 from txrdma.btl.errors import MessageFailed, Unreachable
 from txrdma.btl.introductions import decodeInterfaces, encodeInterfaces, Introduction
-from txrdma.btl.lifeline import DevicePlaces
+from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.btl.module import moduleOf, ModulePort
 from txrdma.error import WireError
 from txrdma.iba.roce import RoCEPacket
@@ -51,7 +51,7 @@ class TwoNetworksCase(HostsCase):
         for device in self.others.values():
             device.close()
 
-    def devices(self, host: Host) -> DevicePlaces:
+    def devices(self, host: Host) -> DeviceSpecs:
         """Devices by which a host connects, in the host's order."""
         both = (host.device, self.others[host])
         return [both[place] for place in self.order[host]]

@@ -163,6 +163,6 @@ class ServiceTests(TestCase):
         self.assertEqual((response.code, reported["isWell"], reported["nodes"]), (200, True, 5))
         await service.stopService()
         store = HistoryStore(path)
-        place = next(iter(service.poller.meters))
-        self.assertGreater(len(store.series(place, "portXmitData", 0, 1 << 40, "readings")), 0)
+        portKey = next(iter(service.poller.meters))
+        self.assertGreater(len(store.series(portKey, "portXmitData", 0, 1 << 40, "readings")), 0)
         store.close()

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.group.pollthread}, and for link groups over adapters while nobody uses SMC.
+Tests for L{txrdma.smc.group.pollthread}, and for link groups over adapters while SMC is not in use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from txrdma.testing.smc.hosts import Host
 
 
 class LookedAfter:
-    """An attendant without a thread: a test looks whether there is something."""
+    """A poll thread without a thread: the test polls its descriptors with C{look}."""
 
     def __init__(self, reactor: object, ready: Callable[[], None]) -> None:
         self._ready = ready
@@ -42,18 +42,18 @@ class LookedAfter:
 
 @implementer(IReactorFromThreads)
 class AttendedHost(Host):
-    """A host whose reactor other threads may call."""
+    """A host whose reactor has C{callFromThread}."""
 
     def callFromThread(self, callable: Callable[..., Any], *args: object, **kw: object) -> None:
         callable(*args, **kw)
 
 
 class RestTests(RaceTestCase):
-    """A client over a device that works by itself, as adapters do, and a server that is not done yet."""
+    """Suspended link groups of a client whose device works by itself, as adapters do."""
 
     def setUp(self) -> None:
         self.patch(groupsModule, "PollThread", LookedAfter)
-        self.patch(groupsModule, "PARTING_SECONDS", 0.0)  # the world stands still meanwhile
+        self.patch(groupsModule, "PARTING_SECONDS", 0.0)  # simulated time stands still meanwhile
         super().setUp()
 
     def host(self, number: int) -> Host:
@@ -66,7 +66,7 @@ class RestTests(RaceTestCase):
         return host
 
     def device(self) -> Any:
-        """A device that goes on while the process looks away."""
+        """Return a device that works while the process is idle, as an adapter does."""
         device: Any = self.world.network.device("198.51.100.1")
         device.attributes = replace(device.attributes, acknowledgesByProgram=False)
         device.rest = device.wake = device.attend = lambda: None
@@ -76,7 +76,9 @@ class RestTests(RaceTestCase):
         return device
 
     def closed(self) -> tuple[Any, Listener]:
-        """The client's group, and the server's protocol, when the client has closed, and the server not."""
+        """
+        Close only the client's end of a connection; return the client's link group and the server's protocol.
+        """
         here, there, _ = self.connect(Listener(lambda made: made.transport.write(b"read me later")))
         self.until(lambda: there.received)
         [group] = self.groupsOf[self.client].groups()
@@ -85,14 +87,14 @@ class RestTests(RaceTestCase):
         return group, there
 
     def attend(self, seconds: float) -> None:
-        """Let time pass, with an eye on what the attendant watches."""
+        """Let simulated time pass, and poll the descriptors that the poll thread watches."""
         end = self.world.clock.seconds() + seconds
         while self.world.clock.seconds() < end:
             self.wait(0.01)
-            self.groupsOf[self.client]._pollThread.look()  # type: ignore[attr-defined]  # it is ours
+            self.groupsOf[self.client]._pollThread.look()  # type: ignore[attr-defined]  # a LookedAfter
 
     def test_leavesReactor(self) -> None:
-        """With the last connection the link group leaves the reactor, and stays."""
+        """A link group leaves the reactor with its last connection, and remains open."""
         group, _ = self.closed()
         self.assertTrue(reactorUse(self.client).isIdle)
         self.assertFalse(group.isOver)
@@ -100,7 +102,7 @@ class RestTests(RaceTestCase):
         self.assertIsNone(group._timer)
 
     def test_peerClosesLater(self) -> None:
-        """A peer that closes when we have gone long ago does so in order, and the connection is forgotten."""
+        """A peer that closes long after the client's end does so in order, and the connection is removed."""
         group, there = self.closed()
         self.attend(5.0)
         self.assertEqual(len(group.core.connections), 1)
@@ -110,7 +112,7 @@ class RestTests(RaceTestCase):
         self.assertEqual(group.core.connections, {})
 
     def test_peerFreesBuffer(self) -> None:
-        """A peer that takes a buffer back has its answer while nobody uses SMC here."""
+        """A suspended link group answers DELETE RKEY of the peer."""
         group, there = self.closed()
         [other] = self.groupsOf[self.server].groups()
         there.transport.loseConnection()
@@ -122,7 +124,7 @@ class RestTests(RaceTestCase):
         self.assertEqual(group.core.first.remoteKeys, {})
 
     def test_next(self) -> None:
-        """The next connection joins the group that rests."""
+        """The next connection joins the suspended link group."""
         group, _ = self.closed()
         here, there, _ = self.connect(Listener(lambda made: made.transport.write(b"again")))
         self.until(lambda: there.received == b"again")
@@ -130,7 +132,7 @@ class RestTests(RaceTestCase):
         self.assertEqual(here.mode, "SMC-R")
 
     def test_close(self) -> None:
-        """The end of the process is told to the peer, though nobody uses SMC any more."""
+        """At the end of the process, a suspended link group is closed at the peer as well."""
         self.closed()
         closeLinkGroups(self.client)
         self.wait(Timing().response + 1.0)

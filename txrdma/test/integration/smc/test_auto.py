@@ -1,7 +1,8 @@
 """
-C{device=auto}: real RDMA ports first, then shared memory, then TCP.
+C{device=auto} uses a real RDMA port if there is one, else shared memory.
 
-The real port is one of the software device's here; that of pyverbs is for the box (test_auto of test.kernel).
+A port of the software device replaces the real port here; L{txrdma.test.system.kernel} tests ports of
+pyverbs.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ ROCE = "soft:127.0.0.1:route=rocev2"
 
 
 class AutoTests(EndsTestCase):
-    """Both ends in this process."""
+    """Connections with both ends in this process."""
 
     def found(self, found: tuple[str, int] | None) -> None:
-        """That real port belongs to every connection."""
+        """Let each connection have this real port, or none."""
         self.patch(realPorts, "isAny", lambda: found is not None)
         self.patch(realPorts, "portFor", lambda own, peer: found)
 
     async def route(self, listening: str = "", more: str = "") -> Any:
-        """What a connection goes by."""
+        """Connect, and return the route of the connection."""
         _, port = await self.serve(f"smc:127.0.0.1:0{listening}", Echo)
         client = await self.connect(f"smc:127.0.0.1:{port}{more}")
         client.transport.write(b"hello")
@@ -36,18 +37,18 @@ class AutoTests(EndsTestCase):
         return client.smc.route
 
     async def test_real(self) -> None:
-        """The port that belongs to the connection is used, by both ends."""
-        self.patch(GID, "isLoopback", False)  # as a real port's address is not
+        """Both ends use the real port that belongs to the connection."""
+        self.patch(GID, "isLoopback", False)  # a real port's address is none
         self.found((ROCE, 1))
         self.assertEqual(await self.route(), "rocev2")
 
     async def test_none(self) -> None:
-        """Where there is none it is shared memory."""
+        """Without a real port, connections use shared memory."""
         self.found(None)
         self.assertEqual(await self.route(), "shared-memory")
 
     async def test_failing(self) -> None:
-        """A device that can't be opened is left alone for a while, and shared memory serves."""
+        """A device that can't be opened is reported as failed, and shared memory is used."""
         self.found(("pyverbs:nowhere", 1))
         failed: list[str] = []
         self.patch(realPorts, "fail", failed.append)
@@ -55,18 +56,18 @@ class AutoTests(EndsTestCase):
         self.assertEqual(set(failed), {"pyverbs:nowhere"})
 
     async def test_otherPort(self) -> None:
-        """A port that the device does not have, or that has no GID, is as good as none."""
+        """A port number that the device does not have is ignored, and shared memory is used."""
         self.found((ROCE, 2))
         self.assertEqual(await self.route(), "shared-memory")
 
     async def test_clientHasNone(self) -> None:
-        """A client without a real port proposes shared memory, and the server follows."""
+        """A client without a real port proposes shared memory, and the server accepts that."""
         self.found((ROCE, 1))
         self.patch(ClientNegotiation, "_hardwareGroups", lambda negotiation: None)
         self.assertEqual(await self.route(), "shared-memory")
 
     def test_reachesOthers(self) -> None:
-        """Endpoints with a device of their own reach other hosts, those with C{auto} if there is one."""
+        """Endpoints with an explicit device reach other hosts; with C{auto} only if there is a real port."""
         self.found(None)
         self.assertFalse(reachesOthers(Options()))
         self.assertTrue(reachesOthers(Options(device="soft")))

@@ -1,5 +1,5 @@
 """
-What a peer can make us keep: as much as it likes to send, and we hold little of it.
+Bounds of the data that a server buffers for a client that sends without waiting for the handshake.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from txrdma.testing.smc.scenario import DEVICE
 
 FLOOD = bytes(range(256)) * 8192
 MOST = 256 * 1024
-"""Some reads of a socket."""
+"""Bytes of several reads of a socket."""
 
 
 class BoundsTests(RaceTestCase):
-    """A client that sends without end, where it should wait."""
+    """A client that sends without end during the handshake."""
 
     def accept(self) -> tuple[Any, Any, Listener]:
-        """The client's socket, and the server's handshake."""
+        """Return the client's socket, the server's handshake and the server's protocol."""
         there = Listener()
         sockets = connectedSockets(self.world, Random(1), self.client, self.server, 50_000, 1e-4)
         accepting = self.accepting(Options(device=DEVICE, agreed=True), there)
@@ -40,7 +40,7 @@ class BoundsTests(RaceTestCase):
         return Proposal(reported.peerID, reported.gid, reported.mac, 0xC6336401, 32).encode()
 
     def test_deciding(self) -> None:
-        """While a Proposal is thought about, TCP brings no more than a few reads; nothing of it is lost."""
+        """While a server decides on a Proposal it buffers only a few reads, and no byte is lost."""
         decision: Deferred[None] = Deferred()
 
         async def reserve(group: Group, *_: object) -> None:
@@ -71,7 +71,7 @@ class BoundsTests(RaceTestCase):
         self.assertEqual((there.mode, there.received), ("TCP", FLOOD))
 
     def test_endlessCLC(self) -> None:
-        """After a Decline a client may send one of its own; ten thousand more are the application's bytes."""
+        """After the server's Decline a client may send its own; further Declines are application data."""
         socket, accepting, there = self.accept()
         decline = Decline(bytes(8), Diagnosis.MEM).encode()
         socket.send(self.proposal())

@@ -1,5 +1,5 @@
 """
-A peer whose program is busy is not dead, and one whose host is gone is no longer waited for than TCP waits.
+A busy peer is not considered lost; a peer whose host has failed is considered lost when TCP would do so.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.scenario import DEVICE
 
 BYTES = bytes(range(256)) * 400
-"""More than a ring has room for."""
+"""More data than fits into a ring."""
 
 
 class BusyTests(RaceTestCase):
-    """By RoCE, where nobody but the peer's program can tell that it lives."""
+    """Connections over RoCE, where only the peer's program can show that the peer is alive."""
 
     def pair(self) -> tuple[Listener, Listener]:
         here, there, _ = self.connect()
@@ -31,7 +31,7 @@ class BusyTests(RaceTestCase):
         return here, there
 
     def busy(self, seconds: float) -> None:
-        """The server does nothing for a while, and is written to."""
+        """Suspend the server's reactor for some time, write to it, and check that nothing is lost."""
         quiet, (here, there) = self.pair(), self.pair()
         self.server.sleep()
         here.transport.write(BYTES)
@@ -45,15 +45,15 @@ class BusyTests(RaceTestCase):
         self.assertEqual([end.reason for end in (here, there, *quiet)], [None] * 4)
 
     def test_twoMinutes(self) -> None:
-        """A reactor that is blocked for two minutes loses no connection, and no byte."""
+        """A reactor that is blocked for two minutes loses no connection and no data."""
         self.busy(125)
 
     def test_tenMinutes(self) -> None:
-        """Nor does one that is blocked for ten."""
+        """A reactor that is blocked for ten minutes loses no connection and no data."""
         self.busy(600)
 
     def test_hoursOfSilence(self) -> None:
-        """Where nobody writes, more than two hours are nothing to it: TCP's keepalive would wait as long."""
+        """An idle connection survives a peer that is blocked for two hours, as with TCP keepalive."""
         here, there = self.pair()
         self.server.sleep()
         timing = timingOn(True)
@@ -65,7 +65,10 @@ class BusyTests(RaceTestCase):
         self.assertEqual((here.reason, there.reason), (None, None))
 
     def test_vanished(self) -> None:
-        """A host that is gone without a word is given up when TCP's keepalive would, and was asked before."""
+        """
+        A host that fails silently is considered lost when TCP keepalive would time out, after several TEST
+        LINKs.
+        """
         here, _ = self.pair()
         [group] = linkGroups(self.client, DEVICE).groups()
         asked = []
@@ -84,7 +87,7 @@ class BusyTests(RaceTestCase):
         self.assertGreaterEqual(asked.count(TestLink), 5)
 
     def test_vanishedWithWords(self) -> None:
-        """Where something was to be said to it, it is given up when TCP would: in some 15 minutes."""
+        """A connection with unacknowledged data to a failed host ends after about 15 minutes, as with TCP."""
         here, _ = self.pair()
         self.server.die(silently=True)
         here.transport.write(b"hello")
@@ -95,24 +98,24 @@ class BusyTests(RaceTestCase):
 
 
 class BusyWhileAskedTests(RaceTestCase):
-    """A peer that is busy while it is told of a buffer (CONFIRM RKEY) is waited for as CLC allows."""
+    """A peer that is busy while it should answer CONFIRM RKEY, within the time of a CLC handshake."""
 
     def setUp(self) -> None:
         super().setUp()
         self.fill(MOST_ELEMENTS)
 
     def fill(self, count: int) -> None:
-        """Take all elements of the last buffer, so that each end's next connection needs a new one."""
+        """Use all elements of the last buffer, so that the next connection needs a new one at each end."""
         pairs = [self.connect() for _ in range(count)]
         self.until(lambda: all(here.mode and there.mode for here, there, _ in pairs))
 
     def groupOn(self, host: Host) -> Group:
-        """The only link group of a host."""
+        """Return the only link group of a host."""
         [group] = self.groupsOf[host].groups()
         return group
 
     def connectWhileBusy(self, asking: Host, busy: Host, seconds: float) -> tuple[Listener, Listener]:
-        """Connect; the peer's program is busy for so long from when this end tells of its buffer."""
+        """Connect; when the host C{asking} sends CONFIRM RKEY, the host C{busy} sleeps for some seconds."""
         group = self.groupOn(asking)
         confirm = group.core.confirmRKey
 
@@ -128,7 +131,7 @@ class BusyWhileAskedTests(RaceTestCase):
         return here, there
 
     def test_client(self) -> None:
-        """A client that answers after some seconds is on SMC-R."""
+        """A client that answers CONFIRM RKEY after several seconds uses SMC-R."""
         for seconds in (3.0, 4.0, 4.8):
             with self.subTest(seconds=seconds):
                 here, there = self.connectWhileBusy(self.server, self.client, seconds)
@@ -136,7 +139,7 @@ class BusyWhileAskedTests(RaceTestCase):
                 self.fill(MOST_ELEMENTS - 1)
 
     def test_server(self) -> None:
-        """So it is with a server."""
+        """A server that answers CONFIRM RKEY after several seconds uses SMC-R."""
         for seconds in (3.0, 4.0, 4.8):
             with self.subTest(seconds=seconds):
                 here, there = self.connectWhileBusy(self.client, self.server, seconds)

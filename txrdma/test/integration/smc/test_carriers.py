@@ -1,5 +1,5 @@
 """
-The seam of carriers: a third one, which knows of connections by what their SYN carries.
+The interface of carriers, tested with a third carrier, which detects SMC by another option of the SYN.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twisted.internet.error import ConnectionRefusedError
 from txrdma.smc import connecting, userspace
 from txrdma.smc.handshake import proposing
 from txrdma.smc.signalling.interfaces import IClientSignal, IDialing, IListenerSignal, IServerSignal
-from txrdma.smc.signalling.owners import Place
+from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo
@@ -26,7 +26,9 @@ SIZE = 1111
 
 @implementer(IClientSignal)
 class SegmentApproach:
-    """Says by the option "maximum segment size" of its SYN that it speaks SMC, and believes its listener."""
+    """
+    Signals SMC by the option "maximum segment size" of its SYN, and assumes that the listener supports SMC.
+    """
 
     isAwaited = isExpected = False
     process = user = None
@@ -62,7 +64,7 @@ class SegmentApproach:
 
 @implementer(IServerSignal)
 class SegmentArrival:
-    """A client whose SYN had the size."""
+    """A client whose SYN has the segment size that signals SMC."""
 
     isSure = True
     process = user = None
@@ -80,12 +82,12 @@ class SegmentArrival:
 
 @implementer(IListenerSignal)
 class SegmentReception:
-    """Keeps the SYNs of clients, and looks into them."""
+    """Reads the segment size from the saved SYNs of clients."""
 
     def prepare(self, listening: socket.socket) -> None:
         listening.setsockopt(socket.IPPROTO_TCP, TCP_SAVE_SYN, 1)
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: TCPAddress) -> None:
         pass
 
     def arrived(self, transport: Any) -> SegmentArrival | None:
@@ -97,7 +99,7 @@ class SegmentReception:
 
 
 class SegmentCarrier:
-    """A carrier that works as the TCP option of RFC 7609 does, by an option that any socket can set."""
+    """A carrier like the TCP option of RFC 7609, but with an option that any socket can set."""
 
     def __init__(self, answer: bool = True) -> None:
         self.answer = answer
@@ -111,10 +113,10 @@ class SegmentCarrier:
 
 
 class ThirdCarrierTests(EndsTestCase):
-    """Endpoints and negotiations with a carrier that none of them knows."""
+    """Endpoints and handshakes with a carrier that is not one of txrdma's."""
 
     async def pair(self, carrier: SegmentCarrier) -> tuple[Any, Any]:
-        """Client and server, after an echo."""
+        """Connect, and return client and server after an echo."""
         for module in (userspace, connecting, proposing):
             self.patch(module, "carrierFor", lambda reactor, options: carrier)
         factory, port = await self.serve(kind=Echo)
@@ -126,9 +128,10 @@ class ThirdCarrierTests(EndsTestCase):
 
     async def test_smc(self) -> None:
         """
-        What is done to a socket before it connects is on its SYN, and a listener finds it after accept.
+        An option that is set on a socket before it connects is in its SYN, and the listener reads it after
+        accept.
 
-        A socket that the carrier does not want is replaced by another one, which is prepared, too.
+        A socket that the carrier does not want is replaced by another one, which is prepared as well.
         """
         carrier = SegmentCarrier()
         client, server = await self.pair(carrier)
@@ -136,13 +139,13 @@ class ThirdCarrierTests(EndsTestCase):
         self.assertEqual(carrier.seen, ["prepare", "prepare", "ask"])
 
     async def test_plain(self) -> None:
-        """Where the carrier says no, at both ends, it is plain TCP."""
+        """If the carrier detects no SMC, both ends use plain TCP."""
         client, server = await self.pair(SegmentCarrier(answer=False))
         for end in (client, server):
             self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
 
     async def test_failed(self) -> None:
-        """A carrier hears of a connection that was not made."""
+        """A carrier is notified of a connection that could not be established."""
         carrier = SegmentCarrier()
         for module in (userspace, connecting, proposing):
             self.patch(module, "carrierFor", lambda reactor, options: carrier)

@@ -1,7 +1,7 @@
 """
-Objects of connections that have ended: reference counts free them, nothing waits for the garbage collector.
+Objects of ended connections are freed by reference counting, without the garbage collector.
 
-Where thousands of connections come and go the collector would take a good part of a process's time.
+With thousands of short connections, the collector would take much of a process's time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txrdma.testing.protocols import Recorder
 
 
 class CircleTests(EndsTestCase):
-    """Connections on the real reactor, while the collector rests."""
+    """Connections on the real reactor, with the garbage collector disabled."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -25,7 +25,9 @@ class CircleTests(EndsTestCase):
         self.addCleanup(gc.enable)
 
     async def ended(self, how: str) -> list[Any]:
-        """Weak references to both streams and the client's TCP transport, after a connection's life."""
+        """
+        Close a connection at one end; return weak references to both streams and the client's TCP transport.
+        """
         factory, port = await self.serve()
         accepted = factory.next()
         client = await self.connect(f"smc:127.0.0.1:{port}")
@@ -43,8 +45,8 @@ class CircleTests(EndsTestCase):
         return refs
 
     async def test_closed(self) -> None:
-        """Whoever of the two closes, both streams are gone, and the TCP transport of the client."""
+        """Whichever end closes, both streams and the client's TCP transport are freed."""
         for how in ("client", "server"):
             refs = await self.ended(how)
-            await deferLater(reactor, 0.01)  # the turns in which the last is said
+            await deferLater(reactor, 0.01)  # until both ends have finished
             self.assertEqual([each() for each in refs], [None, None, None], how)

@@ -1,5 +1,5 @@
 """
-What processes tell about their connections, and whom.
+The control sockets by which processes report their connections to tools of the same user.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txrdma.test.support.smc.control import NAMESPACE
 
 
 class InternalReactor(MemoryReactorClock):
-    """With readers of its own, as all of Twisted's real reactors have them."""
+    """A reactor with internal readers, like all of Twisted's real reactors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,10 +25,13 @@ class InternalReactor(MemoryReactorClock):
 
 
 class ListingTests(SynchronousTestCase):
-    """Who answers is read from the kernel's list of sockets."""
+    """Control sockets, and the processes that are found in the kernel's list of UNIX sockets."""
 
     def test_listing(self) -> None:
-        """Listening sockets of our user count, each process once; connected ones and other users' don't."""
+        """
+        Listening sockets of this user are found, once for each process; connected and other users' sockets
+        are not.
+        """
         mine = f"@txrdma/control/{os.geteuid()}"
         listing = f"""\
 Num       RefCount Protocol Flags    Type St Inode Path
@@ -44,15 +47,18 @@ Num       RefCount Protocol Flags    Type St Inode Path
         self.assertEqual(answering(listing), [5, 77])
 
     def test_reactorWithoutSockets(self) -> None:
-        """A reactor that has no UNIX sockets is left alone."""
+        """A reactor without UNIX sockets gets no control socket."""
         self.assertIs(answer(object(), dict), None)
 
     def test_name(self) -> None:
-        """The name tells user and process, and stands in no file system."""
+        """The socket has an abstract name, which contains the user and the process."""
         self.assertEqual(controlName(77), f"\0txrdma/control/{os.geteuid()}/77")
 
     def test_once(self) -> None:
-        """Appearing again and again makes one socket once the reactor runs, which is the reactor's affair."""
+        """
+        Repeated calls of C{appear} create one control socket, an internal reader, as soon as the reactor
+        runs.
+        """
         self.patch(introspection, "NAMESPACE", NAMESPACE)
         memory = InternalReactor()
         appear(memory, dict)
@@ -68,7 +74,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
         self.assertNotIn(os.getpid(), answering())
 
     def test_newOwner(self) -> None:
-        """A process that has changed its user answers by its new name, and no more by the old one."""
+        """A process that has changed its user answers at its new name, and no longer at the old one."""
         self.patch(introspection, "NAMESPACE", NAMESPACE)
         memory = InternalReactor()
         self.addCleanup(reactorUse(memory).hold().release)
@@ -86,7 +92,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
             asker.connect(controlName(os.getpid()))
 
     def test_noInternals(self) -> None:
-        """Where a reactor has no readers of its own, nothing appears."""
+        """A reactor without internal readers gets no control socket."""
         memory = MemoryReactorClock()
         appear(memory, dict)
         self.assertEqual(memory.getReaders(), [])

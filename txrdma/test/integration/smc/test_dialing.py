@@ -1,5 +1,5 @@
 """
-Connections that are announced before they are made, and those that can't be: on the real reactor.
+Connections that are announced before they are made, and those that can't be announced, on the real reactor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TurnTests(EndsTestCase):
     """TCP connections to this host."""
 
     async def test_atOnce(self) -> None:
-        """A connection within the host is there in the turn that makes it: nobody waits for it."""
+        """A connection within the host is established in the same reactor iteration, without waiting."""
         waiting = []
         self.patch(DialedClient, "startWriting", lambda client: waiting.append(client))
         for kind, mode in (("smc", "SMC-R"), ("tcp", "TCP")):
@@ -36,7 +36,7 @@ class TurnTests(EndsTestCase):
             self.assertEqual((client.smc.mode, waiting), (mode, []))
 
     async def test_refused(self) -> None:
-        """A connection that is refused fails as with TCP, once."""
+        """A refused connection fails as with TCP."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             with self.assertRaises(ConnectionRefusedError):
@@ -44,7 +44,7 @@ class TurnTests(EndsTestCase):
 
 
 class PortTests(SynchronousTestCase):
-    """Which ports are drawn."""
+    """Local ports of clients that bind before they connect."""
 
     def bound(self, avoid: int = 0) -> socket.socket:
         sock = socket.socket()
@@ -53,7 +53,7 @@ class PortTests(SynchronousTestCase):
         return sock
 
     def test_range(self) -> None:
-        """Ports are those that the system has for clients, without those that it has reserved."""
+        """Ports are in the system's range for clients, and are not reserved."""
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             low, high = map(int, file.read().split())
         ports, reserved = clientports._clientPorts()
@@ -64,14 +64,14 @@ class PortTests(SynchronousTestCase):
         self.assertNotIn(port, reserved)
 
     def test_reserved(self) -> None:
-        """A reserved port is not taken, nor the one that will be connected to."""
+        """Neither a reserved port nor the port of the destination is used."""
         free = self.bound().getsockname()[1]
         for reserved, avoid in (({free}, 0), (set(), free)):
             self.patch(clientports, "_clientPorts", lambda r=reserved: (range(free, free + 1), frozenset(r)))
             self.assertNotEqual(self.bound(avoid).getsockname()[1], free)
 
     def test_shared(self) -> None:
-        """A port may be in use by a connection to elsewhere; not by somebody who listens."""
+        """A port with a connection to another address may be used; the port of a listener may not."""
         with socket.socket() as server, socket.socket() as listener:
             for each in (server, listener):
                 each.bind(("127.0.0.1", 0))
@@ -87,10 +87,10 @@ class PortTests(SynchronousTestCase):
 
 
 class DialTests(EndsTestCase):
-    """Clients of a server that speaks SMC."""
+    """Clients of a server that supports SMC."""
 
     async def check(self, port: int, mode: str, reason: Any = None) -> Any:
-        """A connection works, in that mode."""
+        """Connect, check the mode and an echo, and return the protocol."""
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual((protocol.smc.mode, protocol.smc.fallbackReason), (mode, reason))
         protocol.transport.write(b"hello")
@@ -98,7 +98,7 @@ class DialTests(EndsTestCase):
         return protocol
 
     async def test_samePort(self) -> None:
-        """A port that has a connection to the same server is not drawn twice: another one is."""
+        """If the drawn port already has a connection to the same server, another port is drawn."""
         _, port = await self.serve(kind=Echo)
         first = await self.check(port, "SMC-R")
         taken = first.transport.getHost().port
@@ -110,7 +110,7 @@ class DialTests(EndsTestCase):
         self.assertNotEqual(second.transport.getHost().port, taken)
 
     async def test_alwaysTheSamePort(self) -> None:
-        """Where all ports that are drawn are taken, the connection is made without being announced."""
+        """If all drawn ports are in use, the connection is made without an announcement, over plain TCP."""
         _, port = await self.serve(kind=Echo)
         first = await self.check(port, "SMC-R")
         taken = first.transport.getHost().port
@@ -118,7 +118,7 @@ class DialTests(EndsTestCase):
         await self.check(port, "TCP", Diagnosis.PEERNOSMC)
 
     async def test_noPort(self) -> None:
-        """So it is where no port can be had beforehand."""
+        """If no port can be bound in advance, the connection uses plain TCP."""
 
         def refuse(*arguments: object) -> None:
             raise OSError(errno.EADDRINUSE, "Address already in use")
@@ -128,13 +128,16 @@ class DialTests(EndsTestCase):
         await self.check(port, "TCP", Diagnosis.PEERNOSMC)
 
     async def test_refusedAnnouncement(self) -> None:
-        """So it is where the listener does not want to hear of it."""
+        """If the listener refuses the announcement, the connection uses plain TCP."""
         _, port = await self.serve(kind=Echo)
         self.patch(Announcements, "expect", lambda *arguments: False)
         await self.check(port, "TCP", Diagnosis.PEERNOSMC)
 
     async def test_noDescriptor(self) -> None:
-        """So it is where there are no descriptors to ask with; later connections are announced again."""
+        """
+        Without a descriptor for the announcement the connection uses plain TCP; later ones are announced
+        again.
+        """
         real = socket.socket
 
         def refuse(family: int = -1, *arguments: Any, **more: Any) -> socket.socket:
@@ -149,7 +152,7 @@ class DialTests(EndsTestCase):
         await self.check(port, "SMC-R")
 
     async def test_refused(self) -> None:
-        """A connection that nobody accepts fails as with TCP, once, however often it could be announced."""
+        """A connection to a port without a listener fails with ECONNREFUSED, as with TCP."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -159,7 +162,7 @@ class DialTests(EndsTestCase):
                 self.assertEqual(error.osError, errno.ECONNREFUSED)
 
     async def test_manyAtOnce(self) -> None:
-        """Hundreds of connections at once are all SMC-R."""
+        """Of two hundred simultaneous connections, all use SMC-R."""
         factory, port = await self.serve("smc:127.0.0.1:0:backlog=500", kind=Echo)
         many = await gatherResults([self.dial(port) for _ in range(200)])
         self.assertEqual({each.smc.mode for each in many}, {"SMC-R"})

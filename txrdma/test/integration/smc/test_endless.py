@@ -1,5 +1,5 @@
 """
-Producers that write until they are paused, in one go, when their peer goes: they are paused, and stopped.
+Producers that write until they are paused, in a single call, are paused and stopped when their peer aborts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ reactor: Any = installedReactor
 
 _CHUNK = bytes(10_000)
 _MOST_AT_ONCE = 10_000
-"""Chunks, more than all buffers hold."""
+"""Number of chunks; more than all buffers can store."""
 
 
 @implementer(IPushProducer)
 class Endless(Recorder):
-    """Writes while nobody pauses it, each time from a call that it delays by no time."""
+    """Writes until it is paused, from a delayed call without a delay."""
 
     isPaused = hasSpun = False
 
@@ -51,7 +51,7 @@ class Endless(Recorder):
 
 
 class Leaving(Recorder):
-    """Goes after a megabyte."""
+    """Aborts the connection after a megabyte."""
 
     def dataReceived(self, data: bytes) -> None:
         super().dataReceived(data)
@@ -60,10 +60,13 @@ class Leaving(Recorder):
 
 
 class EndlessTests(EndsTestCase):
-    """Servers that never end, and clients that leave."""
+    """Servers that write without end, to clients that abort."""
 
     async def leave(self, device: str, times: int) -> None:
-        """Clients come and leave, one after the other."""
+        """
+        Connect clients one after the other, each of which aborts; check that the server's producer was
+        paused.
+        """
         factory, port = await self.serve("smc:127.0.0.1:0" + device, Endless)
         for _ in range(times):
             served = factory.next()
@@ -74,15 +77,18 @@ class EndlessTests(EndsTestCase):
             self.assertFalse(server.hasSpun)
 
     async def test_sharedMemory(self) -> None:
-        """By shared memory."""
+        """Over shared memory, the producer is paused when the client aborts."""
         await self.leave("", 20)
 
     async def test_rocev2(self) -> None:
-        """By UDP, where an end is found in the middle of a turn."""
+        """Over UDP, where an end is detected within a reactor iteration, the producer is paused."""
         await self.leave(r":device=soft\:route\=rocev2", 20)
 
     async def test_untold(self) -> None:
-        """A producer that writes when the end is not told yet is paused, by either way of writing."""
+        """
+        A producer that writes after an end that is not reported yet is paused, with C{write} and
+        C{writeSequence}.
+        """
         factory, port = await self.serve()
         served = factory.next()
         await self.connect(f"smc:127.0.0.1:{port}")

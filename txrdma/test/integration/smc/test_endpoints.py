@@ -33,7 +33,7 @@ from txrdma.smc.handshake import outcomes
 from txrdma.smc.handshake.outcomes import NotSMC
 from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling.local import listenerName
-from txrdma.smc.signalling.owners import Place
+from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.smc.stream import connectionstatus as status
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
@@ -314,7 +314,7 @@ class TroubleTests(EndsTestCase):
         """A process that answers in the listener's place, but does not accept, can't do harm: plain TCP."""
         silent = Recorder()
         port = await self.plainListener(silent)
-        squatter = await reactor_listenUNIX(listenerName(Place("127.0.0.1", port)))
+        squatter = await reactor_listenUNIX(listenerName(TCPAddress("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
         self.patch(announcing, "ANSWER_SECONDS", 0.1)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
@@ -390,7 +390,7 @@ class TroubleTests(EndsTestCase):
             def connectionMade(self) -> None:
                 asked.append(self)
 
-        mute = reactor.listenUNIX(listenerName(Place("127.0.0.1", port)), Factory.forProtocol(Mute))
+        mute = reactor.listenUNIX(listenerName(TCPAddress("127.0.0.1", port)), Factory.forProtocol(Mute))
         self.addCleanup(mute.stopListening)
         before = await self.inReactor()
         connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(Recorders())
@@ -405,7 +405,7 @@ class TroubleTests(EndsTestCase):
         """Connecting can be cancelled while the listener should say that it has accepted."""
         silent = Recorder()
         port = await self.plainListener(silent)
-        squatter = await reactor_listenUNIX(listenerName(Place("127.0.0.1", port)))
+        squatter = await reactor_listenUNIX(listenerName(TCPAddress("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
         before = await self.inReactor()
         connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(Recorders())

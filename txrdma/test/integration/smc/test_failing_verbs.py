@@ -1,5 +1,6 @@
 """
-Each verb fails once, at each step of a connection: nothing of the device is lost, and others go on.
+Each verb fails once, at each step of a connection: no object of the device leaks, and other connections
+continue.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ VERBS = (
     (SoftQueuePair, "modify"),
     (SoftQueuePair, "postReceive"),
 )
-"""The verbs that connections use, of devices in a simulated network."""
+"""The verbs that connections use, on devices of a simulated network."""
 
 
 class FailingVerbTests(RaceTestCase):
-    """A connection beside others, of which the n-th verb fails, for all n."""
+    """A connection whose n-th call of a verb fails, for all n, while another connection is established."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -40,7 +41,7 @@ class FailingVerbTests(RaceTestCase):
             self.noteClose(kind)
 
     def countCalls(self, owner: type, name: str) -> None:
-        """Count the calls of a verb, keep what it makes, and have it raise when its number comes."""
+        """Count the calls of a verb, record the created objects, and raise in the call number C{failing}."""
         real: Callable[..., Any] = getattr(owner, name)
 
         def verb(it: Any, *arguments: Any) -> Any:
@@ -60,7 +61,7 @@ class FailingVerbTests(RaceTestCase):
         self.patch(owner, name, verb)
 
     def noteClose(self, kind: type) -> None:
-        """Note which objects are closed."""
+        """Record which objects are closed."""
         real: Callable[..., Any] = kind.close  # type: ignore[attr-defined]  # each of these has it
 
         def close(it: Any) -> None:
@@ -70,7 +71,7 @@ class FailingVerbTests(RaceTestCase):
         self.patch(kind, "close", close)
 
     def play(self) -> None:
-        """Connect from a third host, say something, and end."""
+        """Connect from a third host, send data, and abort."""
         third = self.host(9)
         here, there, _ = self.connect(Listener(lambda it: it.transport.write(b"hello")), client=third)
         self.until(lambda: there.received or here.reason or there.reason)
@@ -84,7 +85,9 @@ class FailingVerbTests(RaceTestCase):
                 group.close("the test goes on")
 
     def test_each(self) -> None:
-        """No descriptor, queue, channel or domain is left of a first contact that fails, at either end."""
+        """
+        A first contact that fails, at either end, leaks no domain, channel, completion queue or queue pair.
+        """
         near, far, _ = self.connect()
         self.until(lambda: near.mode and far.mode)
         before, self.count = set(self.open), 0

@@ -1,5 +1,5 @@
 """
-The first connection of a reactor, on the real one, and the device that a server has opened before.
+The first connection of a reactor, and the device that a server opens in advance.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ NOT_THERE = r"device=soft\:192.0.2.1"
 
 
 class FirstConnectionTests(EndsTestCase):
-    """The first connection of a reactor."""
+    """Devices of servers before the first connection."""
 
     async def test_opensBefore(self) -> None:
-        """A server opens its device in the first turn in which it listens, and not for the first client."""
+        """
+        A server opens its device in the first reactor iteration in which it listens, before a client
+        connects.
+        """
         _factory, _port = await self.serve()
         self.assertFalse(hasLinkGroups(reactor))
         await deferLater(reactor, 0)
         self.assertTrue(hasLinkGroups(reactor))
 
     async def test_stopsBefore(self) -> None:
-        """A server that listens no more in that turn opens nothing, until it listens again."""
+        """A server that stops listening before that iteration opens no device until it listens again."""
         port = await serverFromString(reactor, "smc:127.0.0.1:0").listen(Factory())
         await port.stopListening()
         await deferLater(reactor, 0)
@@ -37,7 +40,7 @@ class FirstConnectionTests(EndsTestCase):
         await port.stopListening()
 
     async def test_noDevice(self) -> None:
-        """A server without its device says so in the answer to the Proposal, as ever."""
+        """A server whose device can't be opened declines a Proposal with NOSMCDEV."""
         factory, port = await self.serve("smc:127.0.0.1:0:" + NOT_THERE)
         accepted = factory.next()
         client = await self.connect(f"smc:127.0.0.1:{port}")

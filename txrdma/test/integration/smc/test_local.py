@@ -30,12 +30,12 @@ from txrdma.smc.signalling.localclient import (
     findListener,
     LONGEST_WAIT,
 )
-from txrdma.smc.signalling.owners import Place
+from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix import sockets as unixsockets
 from txrdma.unix.sockets import Credentials, Reactor
 
-CLIENT = Place("127.0.0.1", 40000)
+CLIENT = TCPAddress("127.0.0.1", 40000)
 
 
 class PumpedReactor(MemoryReactorClock):
@@ -76,7 +76,7 @@ class Base(SynchronousTestCase):
         self.addCleanup(tcp.close)
         tcp.bind(("127.0.0.1", 0))
         tcp.listen()
-        self.place = Place("127.0.0.1", tcp.getsockname()[1])
+        self.place = TCPAddress("127.0.0.1", tcp.getsockname()[1])
 
     def announcements(self, anybody: bool = False, room: int = 1000) -> Announcements:
         """The listener answers."""
@@ -90,7 +90,7 @@ class Base(SynchronousTestCase):
 class FindTests(Base):
     """Who is believed."""
 
-    def answering(self, place: Place) -> None:
+    def answering(self, place: TCPAddress) -> None:
         squatter = socket.socket(socket.AF_UNIX)
         self.addCleanup(squatter.close)
         squatter.bind(listenerName(place))
@@ -119,7 +119,7 @@ class AnnouncementTests(Base):
         assert channel is not None
         return channel
 
-    def announce(self, client: Place = CLIENT) -> Announcement:
+    def announce(self, client: TCPAddress = CLIENT) -> Announcement:
         """A client has said where its connection comes from."""
         announcement = Announcement(self.channel(), client)
         self.reported: list[str] = []
@@ -272,7 +272,7 @@ class AnnouncementTests(Base):
     def test_notItsOwn(self) -> None:
         """Who announces another's connection is found out, unless it is root."""
         with socket.create_connection(self.place) as client:
-            own = Place.of(*client.getsockname())
+            own = TCPAddress.of(*client.getsockname())
             user = os.geteuid()
             for who, isFrom in ((user, True), (user + 1, False), (0, True)):
                 announced = Announced(None, own, 1, Credentials(1, who))
@@ -294,7 +294,7 @@ class AnnouncementTests(Base):
         second.bind(("127.0.0.1", port))
         second.connect(own.getsockname())
         announcements = self.announcements()
-        announced = Announced(None, Place("127.0.0.1", port), 1, Credentials(os.getpid(), os.geteuid()))
+        announced = Announced(None, TCPAddress("127.0.0.1", port), 1, Credentials(os.getpid(), os.geteuid()))
         announcements.expect(announced.place, announced)
         arrivals = []
         for _ in range(2):
@@ -480,8 +480,8 @@ class AnnouncementTests(Base):
         ours = Teller(announcements, near)
         ours.obey(b"connecting 1 127.0.0.1 9999")
         announcements.tellers.update((unknownPeer, ours))
-        announcements.forget(announcements.expected[Place.of("127.0.0.1", 1000)])
-        self.assertIn(announcements.expected[Place.of("127.0.0.1", 9999)], announcements._coming)
+        announcements.forget(announcements.expected[TCPAddress.of("127.0.0.1", 1000)])
+        self.assertIn(announcements.expected[TCPAddress.of("127.0.0.1", 9999)], announcements._coming)
 
     def test_clientDies(self) -> None:
         """A client that goes without a word is forgotten."""

@@ -29,7 +29,7 @@ from txrdma.smc.signalling.neighbours import (
     NeighbourAnnouncements,
 )
 from txrdma.smc.signalling.netns import NeighbourApproach, seek
-from txrdma.smc.signalling.owners import Place
+from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.test.integration.smc.test_local import PumpedReactor
 from txrdma.unix import places as unixplaces
@@ -37,7 +37,7 @@ from txrdma.unix import sockets as unixsockets
 from txrdma.unix.places import SocketDirectory
 from txrdma.unix.sockets import Reactor
 
-TARGET = Place("127.0.0.1", 8080)
+TARGET = TCPAddress("127.0.0.1", 8080)
 
 
 class PlaceTestCase(SynchronousTestCase):
@@ -146,7 +146,7 @@ class ProofTests(PlaceTestCase):
         self.addCleanup(announcements.stop)
         return announcements
 
-    def seek(self, target: Place = TARGET) -> bool:
+    def seek(self, target: TCPAddress = TARGET) -> bool:
         return seek(cast(Reactor, self.reactor), self.place, target, self.found.append) is not None
 
     def search(self) -> Channel | None:
@@ -161,15 +161,15 @@ class ProofTests(PlaceTestCase):
         channel = self.search()
         assert channel is not None
         self.assertEqual((channel.source.host, channel.directory), ("127.0.0.1", self.place.path))
-        announcement = Announcement(channel, Place("127.0.0.1", 40000))
+        announcement = Announcement(channel, TCPAddress("127.0.0.1", 40000))
         self.reactor.serve()
         self.assertEqual(announcement.user, os.geteuid())
-        announced = announcements.claim(Place("127.0.0.1", 40000))
+        announced = announcements.claim(TCPAddress("127.0.0.1", 40000))
         assert isinstance(announced, AnnouncedNeighbour)
         self.assertEqual(announced.directory, self.place.path)
-        self.assertTrue(announced.isFrom(Place("127.0.0.1", 40000), TARGET))
-        self.assertFalse(announced.isFrom(Place("127.0.0.1", 40001), TARGET))
-        self.assertFalse(announced.isFrom(Place("127.0.0.1", 40000), Place("127.0.0.2", 8080)))
+        self.assertTrue(announced.isFrom(TCPAddress("127.0.0.1", 40000), TARGET))
+        self.assertFalse(announced.isFrom(TCPAddress("127.0.0.1", 40001), TARGET))
+        self.assertFalse(announced.isFrom(TCPAddress("127.0.0.1", 40000), TCPAddress("127.0.0.2", 8080)))
         announced.expect(lambda: None)
         self.reactor.serve()
         self.assertTrue(announcement.isAccepted)
@@ -179,7 +179,7 @@ class ProofTests(PlaceTestCase):
         announcements = self.listener()
         channel = self.search()
         assert channel is not None
-        announcement = Announcement(channel, Place("127.0.0.9", 40000))
+        announcement = Announcement(channel, TCPAddress("127.0.0.9", 40000))
         self.reactor.serve()
         self.assertTrue(announcement.isOver)
         self.assertFalse(announcement.isAccepted)
@@ -278,7 +278,7 @@ class ProofTests(PlaceTestCase):
     def test_notMine(self) -> None:
         """An address that no listener has is asked for once, until others come, or some time has passed."""
         self.listener()
-        target = Place("192.0.2.1", 8080)
+        target = TCPAddress("192.0.2.1", 8080)
         self.assertTrue(self.seek(target))
         self.reactor.serve()
         self.assertEqual(self.found, [None])
@@ -333,10 +333,10 @@ class ProofTests(PlaceTestCase):
     def test_otherPort(self) -> None:
         """Listeners at another port are not asked."""
         self.listener()
-        self.assertFalse(self.seek(Place("127.0.0.1", 808)))
+        self.assertFalse(self.seek(TCPAddress("127.0.0.1", 808)))
 
     def test_ownAddress(self) -> None:
         """An address of our own namespace is a matter of abstract names."""
         self.listener()
-        self.patch(seeking, "sourceFor", lambda target: Place("127.0.0.1", 0))
+        self.patch(seeking, "sourceFor", lambda target: TCPAddress("127.0.0.1", 0))
         self.assertFalse(self.seek())

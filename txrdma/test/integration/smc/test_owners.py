@@ -16,28 +16,28 @@ from txrdma.smc.signalling import owners
 from txrdma.smc.signalling.owners import (
     acceptingUsers,
     peerUserByTCP,
-    Place,
     socketUser,
     sourceFor,
+    TCPAddress,
 )
 
 
 class RealSocketTests(SynchronousTestCase):
     """The same with this machine's sockets and its kernel's word."""
 
-    def listen(self, family: socket.AddressFamily, host: str) -> Place:
+    def listen(self, family: socket.AddressFamily, host: str) -> TCPAddress:
         listener = socket.socket(family)
         self.addCleanup(listener.close)
         listener.bind((host, 0))
         listener.listen()
-        return Place.of(host, listener.getsockname()[1])
+        return TCPAddress.of(host, listener.getsockname()[1])
 
     def check(self) -> None:
         for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
             place = self.listen(family, host)
             self.assertEqual(acceptingUsers(place), {os.geteuid()})
             with socket.create_connection((host, place.port)) as client:
-                own = Place.of(*client.getsockname()[:2])
+                own = TCPAddress.of(*client.getsockname()[:2])
                 self.assertEqual(socketUser(own, place), os.geteuid())
                 self.assertIsNone(socketUser(own, place._replace(port=1)))
                 self.assertEqual(peerUserByTCP(place, own, True), os.geteuid())
@@ -66,12 +66,12 @@ class RealSocketTests(SynchronousTestCase):
             listener.listen()
             port = listener.getsockname()[1]
             mine = {os.geteuid()}
-            self.assertEqual(acceptingUsers(Place("::1", port)), mine)
-            self.assertEqual(acceptingUsers(Place("127.0.0.1", port)), set() if only else mine)
+            self.assertEqual(acceptingUsers(TCPAddress("::1", port)), mine)
+            self.assertEqual(acceptingUsers(TCPAddress("127.0.0.1", port)), set() if only else mine)
             if not only:
                 with socket.create_connection(("127.0.0.1", port)) as client:
-                    own = Place.of(*client.getsockname())
-                    self.assertEqual(socketUser(own, Place("127.0.0.1", port)), os.geteuid())
+                    own = TCPAddress.of(*client.getsockname())
+                    self.assertEqual(socketUser(own, TCPAddress("127.0.0.1", port)), os.geteuid())
 
     def test_nonsense(self) -> None:
         """An answer without sense is none."""
@@ -86,8 +86,8 @@ class RealSocketTests(SynchronousTestCase):
 
     def test_source(self) -> None:
         """Addresses of this host have a source, others have none."""
-        self.assertEqual(sourceFor(Place("127.0.0.1", 80)), Place("127.0.0.1", 0))
-        self.assertEqual(sourceFor(Place("127.0.0.9", 80)), Place("127.0.0.1", 0))
-        self.assertEqual(sourceFor(Place("::1", 80)), Place("::1", 0))
-        self.assertIsNone(sourceFor(Place("192.0.2.1", 80)))
-        self.assertIsNone(sourceFor(Place("2001:db8::1", 80)))
+        self.assertEqual(sourceFor(TCPAddress("127.0.0.1", 80)), TCPAddress("127.0.0.1", 0))
+        self.assertEqual(sourceFor(TCPAddress("127.0.0.9", 80)), TCPAddress("127.0.0.1", 0))
+        self.assertEqual(sourceFor(TCPAddress("::1", 80)), TCPAddress("::1", 0))
+        self.assertIsNone(sourceFor(TCPAddress("192.0.2.1", 80)))
+        self.assertIsNone(sourceFor(TCPAddress("2001:db8::1", 80)))

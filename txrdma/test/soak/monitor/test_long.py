@@ -135,7 +135,7 @@ class ChurnTests(PollerTestCase):
 
     def stored(self, since: float) -> None:
         now = self.clock.seconds()
-        rows = (rowOf(place, meter, now) for place, meter in self.poller.meters.items())
+        rows = (rowOf(portKey, meter, now) for portKey, meter in self.poller.meters.items())
         self.store.write([row for row in rows if row is not None], int(now))
 
     def scraped(self) -> list[str]:
@@ -172,7 +172,7 @@ class ChurnTests(PollerTestCase):
         self.assertLess(len(self.poller.findingLog.open), self.mostGone + 50)
         self.assertIn(self.fabric.node("h00002").guid, self.poller.presence.nodes)
         self.assertIn(("node-gone", self.fabric.node("h00002").guid), self.found())
-        points = self.store.series(self.place("leaf0000", 1), "portXmitPkts", 0, 1 << 40, "readings")
+        points = self.store.series(self.portKey("leaf0000", 1), "portXmitPkts", 0, 1 << 40, "readings")
         self.assertGreater(len(points), min(minutes, 350))  # two a minute, for six hours
         half = len(objects) // 2
         self.assertLess(min(objects[half:]), 1.05 * min(objects[half // 2 : half]) + 2000)

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import module as modules
 from txrdma.btl.connections import Opening
-from txrdma.btl.lifeline import DevicePlaces
+from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.sim.network import Faults
 from txrdma.soft.device import SoftDevice
 from txrdma.testing.protocols import MessageRecorder, Recorders
@@ -76,9 +76,9 @@ class HostsCase(SynchronousTestCase):
                 module._closing.close()
         host.device.close()
 
-    def devices(self, host: Host) -> DevicePlaces:
+    def devices(self, host: Host) -> DeviceSpecs:
         """Devices by which a host connects."""
-        device: DevicePlaces = host.device
+        device: DeviceSpecs = host.device
         return device
 
     def open(

@@ -10,13 +10,13 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.series.historystore import DEFAULT_LEVELS, HistoryStore, Level
 from txrdma.monitor.series.rows import correctionRowOf, CORRECTIONS, COUNTERS, Row, rowOf
 
-PORT: Place = (GUID(bytes(7) + b"\1"), 3)
-OTHER: Place = (GUID(bytes(7) + b"\1"), 4)
+PORT: PortKey = (GUID(bytes(7) + b"\1"), 3)
+OTHER: PortKey = (GUID(bytes(7) + b"\1"), 4)
 CORRECTION_LAYOUT = CounterLayout({UNCORRECTABLE: 32, CORRECTED: 32, SYMBOLS: 32, "unknownBlockCounter": 16})
 LAYOUT = CounterLayout(
     {"portXmitData": 32, "symbolErrorCounter": 16, "portRcvData": 64}, {"portXmitData": 4, "portRcvData": 4}
@@ -29,16 +29,16 @@ SHORT = (
 """Levels with short retention."""
 
 
-def reading(at: int, octets: int | None, peak: float | None = None, place: Place = PORT) -> Row:
+def reading(at: int, octets: int | None, peak: float | None = None, portKey: PortKey = PORT) -> Row:
     """Return a reading of one second with some sent data."""
     counts: list[float | None] = [0] * len(COUNTERS)
     counts[COUNTERS.index("portXmitData")] = octets
-    return Row(place, at, (1.0, *counts, octets if peak is None else peak, 0.0))
+    return Row(portKey, at, (1.0, *counts, octets if peak is None else peak, 0.0))
 
 
-def correction(at: int, blocks: int | None, place: Place = PORT) -> Row:
+def correction(at: int, blocks: int | None, portKey: PortKey = PORT) -> Row:
     """Return one minute's growth of error correction counters."""
-    return Row(place, at, (60.0, 0, blocks, None), CORRECTIONS)
+    return Row(portKey, at, (60.0, 0, blocks, None), CORRECTIONS)
 
 
 class StoreContract(SynchronousTestCase):
@@ -57,8 +57,8 @@ class StoreContract(SynchronousTestCase):
         self.addCleanup(store.close)
         return store
 
-    def sent(self, begin: int, end: int, level: str, place: Place = PORT) -> list[tuple[int, int | None]]:
-        points = self.store.series(place, "portXmitData", begin, end, level)
+    def sent(self, begin: int, end: int, level: str, portKey: PortKey = PORT) -> list[tuple[int, int | None]]:
+        points = self.store.series(portKey, "portXmitData", begin, end, level)
         return [(point.at, point.grown) for point in points]
 
     def test_rows(self) -> None:
@@ -167,7 +167,7 @@ class StoreContract(SynchronousTestCase):
 
     def test_gap(self) -> None:
         """A period without readings has no rows, also not with zeros; this holds for each port separately."""
-        self.store.write([reading(600, 1), reading(900, 2), reading(900, 5, place=OTHER)], 1000)
+        self.store.write([reading(600, 1), reading(900, 2), reading(900, 5, portKey=OTHER)], 1000)
         self.assertEqual(self.sent(0, 9999, "minutes"), [(600, 1), (900, 2)])
         self.assertEqual(self.sent(0, 9999, "minutes", OTHER), [(900, 5)])
         self.assertEqual(self.sent(0, 9999, "minutes", (PORT[0], 99)), [])
@@ -240,11 +240,11 @@ class StoreContract(SynchronousTestCase):
     def test_allOrNothing(self) -> None:
         """A batch that cannot be written leaves no rows, and can be written later."""
         self.store.write([reading(600, 1)], 601)
-        broken = reading(700, 1, place=OTHER)
+        broken = reading(700, 1, portKey=OTHER)
         broken = Row(OTHER, 700, (*broken.values[:-1], object()))  # type: ignore[arg-type]  # that is the point
-        self.assertRaises(DeviceUnavailable, self.store.write, [reading(650, 1, place=OTHER), broken], 700)
+        self.assertRaises(DeviceUnavailable, self.store.write, [reading(650, 1, portKey=OTHER), broken], 700)
         self.assertEqual(self.sent(0, 999, "readings", OTHER), [])
-        self.store.write([reading(650, 1, place=OTHER)], 700)
+        self.store.write([reading(650, 1, portKey=OTHER)], 700)
         self.assertEqual(self.sent(0, 999, "readings", OTHER), [(650, 1)])
 
     def test_remembered(self) -> None:
@@ -275,11 +275,11 @@ class StoreContract(SynchronousTestCase):
         self.store = HistoryStore(self.path, DEFAULT_LEVELS, mostPorts=10)
         self.addCleanup(self.store.close)
 
-        def port(number: int) -> Place:
+        def port(number: int) -> PortKey:
             return GUID(number.to_bytes(8, "big")), 1
 
         def written(at: int, *numbers: int) -> int:
-            return self.store.write([reading(at, 1, place=port(each)) for each in numbers], at)
+            return self.store.write([reading(at, 1, portKey=port(each)) for each in numbers], at)
 
         self.assertEqual(written(10_000, *range(12)), 2)
         self.assertEqual(written(12_000, *range(5), 20), 1)  # it is not known yet who is gone

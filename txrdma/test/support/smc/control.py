@@ -1,5 +1,5 @@
 """
-The reactor, and a namespace of control sockets that only the test process answers in.
+The reactor, and a namespace for the control sockets of this test process.
 """
 
 from __future__ import annotations
@@ -15,4 +15,4 @@ reactor = cast(unixanswers.IReactor, installedReactor)
 
 
 NAMESPACE = f"txrdma/test-{os.getpid()}"
-"""Not where the processes of this machine answer that are none of the test's business."""
+"""Prefix of abstract names that no other process of this machine uses, so that none of them answers."""

@@ -1,9 +1,8 @@
 """
-Two processes in network namespaces of their own, with two networks between them that are cut under load.
+Failover between two processes in separate network namespaces, whose two RoCE networks are cut under load.
 
-C{python -m txrdma.test.support.smc.cutting} in a new network namespace plays it, and prints what it saw as
-JSON. TCP
-goes by a third network, which is never cut.
+C{python -m txrdma.test.support.smc.cutting every|whole|broken} must be run in a new network namespace, which
+becomes the server's. It prints its measurements as JSON. TCP uses a third network, which is never cut.
 """
 
 from __future__ import annotations
@@ -32,16 +31,18 @@ from txrdma.smc.group.groups import linkGroups
 
 NETWORKS = ("10.77.0", "10.77.1", "10.77.2")
 KEEPALIVE = {"time": 2, "intvl": 1, "probes": 3}
-"""The patience of both processes, in seconds: what they take for TCP's."""
+"""
+TCP keepalive of both namespaces (see tcp(7)), from which txrdma also derives the timeouts of RoCE links.
+"""
 
 PIECE = 32 << 10
 STEP = 2 << 20
-"""Bytes to hear before anything else happens."""
+"""Bytes that each end must receive before the test continues."""
 
 
 @implementer(IHalfCloseableProtocol)
 class Pump(Protocol):
-    """Writes without end, and sums up what it has written and heard."""
+    """A protocol that writes random data until it is stopped, and hashes what it sends and receives."""
 
     transport: Any
 
@@ -71,7 +72,7 @@ class Pump(Protocol):
         self.count["heard"] += len(data)
 
     def stop(self) -> None:
-        """Write no more; the connection ends when the peer does the same."""
+        """Stop writing; the connection ends when the peer stops as well."""
         self._isStopped = True
         self.transport.unregisterProducer()
         self.transport.loseWriteConnection()
@@ -87,7 +88,7 @@ class Pump(Protocol):
         self.ended.callback(reason.value.__class__.__name__)
 
     def reported(self) -> dict[str, Any]:
-        """Counts and hashes."""
+        """Return counts and hashes of the bytes in both directions, and the connection's mode."""
         return {
             **self.count,
             "sentHash": self.sent.hexdigest(),
@@ -97,7 +98,7 @@ class Pump(Protocol):
 
 
 class Commands(LineOnlyReceiver):
-    """Standard input: what to do, or to tell."""
+    """Processes commands from standard input: C{stop}, C{end}, or any other line for the current state."""
 
     delimiter = b"\n"
 
@@ -123,12 +124,12 @@ class Commands(LineOnlyReceiver):
 
 
 def device(number: int) -> str:
-    """The device string of an end."""
+    """Return the device string of an end: 1 is the server, 2 the client."""
     return f"soft:{NETWORKS[0]}.{number},{NETWORKS[1]}.{number}:route=rocev2"
 
 
 def run(role: str, port: str) -> None:
-    """One of the two processes."""
+    """Run one of the two processes, C{server} or C{client}; it ends only when it is killed."""
 
     async def main(reactor: Any) -> None:
         number = 1 if role == "server" else 2
@@ -136,7 +137,7 @@ def run(role: str, port: str) -> None:
         keys = f"device={quoted}:peer=smc"
         pumps: list[Pump] = []
         if role == "server":
-            factory = Factory.forProtocol(lambda: pumps.append(Pump(f"s{len(pumps)}")) or pumps[-1])  # type: ignore[func-returns-value]  # a line is enough
+            factory = Factory.forProtocol(lambda: pumps.append(Pump(f"s{len(pumps)}")) or pumps[-1])  # type: ignore[func-returns-value]  # append is falsy
             listening = await serverFromString(reactor, f"smc:0:interface={NETWORKS[2]}.1:{keys}").listen(
                 factory
             )
@@ -152,31 +153,31 @@ def run(role: str, port: str) -> None:
 
 
 class Process:
-    """One of the two, as who plays with them sees it."""
+    """One of the two processes, as the controlling process sees it."""
 
     def __init__(self, role: str, port: str, *before: str) -> None:
         command = [*before, sys.executable, "-m", __spec__.name, role, port]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def tell(self, line: str) -> None:
-        """A line for its standard input."""
+        """Write a line to the standard input of the process."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def answer(self) -> Any:
-        """A line of its standard output."""
+        """Read a line of JSON from the standard output of the process."""
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
     def ask(self, line: str = "?") -> Any:
-        """Ask, and return the answer."""
+        """Send a command, and return the answer."""
         self.tell(line)
         return self.answer()
 
 
 class Play:
-    """What is done to two processes, and how they take it."""
+    """The two processes and their networks; C{seen} collects the measurements."""
 
     def __init__(self) -> None:
         self.seen: dict[str, Any] = {}
@@ -205,18 +206,22 @@ class Play:
         self._run(side, "ip", *words)
 
     def silence(self, number: int, action: str) -> None:
-        """Begin or end to lose all that goes by a network, so that nobody is told."""
+        """
+        Add or delete rules that drop all packets of a network, so that neither end is notified of the cut.
+        """
         for side in (0, 1):
             for way in ("from", "to"):
                 peer = f"{NETWORKS[number]}.{2 - side}"
                 self._ip(side, "rule", action, way, peer, "blackhole", "pref", "0")
 
     def down(self, number: int, state: str) -> None:
-        """Take the interface of the server's end down, or up: the client's loses its carrier with it."""
+        """
+        Set the server's interface of a network up or down; the client's interface follows by its carrier.
+        """
         self._ip(0, "link", "set", f"a{number}", state)
 
     def until(self, what: str, isSo: Callable[[list[Any]], bool]) -> None:
-        """Wait until both ends report that."""
+        """Wait until the reports of both ends satisfy a condition, and record the duration as C{what}."""
         begun = time.monotonic()
         while True:
             reported = [end.ask() for end in self.ends]
@@ -228,7 +233,7 @@ class Play:
             time.sleep(0.05)
 
     def flows(self, what: str, links: int) -> None:
-        """Wait until more has come both ways, and both ends have so many links."""
+        """Wait until both ends have received more data and have this number of active links."""
         before = [end.ask()["heard"] for end in self.ends]
         self.until(
             what,
@@ -239,7 +244,10 @@ class Play:
         )
 
     def play(self, networks: tuple[int, ...]) -> None:
-        """Take each of these networks down and up, then cut each of the others without telling anyone."""
+        """
+        Take each of these networks down and up; then, for each of them, silently cut and restore the other
+        one.
+        """
         self.flows("begun", 2)
         for number in networks:
             self.down(number, "down")
@@ -253,13 +261,13 @@ class Play:
             self.flows(f"heard {number}", 2)
 
     def whole(self) -> None:
-        """Both ends stop, and say what they had."""
+        """Stop both ends, and record their counts and hashes."""
         for end in self.ends:
             end.tell("stop")
         self.seen["ends"] = [end.ask("end") for end in self.ends]
 
     def broken(self) -> None:
-        """Both networks are cut."""
+        """Cut both networks, and record how and after which time the connection ends."""
         begun = time.monotonic()
         for number in (0, 1):
             self.silence(number, "add")
@@ -267,7 +275,7 @@ class Play:
         self.seen["both"] = round(time.monotonic() - begun, 2)
 
     def close(self) -> None:
-        """End all processes."""
+        """Kill all processes."""
         for process in (self.server.process, self.client.process, self.there):
             process.kill()
             process.wait()

@@ -1,5 +1,5 @@
 """
-Recorded conversations of SMC, and the explanations of them that tests look at.
+Captures of SMC-R connections, and the explanations of C{txrdma dissect} for them.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from txrdma.iba.captures import Captured, captured
 from txrdma.test.support import VECTORS
 
 OURS = ("ours-client", "ours-server")
-"""Recorded conversations of our stack, in either role, with the kernel's."""
+"""Captures between txrdma and the Linux kernel, with txrdma in either role."""
 
 SMC = ("first", "second", "wrap", "halfclose", "abort", "urgent", "test-link", "two-links", *OURS)
-"""Recorded conversations by SMC-Rv2."""
+"""Captures of SMC-Rv2 connections."""
 
 
 def packets(name: str) -> list[Captured]:

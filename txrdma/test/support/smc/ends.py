@@ -19,7 +19,7 @@ reactor: Any = theReactor
 
 
 class EndsTestCase(TestCase):
-    """A test with servers and clients; all of that is gone when it ends."""
+    """A test with servers and clients, which are closed when it ends."""
 
     timeout = 20
 
@@ -30,7 +30,7 @@ class EndsTestCase(TestCase):
 
     async def _finish(self) -> None:
         closeLinkGroups(reactor)
-        # TCP connections that were left alone close in a turn or two.
+        # TCP connections without an owner close within a few reactor iterations.
         for _ in range(50):
             internal = set(reactor._internalReaders)
             if not any(reader not in internal for reader in reactor.getReaders()):
@@ -40,19 +40,19 @@ class EndsTestCase(TestCase):
     async def listening(
         self, kind: type[Recorder] = Recorder, text: str = "smc:127.0.0.1:0"
     ) -> tuple[Any, int, Any]:
-        """A listening factory, the number of its port, and the port."""
+        """Listen, and return the factory, the port number and the port."""
         factory = Recorders(kind)
         port = await serverFromString(reactor, text).listen(factory)
         self.addCleanup(port.stopListening)
         return factory, port.getHost().port, port
 
     async def serve(self, text: str = "smc:127.0.0.1:0", kind: type[Recorder] = Recorder) -> tuple[Any, int]:
-        """A listening factory, and the number of its port."""
+        """Listen, and return the factory and the port number."""
         factory, number, _ = await self.listening(kind, text)
         return factory, number
 
     async def connect(self, text: str, kind: type[Recorder] = Recorder) -> Any:
-        """A connected protocol."""
+        """Connect, and return the protocol; its connection is aborted after the test unless it has ended."""
         protocol = await clientFromString(reactor, text).connect(Recorders(kind))
         self.addCleanup(self._disconnect, protocol)
         return protocol

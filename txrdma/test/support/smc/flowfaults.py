@@ -1,8 +1,8 @@
 """
-Flows of LLC between two hosts, with a fault at one of their messages: what must hold then.
+LLC flows between two hosts with a fault at one of their messages, and checks of the result.
 
-A flow is played once without a fault, which counts its messages; then once for each message and each kind of
-fault. Connections talk meanwhile, in both directions.
+A flow is first played without a fault, which counts its messages; then once for each message and each kind of
+fault. Meanwhile, connections transfer data in both directions.
 """
 
 from __future__ import annotations
@@ -28,62 +28,64 @@ from txrdma.testing.smc.scenario import DEVICE
 SAID: Final = bytes(range(251)) * 100
 
 LATEST: Final = 60.0
-"""Seconds in which bytes arrive or connections end: TEST LINK after 30 s, and what a queue pair tries."""
+"""
+Seconds within which bytes arrive or connections end: TEST LINK after 30 s, then the queue pair's retries.
+"""
 
 IDLE: Final = 30.0
-"""Seconds that a group without connections lasts here."""
+"""Seconds for which the server keeps a link group without connections."""
 
 NETWORKS: Final = tuple(f"203.0.{each}" for each in range(113, 118))
 
 Flow = Callable[["FlowTestCase"], Iterator[None]]
-"""Prepares what a flow needs, yields, and begins it."""
+"""Prepares a flow, yields, and begins the flow."""
 
 FAULTS: Final = (
     *("refused", "before", "after", "there", "lost", "doubled", "late", "cut", "down", "downThere"),
     *("ends", "closes", "killed"),
 )
-"""Faults at a message: see the methods of these names."""
+"""Faults at a message; the methods C{fault_...} describe them."""
 
 PROMPT: Final = ("refused", "before", "after", "there", "doubled")
-"""Faults that no handshake may fail by, where the group has another link: no timeout has to show them."""
+"""Faults that are detected without a timeout: with another link, no handshake may fail because of them."""
 
 Send = Callable[[Link, bytes], "str | None"]
 
 
 class Ending(Listener):
-    """A listener that hears of the end of a connection in either way."""
+    """A listener that shows whether all data has arrived, and whether the connection has ended in any way."""
 
     @property
     def isWhole(self) -> bool:
-        """Whether all has come that the other end says."""
+        """Whether all data of the peer has arrived."""
         return self.received in (SAID, SAID[::-1])
 
     @property
     def isOver(self) -> bool:
-        """Whether the connection has ended, by an error, or in order as that of a process which ends."""
+        """Whether the connection has ended: by an error, or in order because the peer's process ends."""
         return self.hasEnded or self.reason is not None
 
 
 def asking() -> Ending:
-    """A client that speaks as soon as it may."""
+    """Return a client that writes as soon as it is connected."""
     return Ending(lambda listener: listener.transport.write(SAID))
 
 
 def answering() -> Ending:
-    """A server that speaks as soon as it may."""
+    """Return a server that writes as soon as it is connected."""
     return Ending(lambda listener: listener.transport.write(SAID[::-1]))
 
 
 class FlowTestCase(RaceTestCase):
     """
-    Two hosts with several ports, each on a device of its own.
+    Two hosts with several ports, each on its own device.
 
-    @ivar said: the messages of the flow.
-    @ivar step: the number of the message at which the fault is; None: there is none.
-    @ivar ends: the connections that talk, in pairs.
-    @ivar isHarmless: connections have no reason to end; C{isFatal}: the flow itself ends them.
-    @ivar count: ports of each host.
-    @ivar version: of SMC-R; C{isTesting}: TEST LINK is a part of the flow.
+    @ivar output: LLC messages of the flow so far.
+    @ivar step: number of the message at which the fault happens; None: no fault.
+    @ivar ends: the connections that transfer data, in pairs.
+    @ivar isHarmless: connections must survive the fault; C{isFatal}: the flow itself ends them.
+    @ivar count: number of ports of each host.
+    @ivar version: version of SMC-R; C{isTesting}: TEST LINK is a part of the flow.
     """
 
     count = 2
@@ -91,7 +93,7 @@ class FlowTestCase(RaceTestCase):
     isTesting = False
 
     def setUp(self) -> None:
-        """Begin anew: tests play many worlds."""
+        """Reset the state; a test calls this for each world that it plays."""
         self.output: list[LLC] = []
         self.ends: list[tuple[Ending, Ending]] = []
         self.step: int | None = None
@@ -108,31 +110,31 @@ class FlowTestCase(RaceTestCase):
         for device in devices:
             device.attributes = replace(device.attributes, acknowledgesByProgram=False)
         groups = useDevice(host, DEVICE, *devices)
-        groups.ringSize = lambda: 16384  # type: ignore[method-assign]  # they are larger else
+        groups.ringSize = lambda: 16384  # type: ignore[method-assign]  # the default is larger
         groups.timing = replace(groups.timing, serverIdle=IDLE, clientIdle=IDLE + 1)
         self.groupsOf[host] = groups
         return groups
 
-    # What a flow needs
+    # Preparation of flows
 
     def enable(self, at: int, isEnabled: bool, *hosts: Host) -> None:
-        """Take a port down, or up again; at both hosts, unless some are given."""
+        """Set a port up or down, on both hosts unless some are given."""
         for host in hosts or (self.client, self.server):
             device: Any = self.groupsOf[host].devices[at]
             device.setPortEnabled(1, isEnabled)
 
     def groupOf(self, host: Host) -> Group | None:
-        """The group of a host, while there is one."""
+        """Return the link group of a host, or None."""
         groups = self.groupsOf[host].groups()
         return groups[0] if groups and not host.isDead else None
 
     def active(self, host: Host) -> list[int]:
-        """The numbers of the active links of a host."""
+        """Return the numbers of a host's active links."""
         group = self.groupOf(host)
         return sorted(link.life.number for link in group.links if link.isActive) if group else []
 
     def talkers(self, count: int) -> None:
-        """Make so many connections."""
+        """Establish this number of SMC-R connections."""
         for _ in range(count):
             here, there = Ending(), Ending()
             self.connect(here, there)
@@ -141,20 +143,20 @@ class FlowTestCase(RaceTestCase):
             self.ends.append((here, there))
 
     def begin(self) -> None:
-        """Begin one more connection, whose ends talk at once."""
+        """Begin one more connection, whose ends write at once."""
         here, there = asking(), answering()
         self.ends.append((here, there))
         self.connect(here, there)
 
     def linked(self, count: int) -> None:
-        """Wait until both ends have so many links."""
+        """Wait until both hosts have this number of active links."""
         self.until(lambda: all(len(self.active(host)) == count for host in (self.client, self.server)), 20)
 
-    # The fault
+    # Faults
 
     @contextmanager
     def tapped(self) -> Iterator[None]:
-        """Count the messages that links send from now on, and let the fault happen at one of them."""
+        """Record the LLC messages that links send, and let the fault happen at message C{step}."""
         send = Link.send
 
         def tap(link: Link, raw: bytes) -> str | None:
@@ -172,7 +174,7 @@ class FlowTestCase(RaceTestCase):
             yield
 
     def isRedundant(self, link: Link) -> bool:
-        """Whether connections have a link at both ends that shares no port with this one."""
+        """Return whether both ends have another link in common that shares no port with this one."""
         places = []
         for host in (self.client, self.server):
             group = self.groupOf(host)
@@ -184,70 +186,70 @@ class FlowTestCase(RaceTestCase):
         return bool(set.intersection(*places))
 
     def isShared(self, one: LinkLife, other: LinkLife) -> bool:
-        """Whether two links have a port in common, as far as it is known."""
+        """Return whether two links have a port in common, as far as their remote ends are known."""
         if one.remote is None or other.remote is None:
             return one.local.gid == other.local.gid
         return not one.isSymmetricTo(other)
 
     def other(self, link: Link) -> tuple[Host, Link | None]:
-        """The peer's host, and its end of a link."""
+        """Return the peer's host, and its end of a link, or None if it has none."""
         host = self.server if link._reactor is self.client else self.client
-        group, far = self.groupOf(host), link._far
+        group, far = self.groupOf(host), link._peerEnd
         links = group.links if group is not None and far is not None else []
         return host, next((each for each in links if far is not None and each.qpn == far.qpn), None)
 
     def callSoon(self, call: Callable[..., object], *args: object) -> None:
-        """Call it when what is under way has arrived."""
+        """Call a function after 1 ms, when messages in flight have arrived."""
         self.world.clock.callLater(1e-3, call, *args)
 
     def fault_refused(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The device does not take the message."""
+        """The device refuses to send the message."""
         return "refused for the test"
 
     def fault_before(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The queue pair fails, and the message is lost with it."""
+        """The local queue pair fails, and the message is lost."""
         self.callSoon(link.broken, "for the test")
         return None
 
     def fault_after(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The queue pair fails when the message has arrived."""
+        """The local queue pair fails after the message has arrived."""
         self.callSoon(link.broken, "for the test")
         return send(link, raw)
 
     def fault_there(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The peer's queue pair fails when the message has arrived."""
+        """The peer's queue pair fails after the message has arrived."""
         _, far = self.other(link)
         if far is not None:
             self.callSoon(far.broken, "for the test")
         return send(link, raw)
 
     def fault_lost(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The message is lost, and nobody hears of that."""
+        """The message is lost without an error."""
         return None
 
     def fault_doubled(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The message comes twice."""
+        """The message arrives twice."""
         return send(link, raw) or send(link, raw)
 
     def fault_late(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The message comes when nobody waits for it any more."""
+        """The message is sent 7.5 s late, after the timeouts of LLC."""
         self.world.clock.callLater(7.5, send, link, raw)
         return None
 
     def fault_cut(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The network of the link carries nothing any more, and nobody hears of that."""
+        """The network drops all packets of the link's local port from now on, without an error."""
         for host in (self.client, self.server):
             for address in host.addresses:
                 self.world.network.partition(str(link.port.candidate.gid.ip), address)
         return send(link, raw)
 
     def fault_down(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The port of the link goes down, and is up again after some seconds."""
+        """The link's local port goes down, and up again after 5 s."""
         self._portDown(link)
         return send(link, raw)
 
     def fault_downThere(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The peer's port does."""
+        """The link's remote port goes down, and up again after 5 s."""
         _, far = self.other(link)
         if far is not None:
             self._portDown(far)
@@ -259,7 +261,7 @@ class FlowTestCase(RaceTestCase):
         self.world.clock.callLater(5.0, device.setPortEnabled, 1, True)
 
     def fault_ends(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The peer ends the group by DELETE LINK."""
+        """The peer ends the link group in order, by DELETE LINK."""
         host, _ = self.other(link)
         group = self.groupOf(host)
         self.isHarmless = False
@@ -268,7 +270,7 @@ class FlowTestCase(RaceTestCase):
         return send(link, raw)
 
     def fault_closes(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The peer closes the group at once."""
+        """The peer closes the link group at once."""
         host, _ = self.other(link)
         group = self.groupOf(host)
         self.isHarmless = False
@@ -277,16 +279,16 @@ class FlowTestCase(RaceTestCase):
         return send(link, raw)
 
     def fault_killed(self, link: Link, raw: bytes, send: Send) -> str | None:
-        """The peer's process is gone."""
+        """The peer's process is killed."""
         host, _ = self.other(link)
         self.isHarmless = False
         self.world.clock.callLater(0, host.die, False)
         return send(link, raw)
 
-    # What must hold
+    # Checks
 
     def play(self, flow: Flow, step: int | None, fault: str) -> None:
-        """Play a flow, with a fault at one of its messages."""
+        """Play a flow with a fault at one of its messages, or without one, and check the result."""
         self.close()
         self.setUp()
         self.options = replace(self.options, versions=(self.version,), ueids=("TXRDMA",))
@@ -305,7 +307,10 @@ class FlowTestCase(RaceTestCase):
         self.check()
 
     def check(self) -> None:
-        """Check what became of the connections, and that a new one can be had; then that nothing is left."""
+        """
+        Check the connections, that a new one can be established, and that nothing remains after all have
+        closed.
+        """
         for here, there in self.ends:
             self.checkPair(here, there)
         hosts = (self.client, self.server)
@@ -335,7 +340,7 @@ class FlowTestCase(RaceTestCase):
                 self.assertEqual([len(device.keys) for device in groups.devices], [0] * self.count)  # type: ignore[attr-defined]  # the software device's
 
     def close(self) -> None:
-        """Close what the last world had open: there are many worlds."""
+        """Close what the last world had open, since a test plays many worlds."""
         for host in (self.client, self.server):
             closeLinkGroups(host)
         for use in self.uses:
@@ -343,10 +348,10 @@ class FlowTestCase(RaceTestCase):
         self.world.close()
 
     def checkPair(self, here: Ending, there: Ending) -> None:
-        """All bytes have arrived, or both ends, as far as they live, have heard of the end."""
+        """Check that all data has arrived, or that each end whose process lives was notified of the end."""
         if any(host.isDead for host in (self.client, self.server)):
             alive = there if self.client.isDead else here
-            isToldByTCP = alive.mode == "TCP" and alive.hasEnded  # it closes by halves
+            isToldByTCP = alive.mode == "TCP" and alive.hasEnded  # its protocol can be half-closed
             self.assertTrue(alive.reason or not alive.mode or isToldByTCP, "silence where the peer is dead")
             return
         if self.isHarmless and self.fault in PROMPT:

@@ -1,5 +1,5 @@
 """
-Answers of the kernel to smc-diag requests, as they were recorded.
+Recorded answers of the Linux kernel to smc-diag requests.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Messages of LLC, one of each type, for tests of the rules that links and groups follow.
+LLC messages, one of each type, for tests of the rules of links and link groups.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAR = LinkEnd(MACAddress(bytes((9,)) * 6), GID(bytes((9,)) * 16), QPN(9))
 
 
 def bodies(link: int) -> list[Body]:
-    """A message of each type, about a link of that number."""
+    """Return the body of a message of each type, with this link number."""
     return [
         ConfirmLink(mac=FAR.mac, gid=FAR.gid, qpn=FAR.qpn, link=link),
         AddLink(mac=FAR.mac, gid=FAR.gid, qpn=FAR.qpn, link=link, mtu=1, psn=1),

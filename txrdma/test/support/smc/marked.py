@@ -1,5 +1,5 @@
 """
-A carrier of the TCP option in memory, as the kernel would carry it.
+An in-memory carrier of SMC's TCP option, in place of the kernel.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from txrdma.smc.signalling.option.carrier import OptionCarrier
 
 class ModelCarrier(OptionCarrier):
     """
-    The option of sockets on one host, without a kernel's help.
+    Models the TCP option between sockets of this process, without help of the kernel.
 
-    @ivar clients: sockets that were marked before they connected, C{listeners} before they listened.
-    @ivar forgotten: connections whose peer's option was asked for, and then forgotten.
+    @ivar clients: sockets marked before they connected; C{listeners}: sockets marked before they listened.
+    @ivar forgotten: number of calls of C{forget}.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
 """
-Reading of the metrics that prometheus_client has collected.
+Metrics of SMC, as C{prometheus_client} exports them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ reactor: Any = theReactor
 
 
 def samples() -> dict[tuple[str, tuple[str, ...]], float]:
-    """All samples that a scrape would get, by name and values of labels."""
+    """Return all samples of a scrape, by name and label values."""
     registry = CollectorRegistry()
     registry.register(SMCCollector(reactor))
     text = generate_latest(registry).decode()

@@ -1,5 +1,5 @@
 """
-The tool that assembles the program of SMC's TCP option, and SMC's option in SYNs.
+The tool that assembles the BPF program of SMC's TCP option, and detection of that option in SYNs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_TOOL = None if TOOL.exists() else "needs the tools of a checkout"
 
 
 def tool() -> dict[str, Any]:
-    """Run the module of the tool, and return its names."""
+    """Run the tool's module, and return its names."""
     return runpy.run_path(str(TOOL))
 
 

@@ -1,10 +1,11 @@
 """
-What SMC's TCP option does on this machine's kernel: scenarios, each in a process with a world of its own.
+Scenarios of SMC's TCP option on this machine's kernel, each in a process with its own namespaces and cgroup.
 
-That world is a network namespace, a mount namespace and a cgroup: sockets of others never meet the program.
-Run as C{python -m txrdma.test.support.smc.optionworlds SCENARIO}, as root; facts are printed as JSON, or why
-there is
-no such world: C{{"skip": why}}.
+A scenario has a network namespace, a mount namespace and a cgroup, so that sockets of other processes never
+meet the BPF program.
+
+Run as C{python -m txrdma.test.support.smc.optionworlds SCENARIO}, as root. The facts that the scenario finds
+are printed as JSON; if namespaces or cgroups are not available, C{{"skip": reason}} is printed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _library = ctypes.CDLL(None, use_errno=True)
 
 
-# The world
+# The namespaces and the cgroup
 
 
 def _checked(result: int) -> None:
@@ -65,7 +66,7 @@ def _checked(result: int) -> None:
 
 @contextmanager
 def world() -> Iterator[Path]:
-    """Namespaces of our own, and a cgroup, whose directory this is."""
+    """Create namespaces and a cgroup for this process, and yield the cgroup's directory."""
     _checked(_library.unshare(_NEW_MOUNTS | _NEW_NETWORK))
     _checked(_library.mount(b"none", b"/", None, ctypes.c_ulong(_PRIVATE | _RECURSIVE), None))
     with socket.socket() as unused:
@@ -89,7 +90,7 @@ def world() -> Iterator[Path]:
 
 @contextmanager
 def carrying(cgroup: Path) -> Iterator[tuple[OptionCarrier, LoadedProgram]]:
-    """A carrier by a program of our own."""
+    """Attach the option's program to the cgroup, and yield a carrier that uses it."""
     loaded = load(cgroup)
     carrier = OptionCarrier(loaded.sockets, loaded)
     try:
@@ -99,16 +100,16 @@ def carrying(cgroup: Path) -> Iterator[tuple[OptionCarrier, LoadedProgram]]:
 
 
 class Segment(NamedTuple):
-    """A SYN or SYN-ACK that was on the wire."""
+    """A captured SYN or SYN-ACK."""
 
     isAnswer: bool
     port: int
-    """Of the listener."""
+    """Port of the listener."""
     hasOption: bool
 
 
 class Capture:
-    """What goes over the loopback interface."""
+    """Captures TCP segments on the loopback interface."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_EVERY_PROTOCOL))
@@ -116,7 +117,7 @@ class Capture:
         self._socket.setblocking(False)
 
     def taken(self) -> list[Segment]:
-        """SYNs and SYN-ACKs since this was last called."""
+        """Return the SYNs and SYN-ACKs since the last call."""
         found: list[Segment] = []
         while True:
             try:
@@ -132,7 +133,7 @@ class Capture:
                 found.append(Segment(isAnswer, port, hasOption(packet)))
 
     def until(self, count: int) -> list[Segment]:
-        """So many of them, as they come."""
+        """Wait for at least this number of SYNs and SYN-ACKs, up to C{PATIENCE} seconds, and return them."""
         found: list[Segment] = []
         end = time.monotonic() + PATIENCE
         while len(found) < count and time.monotonic() < end:
@@ -143,15 +144,15 @@ class Capture:
 
 class Meddler:
     """
-    A program of somebody else on the same cgroup: it asks to be called for every segment of every socket.
+    Another program on the same cgroup, which may request calls for every segment of every socket.
 
-    @ivar calls: how often it was called for a segment.
+    @ivar calls: number of calls for a segment.
     """
 
     def __init__(self, cgroup: Path, asks: bool = True, hurries: bool = False) -> None:
         """
-        @param asks: whether it asks to be called, or only counts.
-        @param hurries: whether it has SYNs resent early.
+        @param asks: whether the program requests calls, or only counts them.
+        @param hurries: whether it shortens the timeout of SYNs, so that they are retransmitted early.
         """
         self._counts = bpf.BPFMap.create("meddler", bpf.ARRAY, 8, 1)
         code = tool()["assemble"](f"""
@@ -189,7 +190,7 @@ class Meddler:
 
 
 class Pair(NamedTuple):
-    """A connection, and the listener that it came by."""
+    """A connection, and the listener that accepted it."""
 
     listener: socket.socket
     client: socket.socket
@@ -207,7 +208,7 @@ class Pair(NamedTuple):
 def listening(
     carrier: OptionCarrier | None, place: tuple[int, str] = IPV4, backlog: int = 10
 ) -> socket.socket:
-    """A socket that listens, marked by the carrier if there is one."""
+    """Return a listening socket, marked by the carrier if there is one."""
     listener = socket.socket(place[0])
     listener.bind((place[1], 0))
     if carrier is not None:
@@ -219,7 +220,7 @@ def listening(
 def connecting(
     carrier: OptionCarrier | None, listener: socket.socket, isBlocking: bool = True
 ) -> socket.socket:
-    """A socket that connects, marked by the carrier if there is one."""
+    """Return a connecting socket, marked by the carrier if there is one."""
     client = socket.socket(listener.family)
     if carrier is not None:
         carrier.markBeforeConnect(client)
@@ -235,23 +236,23 @@ def connecting(
 def pair(
     forListener: OptionCarrier | None, forClient: OptionCarrier | None, place: tuple[int, str] = IPV4
 ) -> Pair:
-    """A connection between two sockets, marked or not."""
+    """Connect two sockets, which the carriers mark if there are any."""
     listener = listening(forListener, place)
     client = connecting(forClient, listener)
     return Pair(listener, client, listener.accept()[0])
 
 
 def works(joined: Pair) -> bool:
-    """Whether the connection carries bytes."""
+    """Return whether the connection transfers data."""
     joined.client.sendall(b"ping")
     return joined.server.recv(4) == b"ping"
 
 
-# What is found out
+# Scenarios
 
 
 def combinations(cgroup: Path) -> Facts:
-    """Every combination of marked and unmarked ends, by both families: who sees it, what was on the wire."""
+    """Return what both ends and a capture see, for marked and unmarked ends over IPv4 and IPv6."""
     facts: Facts = {}
     capture = Capture()
     with carrying(cgroup) as (carrier, loaded):
@@ -272,7 +273,9 @@ def combinations(cgroup: Path) -> Facts:
 
 
 def savedSYN(cgroup: Path) -> Facts:
-    """A listener that only looks: it sees the option, and does not answer it."""
+    """
+    Connect to an unmarked listener that reads the saved SYN: it finds the option and does not answer it.
+    """
     capture = Capture()
     with carrying(cgroup) as (carrier, _loaded):
         listener = socket.socket()
@@ -288,7 +291,7 @@ def savedSYN(cgroup: Path) -> Facts:
 
 
 def others(cgroup: Path) -> Facts:
-    """Another program on the cgroup: its sockets stay without the option, and its calls are its own."""
+    """Attach another program: its sockets do not get the option, and it still gets its own calls."""
     meddler = Meddler(cgroup)
     capture = Capture()
     facts: Facts = {}
@@ -311,7 +314,7 @@ def others(cgroup: Path) -> Facts:
 
 
 def quiet(cgroup: Path) -> Facts:
-    """No program is called for the segments of a connection that is established, nor for unmarked ones."""
+    """Count the calls of programs: none for segments of established connections, marked or unmarked."""
     watcher = Meddler(cgroup, asks=False)
     facts: Facts = {}
     with carrying(cgroup) as (carrier, _loaded):
@@ -327,7 +330,9 @@ def quiet(cgroup: Path) -> Facts:
 
 
 def cookies(cgroup: Path) -> Facts:
-    """With SYN cookies nobody remembers the SYN, so that the answer must not promise anything."""
+    """
+    Connect with SYN cookies: the kernel does not store the SYN, so the SYN-ACK must not have the option.
+    """
     Path("/proc/sys/net/ipv4/tcp_syncookies").write_text("2")
     capture = Capture()
     with carrying(cgroup) as (carrier, _loaded):
@@ -341,7 +346,7 @@ def cookies(cgroup: Path) -> Facts:
 
 
 def many(cgroup: Path, count: int = 2000) -> Facts:
-    """Many connections, closed: nothing of them is left in a map."""
+    """Open and close many connections, and return what remains of them in maps."""
     seen = 0
     with carrying(cgroup) as (carrier, loaded):
         listener = listening(carrier, backlog=count)
@@ -360,7 +365,7 @@ def many(cgroup: Path, count: int = 2000) -> Facts:
         listener.close()
         facts["listeners"].append(listeners())
         facts["stored"] = 0
-        for _ in range(10):  # descriptors that marked sockets had
+        for _ in range(10):  # these reuse descriptors of marked sockets
             with socket.socket() as fresh:
                 facts["stored"] += stored(loaded, fresh)
         facts["counters"] = countersIn(loaded.counters)
@@ -368,7 +373,7 @@ def many(cgroup: Path, count: int = 2000) -> Facts:
 
 
 def stored(loaded: LoadedProgram, sock: socket.socket) -> bool:
-    """Whether there is storage of a socket."""
+    """Return whether the program's map has storage of a socket."""
     try:
         loaded.sockets.get(sock.fileno(), STORAGE_BYTES)
     except FileNotFoundError:
@@ -377,7 +382,7 @@ def stored(loaded: LoadedProgram, sock: socket.socket) -> bool:
 
 
 def forgetting(cgroup: Path) -> Facts:
-    """A connection that is forgotten has no storage and no SYN; a listener can't be forgotten."""
+    """Forget a connection, which removes its storage and its saved SYN; a listener can't be forgotten."""
     with carrying(cgroup) as (carrier, loaded):
         joined = pair(carrier, carrier)
         before = [stored(loaded, joined.client), stored(loaded, joined.server)]
@@ -397,7 +402,7 @@ def forgetting(cgroup: Path) -> Facts:
 
 
 def swallowed(cgroup: Path) -> Facts:
-    """SYNs that nobody answers, resent: the third one is without the option."""
+    """Let SYNs be retransmitted without an answer: the third one does not have the option."""
     _meddler = Meddler(cgroup, asks=False, hurries=True)
     with carrying(cgroup) as (carrier, _loaded):
         full = listening(None, backlog=0)
@@ -411,13 +416,13 @@ def swallowed(cgroup: Path) -> Facts:
 
 
 def answeredAgain(cgroup: Path) -> Facts:
-    """A SYN-ACK that is lost and resent has the option again, and both ends see it."""
+    """Drop a SYN-ACK: the retransmitted one has the option too, and both ends detect it."""
     _meddler = Meddler(cgroup, asks=False, hurries=True)
     with carrying(cgroup) as (carrier, _loaded):
         listener = listening(carrier)
         capture = Capture()
         client = socket.socket()
-        drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # return 0: no byte of it
+        drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # return 0: drop the packet
         client.setsockopt(
             socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HxxxxxxP", 1, ctypes.addressof(drop))
         )
@@ -441,7 +446,7 @@ def answeredAgain(cgroup: Path) -> Facts:
 
 
 def asUser(groups: Sequence[int], deed: Callable[[], Facts]) -> Facts:
-    """Do it in a process of a user who has no rights but those of these groups."""
+    """Call a function in a process of an unprivileged user with only these groups, and return its result."""
 
     def become() -> None:
         os.setgroups(groups)
@@ -452,7 +457,7 @@ def asUser(groups: Sequence[int], deed: Callable[[], Facts]) -> Facts:
 
 
 def withCapabilities(kept: int, deed: Callable[[], Facts]) -> Facts:
-    """Do it in a process that has these capabilities only, a bit for each."""
+    """Call a function in a process with only these capabilities (a bit mask), and return its result."""
 
     def become() -> None:
         head = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
@@ -464,7 +469,7 @@ def withCapabilities(kept: int, deed: Callable[[], Facts]) -> Facts:
 
 
 def forked(become: Callable[[], None], deed: Callable[[], Facts]) -> Facts:
-    """Do it in a process that has become another."""
+    """Call C{become}, then C{deed} in a child process, and return the result of C{deed}."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -481,7 +486,9 @@ def forked(become: Callable[[], None], deed: Callable[[], Facts]) -> Facts:
 
 
 def users(cgroup: Path) -> Facts:
-    """What is installed for a group: its users can use it, and others can't; after remove, nobody."""
+    """
+    Install the option for a group, whose members can use it, and others not; after the removal nobody can.
+    """
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     pins = folder / "pins"
@@ -517,7 +524,7 @@ def users(cgroup: Path) -> Facts:
 
 
 def capabilities(cgroup: Path) -> Facts:
-    """What a process can load for itself, by the capabilities that it has."""
+    """Return what a process can load itself, by its capabilities."""
     nowhere = Path(tempfile.gettempdir(), f"nothing-{os.getpid()}")
 
     def deed() -> Facts:
@@ -533,7 +540,7 @@ def capabilities(cgroup: Path) -> Facts:
 
 
 def reported(*words: str) -> str:
-    """What C{txrdma smc-option} prints, or says is wrong."""
+    """Run C{txrdma smc-option}, and return its output or its error message."""
     options = Options()
     options.parseOptions(["smc-option", *words])
     printed = io.StringIO()
@@ -544,7 +551,7 @@ def reported(*words: str) -> str:
 
 
 def commands(cgroup: Path) -> Facts:
-    """The command, from nothing over something to nothing."""
+    """Run the actions of C{txrdma smc-option} before, during and after an installation."""
     folder = Path(tempfile.mkdtemp())
     pins = folder / "pins"
     at = ("--pins", str(pins))
@@ -566,7 +573,7 @@ def commands(cgroup: Path) -> Facts:
 
 
 def places(cgroup: Path) -> Facts:
-    """A cgroup that goes while it has the program, and a directory in a file system of BPF that was there."""
+    """Remove a cgroup with an attached program, and install in a BPF file system that is already mounted."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     pins, mounted = folder / "pins", folder / "mounted"
@@ -613,7 +620,7 @@ SCENARIOS: dict[str, Callable[[Path], Facts]] = {
 
 
 def main(name: str) -> None:
-    """Print what a scenario finds out."""
+    """Run a scenario, and print its facts."""
     try:
         inside = world()
         cgroup = inside.__enter__()

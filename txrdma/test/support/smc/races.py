@@ -1,5 +1,5 @@
 """
-Two hosts on a simulated network, and SMC connections between them, turn by turn.
+Two hosts on a simulated network with SMC connections between them, in simulated time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txrdma.testing.smc.scenario import DEVICE
 
 @implementer(IHalfCloseableProtocol)
 class Listener(Protocol):
-    """Remembers what it hears."""
+    """A protocol that records what it receives, and how its connection ends."""
 
     transport: Any
 
@@ -58,10 +58,10 @@ class Listener(Protocol):
 
 
 class RaceTestCase(SynchronousTestCase):
-    """A client and a server, each on a host of its own."""
+    """A test with a client and a server, each on its own simulated host."""
 
     def setUp(self) -> None:
-        # Closing waits for peers in real time, in which the simulated world stands still.
+        # Closing link groups waits for peers in real time, while simulated time stands still.
         self.patch(groupsModule, "PARTING_SECONDS", 0.0)
         self.world = World(1)
         self.addCleanup(self.world.close)
@@ -74,7 +74,7 @@ class RaceTestCase(SynchronousTestCase):
     def host(self, number: int) -> Host:
         address = f"198.51.100.{number}"
         host = Host(self.world, address, lambda: self.world.network.device(address))
-        # As a port does that listens: link groups stay when connections end.
+        # Like a listening port, this keeps link groups when connections end.
         self.uses.append(reactorUse(host).hold())
         self.addCleanup(self.uses[-1].release)
         self.groups(host)
@@ -83,7 +83,7 @@ class RaceTestCase(SynchronousTestCase):
 
     def groups(self, host: Host) -> LinkGroups:
         groups = useDevice(host, DEVICE, host.openDevice())
-        groups.ringSize = lambda: 16384  # type: ignore[method-assign]  # they are larger else
+        groups.ringSize = lambda: 16384  # type: ignore[method-assign]  # the default is larger
         self.groupsOf[host] = groups
         return groups
 
@@ -95,7 +95,7 @@ class RaceTestCase(SynchronousTestCase):
         client: Host | None = None,
         **keys: Any,
     ) -> tuple[Listener, Listener, tuple[MemorySocket, MemorySocket]]:
-        """Begin to connect; keys are options of both ends."""
+        """Begin to connect, and return both protocols and both sockets; C{keys} are options of both ends."""
         here, there = here or Listener(), there or Listener()
         client = client or self.client
         self.number += 1
@@ -110,11 +110,11 @@ class RaceTestCase(SynchronousTestCase):
         return here, there, sockets
 
     def accepting(self, options: Options, there: Listener) -> ServerNegotiation:
-        """The server's end."""
+        """Return the server's handshake for a connection."""
         return ServerNegotiation(self.server, options, Outcomes("server"), lambda: there, None)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let simulated time pass."""
         clock = self.world.clock
         end = clock.seconds() + seconds
         clock.callLater(seconds, lambda: None)
@@ -123,7 +123,7 @@ class RaceTestCase(SynchronousTestCase):
         self.world.turn()
 
     def until(self, condition: Callable[[], object], seconds: float = 5.0) -> None:
-        """Let time pass until something is true."""
+        """Let simulated time pass until a condition is true; fail if it is not within these seconds."""
         end = self.world.clock.seconds() + seconds
         while not condition():
             self.assertTrue(self.world.turn() and self.world.clock.seconds() < end, "it never happens")

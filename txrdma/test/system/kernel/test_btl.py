@@ -30,7 +30,7 @@ from txrdma.test.support.btl.hosts import ORDERED, TAG, TagRecorder
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.world import InTheBox, run, RXE, World, worldOf
 from txrdma.testing.protocols import Echo, Recorders
-from txrdma.verbs.devices import DevicePlace
+from txrdma.verbs.devices import DeviceSpec
 
 if OUTSIDE is None:
     from lab import network
@@ -78,7 +78,7 @@ class Modules(InTheBox):
         """The box's own wire."""
         return Pair()
 
-    def makeDevices(self) -> tuple[DevicePlace, DevicePlace]:
+    def makeDevices(self) -> tuple[DeviceSpec, DeviceSpec]:
         """Those of the kernel at both ends of that wire."""
         return DEVICES
 
@@ -221,7 +221,7 @@ class SoftwareTests(KernelTests):
         """The usual one, where rxe is near."""
         return worldOf(self.mtu)
 
-    def makeDevices(self) -> tuple[DevicePlace, DevicePlace]:
+    def makeDevices(self) -> tuple[DeviceSpec, DeviceSpec]:
         """rxe, and the software device."""
         soft = self.world.openSoft(self.reactor)
         self.addCleanup(soft.close)

@@ -34,7 +34,9 @@ class PostgresTests(storecontract.StoreContract):
         """A history can be opened again; two histories need two databases."""
         self.store.write([reading(600, 1)], 601)
         other = self.opened()
-        self.assertEqual(other.series((reading(0, 0).place), "portXmitData", 0, 999, "readings")[0].grown, 1)
+        self.assertEqual(
+            other.series((reading(0, 0).portKey), "portXmitData", 0, 999, "readings")[0].grown, 1
+        )
 
     def test_connectionLost(self) -> None:
         """If the connection is lost, a batch is written completely or not at all; the next one is written."""
@@ -58,7 +60,7 @@ class PostgresTests(storecontract.StoreContract):
         other.own()
         for _ in range(2):
             self.assertRaises(DeviceUnavailable, self.store.write, [reading(650, 2)], 651)
-        other.write([reading(660, 3, place=OTHER)], 661)
+        other.write([reading(660, 3, portKey=OTHER)], 661)
         other.close()
         self.store.write([reading(670, 4)], 671)
         self.assertEqual(self.sent(0, 999, "readings"), [(600, 1), (670, 4)])
@@ -70,7 +72,7 @@ class PostgresTests(storecontract.StoreContract):
         self.ended()
         other = self.opened()
         other.own()
-        other.write([reading(600, 3, place=OTHER)], 601)
+        other.write([reading(600, 3, portKey=OTHER)], 601)
         other.close()
         try:
             self.store.write([reading(650, 1)], 651)

@@ -14,7 +14,7 @@ from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 
 from txrdma.smc.signalling.local import listenerName
-from txrdma.smc.signalling.owners import Place
+from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, Greeter, Recorders
@@ -96,7 +96,7 @@ class StrangerTests(EndsTestCase):
         listening = await serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(factory)
         self.addCleanup(listening.stopListening)
         port = listening.getHost().port
-        places = (Place("127.0.0.1", port), Place("0.0.0.0", port), Place("::", port))
+        places = (TCPAddress("127.0.0.1", port), TCPAddress("0.0.0.0", port), TCPAddress("::", port))
         names = [listenerName(place)[1:] for place in places]
         squatter = self.another(SQUATTER, str(port), *names)
         assert squatter.stdout is not None
@@ -121,7 +121,7 @@ class StrangerTests(EndsTestCase):
                 client.setblocking(False)
                 claimer = self.another(CLAIMER)
                 assert claimer.stdin is not None and claimer.stdout is not None
-                name = listenerName(Place("127.0.0.1", port))[1:]
+                name = listenerName(TCPAddress("127.0.0.1", port))[1:]
                 claimer.stdin.write(f"{name} 127.0.0.1 {client.getsockname()[1]}\n")
                 claimer.stdin.flush()
                 output = await deferToThread(claimer.stdout.readline)

@@ -27,7 +27,7 @@ from txrdma.sim.fabric.agents import pma
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.support.mad.simulated import FabricTestCase
-from txrdma.test.unit.monitor.test_exposition import parsed, place
+from txrdma.test.unit.monitor.test_exposition import parsed, portKey
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 FULL = 0xFFFF_FFFF
@@ -90,7 +90,7 @@ class CorrectionTestCase(PollerTestCase):
         )
 
     def counted(self, name: str, number: int) -> dict[str, int | None]:
-        meter = self.poller.corrections.meters[self.place(name, number)]
+        meter = self.poller.corrections.meters[self.portKey(name, number)]
         return {counter: meter.value(counter) for counter in meter.layout.names}
 
     def watched(self, attribute: int) -> list[bytes]:
@@ -122,7 +122,7 @@ class ReadingTests(CorrectionTestCase):
         self.known("h00002")
         asked = self.watched(0x1F)
         self.started(200.0)
-        self.assertEqual(set(self.poller.corrections.meters), {self.place("h00002", 1)})
+        self.assertEqual(set(self.poller.corrections.meters), {self.portKey("h00002", 1)})
         self.assertLess(len(asked), 10)
 
     def test_reedSolomon(self) -> None:
@@ -253,7 +253,7 @@ class ReadingTests(CorrectionTestCase):
         """Silent or lost nodes have no values, and are removed together with the fabric."""
         self.fabric.correct()
         self.started(100.0)
-        at = self.place("h00001", 1)
+        at = self.portKey("h00001", 1)
         self.assertIsNotNone(self.poller.corrections.meters[at].value(UNCORRECTABLE))
         self.fabric.silence("h00001")
         self.pump(100.0)
@@ -289,7 +289,7 @@ class FindingTests(CorrectionTestCase):
         self.assertEqual(self.output(), [])
         reported = self.counted("leaf0000", 1)
         self.assertEqual(reported["portFECCorrectedSymbolCtr"], FULL)
-        meter = self.poller.corrections.meters[self.place("leaf0000", 1)]
+        meter = self.poller.corrections.meters[self.portKey("leaf0000", 1)]
         self.assertIsNone(meter.rate("portFECCorrectedSymbolCtr"))
 
     def test_uncorrectable(self) -> None:
@@ -381,7 +381,7 @@ class ToldTests(SynchronousTestCase):
         modern.read((1, 2, FULL, 0, 0, 10, 11), 0.0)
         older = Meter(layoutOf(PortExtendedSpeedsCounters, 1))
         older.read((5, 6, 0, 0, 7, 6, 5), 0.0)
-        text = "".join(CounterExposition().families({place(1, 1): modern, place(2, 1): older}))
+        text = "".join(CounterExposition().families({portKey(1, 1): modern, portKey(2, 1): older}))
         samples = [(name, dict(key), value) for (name, key), value in parsed(text).items()]
         found = {(name, key.get("lane"), key["guid"][-1]): value for name, key, value in samples}
         self.assertEqual(found["infiniband_port_fec_uncorrectable_blocks_total", None, "1"], 1.0)

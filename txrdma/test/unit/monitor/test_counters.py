@@ -122,10 +122,10 @@ class MeterTests(SynchronousTestCase):
         for what, errors, words in steps:
             now += 1.0
             if what == "grow":
-                for place, more in enumerate((words, errors, words)):
-                    truth[place] += more
-                    isExact = isExact and port[place] + more <= full[place]
-                    port[place] = min(full[place], port[place] + more)
+                for index, more in enumerate((words, errors, words)):
+                    truth[index] += more
+                    isExact = isExact and port[index] + more <= full[index]
+                    port[index] = min(full[index], port[index] + more)
             elif what == "clear":
                 isExact = isExact and not any(port)
                 port = [0, 0, 0]

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.series.exposition import CounterExposition, fabricText, FAMILIES, labels
 from txrdma.test.support.mad.simulated import FabricTestCase
@@ -47,7 +47,7 @@ def parsed(text: str) -> Samples:
     return found
 
 
-def place(guid: int, port: int) -> Place:
+def portKey(guid: int, port: int) -> PortKey:
     """Return a port of a node."""
     return GUID(guid.to_bytes(8, "big")), port
 
@@ -65,12 +65,12 @@ class CounterExpositionTests(SynchronousTestCase):
     if isMissing:
         skip = MISSING
 
-    def text(self, meters: dict[Place, Meter], exposition: CounterExposition | None = None) -> str:
+    def text(self, meters: dict[PortKey, Meter], exposition: CounterExposition | None = None) -> str:
         return "".join((exposition or CounterExposition()).families(meters))
 
     def test_text(self) -> None:
         """A family has its header and a line for each port; data is in octets."""
-        text = self.text({place(16, 1): metered(WIDE, 100, 7), place(16, 2): metered(WIDE, 0, 0)})
+        text = self.text({portKey(16, 1): metered(WIDE, 100, 7), portKey(16, 2): metered(WIDE, 0, 0)})
         lines = text.splitlines()
         self.assertEqual(lines[1], "# TYPE infiniband_port_data_transmitted_bytes_total counter")
         self.assertEqual(
@@ -85,12 +85,12 @@ class CounterExpositionTests(SynchronousTestCase):
     def test_unknown(self) -> None:
         """A silent port and full data counters have no series; full error counters have one."""
         meters = {
-            place(1, 1): metered(NARROW, 0xFFFF, FULL),
-            place(1, 2): metered(NARROW, 3, 5),
-            place(1, 3): metered(NARROW, 3, 5),
-            place(1, 4): Meter(WIDE),
+            portKey(1, 1): metered(NARROW, 0xFFFF, FULL),
+            portKey(1, 2): metered(NARROW, 3, 5),
+            portKey(1, 3): metered(NARROW, 3, 5),
+            portKey(1, 4): Meter(WIDE),
         }
-        meters[place(1, 3)].missed()
+        meters[portKey(1, 3)].missed()
         self.assertEqual(
             sorted((name, dict(label)["port"], value) for (name, label), value in self.samples(meters)),
             [
@@ -101,13 +101,13 @@ class CounterExpositionTests(SynchronousTestCase):
         )
 
     def samples(
-        self, meters: dict[Place, Meter]
+        self, meters: dict[PortKey, Meter]
     ) -> list[tuple[tuple[str, frozenset[tuple[str, str]]], float]]:
         return list(parsed(self.text(meters)).items())
 
     def test_chosen(self) -> None:
         """Only the requested families are returned; an unknown family is an error."""
-        text = self.text({place(1, 1): metered(WIDE, 1, 2)}, CounterExposition(["symbolErrorCounter"]))
+        text = self.text({portKey(1, 1): metered(WIDE, 1, 2)}, CounterExposition(["symbolErrorCounter"]))
         self.assertEqual(list(parsed(text).values()), [2.0])
         self.assertRaises(KeyError, CounterExposition, ["nonsense"])
 
@@ -133,7 +133,7 @@ class CounterExpositionTests(SynchronousTestCase):
                 meter = metered(WIDE, data, errors) if isWide else metered(NARROW, errors, data)
                 if isSilent:
                     meter.missed()
-                meters[place(guid, port)] = meter
+                meters[portKey(guid, port)] = meter
             wanted: Samples = {}
             for (guid, port), meter in zip(ports, meters.values(), strict=True):
                 where = frozenset({("guid", f"{guid:#018x}"), ("port", str(port))})

@@ -112,7 +112,9 @@ class LedgerTests(SynchronousTestCase):
         findingLog = self.findingLog()
         findingLog.observe("sweep", [width()], 0.0)
         for now in (10.0, 100.0, 1000.0):
-            self.assertEqual(findingLog.observe("sweep", [], now, lambda key: key.place == str(GUID_A)), [])
+            self.assertEqual(
+                findingLog.observe("sweep", [], now, lambda key: key.location == str(GUID_A)), []
+            )
         findingLog.observe("sweep", [], 1001.0)
         self.assertEqual(len(findingLog.observe("sweep", [], 1031.0)), 1)
 

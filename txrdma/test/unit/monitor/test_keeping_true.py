@@ -174,7 +174,7 @@ class ManagerTests(PollerTestCase):
         one.lid, other.lid = other.lid, one.lid
 
     def symbols(self) -> list[int | None]:
-        return [self.poller.meters[self.place(name, 1)].value("symbolErrorCounter") for name in "bc"]
+        return [self.poller.meters[self.portKey(name, 1)].value("symbolErrorCounter") for name in "bc"]
 
     def test_otherLIDs(self) -> None:
         """When a restarted manager assigns other LIDs, no node is confused with another one."""
@@ -211,7 +211,7 @@ class ManagerTests(PollerTestCase):
         self.swap()
         self.fabric.sweep()
         self.pump(45.0)
-        totals = [self.poller.meters[self.place(name, 1)].total("portXmitPkts") for name in "bc"]
+        totals = [self.poller.meters[self.portKey(name, 1)].total("portXmitPkts") for name in "bc"]
         self.assertEqual((self.output(), totals), ([], [0, 0]))
 
     def test_movedLID(self) -> None:
@@ -222,7 +222,7 @@ class ManagerTests(PollerTestCase):
         self.fabric.port("c", 1).end.lid = LID(77)
         self.fabric.sweep()
         self.pump(600.0)
-        meter = self.poller.meters[self.place("c", 1)]
+        meter = self.poller.meters[self.portKey("c", 1)]
         self.assertEqual((self.output(), meter.isSilent), ([], False))
         self.assertLess(self.poller.statistics.silences, 3)
 

@@ -22,11 +22,11 @@ class DiskTests(SynchronousTestCase):
         """A batch that does not fit is not stored at all; writing continues when there is space."""
         store = HistoryStore(self.mktemp())
         self.addCleanup(store.close)
-        place = (GUID(b"leaf0001"), 1)
+        portKey = (GUID(b"leaf0001"), 1)
 
         def rows(at: int) -> list[Row]:
             values = (1.0, *([at] * len(COUNTERS)), None, None)
-            return [Row(place, at * 1000 + second, values) for second in range(500)]
+            return [Row(portKey, at * 1000 + second, values) for second in range(500)]
 
         ((pages,),) = store._database.execute("PRAGMA page_count")
         store._database.execute(f"PRAGMA max_page_count = {pages + 40}")
@@ -35,9 +35,9 @@ class DiskTests(SynchronousTestCase):
             for at in range(1, 1000):
                 store.write(rows(at), at * 1000 + 500)
         self.assertIn("full", str(context.exception))
-        stored = [point.at for point in store.series(place, "portXmitPkts", 0, 1 << 40, "readings")]
+        stored = [point.at for point in store.series(portKey, "portXmitPkts", 0, 1 << 40, "readings")]
         self.assertEqual(len(stored), 500 * (at - 1))
         store._database.execute("PRAGMA max_page_count = 1000000")
         store.write(rows(at), at * 1000 + 500)
-        stored = [point.at for point in store.series(place, "portXmitPkts", 0, 1 << 40, "readings")]
+        stored = [point.at for point in store.series(portKey, "portXmitPkts", 0, 1 << 40, "readings")]
         self.assertEqual(len(stored), 500 * at)

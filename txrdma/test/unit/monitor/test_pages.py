@@ -9,7 +9,7 @@ from html import unescape
 from html.parser import HTMLParser
 
 from txrdma.monitor.web.layout import ago, amount, MENU, percent
-from txrdma.monitor.web.topology import bundles, levels, places
+from txrdma.monitor.web.topology import bundles, levels, positions
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.support.mad.simulated import twoSwitches
@@ -245,13 +245,13 @@ class TopologyTests(PageTestCase):
         assert level is not None
         names = {node.description: node.guid for node in fabric.switches()}
         self.assertEqual([level[names[name]] for name in ("leaf0000", "spine0000", "core0000")], [0, 1, 2])
-        place = places(fabric, level, joined)
-        self.assertLess(place[names["leaf0000"]], place[names["leaf0009"]])
-        self.assertLess(place[names["spine0000"]], place[names["spine0011"]])
+        position = positions(fabric, level, joined)
+        self.assertLess(position[names["leaf0000"]], position[names["leaf0009"]])
+        self.assertLess(position[names["spine0000"]], position[names["spine0011"]])
         self.assertEqual(self.get("/api/v1/topology").json["shape"], "levels")
         less = {ends: ports for ends, ports in joined.items() if names["spine0000"] not in ends}
         less |= {ends: ports for ends, ports in list(joined.items())[::2] if names["spine0000"] in ends}
-        self.assertEqual(places(fabric, level, less), place)
+        self.assertEqual(positions(fabric, level, less), position)
 
     def test_ring(self) -> None:
         """A fabric with links within a level is not a tree and is drawn with a free layout."""

@@ -16,7 +16,7 @@ from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised
 from txrdma.monitor.diagnosis.tallies import Limit
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, Place
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
@@ -68,11 +68,11 @@ class PollerTestCase(FabricTestCase):
         self.poller.start()
         self.pump(seconds)
 
-    def place(self, name: str, number: int) -> Place:
+    def portKey(self, name: str, number: int) -> PortKey:
         return self.fabric.node(name).guid, number
 
     def rate(self, name: str, number: int, counter: str = "portXmitData") -> float | None:
-        return self.poller.meters[self.place(name, number)].rate(counter)
+        return self.poller.meters[self.portKey(name, number)].rate(counter)
 
 
 class PollerTests(PollerTestCase):
@@ -100,7 +100,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.rate("left", 2), 4000.0)
         self.assertEqual(self.rate("left", 2, "portXmitPkts"), 10.0)
         self.assertEqual(self.rate("left", 1), 0.0)
-        meter = self.poller.meters[self.place("left", 2)]
+        meter = self.poller.meters[self.portKey("left", 2)]
         self.assertEqual(meter.total("portXmitData"), 80000)
 
     def asked(self, seconds: float = 60.0) -> int:
@@ -115,14 +115,14 @@ class PollerTests(PollerTestCase):
         self.fabric.setCounters("right", 1, portXmitDiscards=3, portInactiveDiscards=3)
         self.started(100.0)
         causes = self.poller.details.causes
-        self.assertEqual(set(causes), {self.place("left", 2), self.place("right", 1)})
-        reported = causes[self.place("left", 2)]
+        self.assertEqual(set(causes), {self.portKey("left", 2), self.portKey("right", 1)})
+        reported = causes[self.portKey("left", 2)]
         self.assertEqual((reported["portLocalPhysicalErrors"], reported["portLoopingErrors"]), (5, 2))
-        self.assertEqual(causes[self.place("right", 1)]["portInactiveDiscards"], 3)
+        self.assertEqual(causes[self.portKey("right", 1)]["portInactiveDiscards"], 3)
         usual = self.asked()
         self.fabric.setCounters("left", 2, portRcvErrors=8, portLocalPhysicalErrors=6)
         self.assertEqual(self.asked(), usual + 1)
-        self.assertEqual(causes[self.place("left", 2)]["portLocalPhysicalErrors"], 6)
+        self.assertEqual(causes[self.portKey("left", 2)]["portLocalPhysicalErrors"], 6)
 
     def refuse(self, kind: type[Attribute], status: int) -> Callable[[], None]:
         """
@@ -152,7 +152,7 @@ class PollerTests(PollerTestCase):
         self.started(100.0)
         self.assertEqual((self.output(), self.poller.statistics.silences), ([], 0))
         self.assertEqual(self.rate("left", 2), 0.0)
-        self.assertNotIn("portUnicastXmitPkts", self.poller.meters[self.place("left", 2)].layout.names)
+        self.assertNotIn("portUnicastXmitPkts", self.poller.meters[self.portKey("left", 2)].layout.names)
 
     def test_classPortInfoLater(self) -> None:
         """A node that refuses its ClassPortInfo temporarily is not silent, and is read when it answers."""
@@ -182,7 +182,7 @@ class PollerTests(PollerTestCase):
         end()
         self.fabric.setCounters("left", 2, portRcvErrors=8, portLocalPhysicalErrors=6)
         self.pump(100.0)
-        self.assertEqual(self.poller.details.causes[self.place("left", 2)]["portLocalPhysicalErrors"], 6)
+        self.assertEqual(self.poller.details.causes[self.portKey("left", 2)]["portLocalPhysicalErrors"], 6)
 
     def test_causesUnknown(self) -> None:
         """A node without the optional counters is asked only once for them."""
@@ -268,8 +268,8 @@ class PollerTests(PollerTestCase):
             self.pump(25.0)
             self.fabric.heal("left", 4)
             self.pump(5.0)
-        where = {place for _now, what, kind, place in self.changes if kind == "flapping"}
-        self.assertEqual([place.partition(" (")[0] for place in where], ["left"])
+        where = {location for _now, what, kind, location in self.changes if kind == "flapping"}
+        self.assertEqual([each.partition(" (")[0] for each in where], ["left"])
         self.pump(1200.0)
         reported = [(what, kind) for _now, what, kind, _place in self.changes if kind == "flapping"]
         self.assertEqual(reported, [("raised", "flapping"), ("cleared", "flapping")])
@@ -333,7 +333,7 @@ class PollerTests(PollerTestCase):
         self.started()
         self.fabric.setCounters("left", 2, symbolErrorCounter=3)
         self.pump(10.0)
-        meter = self.poller.meters[self.place("left", 2)]
+        meter = self.poller.meters[self.portKey("left", 2)]
         self.assertEqual(meter.total("symbolErrorCounter"), 3)
         self.assertEqual(self.output(), [])
 

@@ -121,7 +121,7 @@ class ChangeTests(PollerTestCase):
         )
         self.pump(60.0)
         self.assertGreater(self.poller.statistics.turns, turns + 40)
-        self.assertEqual({place: self.poller.meters[place] for place in meters}, meters)
+        self.assertEqual({portKey: self.poller.meters[portKey] for portKey in meters}, meters)
         self.assertEqual(self.output(), [("cleared", "node-gone", "c")])
 
     def test_limits(self) -> None:

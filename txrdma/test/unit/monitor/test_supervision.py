@@ -191,7 +191,7 @@ class ChaosTests(PollerTestCase):
         setattr(owner, name, called)
         return calls
 
-    def places(self) -> list[tuple[str, str]]:
+    def callSites(self) -> list[tuple[str, str]]:
         """Return the collaborators and their functions that a poller calls."""
         counted: dict[tuple[str, str], list[int]] = {}
         for collaborator in COLLABORATORS:
@@ -203,7 +203,7 @@ class ChaosTests(PollerTestCase):
                     if not name.startswith("_") and callable(getattr(owner, name)):
                         counted[collaborator, name] = self.raising(owner, name, 0)
         self.live()
-        return [place for place, calls in counted.items() if calls[0]]
+        return [site for site, calls in counted.items() if calls[0]]
 
     def live(self) -> None:
         """Poll a fabric in which a host is lost and returns, and errors are counted."""
@@ -216,10 +216,10 @@ class ChaosTests(PollerTestCase):
 
     def test_each(self) -> None:
         """Each function raises once: the poller continues and reports it."""
-        places = self.places()
+        callSites = self.callSites()
         self.poller.stop()
-        self.assertGreater(len(places), 20)
-        for collaborator, name in places:
+        self.assertGreater(len(callSites), 20)
+        for collaborator, name in callSites:
             for number in self.CALLS:
                 with self.subTest(f"{collaborator}.{name} at call {number}"):
                     self.setUp()

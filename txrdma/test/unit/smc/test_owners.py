@@ -13,9 +13,9 @@ from txrdma.smc.signalling import owners
 from txrdma.smc.signalling.owners import (
     acceptingUsers,
     isOwned,
-    Place,
-    placeOf,
     socketUser,
+    TCPAddress,
+    tcpAddressOf,
 )
 
 TCP = """\
@@ -39,15 +39,15 @@ class PlaceTests(SynchronousTestCase):
     """Places."""
 
     def test_addressHasOneForm(self) -> None:
-        self.assertEqual(Place.of("::ffff:127.0.0.1", 5), Place("127.0.0.1", 5))
-        self.assertEqual(Place.of("0:0:0:0:0:0:0:1", 5), Place("::1", 5))
-        self.assertEqual(Place.of("FE80::1%eth0", 5), Place("fe80::1%eth0", 5))
-        self.assertEqual((Place.of("FE80::1%eth0", 5).zone, Place("::1", 5).zone), ("eth0", ""))
+        self.assertEqual(TCPAddress.of("::ffff:127.0.0.1", 5), TCPAddress("127.0.0.1", 5))
+        self.assertEqual(TCPAddress.of("0:0:0:0:0:0:0:1", 5), TCPAddress("::1", 5))
+        self.assertEqual(TCPAddress.of("FE80::1%eth0", 5), TCPAddress("fe80::1%eth0", 5))
+        self.assertEqual((TCPAddress.of("FE80::1%eth0", 5).zone, TCPAddress("::1", 5).zone), ("eth0", ""))
 
     def test_onlyIPAddresses(self) -> None:
-        self.assertEqual(placeOf(IPv4Address("TCP", "127.0.0.1", 5)), Place("127.0.0.1", 5))
-        self.assertEqual(placeOf(IPv6Address("TCP", "::ffff:1.2.3.4", 5)), Place("1.2.3.4", 5))
-        self.assertIsNone(placeOf(HostnameAddress(b"example.com", 5)))
+        self.assertEqual(tcpAddressOf(IPv4Address("TCP", "127.0.0.1", 5)), TCPAddress("127.0.0.1", 5))
+        self.assertEqual(tcpAddressOf(IPv6Address("TCP", "::ffff:1.2.3.4", 5)), TCPAddress("1.2.3.4", 5))
+        self.assertIsNone(tcpAddressOf(HostnameAddress(b"example.com", 5)))
 
 
 class TableTests(SynchronousTestCase):
@@ -70,54 +70,54 @@ class TableTests(SynchronousTestCase):
 
     def test_ownersOfAcceptingSockets(self) -> None:
         for place, users in (
-            (Place("127.0.0.1", 8080), {1000}),
-            (Place("127.0.0.2", 8080), set()),
-            (Place("0.0.0.0", 8080), {1000}),
-            (Place("127.0.0.1", 80), {0}),
-            (Place("192.0.2.7", 80), {0}),
-            (Place("::1", 8080), {1002}),
-            (Place("::", 8080), {1002}),
-            (Place("127.0.0.1", 8081), {1003}),
-            (Place("::1", 8081), {1003}),
-            (Place("127.0.0.1", 49152), set()),
+            (TCPAddress("127.0.0.1", 8080), {1000}),
+            (TCPAddress("127.0.0.2", 8080), set()),
+            (TCPAddress("0.0.0.0", 8080), {1000}),
+            (TCPAddress("127.0.0.1", 80), {0}),
+            (TCPAddress("192.0.2.7", 80), {0}),
+            (TCPAddress("::1", 8080), {1002}),
+            (TCPAddress("::", 8080), {1002}),
+            (TCPAddress("127.0.0.1", 8081), {1003}),
+            (TCPAddress("::1", 8081), {1003}),
+            (TCPAddress("127.0.0.1", 49152), set()),
         ):
             self.assertEqual(acceptingUsers(place), users, place)
 
     def test_ownerOfOneEnd(self) -> None:
         for client, server, user in (
-            (Place("127.0.0.1", 0xC000), Place("127.0.0.1", 8080), 1001),
-            (Place("127.0.0.1", 8080), Place("127.0.0.1", 0xC000), 1000),
-            (Place("127.0.0.1", 0xC001), Place("127.0.0.1", 8081), 1004),
-            (Place("127.0.0.1", 0xC002), Place("127.0.0.1", 8081), None),
+            (TCPAddress("127.0.0.1", 0xC000), TCPAddress("127.0.0.1", 8080), 1001),
+            (TCPAddress("127.0.0.1", 8080), TCPAddress("127.0.0.1", 0xC000), 1000),
+            (TCPAddress("127.0.0.1", 0xC001), TCPAddress("127.0.0.1", 8081), 1004),
+            (TCPAddress("127.0.0.1", 0xC002), TCPAddress("127.0.0.1", 8081), None),
         ):
             self.assertEqual(socketUser(client, server), user)
 
     def test_noTable(self) -> None:
         self.patch(owners, "TABLES", ("/nowhere/at/all",))
-        self.assertEqual(acceptingUsers(Place("127.0.0.1", 80)), set())
-        self.assertIsNone(socketUser(Place("127.0.0.1", 1), Place("127.0.0.1", 80)))
+        self.assertEqual(acceptingUsers(TCPAddress("127.0.0.1", 80)), set())
+        self.assertIsNone(socketUser(TCPAddress("127.0.0.1", 1), TCPAddress("127.0.0.1", 80)))
 
 
 class PrecedenceTests(SynchronousTestCase):
     """Which of several listening sockets the kernel takes."""
 
-    def accepting(self, target: Place, *listeners: tuple[str, int, bool]) -> set[int]:
+    def accepting(self, target: TCPAddress, *listeners: tuple[str, int, bool]) -> set[int]:
         self.patch(
             owners, "_diagnosedListeners", lambda port: [owners._Listener(*each) for each in listeners]
         )
         return acceptingUsers(target)
 
     def test_otherUsersWildcardSocketDoesNotCount(self) -> None:
-        here = Place("127.0.0.1", 80)
+        here = TCPAddress("127.0.0.1", 80)
         ours, every, any_ = ("127.0.0.1", 1000, False), ("0.0.0.0", 1000, False), ("::", 1001, False)
         self.assertEqual(self.accepting(here, any_, ours), {1000})
         self.assertEqual(self.accepting(here, any_, every), {1000})
         self.assertEqual(self.accepting(here, any_), {1001})
         self.assertEqual(self.accepting(here, ("::", 1001, True)), set())
-        self.assertEqual(self.accepting(Place("::1", 80), ("::", 1001, True), every), {1001})
+        self.assertEqual(self.accepting(TCPAddress("::1", 80), ("::", 1001, True), every), {1001})
 
     def test_soleOwnerAtFirstAddress(self) -> None:
-        here = Place("127.0.0.1", 80)
+        here = TCPAddress("127.0.0.1", 80)
         self.accepting(here, ("127.0.0.1", 1000, False), ("127.0.0.1", 1001, False))
         self.assertFalse(isOwned(1000, here))
         self.assertTrue(isOwned(0, here))

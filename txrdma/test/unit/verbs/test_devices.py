@@ -20,7 +20,7 @@ from txrdma.interfaces import AsyncEvent, IVerbsDevice, IVerbsDeviceStringParser
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.verbs import devices
-from txrdma.verbs.devices import availableDevices, DevicePlace, oneOf, openDevice, sharedDevice
+from txrdma.verbs.devices import availableDevices, DeviceSpec, oneOf, openDevice, sharedDevice
 
 
 @implementer(IVerbsDeviceStringParser)
@@ -183,9 +183,9 @@ class OneOfTests(SynchronousTestCase):
         self.parser = Parser()
         self.patch(devices, "getPlugins", lambda interface: iter((self.parser,)))
         self.reactor = MemoryReactorClock()
-        self.things: dict[tuple[object, DevicePlace], Thing] = {}
+        self.things: dict[tuple[object, DeviceSpec], Thing] = {}
 
-    def one(self, place: DevicePlace = "test", reactor: object = None) -> Thing:
+    def one(self, place: DeviceSpec = "test", reactor: object = None) -> Thing:
         """Ask for the thing of a device."""
         return oneOf(self.things, reactor or self.reactor, place, Thing)
 
