@@ -27,7 +27,7 @@ class Key(NamedTuple):
     Identity of a finding, independent of its text.
 
     @ivar location: GUID of the finding's node as text; a description if it does not concern a node.
-    @ivar port: number of its port; None where it is of no port.
+    @ivar port: port number of the finding; None if it does not concern a port.
     """
 
     source: str
@@ -86,7 +86,7 @@ class Entry:
     heldUntil: float = 0.0
 
     def toDict(self) -> dict[str, Any]:
-        """Entry as JSON can carry it."""
+        """Return the entry as a dictionary for JSON."""
         found = self.finding
         return {
             "kind": found.kind,
@@ -112,14 +112,14 @@ class Raised:
 
 @frozen
 class Cleared:
-    """A finding has been away for long enough, and was cleared."""
+    """A finding was absent long enough to be cleared."""
 
     entry: Entry
 
 
 @frozen
 class Resumed:
-    """A finding of a former process is still there."""
+    """A finding that a previous process had raised was found again."""
 
     entry: Entry
 
@@ -195,19 +195,19 @@ class FindingLog:
         self.change(self._rules)
 
     def change(self, rules: FindingRules) -> None:
-        """Set the rules; open findings stay, with the severities of the new rules."""
+        """Replace the rules; open findings remain open, with the severities of the new rules."""
         self._rules = rules
         for entry in self.open.values():
             kind = entry.finding.kind
             entry.severity = rules.severities.get(kind, adviceOn(kind).severity)
 
     def worst(self) -> Severity | None:
-        """Highest severity of the open findings; None without one."""
+        """Return the highest severity of all open findings, or None if there are none."""
         return max((entry.severity for entry in self.open.values()), default=None)
 
     def settlesIn(self, source: str, now: float) -> float | None:
         """
-        Seconds until another report of a source can raise a finding; None if none is pending.
+        Return the seconds until another report of a source can raise a finding; None if none is pending.
         """
         waits = [
             since + self._rules.raiseSeconds.get(source, 0.0)
@@ -217,15 +217,21 @@ class FindingLog:
         return max(0.0, min(waits) - now) if waits else None
 
     def isPending(self, source: str, locations: Collection[str]) -> bool:
-        """True if a finding of a source at one of these nodes was reported, but is not raised yet."""
+        """
+        Return whether a finding of a source at one of these locations was reported, but is not raised
+        yet.
+        """
         return any(key.source == source and key.location in locations for key in self._pending)
 
     def isClearing(self, source: str) -> bool:
-        """True if an open finding was not in the last report of its source, but is not cleared yet."""
+        """
+        Return whether an open finding is missing in the last report of its source, but is not cleared
+        yet.
+        """
         return any(entry.awaySince is not None for key, entry in self.open.items() if key.source == source)
 
     def _merged(self, source: str, found: Iterable[Finding]) -> dict[Key, Finding]:
-        """Findings by their identity: several of one kind at one place become one."""
+        """Return findings by identity; several of one kind at one location are merged."""
         several: dict[Key, list[Finding]] = {}
         for one in found:
             if one.kind not in self._rules.ignored:
@@ -248,13 +254,16 @@ class FindingLog:
         return entry
 
     def _awaySeconds(self, entry: Entry) -> float:
-        """Time that a finding has to be away before it is cleared: the longer, the oftener it came."""
+        """
+        Return the time for which a finding must be absent before it is cleared; it grows with the number
+        of occurrences.
+        """
         rules = self._rules
         longer = rules.clearSeconds * (1 << min(entry.times - 1, _MOST_DOUBLINGS))
         return min(longer, max(rules.mostClearSeconds, rules.clearSeconds))
 
     def _isCleared(self, entry: Entry, now: float) -> bool:
-        """Clear an entry that is not found, if it has been away for long enough."""
+        """Clear an entry whose finding is absent, if it has been absent for long enough."""
         if now < entry.heldUntil:
             return False
         if entry.awaySince is None:
@@ -274,7 +283,7 @@ class FindingLog:
         self._returning[entry.key] = entry  # the last one: in order of clearing
 
     def _forget(self, now: float) -> None:
-        """Treat what was cleared long ago as new when it comes again."""
+        """Forget findings that were cleared long ago: if one occurs again, it counts as new."""
         returning = self._returning  # in order of clearing
         while returning:
             key, entry = next(iter(returning.items()))

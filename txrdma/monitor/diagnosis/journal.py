@@ -1,6 +1,4 @@
-"""
-Journal of changes: nodes and links that come and go, modes of links, findings that are raised and cleared.
-"""
+"""Journal of changes: nodes and links that appear or disappear, speeds and widths of links, findings."""
 
 from __future__ import annotations
 
@@ -42,9 +40,9 @@ class Change:
 
 class Journal:
     """
-    The last changes of one fabric.
+    Journal of the most recent changes of one fabric.
 
-    @ivar changes: changes in order of time, the latest last.
+    @ivar changes: changes in chronological order.
     @ivar number: number of changes so far.
     """
 
@@ -53,18 +51,18 @@ class Journal:
         self.number = 0
 
     def restore(self, changes: Iterable[Change], number: int) -> None:
-        """Add the changes of a previous process, which has counted C{number} of them."""
+        """Add the changes that a previous process has stored; it had counted C{number} of them."""
         self.changes.extend(changes)
         self.number = number
 
     def add(self, changes: Iterable[Change]) -> None:
-        """Add changes, in order of time."""
+        """Add changes, in chronological order."""
         for change in changes:
             self.changes.append(change)
             self.number += 1
 
     def since(self, at: float) -> list[Change]:
-        """Changes from a time on, the latest first."""
+        """Return the changes since a time, the latest first."""
         found = []
         for change in reversed(self.changes):
             if change.at < at:

@@ -1,6 +1,4 @@
-"""
-Loads of links: how much of what it can carry each direction of a link carries.
-"""
+"""Load of links: the share of its data rate that each direction of a link uses."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ class Load:
     """
     Traffic of one direction of a link, between the last two readings.
 
-    @ivar port: name of the port that sends; C{peer} is that of the one that receives.
+    @ivar port: name of the sending port; C{peer} is the name of the receiving one.
     @ivar gigabits: traffic, in Gbit/s.
     @ivar share: share of the data that the link can carry, up to 1; None where that is not known.
     """
@@ -31,23 +29,29 @@ class Load:
     share: float | None
 
     def toDict(self) -> dict[str, Any]:
-        """Load as JSON can carry it."""
+        """Return the load as a dictionary for JSON."""
         return {"from": self.port, "to": self.peer, "gigabits": self.gigabits, "share": self.share}
 
 
 def capacity(port: Port) -> float:
-    """Octets of data each second that a port's link carries at its present width and speed; 0 if unknown."""
+    """
+    Return the data rate of a port's link at its active width and speed, in octets per second; 0 if
+    unknown.
+    """
     return port.width * DATA_GIGABITS.get(port.activeSpeed, 0.0) * 125e6
 
 
 def shareOf(port: Port, rate: float) -> float | None:
-    """Share of what a port's link can carry, for a rate in octets each second; None if that is unknown."""
+    """
+    Return a rate, in octets per second, as a share of the data rate of a port's link; None if that is
+    unknown.
+    """
     most = capacity(port)
     return min(1.0, rate / most) if most else None
 
 
 def busiest(fabric: Fabric, meters: Mapping[PortKey, Meter], most: int) -> list[Load]:
-    """Directions of links with the most traffic, the busiest first; links that carry nothing are left out."""
+    """Return the directions of links with the most traffic, the busiest first; idle ones are omitted."""
     found = []
     for pair in fabric.links():
         for port, peer in (pair, pair[::-1]):

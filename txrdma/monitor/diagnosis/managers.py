@@ -1,7 +1,7 @@
 """
 Watch of the master subnet manager: its identity, its liveness and its progress.
 
-Follows InfiniBand Architecture vol. 1, 14.4.1 (SMInfo, its ActCount is the sign of life). The time is an
+Follows InfiniBand Architecture vol. 1, 14.4.1 (SMInfo, whose ActCount shows liveness). The time is an
 argument.
 """
 
@@ -17,18 +17,18 @@ from txrdma.mad.layouts.smp import SMInfo
 from txrdma.mad.layouts.values import SMState
 
 NEWS_SECONDS: Final = 600.0
-"""Seconds for which a change of the master is reported."""
+"""Seconds for which a new master is reported."""
 
 STILL_SECONDS: Final = 300.0
-"""Seconds without a change of ActCount after which a manager is reported as standing still."""
+"""Seconds without a change of ActCount after which a manager is reported as hung."""
 
 _SILENT_TIMES: Final = 2
-"""Times in a row without an answer after which a manager is reported as silent."""
+"""Consecutive requests without an answer after which a manager is reported as silent."""
 
 
 class ManagerWatch:
     """
-    Watch of the subnet manager that our own port knows.
+    Watch of the subnet manager that is entered in the local port's PortInfo.
 
     @ivar guid: GUID of the port of the master; None before its first answer.
     """
@@ -45,10 +45,10 @@ class ManagerWatch:
 
     def answered(self, lid: int, info: SMInfo, now: float) -> bool:
         """
-        Take the answer of the manager at a LID.
+        Process the answer of the manager at a LID.
 
-        @return: True if the master has changed or restarted: the new one knows no subscriptions and may
-            have assigned other LIDs.
+        @return: whether the master has changed or restarted: a new one knows no subscriptions and may assign
+            other LIDs.
         """
         before = self._info
         self._lid, self._info, self._silences, self._why = lid, info, 0, ""
@@ -62,17 +62,23 @@ class ManagerWatch:
         return isOther or (before is not None and info.actCount < before.actCount)
 
     def silent(self, lid: int, why: str) -> None:
-        """Note that the manager at a LID did not answer; 0 if our port knows no manager."""
+        """
+        Record that the manager at a LID did not answer; the LID is 0 if the local port knows no
+        manager.
+        """
         self._lid, self._why = lid, why
         self._silences += 1
 
     @staticmethod
     def unwatched(found: Iterable[Finding]) -> list[Finding]:
-        """Faults of managers that a sweep has found, without those of the master, which the watch has."""
+        """
+        Return the findings of a sweep about managers, except those about the master, which the watch
+        reports itself.
+        """
         return [one for one in found if one.guid is not None or one.kind not in ("no-sm", "sm-silent")]
 
     def findings(self, now: float) -> list[Finding]:
-        """Faults of the master, and that it is another one since a while."""
+        """Return the faults of the master, and whether it has changed recently."""
         where = f"LID {self._lid}"
         found = []
         if self._silences:

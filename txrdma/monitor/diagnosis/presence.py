@@ -1,5 +1,5 @@
 """
-Nodes and links of a fabric over time: what has come, gone or changed, what is gone, and since when.
+Nodes and links of a fabric over time: which have appeared, disappeared or changed, and when.
 
 L{Presence.follow} is the only place where the fabric is compared with its former state. It returns changes,
 which the journal, the findings and the pages are made of.
@@ -19,19 +19,19 @@ from txrdma.monitor.diagnosis.journal import Change
 from txrdma.monitor.diagnosis.thresholds import PortKey
 
 FORGET_SECONDS: Final = 7 * 86400.0
-"""Seconds until a node or a link that is gone is forgotten."""
+"""Seconds until a missing node or link is forgotten."""
 
 MOST_GONE: Final = 20_000
 """
-Most nodes, and most links, that are known as gone: a broken node may have another GUID each minute. When
-there are more, those are forgotten first that were there for the shortest time.
+Maximum number of missing nodes, and of missing links: a broken node may have a new GUID each minute.
+Beyond it, those that were present for the shortest time are forgotten first.
 """
 
 _FEWEST: Final = 2
-"""Fewest nodes that two fabrics have in common to be the same."""
+"""Minimum number of common nodes by which two models are taken for the same fabric."""
 
 Link = tuple[PortKey, PortKey]
-"""Both ports of a link."""
+"""A link, by its two ports."""
 
 Key = TypeVar("Key")
 
@@ -39,7 +39,7 @@ Key = TypeVar("Key")
 @record
 class Gone:
     """
-    A node or a link that was there, and is there no more.
+    A node or a link that was in the fabric and is missing.
 
     @ivar where: name of the node, or of the link's first port.
     @ivar beyond: name of the port that led to the node, or of the link's other port; C{""} without one.
@@ -56,7 +56,7 @@ class Gone:
 
 class Presence:
     """
-    Nodes and links of all sweeps so far.
+    Record of the nodes and links of all sweeps.
 
     @ivar nodes: nodes that are gone, by GUID, and C{links} that are gone while both of their nodes are there.
     @ivar present: names of the nodes that are there, each with that of the port which leads to it; C{linked}
@@ -99,7 +99,7 @@ class Presence:
 
     def follow(self, fabric: Fabric, now: float) -> list[Change]:
         """
-        Compare a fabric with its former state, and remember it.
+        Compare a fabric with its previous state, and store it as the new one.
 
         @return: changes; none for the first fabric.
         """
@@ -151,7 +151,7 @@ class Presence:
         nodes: Collection[GUID],
         now: float,
     ) -> Iterator[Change]:
-        """Changes of links; not of those that have gone with a node."""
+        """Return the changes of links, except those that are missing because their node is."""
         for link in self.linked.keys() - links.keys():
             if all(guid in nodes for guid, _number in link):
                 name, beyond = self.linked[link]
@@ -166,7 +166,7 @@ class Presence:
                 yield Change(now, "link-changed", name, text, *link[0])
 
     def _noteTimes(self, nodes: Collection[GUID], links: Collection[Link], now: float) -> None:
-        """Note since when nodes and links are there; those of the first sweep count as always there."""
+        """Record when nodes and links appeared; those of the first sweep count as always present."""
         known: dict[Any, float] = self._appeared
         appeared = self._appeared = {}
         several: tuple[tuple[Any, Any, Any], ...] = (
@@ -180,7 +180,7 @@ class Presence:
                 appeared[key] = known.get(key, -inf)
 
     def _bound(self, gone: dict[Any, Gone]) -> None:
-        """Remove the most recent entries while there are too many."""
+        """Remove the missing entries that were present for the shortest time while there are too many."""
         excess = len(gone) - self._mostGone
         if excess > 0:
             shortest = sorted(gone, key=lambda key: gone[key].since - self._appeared.get(key, -inf))
@@ -188,7 +188,7 @@ class Presence:
                 del gone[key]
 
     def findings(self) -> list[Finding]:
-        """Faults that nodes and links which are gone make; a node's links go with it."""
+        """Return findings about missing nodes and links; links of a missing node are not reported."""
         found = [
             Finding("node-gone", gone.where, _seenAt(gone.beyond), gone.guid) for gone in self.nodes.values()
         ]
@@ -205,7 +205,7 @@ def _forget(known: dict[Key, Gone], before: float) -> None:
 
 
 def _attachment(node: Node) -> str:
-    """Name of the port that leads to a host; C{""} of switches, which many lead to."""
+    """Return the name of the switch port that leads to a host; C{""} for a switch, which has many."""
     linked: list[Port] = [] if node.isSwitch else node.linked()
     return str(linked[0].peer) if linked else ""
 

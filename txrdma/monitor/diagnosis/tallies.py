@@ -1,7 +1,7 @@
 """
-Errors within the last minutes or hours, by port and counter, against limits.
+Sums of errors in sliding windows, by port and counter, and their limits.
 
-Only ports that have counted errors take memory, and each of them a bounded number of figures.
+Only ports with errors use memory, each a bounded amount.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 from txrdma.kit.values import frozen
 
 _PARTS: Final = 30
-"""Parts that a window is divided into: the precision with which errors leave it."""
+"""Number of parts into which a window is divided: the precision with which errors leave it."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -24,7 +24,7 @@ class Limit:
     Limit for one counter of every port.
 
     @ivar counter: name of the counter.
-    @ivar most: highest growth in a window that is not reported.
+    @ivar most: largest growth within a window that is not reported.
     @ivar seconds: length of the window.
     """
 
@@ -34,7 +34,7 @@ class Limit:
 
 
 class Tally:
-    """Sum of what was added within a sliding window."""
+    """Sum of the errors within a sliding window."""
 
     __slots__ = ("_parts", "_seconds", "_sum")
 
@@ -45,7 +45,7 @@ class Tally:
         self._sum = 0
 
     def add(self, count: int, now: float) -> None:
-        """Add a number of errors that were seen now."""
+        """Add errors that were counted now."""
         self._sum += count
         parts = self._parts
         if parts and now - parts[-1][0] < self._seconds / _PARTS:
@@ -54,7 +54,7 @@ class Tally:
             parts.append([now, count])
 
     def sum(self, now: float) -> int:
-        """Errors of the window that ends now."""
+        """Return the number of errors within the window that ends now."""
         parts = self._parts
         while parts and now - parts[0][0] >= self._seconds:
             self._sum -= int(parts.popleft()[1])
@@ -64,7 +64,7 @@ class Tally:
 @frozen
 class Exceeded(Generic[Key]):
     """
-    Limit that a port is beyond at present.
+    A limit that a port exceeds at present.
 
     @ivar key: identity of the port, as passed to L{Tallies.add}.
     @ivar count: errors within the window of the limit.
@@ -85,7 +85,7 @@ class Tallies(Generic[Key]):
         self._tallies: dict[tuple[Key, Limit], Tally] = {}
 
     def change(self, limits: Iterable[Limit]) -> None:
-        """Judge by other limits from now on; tallies of those that stay go on."""
+        """Replace the limits; sums of limits that remain are retained."""
         self._limits.clear()
         for limit in limits:
             self._limits.setdefault(limit.counter, []).append(limit)
@@ -93,7 +93,7 @@ class Tallies(Generic[Key]):
         self._tallies = {key: tally for key, tally in self._tallies.items() if key[1] in current}
 
     def __len__(self) -> int:
-        """Number of tallies that are not known to be zero."""
+        """Return the number of sums that are not known to be zero."""
         return len(self._tallies)
 
     @property
@@ -110,11 +110,11 @@ class Tallies(Generic[Key]):
             tally.add(count, now)
 
     def keep(self, isKnown: Callable[[Key], bool]) -> None:
-        """Forget ports that are not known any more."""
+        """Forget ports that have left the fabric."""
         self._tallies = {key: tally for key, tally in self._tallies.items() if isKnown(key[0])}
 
     def exceeded(self, now: float) -> list[Exceeded[Key]]:
-        """Limits that ports are beyond at present; tallies that are zero again are dropped."""
+        """Return the limits that are exceeded at present, and drop sums that are zero again."""
         found = []
         for (key, limit), tally in list(self._tallies.items()):
             count = tally.sum(now)

@@ -20,13 +20,13 @@ from txrdma.monitor.diagnosis.tallies import Exceeded, Limit, Tallies
 from txrdma.monitor.portcounters import CounterLayout, Meter
 
 PortKey = tuple[GUID, int]
-"""Identity of a port from sweep to sweep: GUID of its node, and port number."""
+"""Identity of a port in all sweeps: the GUID of its node, and the port number."""
 
 _Pick = Callable[[Sequence[int]], object]
 _HOUR: Final = 3600.0
 
 DEFAULT_LIMITS: Final = (
-    Limit("symbolErrorCounter", 120, _HOUR),  # a bit error rate of 1e-12 on the links this rule is from
+    Limit("symbolErrorCounter", 120, _HOUR),  # a bit error rate of 1e-12 on EDR links
     Limit("linkErrorRecoveryCounter", 5, _HOUR),
     Limit("portRcvErrors", 60, _HOUR),
     Limit("portRcvRemotePhysicalErrors", 100, _HOUR),
@@ -39,27 +39,30 @@ DEFAULT_LIMITS: Final = (
     Limit(UNCORRECTABLE, 10, _HOUR),
 )
 """
-Most errors within a time that are not reported. PortRcvSwitchRelayErrors and PortXmitWait are missing, as
-they grow in healthy fabrics; LinkDowned has a rule of its own.
+Maximum numbers of errors within a time that are not reported. PortRcvSwitchRelayErrors and PortXmitWait
+are missing, as they grow in healthy fabrics; LinkDowned has a rule of its own.
 """
 
 BER_LIMIT: Final = Limit("symbolErrorCounter", 2, 720.0)
-"""Fewest symbol errors that a rate of bit errors is computed from, and the time that they are counted in."""
+"""
+Minimum number of symbol errors from which a bit error rate is computed, and the time in which they are
+counted.
+"""
 
 _BER_LIMITS: Final = (BER_LIMIT, Limit(UNCORRECTABLE, BER_LIMIT.most, BER_LIMIT.seconds))
 """
-The same for blocks beyond correction, each of which is one error at least. What is corrected does not count:
-with four levels of voltage (PAM4, from HDR on) wrong symbols are normal.
+The same for uncorrectable FEC blocks, each of which has at least one error. Corrected blocks do not
+count: with PAM4 (HDR and later) wrong symbols are normal.
 """
 
 MOST_BIT_ERRORS: Final = 1e-14
-"""Rate of bit errors beyond which a link is reported: UFM's rule, 3 errors in 12 minutes at 400 Gbit/s."""
+"""Bit error rate above which a link is reported: UFM's rule, 3 errors in 12 minutes at 400 Gbit/s."""
 
 DEFAULT_FLAPS: Final = Limit("linkDownedCounter", 1, 600.0)
-"""Most times within a time that a link goes down without being reported as flapping."""
+"""How many times a link may go down within a time without being reported as flapping."""
 
 RESTART_SECONDS: Final = 300.0
-"""Time before and after a node's restart in which its links may go down without being reported."""
+"""Seconds before and after a node's restart in which its links may go down without being reported."""
 
 _KINDS: Final = {
     "symbolErrorCounter": "symbol-errors",
@@ -81,7 +84,7 @@ _KINDS: Final = {
 
 def fabricFindings(fabric: Fabric) -> list[Finding]:
     """
-    Faults that the answers to a sweep show: those of C{txrdma check}.
+    Return the faults that a sweep has found: those of C{txrdma check}.
 
     A place known by a directed route is named by the last known port of that route, so that its name does not
     depend on the route of a sweep.
@@ -114,7 +117,7 @@ def _placed(start: Node, finding: Finding) -> Finding:
 
 class ErrorThresholds:
     """
-    Thresholds for the errors that ports count in minutes and hours.
+    Thresholds for the errors that ports count within minutes and hours.
 
     A link that goes down because a node restarts is not flapping. A restart shows in counters that were
     reset, or in a node that was gone or silent for a while.
@@ -137,7 +140,7 @@ class ErrorThresholds:
         self._restarts: dict[GUID | PortKey, float] = {}
 
     def change(self, limits: Iterable[Limit], flaps: Limit, mostBitErrors: float | None) -> None:
-        """Set the limits; counts for limits that stay are retained."""
+        """Replace the limits; sums of limits that remain are retained."""
         self._limits = tuple(limits)
         self._tallies.change(self._limits)
         self._bitErrors.change([] if mostBitErrors is None else _BER_LIMITS)
@@ -148,17 +151,23 @@ class ErrorThresholds:
         self._judged: dict[CounterLayout, tuple[_Pick, object]] = {}
 
     def periodOf(self, kind: str) -> float:
-        """Length of the longest time that findings of a kind are counted in, in seconds; 0 for others."""
+        """
+        Return the longest window in which errors are counted for findings of a kind, in seconds; 0 for
+        other kinds.
+        """
         periods = [one.seconds for one in self._limits if _KINDS.get(one.counter, "errors") == kind]
         periods += [self._flaps.seconds] * (kind == "flapping") + [BER_LIMIT.seconds] * (kind == "symbol-ber")
         return max(periods, default=0.0)
 
     def __len__(self) -> int:
-        """Number of figures in memory: some for each port with errors."""
+        """Return the number of sums in memory: several for each port with errors."""
         return len(self._tallies) + len(self._bitErrors) + len(self._downs) + len(self._restarts)
 
     def isConcerned(self, meter: Meter, now: float) -> bool:
-        """True of a reading with errors, or after a reset; most have more traffic alone."""
+        """
+        Return whether a reading has new errors, or follows a reset; most readings only have more
+        traffic.
+        """
         judged = self._judged.get(meter.layout)
         if judged is None:
             layout = meter.layout
@@ -169,7 +178,7 @@ class ErrorThresholds:
         return pick(meter.grown) != nothing or meter.resetAt == now
 
     def read(self, portKey: PortKey, meter: Meter, now: float) -> None:
-        """Add a reading for which L{isConcerned} is True."""
+        """Add a reading for which L{isConcerned} returned True."""
         if meter.resetAt == now:
             self._restarts[portKey] = now
         indices, grown = meter.layout.indices, meter.grown
@@ -184,9 +193,8 @@ class ErrorThresholds:
 
     def corrected(self, portKey: PortKey, meter: Meter, now: float) -> None:
         """
-        Take a reading of the counters of a port's error correction.
-
-        These counters may restart with each link, so that a reset does not mean that the node restarted.
+        Add a reading of a port's FEC counters. They may restart whenever the link comes up, so a reset
+        does not mean that the node restarted.
         """
         grown = meter.grown[meter.layout.indices[UNCORRECTABLE]]
         if grown:
@@ -194,7 +202,7 @@ class ErrorThresholds:
             self._bitErrors.add(portKey, UNCORRECTABLE, grown, now)
 
     def keep(self, known: Collection[GUID]) -> None:
-        """Forget what was counted at nodes that are neither in the fabric nor known as gone."""
+        """Forget the errors of nodes that are neither in the fabric nor known as missing."""
         for tallies in (self._tallies, self._bitErrors):
             tallies.keep(lambda portKey: portKey[0] in known)
         for portKeys in (self._downs, self._links):
@@ -202,16 +210,17 @@ class ErrorThresholds:
                 del portKeys[portKey]
 
     def restarted(self, guid: GUID, now: float) -> None:
-        """Record that a node may have restarted: it answers again after it was gone or silent."""
+        """Record that a node may have restarted: it answers again after it was missing or silent."""
         self._restarts[guid] = now
 
     def findings(
         self, fabric: Fabric, now: float, gone: Iterable[tuple[PortKey, PortKey]] = ()
     ) -> list[Finding]:
         """
-        Faults that the counters of the last minutes and hours show.
+        Return the faults that the counters of the last minutes and hours show.
 
-        @param gone: links that are down at present, by both of their ports, as the fabric does not know them.
+        @param gone: links that are down at present, each by its two ports: the model of the fabric does not
+            have them.
         """
         found = []
         for beyond in self._tallies.exceeded(now):
@@ -225,7 +234,10 @@ class ErrorThresholds:
         return found + self._flapping(fabric, now, gone)
 
     def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
-        """Ports with too many bit errors, each once: by the symbols, or by the blocks beyond correction."""
+        """
+        Return one finding for each port with too many bit errors, by symbol errors or by uncorrectable
+        blocks.
+        """
         worst: dict[PortKey, Exceeded[PortKey]] = {}
         for beyond in self._bitErrors.exceeded(now):
             known = worst.get(beyond.key)
@@ -262,13 +274,16 @@ class ErrorThresholds:
     def _link(
         self, fabric: Fabric, portKey: PortKey, gone: Mapping[PortKey, tuple[PortKey, PortKey]]
     ) -> list[PortKey]:
-        """Ends of a port's link, up or down: first the one at its switch, or at the lower GUID."""
+        """
+        Return the two ports of a port's link, up or down: first the switch's, or that with the lower
+        GUID.
+        """
         port = _portAt(fabric, portKey)
         peer = None if port is None else port.peer
         if peer is not None:
             ends = [portKey, (peer.node.guid, peer.number)]
         elif portKey in self._links:
-            return self._links[portKey]  # as it was when both ends were there: it keeps its place
+            return self._links[portKey]  # as when both ends were present
         elif portKey in gone:
             ends = list(gone[portKey])
         else:
@@ -278,7 +293,7 @@ class ErrorThresholds:
         return ends
 
     def _isExcused(self, end: PortKey, at: float) -> bool:
-        """True if an end of a link has restarted about the time at which the link went down."""
+        """Return whether the node of an end restarted about when the link went down."""
         restarts = (self._restarts.get(end), self._restarts.get(end[0]))
         return any(one is not None and abs(one - at) <= self._restartSeconds for one in restarts)
 
@@ -316,7 +331,7 @@ def _at(fabric: Fabric, kind: str, portKey: PortKey, text: str) -> Finding:
 
 
 def _period(seconds: float) -> str:
-    """Length of a time in words: C{"10 minutes"}."""
+    """Return a duration in words: C{"10 minutes"}."""
     if seconds >= _HOUR and not seconds % _HOUR:
         hours = int(seconds // _HOUR)
         return "an hour" if hours == 1 else f"{hours} hours"

@@ -1,8 +1,8 @@
 """
 C{device=auto} uses a real RDMA port if there is one, else shared memory.
 
-A port of the software device replaces the real port here; L{txrdma.test.system.kernel} tests ports of
-pyverbs.
+A port of the software device replaces the real port here; L{txrdma.test.system.kernel.test_auto} tests ports
+of pyverbs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AutoTests(EndsTestCase):
 
     async def test_real(self) -> None:
         """Both ends use the real port that belongs to the connection."""
-        self.patch(GID, "isLoopback", False)  # a real port's address is none
+        self.patch(GID, "isLoopback", False)  # real ports have no loopback address
         self.found((ROCE, 1))
         self.assertEqual(await self.route(), "rocev2")
 

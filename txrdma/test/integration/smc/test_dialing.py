@@ -162,7 +162,7 @@ class DialTests(EndsTestCase):
                 self.assertEqual(error.osError, errno.ECONNREFUSED)
 
     async def test_manyAtOnce(self) -> None:
-        """Of two hundred simultaneous connections, all use SMC-R."""
+        """Two hundred simultaneous connections all use SMC-R."""
         factory, port = await self.serve("smc:127.0.0.1:0:backlog=500", kind=Echo)
         many = await gatherResults([self.dial(port) for _ in range(200)])
         self.assertEqual({each.smc.mode for each in many}, {"SMC-R"})

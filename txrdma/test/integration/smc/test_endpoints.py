@@ -1,5 +1,5 @@
 """
-Endpoints on the real reactor: who speaks SMC with whom, and what happens when one does not.
+Endpoints on the real reactor: which connections use SMC-R, fallback to TCP, and peers that misbehave.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ NOT_THERE = r"device=soft\:192.0.2.1"
 
 
 class ModeTests(EndsTestCase):
-    """Every pair of ends ends in the mode that it should."""
+    """For each kind of server and client, the connection has the expected mode and diagnoses."""
 
     async def check(
         self, server: str, client: str, mode: str, reasons: tuple[Any, Any], peers: Any = None
     ) -> None:
-        """Connect, send something both ways, close; and look at what both sides say of it."""
+        """Connect, transfer data in both directions, check what both transports report, and close."""
         factory, port = await self.serve(server, Echo)
         accepted = factory.next()
         protocol = await self.connect(client.format(port=port))
@@ -78,27 +78,29 @@ class ModeTests(EndsTestCase):
             end.reason.trap(ConnectionDone)
 
     async def test_both(self) -> None:
-        """Two that speak SMC, on one host and of one user, speak it."""
+        """Two SMC ends on one host that belong to the same user use SMC-R."""
         await self.check("smc:127.0.0.1:0", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
 
     async def test_everyInterface(self) -> None:
-        """A listener on every interface is found by any address."""
+        """A listener on all interfaces is found at each address of the host."""
         await self.check("smc:0", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
         await self.check("smc:0", "smc:127.0.0.5:{port}", "SMC-R", (None, None))
         await self.check(r"smc:0:interface=\:\:", r"smc:\:\:1:{port}", "SMC-R", (None, None))
 
     async def test_dualStack(self) -> None:
-        """IPv4 clients find a listener that takes both."""
+        """IPv4 clients find an IPv6 listener that also accepts IPv4."""
         await self.check(r"smc:0:interface=\:\:", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
 
     async def test_name(self) -> None:
-        """Names are looked up; who listens at this host's IPv4 address is found at once, as with TCP."""
+        """
+        A host name is resolved; a listener at the host's IPv4 address is found without delay, as with TCP.
+        """
         begun = reactor.seconds()
         await self.check("smc:127.0.0.1:0", "smc:localhost:{port}", "SMC-R", (None, None))
         self.assertLess(reactor.seconds() - begun, 0.29)
 
     async def test_bindAddress(self) -> None:
-        """A connection comes from the address that is said, and can be announced from there."""
+        """A connection comes from C{bindAddress}, and can be announced from there."""
         for kind, mode in (("smc", "SMC-R"), ("tcp", "TCP")):
             factory, port = await self.serve(f"{kind}:0:interface=127.0.0.1")
             accepted = factory.next()
@@ -107,15 +109,15 @@ class ModeTests(EndsTestCase):
             self.assertEqual((await accepted).transport.getPeer().host, "127.0.0.7")
 
     async def test_agreed(self) -> None:
-        """Two that were told so speak SMC without asking."""
+        """With C{peer=smc} at both ends, the connection uses SMC-R without signalling."""
         await self.check("smc:127.0.0.1:0:peer=smc", "smc:127.0.0.1:{port}:peer=smc", "SMC-R", (None, None))
 
     async def test_agreedServer(self) -> None:
-        """A client that asks is welcome at a server that was told."""
+        """A server with C{peer=smc} accepts a client that uses signalling."""
         await self.check("smc:127.0.0.1:0:peer=smc", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
 
     async def test_sessionNumber(self) -> None:
-        """A server's transports have numbers as Twisted's have, which some programs read (Cowrie)."""
+        """A server's transports have C{sessionno}, as in Twisted; some programs (Cowrie) read it."""
         for kind in "tcp", "smc":
             factory, port = await self.serve(f"{kind}:0:interface=127.0.0.1")
             for _ in range(2):
@@ -127,26 +129,26 @@ class ModeTests(EndsTestCase):
         self.assertEqual(factory.protocols[1].transport.smc.mode, "SMC-R")
 
     async def test_explicitDevice(self) -> None:
-        """A device by name serves as well."""
+        """With an explicit device at both ends, the connection uses SMC-R."""
         await self.check(
             "smc:127.0.0.1:0:device=soft", "smc:127.0.0.1:{port}:device=soft", "SMC-R", (None, None)
         )
 
     async def test_rocev2(self) -> None:
-        """The software device carries it by UDP, where that is asked for."""
+        """With C{route=rocev2}, the software device transfers data over UDP."""
         server = r"smc:127.0.0.1:0:device=soft\:route\=rocev2"
         client = r"smc:127.0.0.1:{port}:device=soft\:route\=rocev2"
         await self.check(server, client, "SMC-R", (None, None))
 
     async def test_otherDevices(self) -> None:
-        """The ends may have different devices, as long as one reaches the other."""
+        """The ends may use different devices, if these can reach each other."""
         await self.check("smc:127.0.0.1:0:device=soft", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
         await self.check(
             r"smc:127.0.0.1:0:device=soft\:127.0.0.3", "smc:127.0.0.1:{port}", "SMC-R", (None, None)
         )
 
     async def test_unreachableDevice(self) -> None:
-        """Devices that can't reach each other: the client finds out, and both go on by TCP."""
+        """If the devices can't reach each other, the client detects that, and both ends fall back to TCP."""
         await self.check(
             r"smc:127.0.0.1:0:device=soft\:route\=rocev2",
             "smc:127.0.0.1:{port}",
@@ -156,23 +158,23 @@ class ModeTests(EndsTestCase):
         )
 
     async def test_plainServer(self) -> None:
-        """A server that knows nothing of SMC gets the application's bytes, and no other."""
+        """A plain TCP server receives only the application's bytes."""
         await self.check(
             "tcp:0:interface=127.0.0.1", "smc:127.0.0.1:{port}", "TCP", (Diagnosis.PEERNOSMC, "plain")
         )
 
     async def test_plainClient(self) -> None:
-        """A client that knows nothing of SMC is served."""
+        """A plain TCP client is accepted, over TCP."""
         await self.check("smc:127.0.0.1:0", "tcp:127.0.0.1:{port}", "TCP", ("plain", Diagnosis.PEERNOSMC))
 
     async def test_plainClientOfAgreedServer(self) -> None:
-        """A server that was told otherwise serves a plain client, too: its first bytes are no Proposal."""
+        """A server with C{peer=smc} accepts a plain TCP client, whose first bytes are not a Proposal."""
         await self.check(
             "smc:127.0.0.1:0:peer=smc", "tcp:127.0.0.1:{port}", "TCP", ("plain", Diagnosis.PEERNOSMC)
         )
 
     async def test_serverDeclines(self) -> None:
-        """Without a device the server declines, and both go on by TCP."""
+        """A server without a device declines, and both ends fall back to TCP."""
         await self.check(
             "smc:127.0.0.1:0:" + NOT_THERE,
             "smc:127.0.0.1:{port}",
@@ -182,7 +184,7 @@ class ModeTests(EndsTestCase):
         )
 
     async def test_clientDeclines(self) -> None:
-        """Without a device the client declines, and both go on by TCP."""
+        """A client without a device declines, and both ends fall back to TCP."""
         await self.check(
             "smc:127.0.0.1:0",
             "smc:127.0.0.1:{port}:" + NOT_THERE,
@@ -192,7 +194,7 @@ class ModeTests(EndsTestCase):
         )
 
     async def test_anotherUser(self) -> None:
-        """Memory is not shared with another user: plain TCP."""
+        """Connections of another user do not share memory by default: they use plain TCP."""
         for module in (announcing, unixsockets):
             self.patch(module, "peerOf", lambda connection: Credentials(1, 65533))
         self.patch(announcing, "acceptingUsers", lambda target: {65533})
@@ -205,24 +207,24 @@ class ModeTests(EndsTestCase):
 
 
 class FirstWordTests(EndsTestCase):
-    """Servers that speak first are not held up, and nobody hears a byte that is not meant for him."""
+    """Servers that send first are not delayed, and each end receives only the application's bytes."""
 
     async def test_smc(self) -> None:
-        """By SMC the greeting comes as by TCP."""
+        """The greeting of a server arrives over SMC-R."""
         factory, port = await self.serve(kind=Greeter)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual(await protocol.hearing(11), Greeter.greeting)
         self.assertEqual(protocol.smc.mode, "SMC-R")
 
     async def test_plainServer(self) -> None:
-        """A plain server's greeting is the application's."""
+        """The greeting of a plain TCP server is delivered, and the server receives nothing."""
         factory, port = await self.serve("tcp:0:interface=127.0.0.1", Greeter)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual(await protocol.hearing(11), Greeter.greeting)
         self.assertEqual(factory.protocols[0].received, b"")
 
     async def test_plainClient(self) -> None:
-        """A plain client is greeted at once: nobody waits for a Proposal."""
+        """A plain TCP client gets the greeting at once, since the server does not wait for a Proposal."""
         factory, port = await self.serve(kind=Greeter)
         begun = reactor.seconds()
         protocol = await self.connect(f"tcp:127.0.0.1:{port}")
@@ -230,7 +232,7 @@ class FirstWordTests(EndsTestCase):
         self.assertLess(reactor.seconds() - begun, 1.0)
 
     async def test_greetingBeforeTheDecline(self) -> None:
-        """What a server says right behind its Decline is the application's, to the byte."""
+        """Bytes that a server sends directly after its Decline are delivered to the application."""
         factory, port = await self.serve("smc:127.0.0.1:0:" + NOT_THERE, Greeter)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual(await protocol.hearing(11), Greeter.greeting)
@@ -239,10 +241,10 @@ class FirstWordTests(EndsTestCase):
 
 
 class FallbackForbiddenTests(EndsTestCase):
-    """C{fallback=no}."""
+    """Endpoints with C{fallback=no}."""
 
     async def test_client(self) -> None:
-        """Connecting fails, and the reason is told; the server's protocol hears the end."""
+        """A client fails with the reason of the fallback, and the server's protocol is disconnected."""
         factory, port = await self.serve("tcp:0:interface=127.0.0.1")
         accepted = factory.next()
         error = await self.assertFailure(self.attempt(f"smc:127.0.0.1:{port}:fallback=no"), NotSMC)
@@ -255,7 +257,7 @@ class FallbackForbiddenTests(EndsTestCase):
         self.assertEqual(other.received, b"")
 
     async def test_declined(self) -> None:
-        """The peer's diagnosis is told, too."""
+        """After a Decline, the error of the client also has the peer's diagnosis."""
         factory, port = await self.serve("smc:127.0.0.1:0:" + NOT_THERE)
         error = await self.assertFailure(self.attempt(f"smc:127.0.0.1:{port}:fallback=no"), NotSMC)
         self.assertEqual((error.reason, error.peerDiagnosis), (Diagnosis.PEERDECL, Diagnosis.NOSMCDEV))
@@ -266,8 +268,8 @@ class FallbackForbiddenTests(EndsTestCase):
         return connecting
 
     async def test_server(self) -> None:
-        """The listener drops who can't, without a protocol, and says why in the log."""
-        self.patch(outcomes, "_rateLimited", RateLimitedLogger(Logger()))  # others may have told of this port
+        """A listener closes a plain TCP connection without building a protocol, and logs the reason."""
+        self.patch(outcomes, "_rateLimited", RateLimitedLogger(Logger()))  # other tests may log this port
         events = EventLoggingObserver.createWithCleanup(self, globalLogPublisher)
         factory, port = await self.serve("smc:127.0.0.1:0:fallback=no")
         protocol = await self.connect(f"tcp:127.0.0.1:{port}")
@@ -276,14 +278,14 @@ class FallbackForbiddenTests(EndsTestCase):
         self.assertIn("PEERNOSMC", [str(event.get("reason")) for event in events])
 
     async def test_smc(self) -> None:
-        """Where SMC can be had it changes nothing."""
+        """A connection between two SMC ends is established."""
         factory, port = await self.serve("smc:127.0.0.1:0:fallback=no")
         protocol = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
         self.assertEqual(protocol.smc.mode, "SMC-R")
 
 
 class TroubleTests(EndsTestCase):
-    """Ends that do not do what they should."""
+    """Peers that misbehave, failures, cancellation, and resources that must be released."""
 
     async def plainListener(self, protocol: Protocol) -> int:
         port = await serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(
@@ -297,13 +299,16 @@ class TroubleTests(EndsTestCase):
         return connecting
 
     async def inReactor(self) -> tuple[int, int]:
-        """How many delayed calls and readers there are, without the reactor's own, when all is quiet."""
+        """
+        Return the numbers of delayed calls and of readers that are not internal, after 50 ms without
+        activity.
+        """
         await deferLater(reactor, 0.05)
         readers = set(reactor.getReaders()) - reactor._internalReaders
         return len(reactor.getDelayedCalls()), len(readers)
 
     async def test_refused(self) -> None:
-        """Where nobody listens, connecting fails as it does with TCP."""
+        """A connection to a port without a listener fails as with TCP."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -311,7 +316,7 @@ class TroubleTests(EndsTestCase):
             await self.assertFailure(connecting, ConnectionRefusedError)
 
     async def test_squatter(self) -> None:
-        """A process that answers in the listener's place, but does not accept, can't do harm: plain TCP."""
+        """A process that answers in place of the listener, and does not accept, can only cause plain TCP."""
         silent = Recorder()
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(TCPAddress("127.0.0.1", port)))
@@ -324,7 +329,7 @@ class TroubleTests(EndsTestCase):
             await deferLater(reactor, 0.01)
 
     async def test_forgedProposal(self) -> None:
-        """A proposal that nobody announced is the application's business."""
+        """A Proposal on a connection that was not announced is application data."""
         forged = bytes.fromhex("e2d4c3d901003410") + bytes(44)
         factory, port = await self.serve()
         accepted = factory.next()
@@ -334,7 +339,7 @@ class TroubleTests(EndsTestCase):
         self.assertEqual(await other.hearing(len(forged)), forged)
 
     async def test_forgedProposalAgreed(self) -> None:
-        """To a server that was told of SMC, what begins as CLC and is none is the application's, whole."""
+        """On a server with C{peer=smc}, bytes that only begin like CLC are application data, without loss."""
         forged = bytes.fromhex("e2d4c3d901003410") + bytes(44) + b"and more"
         factory, port = await self.serve("smc:127.0.0.1:0:peer=smc")
         accepted = factory.next()
@@ -344,7 +349,7 @@ class TroubleTests(EndsTestCase):
         self.assertEqual(await other.hearing(len(forged)), forged)
 
     async def test_slowProposal(self) -> None:
-        """A handshake that does not get on ends; the listener serves others meanwhile."""
+        """An incomplete handshake times out and falls back; meanwhile the listener accepts other clients."""
         factory, port = await self.serve("smc:127.0.0.1:0:peer=smc:timeout=1")
         slow = await self.connect(f"tcp:127.0.0.1:{port}")
         slow.transport.write(bytes.fromhex("e2d4c3d901003410"))
@@ -356,7 +361,9 @@ class TroubleTests(EndsTestCase):
         self.assertEqual(factory.protocols[1].received, bytes.fromhex("e2d4c3d901003410"))
 
     async def test_silentServer(self) -> None:
-        """A server that accepts and never answers costs the handshake's time, no more."""
+        """
+        A handshake without an answer of the server times out: the connection fails, or falls back to TCP.
+        """
         silent = Recorder()
         port = await self.plainListener(silent)
         connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}:peer=smc:timeout=0.2").connect(
@@ -372,7 +379,7 @@ class TroubleTests(EndsTestCase):
             await protocol.lost
 
     async def test_cancelAtOnce(self) -> None:
-        """Connecting can be cancelled before it begins in earnest, to a name or to an address."""
+        """A connection to a name or an address can be cancelled as soon as C{connect} has returned."""
         factory, port = await self.serve()
         for host in ("127.0.0.1", "localhost", r"\:\:1"):
             connecting = clientFromString(reactor, f"smc:{host}:{port}").connect(Recorders())
@@ -381,7 +388,7 @@ class TroubleTests(EndsTestCase):
         self.assertEqual(factory.protocols, [])
 
     async def test_cancelWhileAnnouncing(self) -> None:
-        """Connecting can be cancelled while the listener is asked; that leaves nothing in the reactor."""
+        """A connection can be cancelled while it is announced, and leaves nothing in the reactor."""
         silent = Recorder()
         port = await self.plainListener(silent)
         asked: list[Protocol] = []
@@ -402,7 +409,9 @@ class TroubleTests(EndsTestCase):
         self.assertIsNone(silent.transport)
 
     async def test_cancelWhileWaiting(self) -> None:
-        """Connecting can be cancelled while the listener should say that it has accepted."""
+        """
+        A connection can be cancelled while the client waits for the listener to report that it has accepted.
+        """
         silent = Recorder()
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(TCPAddress("127.0.0.1", port)))
@@ -416,7 +425,7 @@ class TroubleTests(EndsTestCase):
         self.assertEqual(await self.inReactor(), before)
 
     async def test_cancelInHandshake(self) -> None:
-        """Connecting can be cancelled while the server thinks."""
+        """A connection can be cancelled while the client waits for the server's answer to its Proposal."""
         silent = Recorder()
         port = await self.plainListener(silent)
         connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}:peer=smc").connect(Recorders())
@@ -426,7 +435,7 @@ class TroubleTests(EndsTestCase):
         await self.assertFailure(connecting, ConnectingCancelledError)
 
     async def test_nobodyInTheFactory(self) -> None:
-        """A factory that gives no protocol costs its own connection, not the listener."""
+        """If C{buildProtocol} returns None that connection is closed, and the listener continues."""
         factory, port = await self.serve()
         real = factory.buildProtocol
         factory.buildProtocol = lambda address: None
@@ -437,7 +446,7 @@ class TroubleTests(EndsTestCase):
         self.assertEqual(second.smc.mode, "SMC-R")
 
     async def test_descriptors(self) -> None:
-        """Connections that have ended leave no descriptors."""
+        """Ended connections leave no descriptors."""
         factory, port = await self.serve(kind=Echo)
 
         async def once() -> None:
@@ -449,19 +458,22 @@ class TroubleTests(EndsTestCase):
             await factory.protocols[-1].lost
 
         def opened() -> int:
-            gc.collect()  # files that other tests have left to it
+            gc.collect()  # closes files that other tests have left
             return len(os.listdir("/proc/self/fd"))
 
         await once()
         before = opened()
         for _ in range(5):
             await once()
-        while (now := opened()) > before:  # the reactor still has to close them; the test's timeout ends this
+        while (now := opened()) > before:  # until the reactor has closed them, or the test times out
             await deferLater(reactor, 0.01)
-        self.assertLessEqual(now, before)  # not counted again: other threads open files for short times
+        self.assertLessEqual(now, before)  # not counted again, since other threads may open files
 
     async def test_nothingLeft(self) -> None:
-        """When a connection has begun nothing of that is left in the reactor, but for two TCP sockets."""
+        """
+        An established connection adds two readers to the reactor, one for each TCP socket, and no delayed
+        call.
+        """
         for server, client in (
             ("smc:127.0.0.1:0", "smc:127.0.0.1:{port}"),
             ("smc:127.0.0.1:0:peer=smc", "smc:127.0.0.1:{port}:peer=smc"),
@@ -471,7 +483,7 @@ class TroubleTests(EndsTestCase):
             ("tcp:0:interface=127.0.0.1", "smc:127.0.0.1:{port}"),
         ):
             factory, port = await self.serve(server)
-            await self.connect(client.format(port=port))  # and with it the device, and a link
+            await self.connect(client.format(port=port))  # opens the device and a link
             before = await self.inReactor()
             accepted = factory.next()
             await self.connect(client.format(port=port))
@@ -480,7 +492,7 @@ class TroubleTests(EndsTestCase):
             self.assertEqual((after[0] - before[0], after[1] - before[1]), (0, 2), client)
 
     async def test_nothingLeftOfFailures(self) -> None:
-        """A connection that can't be had leaves nothing at all."""
+        """A failed connection leaves no readers and no delayed calls."""
         factory, port = await self.serve("tcp:0:interface=127.0.0.1")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -492,7 +504,7 @@ class TroubleTests(EndsTestCase):
             self.assertEqual(await self.inReactor(), before)
 
     async def test_listensAgain(self) -> None:
-        """A port that has stopped can listen again, and serves by SMC-R again, also at another number."""
+        """A stopped port can listen again, also with another port number, and serves SMC-R again."""
         factory = Recorders(Echo)
         port: Any = await serverFromString(reactor, "smc:0:interface=127.0.0.1").listen(factory)
         self.addCleanup(port.stopListening)
@@ -506,7 +518,7 @@ class TroubleTests(EndsTestCase):
             port.startListening()
 
     async def test_logPrefix(self) -> None:
-        """What a protocol logs, at any time, stands behind its own name, as with TCP."""
+        """Messages that a protocol logs have its log prefix in all phases of a connection, as with TCP."""
         output: list[str] = []
 
         class Talkative(Recorder):
@@ -540,7 +552,7 @@ class TroubleTests(EndsTestCase):
             accepted = factory.next()
             protocol = await self.connect(client.format(port), Talkative)
             if "peer=smc" in server:
-                protocol.transport.write(b"hello")  # which the server waits for
+                protocol.transport.write(b"hello")  # the server waits for this
             other = await accepted
             protocol.transport.write(b"hello")
             await other.hearing(5)
@@ -549,14 +561,14 @@ class TroubleTests(EndsTestCase):
             protocol.transport.loseConnection()
             await gatherResults([protocol.lost, other.lost])
             made, rest = output[:2], output[2:]
-            if server.startswith("smc") and client.startswith("smc"):  # TCP's have no name yet
+            if server.startswith("smc") and client.startswith("smc"):  # with TCP there is no prefix yet
                 self.assertEqual(sorted(made), ["Talkative,0,127.0.0.1", "Talkative,client"])
             expected = ["Talkative,0,127.0.0.1", "Talkative,client"]
             self.assertEqual(sorted(set(rest)), expected, (server, client))
             output.clear()
 
     async def test_factoriesStartAndStop(self) -> None:
-        """Factories are told when they are in use, as with TCP."""
+        """C{startFactory} and C{stopFactory} are called as with TCP."""
         factory, port = await self.serve(kind=Echo)
         client = Recorders(Recorder)
         protocol: Any = await clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(client)
@@ -568,7 +580,7 @@ class TroubleTests(EndsTestCase):
 
 
 async def reactor_listenUNIX(name: str) -> Any:
-    """Somebody who answers as our listener does, but accepts nothing."""
+    """Listen at a name, and answer announcements like a listener, without accepting a connection."""
 
     class Liar(Protocol):
         def dataReceived(self, data: bytes) -> None:

@@ -1,5 +1,5 @@
 """
-A link group with two links: how it gets the second one, and what becomes of connections when one fails.
+Link groups with several links: how links are added, and failover of connections when one fails.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ PATTERN = bytes(range(251)) * 1000
 
 
 class TwoLinkTestCase(RaceTestCase):
-    """Both hosts have two ports, each on a device of its own."""
+    """Two hosts with two ports each, each port on its own device."""
 
     def groups(self, host: Host) -> LinkGroups:
         device = self.world.network.device("203.0.113." + host.address.rpartition(".")[2])
         groups = useDevice(host, DEVICE, host.openDevice(), device)
-        groups.ringSize = lambda: 16384  # type: ignore[method-assign]  # they are larger else
+        groups.ringSize = lambda: 16384  # type: ignore[method-assign]  # the default is larger
         self.groupsOf[host] = groups
         return groups
 
     def both(self) -> list[Group]:
-        """The client's group, and the server's."""
+        """Return the link groups of the client, then of the server."""
         return [group for host in (self.client, self.server) for group in self.groupsOf[host].groups()]
 
     def pair(self) -> tuple[Listener, Listener]:
-        """A connection, with two links."""
+        """Establish a connection, and wait until its link group has two active links."""
         here, there, _ = self.connect()
         self.until(lambda: here.mode and there.mode)
         self.until(lambda: all(sum(link.isActive for link in group.links) == 2 for group in self.both()))
@@ -44,17 +44,20 @@ class TwoLinkTestCase(RaceTestCase):
 
 
 class SecondLinkTests(TwoLinkTestCase):
-    """ADD LINK, and what goes by the second link."""
+    """The second link of a link group (ADD LINK), and the connections on it."""
 
     def test_added(self) -> None:
-        """After the first contact the server adds a second link, and both ends number it."""
+        """
+        After the first contact the server adds a second link on the other port, and both ends number it
+        alike.
+        """
         self.pair()
         for group in self.both():
             self.assertEqual([link.life.number for link in group.links], [1, 2])
             self.assertEqual(len({link.port for link in group.links}), 2)
 
     def test_spread(self) -> None:
-        """Connections are spread over both links, and buffers of later connections are known on both."""
+        """Connections are spread over both links, and buffers of later connections are registered on both."""
         ends = [self.pair() for _ in range(40)]
         for number, (here, there) in enumerate(ends):
             here.transport.write(b"%d" % number)
@@ -67,7 +70,9 @@ class SecondLinkTests(TwoLinkTestCase):
             self.assertGreater(len(group.pool), 1)
 
     def test_onePort(self) -> None:
-        """A client with one port, whose server has two, has one link, and nothing is kept for another."""
+        """
+        A client with one port and a server with two have one link, which retains no messages for a failover.
+        """
         self.groupsOf[self.client].devices.pop().close()
         self.groupsOf[self.client]._portsChanged()
         here, there, _ = self.connect()
@@ -81,10 +86,10 @@ class SecondLinkTests(TwoLinkTestCase):
 
 
 class AsymmetricTests(TwoLinkTestCase):
-    """One end has a port less than the other."""
+    """Links between ends with different numbers of ports, and with more than two."""
 
     def links(self, host: Host) -> list[tuple[str, str]]:
-        """The active links of a host, as the GIDs of both ends."""
+        """Return the local and the remote GID of each active link of a host."""
         [group] = self.groupsOf[host].groups()
         return [
             (str(life.local.gid.ip), str(life.remote.gid.ip))
@@ -93,7 +98,9 @@ class AsymmetricTests(TwoLinkTestCase):
         ]
 
     def test_grows(self) -> None:
-        """Two links share the only port of one end; when it has another, no link shares one any more."""
+        """
+        Two links share the only port of one end; when its second port is up, each link has its own port.
+        """
         for host in (self.client, self.server):
             self.setUp()
             mine = (self.client, self.server)[host is self.server]
@@ -112,7 +119,7 @@ class AsymmetricTests(TwoLinkTestCase):
                 self.assertEqual(len(set(each)), 2)
 
     def test_eight(self) -> None:
-        """Both ends may want more links than two, as many as there are ports; each joins two of its own."""
+        """With the option C{links} there are up to that many links, each with its own port at both ends."""
         for host in (self.client, self.server):
             number = host.address.rpartition(".")[2]
             more = [self.world.network.device(f"192.0.2.{each}{number}") for each in range(1, 9)]
@@ -134,10 +141,10 @@ class AsymmetricTests(TwoLinkTestCase):
 
 
 class FailoverTests(TwoLinkTestCase):
-    """One of the links fails."""
+    """Connections continue on the other link when a link, a port, a network or a device fails."""
 
     def breakOne(self, ends: list[tuple[Listener, Listener]], at: int, host: int) -> None:
-        """Break a link at one end; the other end learns it by LLC."""
+        """Break a link at one end, and check that both ends have moved all connections to the other link."""
         group = self.both()[host]
         group.links[at].broken("for the test")
         self.wait(0.2)
@@ -146,7 +153,7 @@ class FailoverTests(TwoLinkTestCase):
             self.assertEqual(len(group.links[0].members), len(ends))
 
     def test_idle(self) -> None:
-        """Idle connections go on by the other link, whichever fails and wherever it does."""
+        """Idle connections continue on the other link, whichever link fails at whichever end."""
         for at in (0, 1):
             for host in (0, 1):
                 self.setUp()
@@ -161,7 +168,7 @@ class FailoverTests(TwoLinkTestCase):
                     self.assertEqual((here.reason, there.reason), (None, None))
 
     def cutOff(self, number: int, isCut: bool) -> None:
-        """Cut one of the two networks, or mend it: nobody is told."""
+        """Cut or restore one of the two networks, without notification of the hosts."""
         network = ("198.51.100", "203.0.113")[number]
         if isCut:
             self.world.network.partition(f"{network}.1", f"{network}.2")
@@ -169,13 +176,13 @@ class FailoverTests(TwoLinkTestCase):
             self.world.network.heal()
 
     def ports(self, host: Host) -> list[int]:
-        """The active links of a host, by the place of their port's device among its devices."""
+        """Return the device indexes of a host's active links."""
         groups = self.groupsOf[host]
         [group] = groups.groups()
         return sorted(groups.devices.index(link.port.device) for link in group.links if link.isActive)
 
     def talk(self, ends: list[tuple[Listener, Listener]]) -> None:
-        """Say something on each connection, both ways, and hear it."""
+        """Transfer data in both directions on each connection, and check it."""
         begun = [(len(here.received), len(there.received)) for here, there in ends]
         for here, there in ends:
             here.transport.write(PATTERN)
@@ -192,7 +199,7 @@ class FailoverTests(TwoLinkTestCase):
             self.assertTrue(there.received[other:] == PATTERN and here.received[one:] == PATTERN[::-1])
 
     def test_portDown(self) -> None:
-        """A port that goes down under load loses nothing; when it is up again, its link is there again."""
+        """If a port goes down under load no data is lost; when it is up again, its link is restored."""
         for host in (self.client, self.server):
             for at in (0, 1):
                 ends = [self.pair() for _ in range(4)]
@@ -207,7 +214,7 @@ class FailoverTests(TwoLinkTestCase):
                 self.talk(ends)
 
     def test_keeping(self) -> None:
-        """What is posted is kept while there are two links, and only then."""
+        """Posted messages are retained while a link group has two links, and only then."""
         self.pair()
         device: Any = self.groupsOf[self.client].devices[0]
         for isEnabled, links in ((False, 1), (True, 2)):
@@ -218,7 +225,7 @@ class FailoverTests(TwoLinkTestCase):
                 self.assertEqual(kept, [links == 2] * links)
 
     def test_silent(self) -> None:
-        """A network that is cut is found by TEST LINK, and tried again until it is mended."""
+        """A cut network is detected by TEST LINK, and its link is restored after the network is."""
         ends = [self.pair() for _ in range(4)]
         for at in (0, 1):
             self.cutOff(at, True)
@@ -231,7 +238,7 @@ class FailoverTests(TwoLinkTestCase):
             self.talk(ends)
 
     def test_busy(self) -> None:
-        """A peer that is busy for long answers by no link, and loses none."""
+        """A peer that is busy for a long time answers on no link, and loses none."""
         ends = [self.pair() for _ in range(4)]
         self.server.sleep()
         self.wait(100)
@@ -240,7 +247,7 @@ class FailoverTests(TwoLinkTestCase):
         self.assertEqual((self.ports(self.client), self.ports(self.server)), ([0, 1], [0, 1]))
 
     def test_gone(self) -> None:
-        """A device that is taken away ends its links only."""
+        """The loss of a device ends only the links on it."""
         for at in (1, 0):
             self.setUp()
             ends = [self.pair() for _ in range(4)]
@@ -253,7 +260,7 @@ class FailoverTests(TwoLinkTestCase):
             self.talk([more[:2]])
 
     def test_both(self) -> None:
-        """When both networks are cut, and stay so, connections end with an error at both ends."""
+        """If both networks remain cut, connections end with an error at both ends."""
         here, there = self.pair()
         for at in (0, 1):
             self.cutOff(at, True)
@@ -262,7 +269,7 @@ class FailoverTests(TwoLinkTestCase):
         self.assertEqual((here.reason, there.reason), (ConnectionLost, ConnectionLost))
 
     def test_last(self) -> None:
-        """When both links have failed, connections end."""
+        """If both links have failed, connections end."""
         here, there = self.pair()
         group = self.both()[0]
         for link in list(group.links):
@@ -272,10 +279,10 @@ class FailoverTests(TwoLinkTestCase):
 
 class LoadTests(TwoLinkTestCase):
     """
-    One of the links fails in the middle of transfers.
+    A link fails during transfers.
 
-    @ivar isExhaustive: each link fails at each end at each moment, and not one of the links at one end.
-    @ivar repeats: of 251 bytes, in each transfer.
+    @ivar isExhaustive: play all combinations of link and end for each number of iterations, instead of one.
+    @ivar repeats: length of each transfer, in units of 251 bytes.
     """
 
     isExhaustive = False
@@ -284,9 +291,9 @@ class LoadTests(TwoLinkTestCase):
 
     def underLoad(self, steps: int, host: int, at: int, lost: int) -> None:
         """
-        Break a link in the middle of transfers in both directions, after so many turns of the world.
+        Break a link during transfers in both directions, after this number of iterations of the world.
 
-        @param lost: turns before, in which all is lost that goes by the link.
+        @param lost: number of iterations before the failure in which all packets on the link are lost.
         """
         pattern = bytes(range(251)) * self.repeats
         ends = [self.pair() for _ in range(4)]
@@ -315,7 +322,7 @@ class LoadTests(TwoLinkTestCase):
             self.assertEqual(group.core.connections, {})
 
     def test_underLoad(self) -> None:
-        """Nothing is lost and nothing comes twice, at whatever moment the link fails."""
+        """No data is lost or duplicated, whenever the link fails."""
         for number, steps in enumerate((0, 1, 5, 20, 60, 150, 300)):
             places = [(host, at) for host in (0, 1) for at in (0, 1)]
             for host, at in places if self.isExhaustive else [places[number % 4]]:
@@ -323,7 +330,7 @@ class LoadTests(TwoLinkTestCase):
                 self.underLoad(steps, host, at, lost=0)
 
     def test_cut(self) -> None:
-        """Nothing is lost and nothing comes twice where packets are lost some time before the link fails."""
+        """No data is lost or duplicated if packets are lost for some time before the link fails."""
         for number, (steps, lost) in enumerate(product((3, 30, 100), (1, 10, 200))):
             for at in (0, 1) if self.isExhaustive else (number % 2,):
                 self.setUp()

@@ -1,5 +1,6 @@
 """
-What raises where a link works ends that link and its connections, with an error and a log entry; no other.
+An exception in the code of a link ends that link and its connections, with an error and a log entry, and no
+other.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from txrdma.testing.smc.scenario import DEVICE
 
 
 class Broken(Exception):
-    """Something that nobody expects of a device."""
+    """An exception that no device is expected to raise."""
 
 
 class FailureTests(RaceTestCase):
-    """Three connections on one link, of which something of the client's breaks."""
+    """Three connections on one link, and an exception at the client's end."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -50,7 +51,7 @@ class FailureTests(RaceTestCase):
     def breakable(
         self, owner: type, name: str, isOurs: Callable[[Link, Any], bool], once: bool = False
     ) -> None:
-        """Have a method of the client's link raise from C{begin} on, or only the first time."""
+        """Let a method raise for objects of the client's link after C{begin}: always, or only once."""
         real = getattr(owner, name)
 
         def call(it: Any, *arguments: Any) -> Any:
@@ -62,7 +63,7 @@ class FailureTests(RaceTestCase):
         self.patch(owner, name, call)
 
     def begin(self) -> list[tuple[Listener, Listener]]:
-        """Connect, and let it break."""
+        """Establish three connections, and let the methods raise from now on."""
         pairs = []
         for _ in range(3):
             here, there, _ = self.connect()
@@ -75,9 +76,10 @@ class FailureTests(RaceTestCase):
 
     def check(self, pairs: Sequence[tuple[Listener, Listener]], errors: int = 1, isTold: bool = True) -> None:
         """
-        All ends of all connections hear of it, in time; nothing stays busy; the next connection is made.
+        Check that all ends are notified in time, that nothing remains busy, and that a new connection works.
 
-        @param isTold: DELETE LINK tells the server; otherwise it has to find out by one connection on TCP.
+        @param isTold: the server is notified by DELETE LINK; otherwise one connection falls back to TCP
+            first.
         """
         self.until(lambda: all(end.reason for pair in pairs for end in pair), 20)
         for pair in pairs:
@@ -102,7 +104,7 @@ class FailureTests(RaceTestCase):
         self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
 
     def checkOthers(self, pairs: Sequence[tuple[Listener, Listener]]) -> None:
-        """The second connection is aborted, and the others go on."""
+        """Check that the second connection is aborted, and that the others continue."""
         self.until(lambda: all(end.reason for end in pairs[1]), 20)
         self.assertEqual(pairs[1][1].reason, ConnectionLost)
         self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
@@ -115,14 +117,14 @@ class FailureTests(RaceTestCase):
         self.assertFalse(self.link.isOver)
 
     def test_receiveQueue(self) -> None:
-        """The queue of what has been received can't be polled."""
+        """An exception while the receive completion queue is polled ends the link."""
         self.breakable(SoftCompletionQueue, "poll", lambda link, queue: queue is link._attachment._queue)
         pairs = self.begin()
         pairs[0][1].transport.write(b"hello")
         self.check(pairs)
 
     def test_sendQueue(self) -> None:
-        """The queue of what has been sent can't be polled, when somebody waits for it."""
+        """An exception while the send completion queue is polled for a closing connection ends the link."""
         self.breakable(SoftCompletionQueue, "poll", lambda link, queue: queue is link._attachment.sendQueue)
         pairs = self.begin()
         here, there = pairs[0]
@@ -131,10 +133,10 @@ class FailureTests(RaceTestCase):
         self.until(lambda: there.hasEnded)
         there.transport.loseConnection()
         self.check(pairs[1:])
-        self.assertEqual((here.reason, there.received), (ConnectionLost, b"hello"))  # here it is not known
+        self.assertEqual((here.reason, there.received), (ConnectionLost, b"hello"))  # delivery is unconfirmed
 
     def test_bothQueues(self) -> None:
-        """Neither can, as when a device has been pulled out."""
+        """Exceptions of both completion queues, as after the removal of a device, end the link."""
         self.breakable(SoftCompletionQueue, "poll", lambda link, queue: True)
         pairs = self.begin()
         pairs[0][1].transport.write(b"hello")
@@ -142,7 +144,7 @@ class FailureTests(RaceTestCase):
         self.check(pairs)
 
     def test_posting(self) -> None:
-        """The queue pair takes no more, with an error that it should not have."""
+        """An unexpected exception of the queue pair while sending ends the link."""
         self.breakable(SoftQueuePair, "postSend", lambda link, pair: pair is link._queuePair)
         pairs = self.begin()
         for here, _ in pairs:
@@ -150,7 +152,7 @@ class FailureTests(RaceTestCase):
         self.check(pairs, isTold=False)
 
     def test_repost(self) -> None:
-        """Receives can't be posted again, in the middle of a batch of completions."""
+        """An exception while receives are posted, within a batch of completions, ends the link."""
         self.breakable(SoftQueuePair, "postReceive", lambda link, pair: pair is link._queuePair)
         pairs = self.begin()
         for number in range(40):
@@ -159,7 +161,7 @@ class FailureTests(RaceTestCase):
         self.check(pairs)
 
     def test_filling(self) -> None:
-        """One of several connections that have something to post can't say what."""
+        """An exception while one connection prepares its message aborts only that connection."""
         pairs = self.begin()
         poor = pairs[1][0].transport
         self.breakable(Stream, "finish", lambda link, stream: stream is poor.stream, once=True)
@@ -169,7 +171,7 @@ class FailureTests(RaceTestCase):
         self.checkOthers(pairs)
 
     def test_fillingAlways(self) -> None:
-        """One of several connections can't be posted for, nor be aborted: then the link ends."""
+        """If a connection raises while it prepares its message and while it is aborted, the link ends."""
         pairs = self.begin()
         poor = pairs[1][0].transport
         self.breakable(Stream, "finish", lambda link, stream: stream is poor.stream)
@@ -181,7 +183,7 @@ class FailureTests(RaceTestCase):
         self.assertGreater(len(self.flushLoggedErrors(Broken)), 1)
 
     def test_handler(self) -> None:
-        """A message of one connection can't be taken."""
+        """An exception while a message of one connection is processed aborts only that connection."""
         pairs = self.begin()
         poor = pairs[1][0].transport
         self.breakable(Stream, "stateReceived", lambda link, stream: stream is poor.stream, once=True)
@@ -191,7 +193,7 @@ class FailureTests(RaceTestCase):
         self.checkOthers(pairs)
 
     def test_closing(self) -> None:
-        """The queue pair can't be closed in the end."""
+        """An exception while the queue pair is closed is logged, and the link ends nevertheless."""
         self.breakable(SoftQueuePair, "close", lambda link, pair: pair is link._queuePair)
         self.breakable(SoftCompletionQueue, "poll", lambda link, queue: queue is link._attachment._queue)
         pairs = self.begin()
@@ -199,7 +201,7 @@ class FailureTests(RaceTestCase):
         self.check(pairs, errors=2)
 
     def test_oneOfTheConnections(self) -> None:
-        """One of the connections can't be told that the link has ended: the others are."""
+        """If one connection raises when it is notified of the link's end, the others are still notified."""
         pairs = self.begin()
         poor = pairs[1][0].transport
         self.breakable(Stream, "linkLost", lambda link, stream: stream is poor.stream)
@@ -208,11 +210,11 @@ class FailureTests(RaceTestCase):
         self.check([pairs[0], pairs[2]], isTold=False)
 
     def test_noRoom(self) -> None:
-        """A link that is found to be dead when there is no room for more to send starts no reader."""
+        """A link that turns out to be dead while its window is full ends, and starts no reader."""
         pairs = self.begin()
         link = self.link
         assert link is not None
-        self.world.network.silent.add(self.server.address)  # which acknowledges nothing from now on
+        self.world.network.silent.add(self.server.address)  # it acknowledges nothing from now on
         for number in range(WINDOW - 1):
             pairs[number % 3][0].transport.write(b"hello")
             self.wait(1e-5)
@@ -227,7 +229,7 @@ class FailureTests(RaceTestCase):
         self.assertEqual([here.reason for here, _ in pairs], [ConnectionLost] * 3)
 
     def checkRoute(self, owner: type, name: str, isOurs: Callable[[Any, Any], bool]) -> None:
-        """What raises in the way of one queue pair, by UDP, ends that queue pair and no other."""
+        """Check that an exception in the RoCE route of one queue pair ends that queue pair and no other."""
         pairs = self.begin()
         third = self.host(3)
         other, far, _ = self.connect(client=third)
@@ -235,7 +237,7 @@ class FailureTests(RaceTestCase):
         assert self.link is not None
         route = self.link._queuePair._route  # type: ignore[attr-defined]  # the software device's
         self.breakable(owner, name, lambda link, it: isOurs(route, it))
-        self.world.network.silent.add(self.server.address)  # so that there is something to be done in time
+        self.world.network.silent.add(self.server.address)  # so that timers are running
         self.world.clock.callLater(1, self.world.network.silent.clear)
         for here, there in pairs:
             here.transport.write(b"hello")
@@ -248,19 +250,21 @@ class FailureTests(RaceTestCase):
         self.assertEqual((other.reason, far.reason), (None, None))
 
     def test_receivingRoute(self) -> None:
-        """Packets can't be taken."""
+        """An exception while packets are received ends only that queue pair."""
         self.checkRoute(Responder, "received", lambda route, it: it is route.responder)
 
     def test_sendingRoute(self) -> None:
-        """Packets can't be made."""
+        """An exception while packets are built ends only that queue pair."""
         self.checkRoute(Requester, "outgoing", lambda route, it: it is route.requester)
 
     def test_routeInTime(self) -> None:
-        """Nothing can be done when it is time for it."""
+        """An exception in a timer of the route ends only that queue pair."""
         self.checkRoute(RoCERoute, "expired", lambda route, it: it is route)
 
     def test_linkEndsWhilePreparing(self) -> None:
-        """A link that ends while the peer's buffer is looked for is no error: both ends hear of it."""
+        """
+        A link that ends while the server prepares the peer's address logs no error and ends the connection.
+        """
 
         async def prepare(link: Link, answer: object) -> None:
             if link.group.name.startswith(Role.SERVER.value):
@@ -273,7 +277,7 @@ class FailureTests(RaceTestCase):
         self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_timer(self) -> None:
-        """What is done about time raises."""
+        """An exception in a timer of the link group ends the link."""
         pairs = self.begin()
         assert self.link is not None
         [group] = linkGroups(self.client, DEVICE).groups()
@@ -283,14 +287,14 @@ class FailureTests(RaceTestCase):
 
 
 class SharedMemoryTests(EndsTestCase):
-    """The same where processes share memory, on the real reactor; here both ends are this process's."""
+    """Exceptions with shared memory, on the real reactor, with both ends in this process."""
 
     def setUp(self) -> None:
         super().setUp()
         self.isBroken = False
 
     def breakable(self, owner: type, name: str) -> None:
-        """Have a method raise while something is broken."""
+        """Let a method raise while C{isBroken} is set."""
         real = getattr(owner, name)
 
         def call(it: Any, *arguments: Any) -> Any:
@@ -302,9 +306,10 @@ class SharedMemoryTests(EndsTestCase):
 
     async def check(self, isTold: bool = True) -> None:
         """
-        Connections hear of it at once; the next one is made.
+        Check that all connections are notified at once, and that a new connection works.
 
-        @param isTold: DELETE LINK tells the other end; otherwise it has to find out by one connection on TCP.
+        @param isTold: the other end is notified by DELETE LINK; otherwise one connection falls back to TCP
+            first.
         """
         factory, port = await self.serve(kind=Echo)
         ends = [await self.connect(f"smc:127.0.0.1:{port}:fallback=no") for _ in range(3)]
@@ -329,19 +334,19 @@ class SharedMemoryTests(EndsTestCase):
         self.assertEqual(await again.hearing(5), b"hello")
 
     async def test_lane(self) -> None:
-        """What looks into the memory raises."""
+        """An exception while shared memory is read ends the link."""
         self.breakable(Incoming, "poll")
         self.breakable(Lane, "takeMessages")
         await self.check()
 
     async def test_posting(self) -> None:
-        """What writes into it raises."""
+        """An exception while shared memory is written ends the link."""
         self.breakable(Outgoing, "post")
         self.breakable(Lane, "putMessage")
         await self.check(isTold=False)
 
     async def test_timer(self) -> None:
-        """What is to be done in time raises: the queue pair fails."""
+        """An exception in a timer of shared memory ends the connections of its queue pair."""
         factory, port = await self.serve(kind=Echo)
         accepted = factory.next()
         one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
@@ -353,7 +358,7 @@ class SharedMemoryTests(EndsTestCase):
         self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
 
     async def test_peerGone(self) -> None:
-        """One of several queue pairs can't be told that the peer's process is gone: the others are."""
+        """If one queue pair raises when it is notified of the peer's end, the others are still notified."""
         factory, port = await self.serve(kind=Echo)
         accepted = factory.next()
         one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
@@ -374,7 +379,7 @@ class SharedMemoryTests(EndsTestCase):
 
 
 class WordsTests(RaceTestCase):
-    """What is said at the end: to the peer, and in the log."""
+    """The messages to the peer and to the log at the end of a link."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -394,7 +399,7 @@ class WordsTests(RaceTestCase):
         return here, there
 
     def test_deleteLink(self) -> None:
-        """A process that ends in order says so by DELETE LINK, and its peer is told of an orderly end."""
+        """A process that ends in order sends DELETE LINK, and its peer's connections end in order."""
         here, there = self.pair()
         here.transport.write(b"last words")
         [group] = linkGroups(self.server, DEVICE).groups()
@@ -405,7 +410,7 @@ class WordsTests(RaceTestCase):
         self.assertEqual((there.received, there.hasEnded), (b"last words", True))
 
     def test_linkFails(self) -> None:
-        """The log tells who runs the program which connections have ended, and why."""
+        """The log has one entry with the number of ended connections, the peer, the device and the reason."""
         for _ in range(3):
             here, there = self.pair()
         [link] = linkGroups(self.client, DEVICE).links()
@@ -418,7 +423,7 @@ class WordsTests(RaceTestCase):
         )
 
     def test_flood(self) -> None:
-        """A peer that breaks the rules again and again makes one entry a minute, whatever it breaks."""
+        """A peer that keeps violating the protocol causes only a few log entries, whatever the violation."""
         for number in range(20):
             here, there = self.pair()
             if number % 2:

@@ -1,7 +1,7 @@
 """
-Faults at messages of every LLC flow: bytes arrive or connections end, and no group is left over.
+Faults at messages of every LLC flow: data arrives or connections end, and no link group remains.
 
-L{txrdma.test.soak.smc.test_flowfaults} has each fault at each message.
+L{txrdma.test.soak.smc.test_flowfaults} plays each fault at each message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def contact(case: FlowTestCase) -> Iterator[None]:
 
 
 def returning(case: FlowTestCase) -> Iterator[None]:
-    """A port of both hosts is up again: the client asks for a link, the server adds it."""
+    """A port of both hosts is up again: the client requests a link, and the server adds it."""
     case.enable(1, False)
     case.talkers(4)
     yield
@@ -28,7 +28,7 @@ def returning(case: FlowTestCase) -> Iterator[None]:
 
 
 def returningHere(case: FlowTestCase) -> Iterator[None]:
-    """A port of the client is up again, which the server can't know: it is asked for a link."""
+    """A port of the client is up again, which the server does not know: the client requests a link."""
     case.enable(1, False, case.client)
     case.talkers(1)
     case.linked(2)
@@ -37,7 +37,7 @@ def returningHere(case: FlowTestCase) -> Iterator[None]:
 
 
 def lostBy(isServer: bool) -> Flow:
-    """A link fails at one end: DELETE LINK; and the server adds it again."""
+    """Return a flow in which a link fails at one end: DELETE LINK, and the server adds the link again."""
 
     def lost(case: FlowTestCase) -> Iterator[None]:
         case.talkers(2)
@@ -51,7 +51,7 @@ def lostBy(isServer: bool) -> Flow:
 
 
 def joining(case: FlowTestCase) -> Iterator[None]:
-    """A further connection: each end tells of a buffer, by CONFIRM RKEY."""
+    """A further connection: each end announces a buffer by CONFIRM RKEY."""
     case.talkers(1)
     case.linked(2)
     yield
@@ -59,7 +59,7 @@ def joining(case: FlowTestCase) -> Iterator[None]:
 
 
 def leaving(case: FlowTestCase) -> Iterator[None]:
-    """Connections end: each end takes buffers back, by DELETE RKEY."""
+    """Connections end: each end withdraws buffers by DELETE RKEY."""
     case.talkers(4)
     case.linked(2)
     yield
@@ -69,14 +69,14 @@ def leaving(case: FlowTestCase) -> Iterator[None]:
 
 
 def idling(case: FlowTestCase) -> Iterator[None]:
-    """Little is said: both links are tested."""
+    """Connections are idle: both links are tested."""
     case.talkers(1)
     case.linked(2)
     yield
 
 
 def endedBy(isServer: bool) -> Flow:
-    """One end ends the group, with its connection: DELETE LINK for all links."""
+    """Return a flow in which one end ends the link group and its connection, by DELETE LINK for all links."""
 
     def ended(case: FlowTestCase) -> Iterator[None]:
         case.talkers(1)
@@ -92,7 +92,7 @@ def endedBy(isServer: bool) -> Flow:
 
 
 def continuing(case: FlowTestCase) -> Iterator[None]:
-    """The same with keys on five links, which CONFIRM RKEY has no room for."""
+    """A further connection on five links: their keys do not fit into CONFIRM RKEY."""
     case.options = replace(case.options, links=5)
     case.talkers(1)
     case.linked(5)
@@ -102,18 +102,20 @@ def continuing(case: FlowTestCase) -> Iterator[None]:
 
 class FlowFaultTests(FlowTestCase):
     """
-    Each flow, with each fault at a few of its messages, and with a fault at each message.
+    Each flow, with each fault at a few of its messages, and with at least one fault at each message.
 
-    @ivar few: the messages of a flow that each fault is played at; None: all of them.
+    @ivar few: number of messages at which each fault is played; None: all.
     """
 
     few: int | None = 1
     slowBecause = "Each fault plays a simulated minute in a world of its own."
 
     def combinations(self, count: int) -> Iterator[tuple[int, str]]:
-        """Each fault with the steps that it is played at, of so many; other faults have other steps."""
+        """
+        Yield the messages and faults to play in a flow of this many messages; each fault has other messages.
+        """
         few = count if self.few is None else min(count, self.few)
-        rounds = -(-count // len(FAULTS))  # in which each step has a fault
+        rounds = -(-count // len(FAULTS))  # each step has a fault in one of them
         for at, fault in enumerate(FAULTS):
             chosen = {(at + each * len(FAULTS)) % count for each in range(rounds)}
             chosen |= {(at + each * count // few) % count for each in range(few)}
@@ -122,9 +124,9 @@ class FlowFaultTests(FlowTestCase):
 
     def playAll(self, flow: Flow, *expected: LLCType, versions: tuple[int, ...] = (2,)) -> None:
         """
-        Play a flow in all ways, and name the way that fails.
+        Play a flow without a fault and with each combination; a failure names its combination.
 
-        @param expected: messages that the flow has to have.
+        @param expected: types of messages that the flow must contain.
         """
         for version in versions:
             self.version = version
@@ -143,45 +145,47 @@ class FlowFaultTests(FlowTestCase):
             self.assertGreater(kept * len(FAULTS), plays, "hardly anything that is harmless")
 
     def test_contact(self) -> None:
-        """CONFIRM LINK of a first contact, ADD LINK with a continuation in version 1, CONFIRM LINK."""
+        """No fault hangs a first contact: CONFIRM LINK, ADD LINK and, in version 1, ADD LINK CONTINUATION."""
         self.playAll(contact, LLCType.CONFIRM_LINK, LLCType.ADD_LINK)
         self.playAll(contact, LLCType.ADD_LINK_CONTINUATION, versions=(1,))
 
     def test_returning(self) -> None:
-        """REQUEST ADD LINK, and ADD LINK for a group with several buffers."""
+        """
+        No fault hangs the addition of a link to a group with several buffers: REQUEST ADD LINK, ADD LINK.
+        """
         self.playAll(returning, LLCType.REQUEST_ADD_LINK, LLCType.ADD_LINK)
         self.playAll(returning, LLCType.ADD_LINK_CONTINUATION, versions=(1,))
 
     def test_returningHere(self) -> None:
-        """An asymmetric link is exchanged: REQUEST ADD LINK, ADD LINK, DELETE LINK."""
+        """No fault hangs the replacement of an asymmetric link: REQUEST ADD LINK, ADD LINK, DELETE LINK."""
         self.playAll(returningHere, LLCType.REQUEST_ADD_LINK, LLCType.ADD_LINK, LLCType.DELETE_LINK)
 
     def test_lost(self) -> None:
-        """DELETE LINK for a link that one end has lost, and ADD LINK."""
+        """No fault hangs the replacement of a link that has failed at one end: DELETE LINK, ADD LINK."""
         for isServer in (True, False):
             self.playAll(lostBy(isServer), LLCType.DELETE_LINK, LLCType.ADD_LINK)
 
     def test_joining(self) -> None:
-        """CONFIRM RKEY, for keys on two links."""
+        """No fault hangs the announcement of keys on two links: CONFIRM RKEY."""
         self.playAll(joining, LLCType.CONFIRM_RKEY)
 
     def test_leaving(self) -> None:
-        """DELETE RKEY."""
+        """No fault hangs the withdrawal of buffers: DELETE RKEY."""
         self.playAll(leaving, LLCType.DELETE_RKEY)
 
     def test_idling(self) -> None:
-        """TEST LINK."""
+        """No fault hangs the test of idle links: TEST LINK."""
         self.isTesting = True
         self.playAll(idling, LLCType.TEST_LINK)
 
     def test_ended(self) -> None:
-        """DELETE LINK for all links."""
+        """No fault hangs the end of a link group: DELETE LINK for all links."""
         for isServer in (True, False):
             for step, fault in self.combinations(2 + (not isServer)):
                 self.play(endedBy(isServer), step, fault)
                 self.assertGreater(len(self.output), step)
 
     def test_continuing(self) -> None:
-        """CONFIRM RKEY, for keys on five links."""
+        """No fault hangs the announcement of keys on five links: CONFIRM RKEY CONTINUATION."""
         self.count = 5
         self.playAll(continuing, LLCType.CONFIRM_RKEY_CONTINUATION)

@@ -1,5 +1,5 @@
 """
-When what was written goes out: together where that costs nobody time, and at once where the peer would wait.
+The time at which written bytes are sent: together if that delays nobody, and at once if the peer would wait.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONNECTIONS = 4
 
 
 class Working(Listener):
-    """Works for a while, and answers with several writes."""
+    """Simulates work on received data, and answers with several writes."""
 
     test: FlushingTests
 
@@ -30,7 +30,7 @@ class Working(Listener):
 
 
 class FlushingTests(RaceTestCase):
-    """A server that gets messages of several connections at once."""
+    """A server that receives messages of several connections at once."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -57,7 +57,7 @@ class FlushingTests(RaceTestCase):
         self.patch(queuePair, "postSend", postSend)
 
     def ask(self) -> None:
-        """Something for each connection, while the server's program is busy elsewhere."""
+        """Send a message on each connection while the server's program is busy, and wait for the answers."""
         self.server.sleep()
         for here, _ in self.ends:
             here.transport.write(b"question")
@@ -67,12 +67,12 @@ class FlushingTests(RaceTestCase):
         self.until(lambda: all(here.received == b"question" for here, _ in self.ends))
 
     def test_together(self) -> None:
-        """What is quickly done goes out at once, for all connections that had something in a batch."""
+        """Quick answers to a batch of messages are sent together, for all connections."""
         self.ask()
         self.assertEqual(self.events, ["handled"] * CONNECTIONS + ["posted"])
 
     def test_longWork(self) -> None:
-        """Where each answer takes long the peer does not wait for the last one; one's writes go together."""
+        """If each answer takes long, it is sent before the next is computed; its writes are one message."""
         self.work = 5 * HOLD_SECONDS
         self.ask()
         self.assertEqual(self.events, ["handled", "posted"] * CONNECTIONS)
@@ -80,13 +80,13 @@ class FlushingTests(RaceTestCase):
             self.assertEqual(here.transport.smc.messagesReceived, 1)
 
     def test_someWork(self) -> None:
-        """Where it takes a while some go together: as many as are done in the time that a flush is worth."""
+        """If an answer takes some time, as many answers are sent together as fit into C{HOLD_SECONDS}."""
         self.work = 0.6 * HOLD_SECONDS
         self.ask()
         self.assertEqual(self.events, ["handled", "handled", "posted"] * (CONNECTIONS // 2))
 
     def answer(self) -> None:
-        """The server's program does something for each connection, in one delayed call."""
+        """Write an answer to each connection in one delayed call of the server's program."""
 
         def work() -> None:
             for _, there in self.ends:
@@ -100,12 +100,14 @@ class FlushingTests(RaceTestCase):
         self.until(lambda: all(here.received == b"answer" for here, _ in self.ends))
 
     def test_writtenTogether(self) -> None:
-        """What a delayed call quickly writes to several connections goes out at its end."""
+        """Quick writes of a delayed call to several connections are sent together at its end."""
         self.answer()
         self.assertEqual(self.events, ["written"] * CONNECTIONS + ["posted"])
 
     def test_writtenByLongWork(self) -> None:
-        """A delayed call that works for long between its writes to connections holds none but the last."""
+        """
+        If a delayed call works long between its writes, each is sent before the next; the last at its end.
+        """
         self.work = 5 * HOLD_SECONDS
         self.answer()
         self.assertEqual(self.events, ["written", *["posted", "written"] * (CONNECTIONS - 1), "posted"])
@@ -113,7 +115,7 @@ class FlushingTests(RaceTestCase):
             self.assertEqual(here.transport.smc.messagesReceived, 1)
 
     def test_refused(self) -> None:
-        """What a device refuses in the midst of a program's call ends connections only after that call."""
+        """If the device refuses to send during a program's call, connections end only after that call."""
         self.work = 5 * HOLD_SECONDS
 
         def postSend(requests: Sequence[SendRequest]) -> None:
@@ -133,7 +135,7 @@ class FlushingTests(RaceTestCase):
         self.assertEqual(reasons, [None] * CONNECTIONS)
 
     def test_paused(self) -> None:
-        """So it is with what was held back for readers that go on: each answer goes out when it is there."""
+        """Answers to data that was received while paused are each sent when they are complete."""
         self.work = 5 * HOLD_SECONDS
         for _, there in self.ends:
             there.transport.pauseProducing()
@@ -147,7 +149,7 @@ class FlushingTests(RaceTestCase):
         self.assertEqual(self.events, ["handled", "posted"] * CONNECTIONS)
 
     def test_broken(self) -> None:
-        """The link ends while a batch is handed on: nothing is posted after that."""
+        """If the link ends while a batch is delivered, nothing is posted after that."""
         self.work = 5 * HOLD_SECONDS
         self.server.sleep()
         for here, _ in self.ends:

@@ -1,5 +1,5 @@
 """
-Link groups that become full while connections are on their way: whoever comes late gets the next group.
+Link groups that become full while connections are being established: further connections use the next group.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from txrdma.test.support.smc.races import Listener, RaceTestCase
 
 
 class FullGroupTests(RaceTestCase):
-    """More connections at once than a group takes."""
+    """More simultaneous connections than a link group can have."""
 
     slowBecause = "A full group has 255 connections, and each of them has a handshake."
 
     def connectMany(self, count: int) -> list[tuple[Listener, Listener]]:
-        """So many clients connect at once, and all come through."""
+        """Establish this number of connections at once."""
         ends = [self.connect()[:2] for _ in range(count)]
         self.until(lambda: all(here.mode and there.mode for here, there in ends), 60.0)
         return ends
 
     def assertSMC(self, ends: list[tuple[Listener, Listener]]) -> None:
-        """All ends are SMC-R, and each carries bytes both ways."""
+        """Assert that all ends use SMC-R, and transfer data in both directions."""
         modes = [end.mode for pair in ends for end in pair]
         self.assertEqual(modes.count("SMC-R"), len(modes))
         for number, pair in enumerate(ends):
@@ -36,15 +36,15 @@ class FullGroupTests(RaceTestCase):
             self.assertEqual([end.received for end in pair], [b"%d" % number] * 2)
 
     def sizes(self) -> list[list[int]]:
-        """Connections of each group, of the client and of the server."""
+        """Return the numbers of connections in each group, of the client and of the server."""
         groups = (self.groupsOf[host] for host in (self.client, self.server))
         return [sorted(len(group.core.connections) for group in each.groups()) for each in groups]
 
     def test_burst(self) -> None:
         """
-        A burst beyond two groups makes a third, and none of it falls back.
+        A burst that exceeds two groups creates a third, and no connection falls back.
 
-        Each end waits for one group, and for none that others will fill.
+        Each end waits for one group, and not for groups that other connections will fill.
         """
         waits = []
         confirmed = Group.confirmed
@@ -55,19 +55,19 @@ class FullGroupTests(RaceTestCase):
 
         self.patch(Group, "confirmed", counting)
         ends = self.connectMany(2 * MAX_CONNECTIONS + 10)
-        self.assertEqual(len(waits), 2 * MAX_CONNECTIONS + 10 + 3)  # three clients, too
+        self.assertEqual(len(waits), 2 * MAX_CONNECTIONS + 10 + 3)  # 3: clients wait in a first contact only
         self.assertSMC(ends)
         self.assertEqual(self.sizes(), [[10, MAX_CONNECTIONS, MAX_CONNECTIONS]] * 2)
 
     def test_later(self) -> None:
-        """A group that has some connections is filled by a burst, and the rest gets the next."""
+        """A burst fills a group with some connections, and the others use the next group."""
         ends = self.connectMany(200)
         ends += self.connectMany(100)
         self.assertSMC(ends)
         self.assertEqual(self.sizes(), [[300 - MAX_CONNECTIONS, MAX_CONNECTIONS]] * 2)
 
     def test_room(self) -> None:
-        """A place in a full group that a connection has left is taken by the next."""
+        """Places of ended connections in a full group are used by the next connections."""
         ends = self.connectMany(MAX_CONNECTIONS)
         for here, _there in ends[:20]:
             here.transport.loseConnection()
@@ -81,7 +81,9 @@ class FullGroupTests(RaceTestCase):
         self.assertEqual(self.sizes(), [[MAX_CONNECTIONS]] * 2)
 
     def test_groupEndsMeanwhile(self) -> None:
-        """A server whose group ends while it tells the client of a buffer answers with another group."""
+        """
+        If the server's group ends while it announces a buffer to the client, the server uses another group.
+        """
         self.connectMany(1)
         [group] = self.groupsOf[self.server].groups()
         [link] = group.links
@@ -93,7 +95,7 @@ class FullGroupTests(RaceTestCase):
 
         self.patch(group.pool, "grow", ending)
         [first] = self.connectMany(1)
-        while group.pool.withFreeElement(16384) is not None:  # until a buffer has to be asked for
+        while group.pool.withFreeElement(16384) is not None:  # until a new buffer must be announced
             self.connectMany(1)
         ends = self.connectMany(1)
         self.assertTrue(link.isOver)

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.group.ports}: where links begin, as endpoint strings and the system tell.
+Tests for L{txrdma.smc.group.ports}: the ports of links, from device strings and from the system.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class DeviceStringTests(EndsTestCase):
     """Device strings with several devices or addresses."""
 
     def test_split(self) -> None:
-        """A plus sign is between two devices, unless a backslash is before it."""
+        """A plus sign separates two devices, unless a backslash precedes it."""
         self.assertEqual(
             splitString(r"soft:pcap=a\+b+pyverbs:x\\+y", "+"), [r"soft:pcap=a\+b", r"pyverbs:x\\", "y"]
         )
 
     def test_some(self) -> None:
-        """Those that can't be opened are left out, as long as there is one."""
+        """Devices that can't be opened are ignored, if at least one can be opened."""
         with self.assertRaises(DeviceUnavailable):
             openDevices(reactor, "soft:192.0.2.7+soft:192.0.2.8")
         [device] = openDevices(reactor, "soft:192.0.2.7+soft:127.0.0.2")
@@ -35,7 +35,7 @@ class DeviceStringTests(EndsTestCase):
         self.assertRaises(ValueError, openDevices, reactor, "soft:127.0.0.2+nonsense")
 
     async def linked(self, ours: str, theirs: str, more: str = "") -> list[int]:
-        """Active links of the client's group, and the server's."""
+        """Connect; return the numbers of active links of the server's group and of the client's."""
         quoted = [each.replace(":", r"\:").replace("=", r"\=") for each in (ours, theirs)]
         _, port = await self.serve(f"smc:0:interface=127.0.0.1:device={quoted[0]}{more}", Echo)
         end = await self.connect(f"smc:127.0.0.1:{port}:fallback=no:device={quoted[1]}{more}")
@@ -46,18 +46,20 @@ class DeviceStringTests(EndsTestCase):
         return [sum(link.isActive for link in group.links) for group in groups]
 
     async def test_addresses(self) -> None:
-        """Two addresses of the software device are two ports, and make two links; unless one is enough."""
+        """Two addresses of the software device are two ports, and make two links unless C{links=1}."""
         ours, theirs = "soft:127.0.0.2,127.0.0.3" + UDP, "soft:127.0.0.4,127.0.0.5" + UDP
         self.assertEqual(await self.linked(ours, theirs), [2, 2])
         self.assertEqual(await self.linked(ours + ":mtu=1024", theirs + ":mtu=1024", ":links=1"), [1, 1])
 
     async def test_devices(self) -> None:
-        """Several devices are as good, in version 2 as well; one with a single port stays with one link."""
+        """
+        Two devices make two links, with version 2 as well; a peer with a single port limits them to one.
+        """
         ours = f"soft:127.0.0.2{UDP}+soft:127.0.0.3{UDP}"
         theirs = f"soft:127.0.0.4{UDP}+soft:127.0.0.5{UDP}"
         self.assertEqual(await self.linked(ours, theirs, ":ueid=A"), [2, 2])
         self.assertEqual(await self.linked(ours + "+soft:127.0.0.6" + UDP, "soft:127.0.0.7" + UDP), [1, 1])
 
     async def test_memory(self) -> None:
-        """What goes by shared memory has one link, which nothing can cut."""
+        """With shared memory there is one link, since it can't be cut."""
         self.assertEqual(await self.linked("soft:127.0.0.2,127.0.0.3", "soft:127.0.0.4,127.0.0.5"), [1, 1])

@@ -1,5 +1,5 @@
 """
-Hostile peers of listeners for SMC-R: simulations of fixed seeds, by RoCE and by shared memory.
+Simulations of hostile peers of SMC-R listeners with fixed seeds, over RoCE and shared memory.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from txrdma.testing.plantests import playingStored, playSeeds
 
 @playingStored("hostile-smc")
 class SMCTests(SynchronousTestCase):
-    """A hostile peer of a listener for SMC-R by RoCE."""
+    """Hostile peers of an SMC-R listener over RoCE."""
 
     def test_seeds(self) -> None:
-        """Peers of fixed seeds disturb nobody."""
+        """Hostile peers of fixed seeds do not affect other connections."""
         self.assertTrue(playSeeds("hostile-smc", range(5))["heard"])
 
 
 @playingStored("hostile-smc-shared-memory")
 class SMCMemoryTests(SynchronousTestCase):
-    """A hostile process with SMC-R by shared memory."""
+    """Hostile processes that use SMC-R over shared memory."""
 
     def test_seeds(self) -> None:
-        """Peers of fixed seeds disturb nobody."""
+        """Hostile peers of fixed seeds do not affect other connections."""
         self.assertTrue(playSeeds("hostile-smc-shared-memory", range(5))["heard"])
