@@ -18,7 +18,7 @@ from twisted.internet.tcp import Connection
 from txrdma.smc.signalling.clientports import bindSomewhere
 from txrdma.smc.signalling.interfaces import IClientSignal, IDialing
 from txrdma.smc.signalling.localclient import Announcement, Channel, channelTo
-from txrdma.smc.signalling.owners import tcpAddressOf
+from txrdma.smc.signalling.owners import TCPAddress, tcpAddressOf
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix.sockets import Credentials, Reactor
 
@@ -44,6 +44,7 @@ class LocalApproach:
         """@param takesTCP: plain TCP is allowed; otherwise even silent listeners get announcements."""
         self._reactor = reactor
         self._takesTCP = takesTCP
+        self._silent = silentPeers(reactor)
         self._attempts = 0
         self._isBound = False
         self.announcement: Announcement | None = None
@@ -57,8 +58,7 @@ class LocalApproach:
         """Begin to announce the connection; return False without an SMC listener."""
         self._attempts += 1
         target = client.target
-        silent, now = silentPeers(self._reactor), self._reactor.seconds()
-        if self._takesTCP and silent.isSilent(target, now):
+        if self._takesTCP and self._silent.isSilent(target, self._reactor.seconds()):
             return False
         channel = channelTo(self._reactor, target)
         if channel is None:
@@ -72,12 +72,15 @@ class LocalApproach:
     def _announceBy(self, channel: Channel, client: IDialing, proceed: Callable[[], None]) -> bool:
         """Announce the connection on a channel; return False if that is impossible."""
         target = client.target
-        silentPeers(self._reactor).ask(target, self._reactor.seconds())
+        self._silent.ask(target, self._reactor.seconds())
         try:
-            if not client.socket.getsockname()[1]:
-                bindSomewhere(client.socket, channel.source.host, target.port)
+            own: TCPAddress | None
+            if client.socket.getsockname()[1]:
+                own = tcpAddressOf(client.getHost())
+            else:
+                port = bindSomewhere(client.socket, channel.source.host, target.port)
+                own = TCPAddress(channel.source.host, port)
                 self._isBound = True
-            own = tcpAddressOf(client.getHost())
         except OSError:
             return False
         if own is None or (channel.directory and own.host != channel.source.host):

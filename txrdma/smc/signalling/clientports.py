@@ -36,9 +36,9 @@ def _clientPorts() -> tuple[range, frozenset[int]]:
     return range(low, high + 1), frozenset(reserved)
 
 
-def bindSomewhere(sock: socket.socket, host: str, avoid: int) -> None:
+def bindSomewhere(sock: socket.socket, host: str, avoid: int) -> int:
     """
-    Bind to a local port, perhaps one with connections to other addresses; raises OSError.
+    Bind to a local port, perhaps one with connections to other addresses, and return it; raises OSError.
 
     @param avoid: a port that would connect the client to itself.
     """
@@ -53,8 +53,9 @@ def bindSomewhere(sock: socket.socket, host: str, avoid: int) -> None:
             continue
         try:
             sock.bind((address[0], port, *address[2:]))
-            return
+            return port
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
     sock.bind(address)
+    return int(sock.getsockname()[1])

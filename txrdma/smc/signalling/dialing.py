@@ -38,7 +38,7 @@ class DialedClient(Client):
     @property
     def target(self) -> TCPAddress:
         """The address to connect to, with the scope, which C{addr} lacks."""
-        return TCPAddress.of(self.connector.host, self.connector.port)
+        return self.connector.target
 
     def resolveAddress(self) -> None:
         """Have the carrier prepare the socket, then connect."""
@@ -56,11 +56,14 @@ class DialedClient(Client):
             self.failIfNotConnected(Failure())
 
     def doConnect(self) -> None:
-        """Connect. On this host that succeeds at once, which the second call detects immediately."""
+        """Connect. On this host that succeeds at once, which saves two system calls of C{connects}."""
         if not self._isBegun and hasattr(self, "connector"):
-            self._isBegun = True
+            self._isBegun, result = True, -1
             with suppress(OSError):  # the second call reports the same error
-                self.socket.connect_ex(self.realAddress)
+                result = self.socket.connect_ex(self.realAddress)
+            if result == 0:
+                self._connectDone()  # type: ignore[no-untyped-call]
+                return
         super().doConnect()  # type: ignore[no-untyped-call]
 
     def failIfNotConnected(self, err: object) -> None:
@@ -100,6 +103,7 @@ class _Connector(Connector):
     """Makes L{DialedClient}s with a carrier."""
 
     carrier: Carrier
+    target: TCPAddress
 
     def _makeTransport(self) -> Client:
         return DialedClient(  # type: ignore[no-untyped-call]
@@ -121,6 +125,7 @@ def dial(
         return cast(IConnector, reactor.connectTCP(host, port, factory, timeout, bindAddress))
     connector = _Connector(host, port, factory, timeout, bindAddress, reactor)
     connector.carrier = carrier
+    connector.target = TCPAddress.of(host, port)
     connector.connect()
     return cast(IConnector, connector)
 

@@ -264,7 +264,10 @@ _channels: WeakKeyDictionary[object, dict[_Key, Channel]] = WeakKeyDictionary()
 
 
 def _channelsOn(reactor: object) -> dict[_Key, Channel]:
-    return _channels.setdefault(reactor, {})
+    found = _channels.get(reactor)
+    if found is None:
+        found = _channels[reactor] = {}
+    return found
 
 
 def channelTo(reactor: Reactor, target: TCPAddress) -> Channel | None:
