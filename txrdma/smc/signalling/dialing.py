@@ -45,7 +45,7 @@ class DialedClient(Client):
         if not hasattr(self, "connector"):
             return  # stopped meanwhile
         if self.approach is None:
-            self.approach = self.connector.carrier.approach()
+            self.approach = self.connector.takeApproach()
         self.approach.prepare(self, super().resolveAddress if self._requiresResolution else self._resolved)
 
     def _resolved(self) -> None:
@@ -100,10 +100,16 @@ class DialedClient(Client):
 
 
 class _Connector(Connector):
-    """Makes L{DialedClient}s with a carrier."""
+    """Makes one L{DialedClient}, with a carrier that is released when it connects: see C{memory-open}."""
 
-    carrier: Carrier
+    carrier: Carrier | None
     target: TCPAddress
+
+    def takeApproach(self) -> IClientSignal:
+        """Return a new approach for the client; releases the carrier, since this connector connects once."""
+        carrier, self.carrier = self.carrier, None
+        assert carrier is not None, "a connector that connects again"
+        return carrier.approach()
 
     def _makeTransport(self) -> Client:
         return DialedClient(  # type: ignore[no-untyped-call]
