@@ -121,7 +121,7 @@ class SimulatedNetwork:
     Network of simulated hosts, which connects L{SimulatedCarrier}s.
 
     @ivar faults: faults of all datagrams; may be changed at any time.
-    @ivar faultsOf: faults by sending address, which override C{faults} except for congestion.
+    @ivar faultsOf: faults by sending address, which override C{faults}.
     @ivar sent: number of all datagrams.
     @ivar dropped: number of datagrams that did not arrive.
     """
@@ -199,10 +199,14 @@ class SimulatedNetwork:
 
     # For carriers.
 
+    def faultsFor(self, source: SimulatedCarrier) -> Faults:
+        """Return the faults of datagrams that this carrier sends."""
+        return self.faultsOf.get(source.address, self.faults)
+
     def carry(self, data: bytes, segment: int, source: SimulatedCarrier, destination: RawAddress) -> None:
         """Carry the datagrams of one send, with the network's faults."""
         ip, port = destination[0], destination[1]
-        faults, direction = self.faultsOf.get(source.address, self.faults), self._direction(source, ip)
+        faults, direction = self.faultsFor(source), self._direction(source, ip)
         pieces = [data[at : at + segment] for at in range(0, len(data), segment)]
         first = direction.sent
         self.sent += len(pieces)
@@ -240,8 +244,7 @@ class SimulatedNetwork:
         """Return whether a send from this carrier to this address has to wait."""
         direction = self._direction(source, destination[0])
         direction.attempts += 1
-        probability = self.faults.congestion
-        return direction.happens(_Question.CONGESTION, direction.attempts, probability)
+        return direction.happens(_Question.CONGESTION, direction.attempts, self.faultsFor(source).congestion)
 
     def _direction(self, source: SimulatedCarrier, destination: str) -> _Direction:
         key = source.address, destination
@@ -316,7 +319,7 @@ class SimulatedCarrier:
             return False
         if network.isCongested(self, destination):
             self._waiting = True
-            network.clock.callLater(network.faults.delaySeconds, self._ready)
+            network.clock.callLater(network.faultsFor(self).delaySeconds, self._ready)
             return False
         network.carry(bytes(data), segment, self, destination)
         return True

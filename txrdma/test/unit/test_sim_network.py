@@ -114,6 +114,21 @@ class NetworkTests(SynchronousTestCase):
         clock.advance(1)
         self.assertEqual(len(taker.got), RECEIVE_BUFFER // 1000 + 2)
 
+    def test_faultsOfAddress(self) -> None:
+        """Faults of one address, congestion included, affect only what it sends."""
+        clock = Clock()
+        network = SimulatedNetwork(clock)
+        network.faultsOf["10.0.0.1"] = Faults(congestion=1.0, delaySeconds=2.0)
+        here, there = network.carrier("10.0.0.1"), network.carrier("10.0.0.2")
+        taker = Taker()
+        here.start(taker)
+        self.assertFalse(here.send(memoryview(b"data"), 4, ("10.0.0.2", there.port)))
+        self.assertTrue(there.send(memoryview(b"data"), 4, ("10.0.0.1", here.port)))
+        clock.advance(1.0)
+        self.assertEqual((taker.got, taker.rooms), ([b"data"], 0))
+        clock.advance(1.0)
+        self.assertEqual(taker.rooms, 1)
+
     def test_seed(self) -> None:
         """A seed gives reproducible results, and another seed different ones."""
         bad = Faults(loss=0.1, duplication=0.1, corruption=0.1, late=0.1, jitterSeconds=0.01)
