@@ -274,8 +274,8 @@ class SimulatedFabric:
 
     def silence(self, name: str) -> None:
         """
-        Let a node hang, until L{revive}: its links stay up, but it answers nothing and forwards no directed
-        routes.
+        Let the agents of a node hang, until L{revive}: it answers nothing and forwards no directed routes,
+        but its links stay up, and the hardware of a switch still forwards datagrams by their LIDs.
         """
         self.node(name).isDead = True
 

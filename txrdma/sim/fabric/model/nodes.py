@@ -225,7 +225,7 @@ class SimulatedNode:
 
     @ivar info: NodeInfo, encoded; answers have the fields of the port that received the request.
     @ivar ports: ports by number; number 0 is used only by switches.
-    @ivar isDead: whether the node answers nothing and forwards no directed routes.
+    @ivar isDead: whether the node's agents answer nothing and forward no directed routes.
     @ivar delaySeconds: additional time until the node answers.
     @ivar busyFor: number of requests that are still to be answered with BUSY.
     @ivar redirects: LID to which GMPs are redirected, by management class.

@@ -35,6 +35,8 @@ class FaultTests(FabricTestCase):
         self.fabric.silence("right")
         self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3), retries=0), MADTimeoutError)
         self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), retries=0), MADTimeoutError)
+        byLID = self.agent.SubnGet(smp.NodeInfo, IBPath(dlid=self.lid("c")), retries=0)
+        self.assertEqual(self.answerTo(byLID).numPorts, 1)
         self.fabric.revive("right")
         self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1))).numPorts, 1)
 
