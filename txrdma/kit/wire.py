@@ -62,7 +62,7 @@ class Code(enum.IntEnum):
 class _Spec:
     """Declaration of a field, which is assigned to its name in the class."""
 
-    __slots__ = ("bytewise", "count", "little", "reserved", "shown", "width")
+    __slots__ = ("bytewise", "count", "flags", "little", "reserved", "shown", "width")
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class _Spec:
         bytewise: bool = False,
         reserved: bool = False,
         shown: Callable[[Any], str] | None = None,
+        flags: type[enum.IntFlag] | None = None,
     ) -> None:
         self.width = width
         self.count = count
@@ -79,19 +80,27 @@ class _Spec:
         self.bytewise = bytewise
         self.reserved = reserved
         self.shown = shown
+        self.flags = flags
 
 
 # These return Any so that "field: Type = bits(8)" is valid for every type.
 
 
-def bits(width: int, *, little: bool = False, shown: Callable[[Any], str] | None = None) -> Any:
+def bits(
+    width: int,
+    *,
+    little: bool = False,
+    shown: Callable[[Any], str] | None = None,
+    flags: type[enum.IntFlag] | None = None,
+) -> Any:
     """
     Declare a field of C{width} bits, the most significant one first.
 
     @param little: whether the field is little-endian in a layout that otherwise is big-endian.
     @param shown: formats a value for people; see L{Field.shown}.
+    @param flags: names of the bits; see L{Field.flags}.
     """
-    return _Spec(width=width, little=little, shown=shown)
+    return _Spec(width=width, little=little, shown=shown, flags=flags)
 
 
 def data(length: int, *, shown: Callable[[Any], str] | None = None) -> Any:
@@ -125,9 +134,10 @@ class Field:
     @ivar width: number of bits of the field, or of one element of an array.
     @ivar offset: number of bits from the beginning of the layout.
     @ivar shown: formats the value for people; None to use C{str}.
+    @ivar flags: names of the bits, if the field is a number whose bits have names; None otherwise.
     """
 
-    __slots__ = ("count", "kind", "little", "name", "offset", "reserved", "shown", "type", "width")
+    __slots__ = ("count", "flags", "kind", "little", "name", "offset", "reserved", "shown", "type", "width")
 
     def __init__(
         self,
@@ -139,6 +149,7 @@ class Field:
         little: bool,
         reserved: bool,
         shown: Callable[[Any], str] | None = None,
+        flags: type[enum.IntFlag] | None = None,
     ) -> None:
         self.name = name
         self.type = type
@@ -149,6 +160,7 @@ class Field:
         self.little = little
         self.reserved = reserved
         self.shown = shown
+        self.flags = flags
 
     def places(self) -> Sequence[int]:
         """Return the offsets of all elements, in bits from the beginning of the layout."""
@@ -286,7 +298,8 @@ def _fields(cls: type[Layout], little: bool, names: dict[str, Any]) -> tuple[Fie
                 raise TypeError(f"{cls.__qualname__}.{name}: how wide?")
             width = of.size * 8
         hidden = spec.reserved or name.startswith("reserved")
-        field = Field(name, of, width, offset, spec.count, spec.little and not little, hidden, spec.shown)
+        isLittle = spec.little and not little
+        field = Field(name, of, width, offset, spec.count, isLittle, hidden, spec.shown, spec.flags)
         _check(cls, field, spec)
         fields.append(field)
         offset += width * (1 if spec.count is None else spec.count)

@@ -5,6 +5,8 @@ Looks up attributes and fields by name, and parses values of fields.
 from __future__ import annotations
 
 import enum
+import functools
+import operator
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
@@ -249,7 +251,7 @@ def _readOne(field: Field, text: str) -> Any:
             return _readCode(kind, text, field.width)
         if hasattr(kind, "fromString"):
             return kind.fromString(text)
-        number = int(text, 0)
+        number = int(text, 0) if field.flags is None else _readFlags(field.flags, text)
         if not 0 <= number < 1 << field.width:
             raise ValueError
         return number
@@ -277,8 +279,19 @@ def _readCode(kind: type[enum.Enum], text: str, width: int) -> enum.Enum:
     return kind(number)
 
 
+def _readFlags(flags: type[enum.IntFlag], text: str) -> int:
+    """Return the bits of flags, given as one number or by their case-insensitive names."""
+    names = {name.lower(): int(member) for name, member in flags.__members__.items()}
+    requested = text.lower().split(",")
+    if not names.keys() >= set(requested):
+        return int(text, 0)
+    return functools.reduce(operator.or_, [names[each] for each in requested])
+
+
 def _wanted(field: Field) -> str:
     kind = field.type
+    if field.flags is not None:
+        return f"{field.width} bits, or some of {','.join(field.flags.__members__)}"
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return f"one of {', '.join(kind.__members__)}"
     if kind is bytes:

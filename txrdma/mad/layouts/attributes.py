@@ -152,7 +152,7 @@ def mask(width: int, names: type[enum.IntFlag]) -> Any:
         decoded = ", ".join(setBits(number, names))
         return f"{number:#0{-(-width // 4) + 2}x}" + (f" ({decoded})" if decoded else "")
 
-    return bits(width, shown=shown)
+    return bits(width, shown=shown, flags=names)
 
 
 def setBits(number: int, names: type[enum.IntFlag]) -> list[str]:

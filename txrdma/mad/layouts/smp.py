@@ -18,12 +18,17 @@ from txrdma.mad.layouts.values import (
     extendedSpeedText,
     FECMode,
     lanesText,
+    LinkSpeed,
+    LinkSpeedExtended,
+    LinkSpeedExtended2,
+    LinkWidth,
     PathMTU,
     PortCapability,
     PortCapability2,
     PortInfoExtendedCapability,
     SMState,
     speedText,
+    VendorLinkSpeed,
     vendorSpeedText,
     widthText,
 )
@@ -116,18 +121,18 @@ class PortInfo(Attribute):
     diagCode: int = key(16)
     mkeyLeasePeriod: int = bits(16)
     localPortNum: int = bits(8)
-    linkWidthEnabled: int = bits(8, shown=widthText)
-    linkWidthSupported: int = bits(8, shown=widthText)
-    linkWidthActive: int = bits(8, shown=widthText)
-    linkSpeedSupported: int = bits(4, shown=speedText)
+    linkWidthEnabled: int = bits(8, shown=widthText, flags=LinkWidth)
+    linkWidthSupported: int = bits(8, shown=widthText, flags=LinkWidth)
+    linkWidthActive: int = bits(8, shown=widthText, flags=LinkWidth)
+    linkSpeedSupported: int = bits(4, shown=speedText, flags=LinkSpeed)
     portState: PortState = bits(4)
     portPhysicalState: PhysicalState = bits(4)
     linkDownDefaultState: DownDefault = bits(4)
     mkeyProtectBits: int = bits(2)
     reserved: int = bits(3)
     lmc: int = bits(3)
-    linkSpeedActive: int = bits(4, shown=speedText)
-    linkSpeedEnabled: int = bits(4, shown=speedText)
+    linkSpeedActive: int = bits(4, shown=speedText, flags=LinkSpeed)
+    linkSpeedEnabled: int = bits(4, shown=speedText, flags=LinkSpeed)
     neighborMTU: PathMTU = bits(4)
     masterSMSL: int = bits(4)
     vlCap: int = bits(4, shown=lanesText)
@@ -157,15 +162,15 @@ class PortInfo(Attribute):
     overrunErrors: int = bits(4)
     maxCreditHint: int = bits(16)
     reserved3: int = bits(1)
-    linkSpeedExtActive2: int = bits(2, shown=extendedSpeed2Text)
-    linkSpeedExtSupported2: int = bits(2, shown=extendedSpeed2Text)
-    linkSpeedExtEnabled2: int = bits(3, shown=extendedSpeed2Text)
+    linkSpeedExtActive2: int = bits(2, shown=extendedSpeed2Text, flags=LinkSpeedExtended2)
+    linkSpeedExtSupported2: int = bits(2, shown=extendedSpeed2Text, flags=LinkSpeedExtended2)
+    linkSpeedExtEnabled2: int = bits(3, shown=extendedSpeed2Text, flags=LinkSpeedExtended2)
     linkRoundTripLatency: int = bits(24)
     capabilityMask2: int = mask(16, PortCapability2)
-    linkSpeedExtActive: int = bits(4, shown=extendedSpeedText)
-    linkSpeedExtSupported: int = bits(4, shown=extendedSpeedText)
+    linkSpeedExtActive: int = bits(4, shown=extendedSpeedText, flags=LinkSpeedExtended)
+    linkSpeedExtSupported: int = bits(4, shown=extendedSpeedText, flags=LinkSpeedExtended)
     reserved4: int = bits(3)
-    linkSpeedExtEnabled: int = bits(5, shown=enabledSpeedText)
+    linkSpeedExtEnabled: int = bits(5, shown=enabledSpeedText, flags=LinkSpeedExtended)
 
     @staticmethod
     def modifier(port: int, extended: bool = False) -> int:
@@ -317,9 +322,9 @@ class LinkSpeedWidthPairsTable(Attribute):
 
     numTables: int = bits(8)
     portMask: bytes = data(32)
-    speedTwoPtFive: int = bits(8, shown=widthText)
-    speedFive: int = bits(8, shown=widthText)
-    speedTen: int = bits(8, shown=widthText)
+    speedTwoPtFive: int = bits(8, shown=widthText, flags=LinkWidth)
+    speedFive: int = bits(8, shown=widthText, flags=LinkWidth)
+    speedTen: int = bits(8, shown=widthText, flags=LinkWidth)
 
 
 @attribute(0x001D, "SubnGet", "SubnSet")
@@ -406,9 +411,9 @@ class ExtendedPortInfo(Attribute):
     reserved: int = bits(24)
     stateChangeEnable: int = key(8)
     reserved2: int = bits(24)
-    linkSpeedSupported: int = bits(8, shown=vendorSpeedText)
+    linkSpeedSupported: int = bits(8, shown=vendorSpeedText, flags=VendorLinkSpeed)
     reserved3: int = bits(24)
-    linkSpeedEnabled: int = bits(8, shown=vendorSpeedText)
+    linkSpeedEnabled: int = bits(8, shown=vendorSpeedText, flags=VendorLinkSpeed)
     reserved4: int = bits(24)
-    linkSpeedActive: int = bits(8, shown=vendorSpeedText)
+    linkSpeedActive: int = bits(8, shown=vendorSpeedText, flags=VendorLinkSpeed)
     reserved5: bytes = data(48)

@@ -335,6 +335,15 @@ class FieldsTests(SynchronousTestCase):
         assert isinstance(info, PortInfo)
         self.assertEqual((info.lid, info.clientReregister), (17, True))
 
+    def test_flags(self) -> None:
+        """Fields whose bits have names take a number, or names."""
+        pairs = [("linkWidthEnabled", "X1,x4"), ("capabilityMask", "SM"), ("linkSpeedEnabled", "0x3")]
+        info = assigned(PortInfo, pairs)
+        assert isinstance(info, PortInfo)
+        self.assertEqual((info.linkWidthEnabled, info.capabilityMask, info.linkSpeedEnabled), (3, 2, 3))
+        error = self.assertRaises(InvalidRequest, assigned, PortInfo, [("linkWidthEnabled", "X1,X3")])
+        self.assertIn("linkWidthEnabled=X1,X3 does not fit into 8 bits, or some of X1,X4", str(error))
+
     def test_inner(self) -> None:
         for name in ("nodeInfo.nodeType", "nodeType"):
             record = assigned(NodeRecord, [(name, "2")])
