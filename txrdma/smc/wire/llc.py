@@ -306,7 +306,12 @@ class _AddLinkExtension(Layout):
 
 @frozen
 class AddLinkExtension:
-    """The extension of version 2's ADD LINK, instead of continuations, with the client's GID."""
+    """
+    The extension of version 2's ADD LINK, instead of continuations.
+
+    @ivar gid: GID of the sender's end of the link, as in C{AddLink}. The field is called the client's target
+        GID, but Linux fills it like this as client and as server.
+    """
 
     gid: GID
     direct: bool = True

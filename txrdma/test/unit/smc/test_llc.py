@@ -96,6 +96,15 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual(response.header.flags, LLCFlags.RESPONSE | LLCFlags.REJECT)
         self.assertEqual((response.body, response.extension), (request.body, None))
 
+    def test_kernelsExtensions(self) -> None:
+        """The extension of ADD LINK has the GID of its sender's end, of the server's and of the client's."""
+        found = [decode(raw) for name, raw in recorded(cdc=False) if name == "smc-two-links"]
+        offers = [each for each in found if each.extension is not None]
+        self.assertEqual({bool(each.header.flags & LLCFlags.RESPONSE) for each in offers}, {False, True})
+        for each in offers:
+            assert each.extension is not None and isinstance(each.body, AddLink)
+            self.assertEqual(each.extension.gid, each.body.gid)
+
     def test_reasonsOfDeleteLink(self) -> None:
         found = [decode(raw).body for name, raw in recorded(cdc=False) if name == "smc-two-links"]
         reasons = [body.reason for body in found if isinstance(body, DeleteLink)]
