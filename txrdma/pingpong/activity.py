@@ -227,7 +227,7 @@ class Activity:
     def _watch(self, seen: int) -> None:
         now = self.messages + self.received
         if seen == now:
-            text = f"nothing was received from the peer for {self._stallSeconds:g} seconds"
+            text = f"no message was received or completed for {self._stallSeconds:g} seconds"
             self.link.fail(DeviceUnavailable(text))
         else:
             self.later("watch", self._stallSeconds, self._watch, now)
