@@ -5,7 +5,7 @@ The promises of C{smc:} endpoints with any backend, as a mixin for test cases.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Final
 
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
@@ -23,6 +23,9 @@ from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.smc.handshake.outcomes import NotSMC
 
 reactor: Any = theReactor
+
+_ABORT_TURNS: Final = 3
+"""Reactor iterations within which an abort is reported to its own end."""
 
 
 @implementer(IHalfCloseableProtocol)
@@ -182,11 +185,23 @@ class StreamContract:
             self.assertIsInstance(end.lost.value, ConnectionDone)
 
     async def test_abort(self: Any) -> None:
-        """An abort reports C{ConnectionAborted} to its own end, and ends the connection at the peer."""
+        """
+        An abort reports C{ConnectionAborted} to its own end at once, although data is left that the peer does
+        not read, and ends the connection at the peer.
+        """
         here, there = await self.pair()
         here.transport.write(b"hello")
         await self.until(lambda: there.received == 5)
+        there.transport.pauseProducing()
+        data = bytes(1 << 24)
+        here.transport.write(data)
+        await deferLater(reactor, 0)
         here.transport.abortConnection()
+        for _ in range(_ABORT_TURNS):
+            await deferLater(reactor, 0)
+        self.assertIsNotNone(here.lost)
+        self.assertLess(there.received, len(data))
+        there.transport.resumeProducing()
         await self.until(lambda: here.lost is not None and (there.lost is not None or there.hasEnded))
         self.assertIsInstance(here.lost.value, ConnectionAborted)
         if self.ABORT_IS_SEEN:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.verbs import (
+    Access,
     AsyncEventKind,
     Operation,
     PortState,
@@ -21,13 +23,19 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent
-from txrdma.testing.verbs.ends import End, PATIENT, QKEY, TwoEnds
+from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, QKEY, TwoEnds
 
 STEADY = replace(PATIENT, timeout=17)
 """Attributes for connections that survive a port that is down: timeout 0.5 seconds, seven retries."""
 
 HASTY = replace(PATIENT, timeout=8, retryCount=1)
 """Attributes for connections that fail while a port is down."""
+
+_REFUSALS: Final = {
+    Status.REM_ACCESS_ERR: AsyncEventKind.QP_ACCESS_ERROR,
+    Status.REM_INV_REQ_ERR: AsyncEventKind.QP_REQUEST_ERROR,
+}
+"""Events of a queue pair that refuses a request, by the status of the requester's completion."""
 
 
 def eventsOf(end: End, *kinds: AsyncEventKind) -> list[AsyncEvent]:
@@ -71,19 +79,20 @@ class QueueEventContract(TwoEnds):
         self.assertEqual(eventsOf(bob, AsyncEventKind.COMMUNICATION_ESTABLISHED), [])
 
     def test_refusalEvent(self) -> None:
-        """A device whose queue pair refuses a request raises an event."""
-        for operation, kind in (
-            (Operation.RDMA_WRITE, AsyncEventKind.QP_ACCESS_ERROR),
-            (Operation.RDMA_READ, AsyncEventKind.QP_ACCESS_ERROR),
-        ):
-            alice, bob = self.pair()
-            alice.rdma(operation, bob.memory, alice.segment(), offset=bob.memory.length)
-            self.runUntilCompleted(alice, sends=1)
-            self.assertEqual(alice.sent[0].status, Status.REM_ACCESS_ERR)
-            self.runFor(0.02)
-            expected = [kind] if self.quirks[1].reportsRefusals else []
-            self.assertEqual([event.kind for event in bob.events], expected)
-            self.assertEqual([event.queuePair for event in bob.events], [bob.queuePair] * len(expected))
+        """
+        A queue pair that refuses a request because of the memory, or because of its own access rights, raises
+        the event for the status that the requester gets.
+        """
+        for operation in (Operation.RDMA_WRITE, Operation.RDMA_READ):
+            for access, isOutside in ((EVERYTHING, True), (Access.LOCAL_WRITE, False)):
+                alice, bob = self.pair(access=access)
+                alice.rdma(operation, bob.memory, alice.segment(), offset=bob.memory.length * isOutside)
+                self.runUntilCompleted(alice, sends=1)
+                status = alice.sent[0].status
+                self.assertIn(status, (Status.REM_ACCESS_ERR,) if isOutside else _REFUSALS)
+                self.runFor(0.02)
+                expected = [(_REFUSALS[status], bob.queuePair)] if self.quirks[1].reportsRefusals else []
+                self.assertEqual([(event.kind, event.queuePair) for event in bob.events], expected)
 
     def test_overrunBySends(self) -> None:
         """A completion queue that overruns by sends is in error, and so is its queue pair."""

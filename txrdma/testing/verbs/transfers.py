@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-from txrdma.iba.types import LKey
+from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import (
     Access,
     Capacity,
@@ -232,12 +232,12 @@ class RDMAContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[:8]), b"before.\0")
 
     def test_emptyWrite(self) -> None:
-        """A write of no bytes succeeds, whatever its address."""
+        """A write of no bytes succeeds, whatever its address and key (IBA C9-88)."""
         alice, bob = self.pair()
-        request = SendRequest(1, Operation.RDMA_WRITE, rkey=bob.memory.rkey)
-        alice.queuePair.postSend([request])
-        self.runUntilCompleted(alice, sends=1)
-        self.assertEqual(alice.sent[0].status, Status.SUCCESS)
+        keys = (bob.memory.rkey, RKey(bob.memory.rkey ^ 0x5A5A5A5A))
+        alice.queuePair.postSend([SendRequest(1, Operation.RDMA_WRITE, rkey=key) for key in keys])
+        self.runUntilCompleted(alice, sends=2)
+        self.assertEqual(alice.statuses()[0], [Status.SUCCESS] * 2)
 
     def test_writeWithImmediate(self) -> None:
         """A write with immediate data consumes a receive, and leaves the receive's memory unchanged."""
@@ -426,7 +426,7 @@ class DatagramContract(TwoEnds):
         self.assertEqual(bytes(alice.memory.view[1040:1046]), b"answer")
 
     def test_datagramTooLong(self) -> None:
-        """A datagram that exceeds a packet does not arrive, and its sender can still receive."""
+        """A datagram that exceeds a packet does not arrive; its sender can still receive, and send again."""
         alice, bob = self.datagrams()
         bob.receive(bob.segment(0, 8000))
         alice.receive(alice.segment(50_000, 200))
@@ -438,6 +438,12 @@ class DatagramContract(TwoEnds):
         self.runUntilCompleted(alice, sends=1, receives=1)
         self.assertEqual(alice.received[0].status, Status.SUCCESS)
         self.assertEqual(bob.received, [])
+        if failed:
+            self.assertEqual(alice.queuePair.state, QPState.SQE)
+            alice.queuePair.modify(QPAttributes(state=QPState.RTS))
+        self.datagram(alice, bob, b"short enough")
+        self.runUntilCompleted(bob, sends=1, receives=1)
+        self.assertEqual(bytes(bob.memory.view[40:53]), b"short enough\0")
 
     def test_datagramFails(self) -> None:
         """A datagram from invalid memory disables sending, until a transition to RTS."""
