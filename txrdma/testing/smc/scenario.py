@@ -22,6 +22,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
+from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher, ILogObserver, LogEvent, LogLevel
 
 from txrdma.error import WireError
@@ -388,6 +389,11 @@ class StreamScenario:
 
         @raise Violation: a promise was violated.
         """
+        waiting = Clock()  # link groups wait in real time, during which no simulated peer runs
+        with mock.patch.multiple(groupsModule, monotonic=waiting.seconds, sleep=waiting.advance):
+            return self._run()
+
+    def _run(self) -> Outcome:
         clock = self.world.clock
         self.due = len(self.plan.connections)
         for connection in self.plan.connections:
