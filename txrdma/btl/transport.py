@@ -20,6 +20,7 @@ from typing import cast, Final
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -93,6 +94,7 @@ class BTLMessageTransport(MessageTransport):
         self._asked: set[int] = set()  # numbers of reads that the peer has not answered
         self._unasked: deque[tuple[int, bytes]] = deque()  # reads beyond MOST_GETS
         self._isAborted = False
+        self._reason: Failure | None = None  # of the end, while messages are queued for a paused protocol
         self._peer.order.tags.update((_MESSAGE, _WITH_IMMEDIATE))
 
     def __repr__(self) -> str:
@@ -315,7 +317,7 @@ class BTLMessageTransport(MessageTransport):
         self._maybePause()
 
     def pauseProducing(self) -> None:
-        """Stop calling C{messageReceived}; handlers of tags are still called."""
+        """Stop calling C{messageReceived}; handlers of tags are still called. See L{ended}."""
         self._isPaused = True
 
     def resumeProducing(self) -> None:
@@ -324,9 +326,16 @@ class BTLMessageTransport(MessageTransport):
         self._deliver()
 
     def loseConnection(self) -> None:
-        """Close the connection when everything that was sent has arrived and the producer is unregistered."""
+        """
+        Close the connection when everything that was sent has arrived and the producer is unregistered.
+
+        If the peer has closed, a paused protocol loses the queued messages.
+        """
         self.disconnecting = True
         self._proceed()
+        if self._reason is not None:
+            self._untaken.clear()
+            self._deliver()
 
     def abortConnection(self) -> None:
         """Close the connection at once, without another call of the protocol or a handler for a message."""
@@ -336,6 +345,9 @@ class BTLMessageTransport(MessageTransport):
         self._dismissProducer()
         if self._lifeline is not None:
             self._lifeline.abort()
+        elif self._reason is not None:
+            self._reason = Failure(ConnectionAborted())
+            self._deliver()
 
     def getHost(self) -> IAddress:
         """The local address of the TCP connection."""
@@ -382,7 +394,10 @@ class BTLMessageTransport(MessageTransport):
         self._proceed()
 
     def ended(self, reason: Failure) -> None:
-        """Report the end to the protocol."""
+        """
+        Report the end to the protocol, after the messages that it has not taken. If the peer has closed, this
+        waits while the protocol is paused, except that a stream queues its bytes itself.
+        """
         self._lifeline, self.disconnecting = None, True
         self._unsent.clear()
         for region in self._regions:
@@ -390,9 +405,10 @@ class BTLMessageTransport(MessageTransport):
         self._regions.clear()
         for number in list(self._gets):
             self._failGet(number, "the connection has ended")
-        self._isPaused = False
-        self._deliver()  # deliver received messages before the end, even to a paused protocol
-        self._end(reason)
+        if self.progressed is not None or reason.check(ConnectionDone) is None:
+            self._isPaused = False
+        self._reason = reason
+        self._deliver()
 
     # Internal messages
 
@@ -466,6 +482,10 @@ class BTLMessageTransport(MessageTransport):
                 self._flow.handle(counted)
         finally:
             self._isDelivering = False
+        if self._reason is not None and not untaken:
+            reason, self._reason = self._reason, None
+            self._end(reason)
+            return
         total = self._flow.takeReport()
         if total is not None:
             self._sendInternal(_HANDLED, _TOTAL.pack(total))

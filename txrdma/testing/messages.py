@@ -115,6 +115,39 @@ class MessageContract(Base):
         self.assertEqual([data[0] for data, _ in other.messages], list(range(50)))
         self.assertEqual((one.ends, other.ends), (["ConnectionDone"], ["ConnectionDone"]))
 
+    def pausedAtEnd(self) -> tuple[MessageRecorder, MessageRecorder]:
+        """Connect two ends, of which one closes after messages that the other, paused one has not taken."""
+        one, other = self.connectedEnds()
+        other.transport.pauseProducing()
+        for number in range(3):
+            one.transport.sendMessage(bytes([number]))
+        one.transport.loseConnection()
+        self.waitUntil(lambda: one.ends)
+        return one, other
+
+    def test_contractPausedEnd(self) -> None:
+        """A paused protocol receives messages, and the end of a peer that has closed, when it resumes."""
+        one, other = self.pausedAtEnd()
+        self.assertEqual((other.messages, other.ends), ([], []))
+        other.transport.resumeProducing()
+        self.waitUntil(lambda: other.ends)
+        self.assertEqual([data[0] for data, _ in other.messages], [0, 1, 2])
+        self.assertEqual((one.ends, other.ends), (["ConnectionDone"], ["ConnectionDone"]))
+
+    def test_contractClosedWhilePaused(self) -> None:
+        """A paused protocol that closes after its peer has closed receives no more messages."""
+        _one, other = self.pausedAtEnd()
+        other.transport.loseConnection()
+        self.waitUntil(lambda: other.ends)
+        self.assertEqual((other.messages, other.ends), ([], ["ConnectionDone"]))
+
+    def test_contractAbortedWhilePaused(self) -> None:
+        """A paused protocol that aborts after its peer has closed receives no more messages."""
+        _one, other = self.pausedAtEnd()
+        other.transport.abortConnection()
+        self.waitUntil(lambda: other.ends)
+        self.assertEqual((other.messages, other.ends), ([], ["ConnectionAborted"]))
+
     def test_contractAbort(self) -> None:
         """An abort reports C{ConnectionAborted} to its own end, and ends the connection at the peer."""
         one, other = self.connectedEnds()

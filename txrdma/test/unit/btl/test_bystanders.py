@@ -91,6 +91,8 @@ class BystanderTests(HostsCase):
         self.raiseOnce(TagRecorder, "messageReceived", lambda protocol, *_words: protocol is self.server)
         self.pause(0.1)
         self.client.transport.loseConnection()
+        self.wait(lambda: self.client.lost)
+        self.server.transport.resumeProducing()
         self.assertContained()
 
     def test_valueError(self) -> None:
