@@ -336,6 +336,49 @@ def _withCPU(
     return case(name, title, unit, figure, tuple(also), **reach)
 
 
+def busy(quick: bool) -> list[Case]:
+    """Round trips and requests beside CPU-bound processes, and of several client processes."""
+    pings = 1_000 if quick else 5_000
+    found = [
+        _withCPU(
+            f"busy-{busy}-{work}",
+            f"64-byte round trip with {work} us of work at each end, {busy} CPU-bound processes",
+            "working",
+            "us",
+            {"size": 64, "count": pings, "work": work, "busy": busy},
+            "time",
+            "round trip",
+            atMost=0.9,
+        )
+        for busy in (1, 2, 4)
+        for work in (0, 20, 60, 200)
+    ]
+    found += [
+        _withCPU(
+            f"busy-web-{parallel}",
+            f"HTTP requests of files of 2 kB, {parallel} at a time, 2 CPU-bound processes",
+            "web",
+            "/s",
+            {"count": 1_000 if quick else 5_000, "parallel": parallel, "busy": 2},
+            "rate",
+            "request",
+            ("p50", "p99"),
+            atLeast=1.1,
+        )
+        for parallel in (1, 8, 32)
+    ]
+    for count in (4, 8):
+        orders = {"size": 64, "work": 20, "clients": count, "seconds": 1.0 if quick else 3.0}
+        title = f"64-byte round trips of {count} client processes, 20 us of work at each end"
+        name = f"busy-clients-{count}"
+        latency = tuple(
+            Case(f"{name}-{one}", f"{title}: {one}", "timed", "ms", SMC, TCP, orders, figure=one, atMost=0.9)
+            for one in ("p50", "p99")
+        )
+        found.append(Case(name, title, "timed", "/s", SMC, TCP, orders, 1.2, figure="rate", also=latency))
+    return found
+
+
 def comingAndGoing(quick: bool) -> list[Case]:
     """Many connections: how they come, go, and stay."""
     visits = 500 if quick else 3_000

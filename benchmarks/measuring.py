@@ -159,6 +159,18 @@ def haveBytecode() -> None:
 
 
 @contextmanager
+def busyProcesses(count: int) -> Iterator[None]:
+    """Run CPU-bound processes, which compete with the ends of a measurement for the processors."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
 def end(module: str, role: str, orders: Orders) -> Iterator[subprocess.Popen[str]]:
     """
     One of the two processes; it does not outlive the block.
@@ -203,7 +215,9 @@ def measure(
     One measurement, by two processes on two cores: what client and server said.
 
     With C{loss} in the orders they are at the ends of a L{wire} that loses that share of packets, and the
-    client's answer has what was counted there.
+    client's answer has what was counted there. With C{busy} there are as many CPU-bound processes beside
+    them, and with C{clients} as many client processes; then no process is bound to a core, and the client's
+    answer has the sum of the rates and the medians of other figures.
 
     @param forServer: more orders, for that process alone; C{forClient}, too.
     """
@@ -216,18 +230,31 @@ def measure(
             except WireFailed as error:
                 raise MeasurementFailed(str(error)) from error
             atServer["namespace"], atClient["namespace"] = lossy.far, lossy.near
+        stack.enter_context(busyProcesses(orders.get("busy", 0)))
         server = stack.enter_context(end(module, "server", {**atServer, "core": first}))
         port = said(server)["port"]
         connect = orders.get("connect", "").format(port=port)
         where = {"core": second, "connect": connect, "port": port, "server": server.pid}
-        client = stack.enter_context(end(module, "client", {**atClient, **where}))
-        result = said(client)
+        clients = [
+            stack.enter_context(end(module, "client", {**atClient, **where}))
+            for _ in range(orders.get("clients", 1))
+        ]
+        result = together([said(client) for client in clients])
         if loss:
             result = {**lossy.counted(), **result}
         assert server.stdin is not None
         server.stdin.close()
         server.stdin = None
         return result, said(server)
+
+
+def together(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Combine the results of several clients: the sum of their rates, and medians of other numbers."""
+    first = results[0]
+    if len(results) == 1:
+        return first
+    medians = {name: median(each[name] for each in results) for name in first if name not in ("mode", "rate")}
+    return {**medians, "rate": sum(each["rate"] for each in results), "mode": first["mode"]}
 
 
 def launcher() -> str | None:

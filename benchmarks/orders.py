@@ -40,7 +40,8 @@ def memoryBytes(pid: int | str = "self") -> tuple[int, int]:
 
 def prepare(orders: Orders) -> None:
     """Pin the process, choose its reactor, hide what shall not be used: before anything else is imported."""
-    os.sched_setaffinity(0, {orders["core"]})
+    if not (orders.get("busy") or orders.get("clients")):  # otherwise the scheduler distributes all processes
+        os.sched_setaffinity(0, {orders["core"]})
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     for name in orders.get("without", ()):

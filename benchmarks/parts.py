@@ -50,6 +50,13 @@ PARTS: Final = (
         cases.programs,
     ),
     Part(
+        "busy",
+        "On a busy machine",
+        "As above, but other processes need the two cores, too: CPU-bound ones, or more clients. No process "
+        "is bound to a core.",
+        cases.busy,
+    ),
+    Part(
         "connects",
         "Opening, closing and idle connections",
         "Two processes as above. Memory is the growth of the process, including its share of shared "

@@ -104,6 +104,38 @@ async def working(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders
     }
 
 
+class TimedPing(WorkingPing):
+    """Records the time of each round trip, for some seconds."""
+
+    def __init__(self, orders: Orders) -> None:
+        super().__init__({**orders, "count": 1 << 62})
+        self.found: list[float] = []
+        self._until = 0.0
+        self._sent = 0.0
+
+    def connectionMade(self) -> None:
+        self._until = time.perf_counter() + self._orders["seconds"]
+        self._sent = time.perf_counter()
+        super().connectionMade()
+
+    def dataReceived(self, data: bytes) -> None:
+        now = time.perf_counter()
+        self.found.append(now - self._sent)
+        if now < self._until:
+            work(self._seconds)
+            self._sent = time.perf_counter()
+            self.transport.write(data)
+        elif not self.done.called:
+            self.done.callback(None)
+
+
+async def timed(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """Round trips a second with work at each end, and their latency."""
+    ping = await connect(endpoint, TimedPing(orders))
+    await ping.done
+    return {"rate": len(ping.found) / orders["seconds"], **latencies(ping.found), "mode": modeOf(ping)}
+
+
 class Add(Command):
     """Two numbers, and their sum."""
 
@@ -222,5 +254,5 @@ async def web(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Or
     return {"rate": len(found) / seconds, **latencies(found), "cpu": cpu, "mode": mode}
 
 
-servers = {"working": WorkingFactory, "calls": AddingFactory, "web": WebFactory}
-clients = {"working": working, "calls": calls, "web": web}
+servers = {"working": WorkingFactory, "timed": WorkingFactory, "calls": AddingFactory, "web": WebFactory}
+clients = {"working": working, "timed": timed, "calls": calls, "web": web}
