@@ -254,6 +254,9 @@ class IDirectLane(Interface):
     def isPeerGone() -> bool:
         """Whether the peer's queue pair or process has ended; everything that it sent has arrived then."""
 
+    def isPeerPolling() -> bool:
+        """Whether the peer busy-polls for messages: it need not be woken, and may answer at once."""
+
     def openLane(length: int, first: int, unpack: Callable[[Buffer, int], tuple[int, ...]]) -> Sized:
         """
         Receive messages of this layout by C{takeMessages} from now on; they need no receives.

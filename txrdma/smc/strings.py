@@ -80,6 +80,7 @@ def _options(keys: Arguments, bindAddress: str | None = None) -> Options:
         option=keys.choice("option", "auto", "no") == "auto",
         runtime=runtime,
         autocork=keys.isYes("autocork", True),
+        lowLatency=keys.choice("latency", "auto", "low") == "low",
         sndbuf=keys.size("sndbuf", 1 << 16, 1, 1 << 40),
         rcvbuf=keys.size("rcvbuf", 0, 1, LARGEST_RING) if "rcvbuf" in given else None,
         keepalive=keys.seconds("keepalive", None),
@@ -89,7 +90,7 @@ def _options(keys: Arguments, bindAddress: str | None = None) -> Options:
     )
 
 
-_OWN = ("autocork", "sndbuf", "rcvbuf", "keepalive", "handshakes", "maxgroups", "maxmemory")
+_OWN = ("autocork", "latency", "sndbuf", "rcvbuf", "keepalive", "handshakes", "maxgroups", "maxmemory")
 """Keys for which Linux's SMC stack has sysctls and socket options instead."""
 
 

@@ -1,19 +1,52 @@
 """
-How long to busy-poll for completions before a process sleeps: as long as they have lately taken.
+How long to busy-poll for completions before a process sleeps.
 
-Sleeping and waking costs both processes tens of microseconds, so a process that expects an answer soon
-busy-polls, as hypervisors do before they halt a processor (Documentation/virt/kvm/halt-polling.rst of Linux).
-It is bounded in time and in its share of the processor, and stops where other processes want that.
+Theory of operation. To sleep and to be woken takes tens of microseconds, of elapsed time and of processor
+time. So a process that expects an answer soon polls for it instead, as hypervisors do before they halt a
+processor (Documentation/virt/kvm/halt-polling.rst of Linux). It polls a little longer than answers have
+recently taken.
+
+Polling must pay for itself. A reader has a credit of processor time. Polling costs its duration. If it finds
+an answer, it earns the processor time of the sleep that it replaced (or more, if low latency is preferred).
+If answers take longer than that, or if the peer's process has no processor to answer, the credit is soon used
+up, and the reader sleeps. From then on a small share of all time, which all readers of the process have in
+common, pays for attempts.
+
+On a busy machine, polling takes processor time from others, perhaps from the peer. So no reader polls while
+the process often has to wait for a processor.
+
+A peer that polls at this moment will answer soon, since it need not be woken. In this case the reader may
+overdraw its credit: a single attempt of one end is enough for both to begin.
 
 Nothing here reads a clock; times are seconds, and only their differences matter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-MOST_SECONDS: Final = 400e-6
-"""Most seconds of busy-polling; completions that take longer are awaited asleep."""
+SLEEP_SECONDS: Final = 25e-6
+"""Processor time that two processes need for a sleep and a wakeup."""
+
+MOST_SECONDS: Final = 100e-6
+"""Most seconds of busy-polling for one answer; L{LOW_LATENCY_SECONDS} where low latency is preferred."""
+
+LOW_LATENCY_SECONDS: Final = 400e-6
+
+SHARE: Final = 0.005
+"""The share of time for attempts that do not pay for themselves."""
+
+CROWDED_SHARE: Final = 0.05
+"""Share of time that a process waits for a processor, above which the machine is busy."""
+
+_SAMPLE_SECONDS: Final = 2e-3
+_MOST_POOL: Final = 2e-3
+_FIRST_CREDIT: Final = 200e-6
+_MOST_CREDIT: Final = 2e-3
+_LEAST_CREDIT: Final = -1e-3
+_ATTEMPT: Final = 100e-6
+_OVERDRAFT: Final = -300e-6
 
 _LEARNT_SECONDS: Final = 550e-6
 """Longest wait in seconds that counts as short after a sleep, including the wakeup of both ends."""
@@ -21,92 +54,103 @@ _LEARNT_SECONDS: Final = 550e-6
 _FIRST_SECONDS: Final = 30e-6
 _SPARE_SECONDS: Final = 15e-6
 _FORGETTING: Final = 1 / 8
-_EMPTY_POLLS: Final = 2
+_LATE_WAITS: Final = 2
 
-FREE_SECONDS: Final = 50e-6
-"""Seconds of busy-polling that are free: a sleep would cost as much processor time."""
 
-_SHARE: Final = 0.7
-_MOST_CREDIT: Final = 0.02
-
-CROWDED_SECONDS: Final = 20e-6
-"""Seconds of a yield of the processor from which on others are assumed to need it."""
-
-_LEAST_PAUSE: Final = 2e-3
-_MOST_PAUSE: Final = 0.5
+def _unknown() -> float:
+    return 0.0
 
 
 class SpinBudget:
     """
-    The time for busy-polling: a share of the processor, none while others need it; C{pollers} use it now.
+    Processor time for attempts of all readers of a process, and whether other processes need it.
+
+    @ivar pollers: number of readers that busy-poll at this moment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runQueueWait: Callable[[], float] = _unknown) -> None:
+        """
+        @param runQueueWait: returns the seconds for which this process was runnable and had no processor.
+        """
         self.pollers = 0
-        self._credit = _MOST_CREDIT
+        self._pool = _MOST_POOL
         self._at = 0.0
-        self._pause = _LEAST_PAUSE
-        self._pausedUntil = 0.0
+        self._runQueueWait = runQueueWait
+        self._wait = 0.0
+        self._sampledAt = -_SAMPLE_SECONDS
+        self._isCrowded = False
 
-    def window(self, now: float, wanted: float) -> float:
-        """The seconds that a reader may busy-poll from now on, of those it wants."""
-        if now < self._pausedUntil:
-            return 0.0
-        if wanted <= FREE_SECONDS:
-            return wanted
-        self._credit = min(_MOST_CREDIT, self._credit + _SHARE * max(now - self._at, 0.0))
+    def isCrowded(self, now: float) -> bool:
+        """Return whether other processes have recently kept this one from running."""
+        elapsed = now - self._sampledAt
+        if elapsed >= _SAMPLE_SECONDS:
+            wait = self._runQueueWait()
+            self._isCrowded = wait - self._wait > CROWDED_SHARE * elapsed
+            self._wait = wait
+            self._sampledAt = now
+        return self._isCrowded
+
+    def draw(self, now: float, wanted: float) -> float:
+        """Take processor time, in seconds; return what there is, up to C{wanted}."""
+        pool = min(_MOST_POOL, self._pool + SHARE * max(now - self._at, 0.0))
         self._at = now
-        return wanted if wanted - FREE_SECONDS <= self._credit else 0.0
-
-    def spent(self, seconds: float) -> None:
-        self._credit -= max(seconds - FREE_SECONDS, 0.0)
-
-    def yielded(self, before: float, now: float) -> bool:
-        """Record a yield of the processor; return whether others took it, so that polling pauses."""
-        if now - before < CROWDED_SECONDS:
-            self._pause = max(_LEAST_PAUSE, self._pause * 0.9)
-            return False
-        self._pausedUntil = now + self._pause
-        self._pause = min(self._pause * 2, _MOST_PAUSE)
-        return True
+        drawn = min(pool, wanted)
+        self._pool = pool - drawn
+        return drawn
 
 
 class BusyPoll:
     """
-    How long one reader busy-polls: a little longer than completions have lately taken.
+    How long one reader busy-polls: a little longer than answers have recently taken.
 
     A wait begins when there is nothing left to do, and ends with a completion, found by polling or after a
     wakeup. Waits that are too long for busy-polling do not count; after several in a row it stops.
     """
 
-    def __init__(self, budget: SpinBudget, mostSeconds: float = MOST_SECONDS) -> None:
+    def __init__(self, budget: SpinBudget) -> None:
         self._budget = budget
-        self._most = mostSeconds
+        self._most = MOST_SECONDS
+        self._worth = SLEEP_SECONDS
+        self._credit = _FIRST_CREDIT
         self._expected = _FIRST_SECONDS
         self._late = 0
         self._isWaiting = False
         self._since = 0.0
         self._until = 0.0
 
-    def waits(self, now: float) -> float:
+    def preferLatency(self) -> None:
+        """Count a found answer as worth all the time that was spent on polling for it."""
+        self._most = self._worth = LOW_LATENCY_SECONDS
+
+    def waits(self, now: float, isPeerPolling: bool = False) -> float:
         """Begin a wait, or continue it; return the time until which to busy-poll, which may be past."""
         if not self._isWaiting:
             self._isWaiting = True
             self._since = self._until = now
-            if self._late < _EMPTY_POLLS:
-                wanted = min(1.5 * self._expected + _SPARE_SECONDS, self._most)
-                self._until += self._budget.window(now, wanted)
+            if self._late < _LATE_WAITS and not self._budget.isCrowded(now):
+                credit = self._credit
+                if credit <= 0:
+                    self._credit = credit = credit + self._budget.draw(now, _ATTEMPT - credit)
+                if credit > 0 or (isPeerPolling and credit > _OVERDRAFT):
+                    self._until += min(1.5 * self._expected + _SPARE_SECONDS, self._most)
         return self._until
+
+    def cameAtOnce(self) -> None:
+        """End a wait, since the completion was there before it began."""
+        self._isWaiting = False
 
     def came(self, now: float) -> None:
         """End a wait with a completion, and learn from its duration."""
         if not self._isWaiting:
             return
         self._isWaiting = False
-        waited = now - self._since
-        looked = min(now, self._until) - self._since
-        if looked > FREE_SECONDS:
-            self._budget.spent(looked)
+        since, until = self._since, self._until
+        waited = now - since
+        if until > since:
+            if now <= until:
+                self._credit = min(_MOST_CREDIT, self._credit + self._worth - waited)
+            else:
+                self._credit = max(_LEAST_CREDIT, self._credit - (until - since))
         if waited > _LEARNT_SECONDS:
             self._late += 1
             return
@@ -114,8 +158,3 @@ class BusyPoll:
         expected = self._expected
         waited = min(waited, self._most)
         self._expected = waited if waited > expected else expected + (waited - expected) * _FORGETTING
-
-    def yielded(self, before: float, now: float) -> None:
-        """Record a yield of the processor; if others took it, stop busy-polling."""
-        if self._budget.yielded(before, now):
-            self._until = min(self._until, before)

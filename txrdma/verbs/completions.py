@@ -6,9 +6,9 @@ Follows InfiniBand Architecture vol. 1, 11.4.2: a reader arms a queue first, the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence, Sized
 from functools import partial
-from os import sched_yield
 from time import perf_counter
 from typing import Final
 
@@ -36,7 +36,25 @@ _SLICE_SECONDS: Final = 40e-6
 _POLLS: Final = range(8)
 _BUDGET: Final = 16
 
-_budget: Final = SpinBudget()
+_PAUSE: Final = 7
+"""Waits after one without permission to busy-poll that do not ask for it: that costs a microsecond."""
+
+
+def runQueueWait() -> float:
+    """Seconds for which this process was runnable and had no processor (schedstat of Linux); 0.0 if unknown."""
+    try:
+        descriptor = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0.0
+    try:
+        return int(os.read(descriptor, 256).split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    finally:
+        os.close(descriptor)
+
+
+_budget: Final = SpinBudget(runQueueWait)
 """The budget of this process, for all of its readers."""
 
 
@@ -93,8 +111,12 @@ class CompletionReader:
         self._busyPoll = busyPoll or BusyPoll(_budget)
         self._busyPolls = busyPolls and self._polling is None
         self._isBusyPolling = False
+        self._isArmed = False
+        self._isStreaming = False
+        self._pause = 0
+        self._isPeerPolling: Callable[[], bool] = lambda: False
         # Twisted's own reactors report how long they would sleep; no interface has it.
-        self._sleep: Callable[[], float | None] = getattr(reactor, "timeout", _unknown)
+        self._reactorSleep: Callable[[], float | None] = getattr(reactor, "timeout", _unknown)
         # Nor is there one for whether the reactor is stopping: sockets are read at most once after that.
         self._isEnding: Callable[[], bool] = partial(getattr, reactor, "_justStopped", False)
         self._failed = failed
@@ -104,16 +126,28 @@ class CompletionReader:
         self._again: IDelayedCall | None = None
         self._isAttended = False
 
-    def addSource(self, poll: Poll, handler: Consumer, unread: Sized | None = None) -> None:
+    def addSource(
+        self,
+        poll: Poll,
+        handler: Consumer,
+        unread: Sized | None = None,
+        isPeerPolling: Callable[[], bool] = lambda: False,
+    ) -> None:
         """
         Poll another source before the queues: see L{txrdma.interfaces.IDirectLane}.
 
         @param unread: the queued completions: the queues are polled only when there are any. None: always.
+        @param isPeerPolling: returns whether the peer polls for messages, so that it will answer soon.
         """
+        self._isPeerPolling = isPeerPolling
         if unread is None:
             self._sources.add(poll, handler)
         else:
             self._sources.addFirst(poll, handler, unread)
+
+    def preferLatency(self) -> None:
+        """Busy-poll longer than processor time would justify."""
+        self._busyPoll.preferLatency()
 
     def start(self) -> None:
         """Start reading. Idempotent."""
@@ -136,7 +170,7 @@ class CompletionReader:
         if not self._sources.isRunning:
             return
         self._sources.isRunning = False
-        self._poll(False)
+        self._count(False)
         self._reactor.removeReader(self)
         if self._polling is not None:
             self._polling.removePollable(self)
@@ -157,8 +191,8 @@ class CompletionReader:
             self._channel.takeEvents()
             self._polling.addPollable(self)  # a quiet reader is only armed
             self.poll()  # the reactor polls for more
-        elif self._again is None:
-            self._turn(isReadable=True)
+        elif self._again is None and not self._isEnding():
+            self._read()
 
     def connectionLost(self, reason: Failure) -> None:
         if self._sources.isRunning:
@@ -166,80 +200,107 @@ class CompletionReader:
             if not reason.check(ConnectionLost, ConnectionDone):
                 self._failed(reason)
 
-    def _turn(self, isReadable: bool = False) -> None:
+    def _read(self) -> None:
         """
-        Poll until empty, busy-poll, arm, and poll once more: later completions raise the event again.
+        Poll, busy-poll, and go to sleep.
 
-        A delayed turn that has found something arms in the next one: readers are called after delayed calls,
-        and what the handler has delayed by no time is to run before it is called again, as between two reads
-        of a socket.
+        While more is expected, events are not taken, so that the reactor returns to the descriptor after
+        everything else.
+        """
+        began = perf_counter()
+        if self.poll():
+            self._busyPoll.came(began)
+            if self._isStreaming and not self._drain():
+                return
+        if self._pause:
+            self._pause -= 1
+        elif self._busyPolls and self._spin():
+            return
+        if self._sources.isRunning:
+            self._channel.takeEvents()
+            if not self._sleep() and not self._drain():
+                self._continue()
 
-        @param isReadable: there are events. They are taken only when it is time to sleep, so that until then
-            the reactor comes back to the descriptor after everything else.
+    def _turn(self) -> None:
+        """
+        Read in a delayed call.
+
+        If that finds something, sleep only after another call: readers are called after delayed calls, and
+        what the handler has delayed by no time is to run before it is called again, as between two reads of a
+        socket.
         """
         self._again = None
-        isDelayed = not isReadable
-        isEmpty = self._drain(isDelayed)
-        isPolling = isEmpty and isReadable and self._busyPolls and self._pollOn()
-        self._poll(isPolling)
-        if isEmpty and not isPolling and self._sources.isRunning:
-            if isReadable:
-                isReadable = False
-                self._channel.takeEvents()
-            self.arm()
-            if not self._sources.isRunning or self._drain(isDelayed):
-                return
-        if self._sources.isRunning and not isReadable:
+        if self._isEnding():
+            return
+        began = perf_counter()
+        if self.poll():
+            self._busyPoll.came(began)
+            self._drain()
+            self._continue()
+        elif not self._sleep():
+            self._continue()
+
+    def _continue(self) -> None:
+        """Read again in the next reactor iteration."""
+        if self._sources.isRunning:
             self._again = self._reactor.callLater(0, self._turn)
 
-    def _drain(self, isDelayed: bool) -> bool:
-        """Poll until empty; False when more is left, or when a delayed turn has found something."""
-        if self._isEnding():
-            return False
-        began = perf_counter()
-        if not self.poll():
-            return True
-        self._busyPoll.came(began)
-        for _ in range(_BUDGET - 1):
+    def _sleep(self) -> bool:
+        """Arm, and poll once more, since only later completions raise an event; False if that finds any."""
+        if self._sources.isRunning:
+            self.arm()
+        self._isStreaming = self._sources.isRunning and self.poll()
+        if self._isStreaming:
+            self._busyPoll.came(perf_counter())
+        return not self._isStreaming
+
+    def _drain(self) -> bool:
+        """Poll until empty; return False when more is left."""
+        for _ in range(_BUDGET):
             if self._isEnding():
                 return False
             if not self.poll():
-                return not isDelayed
+                return True
         return False
 
-    def _pollOn(self) -> bool:
-        """Busy-poll for a slice of time; False when it is time to sleep."""
+    def _spin(self) -> bool:
+        """Busy-poll for a slice of time; return False when it is time to sleep."""
         if not self._sources.isRunning or not any(queue.isLive for queue in self._queues):
             return False
         busyPoll = self._busyPoll
         began = now = perf_counter()
-        until = busyPoll.waits(now)
+        until = busyPoll.waits(now, self._isPeerPolling())
+        if now >= until:
+            self._pause = _PAUSE
+            self._count(False)
+            return False
+        if self._isArmed:
+            self._disarm()
         # With several pollers, each polls once per reactor iteration.
         end = now + _SLICE_SECONDS if _budget.pollers <= self._isBusyPolling else now
-        while now < end and now < until and self._sleep() != 0:
-            for _ in _POLLS:
+        self._count(True)
+        while now < end and now < until and self._reactorSleep() != 0:
+            for number in _POLLS:
                 if self.poll():
-                    busyPoll.came(now)
+                    if number:
+                        busyPoll.came(now)
+                    else:
+                        busyPoll.cameAtOnce()
                     now = perf_counter()
-                    until = busyPoll.waits(now)
+                    until = busyPoll.waits(now, True)
                     end = now + _SLICE_SECONDS
                     break
             else:
                 now = perf_counter()
                 continue
             if now - began > _TURN_SECONDS or not self._sources.isRunning or self._isEnding():
-                return self._sources.isRunning
-        if now >= until:
-            return False
-        sched_yield()
-        later = perf_counter()
-        if not self.poll():
-            busyPoll.yielded(now, later)
-        else:
-            busyPoll.came(now)
-        return self._sources.isRunning
+                break
+        if now < until or not self._sources.isRunning or self._isEnding():
+            return True
+        self._count(False)
+        return False
 
-    def _poll(self, isPolling: bool) -> None:
+    def _count(self, isPolling: bool) -> None:
         """Update the number of busy-polling readers in the budget."""
         if isPolling is not self._isBusyPolling:
             self._isBusyPolling = isPolling
@@ -257,6 +318,15 @@ class CompletionReader:
         finally:
             self._isAttended = False
 
+    def _disarm(self) -> None:
+        """Disarm the queues, so that peers need not wake this process while it polls."""
+        self._isArmed = self._sources.isArmed = False
+        try:
+            for queue in self._queues:
+                queue.disarm()
+        except Exception:
+            self._fail()
+
     def _fail(self) -> None:
         """Stop reading after a queue or the handler raised an exception."""
         if not (self._sources.isRunning or self._isAttended):
@@ -273,7 +343,7 @@ class CompletionReader:
     # IPollable
 
     def arm(self) -> None:
-        self._sources.isArmed = True
+        self._isArmed = self._sources.isArmed = True
         try:
             for queue in self._queues:
                 queue.arm()

@@ -166,7 +166,7 @@ class Link:
         if lane is not None:
             unread = lane.openLane(CDC_LENGTH, CDC_START, unpackFrom)
             self._queue.openLane(lane)
-            self._reader.addSource(lane.takeMessages, self._taken, unread)
+            self._reader.addSource(lane.takeMessages, self._taken, unread, lane.isPeerPolling)
 
     def retain(self) -> None:
         """Retain posted bytes from now on, since the group is about to have another link."""
@@ -218,6 +218,10 @@ class Link:
         return self.groups.isStopping
 
     # Connections
+
+    def preferLatency(self) -> None:
+        """Busy-poll for answers as long as that lowers latency, because a connection has C{latency=low}."""
+        self._reader.preferLatency()
 
     def add(self, stream: Member, flow: Flow) -> int:
         """Bind a new connection to the link, and return its alert token."""

@@ -338,6 +338,8 @@ class Negotiation(Protocol):
         self._end()
         link, options = stream.link, self._options
         self._outcomes.established(link.agreement.version, link.device, link.route)
+        if options.lowLatency:
+            link.preferLatency()
         monitor = TCPMonitor(stream, self.transport, self._reactor)
         self.transport.protocol = monitor
         protocol, failure = self._built()

@@ -72,6 +72,8 @@ class Options:
         None: the environment variable C{TXRDMA_RUNTIME}.
     @ivar autocork: written bytes are queued until the reactor iteration or the current batch of messages
         ends, and sent together; otherwise each write is sent immediately.
+    @ivar lowLatency: busy-poll longer for answers than processor time would justify (C{latency=low}), on the
+        link that carries the connection.
     @ivar sndbuf: bytes that may be queued before a producer is paused.
     @ivar rcvbuf: bytes of the local ring, rounded up to a size of the protocol; None: chosen by the number of
         connections.
@@ -96,6 +98,7 @@ class Options:
     option: bool = True
     runtime: str | None = None
     autocork: bool = True
+    lowLatency: bool = False
     sndbuf: int = 65536
     rcvbuf: int | None = None
     keepalive: float | None = None

@@ -149,8 +149,9 @@ class SoftCompletionQueue:
     def arm(self, solicitedOnly: bool = False) -> None:
         if not solicitedOnly or self.armed == _UNARMED:  # any includes solicited (IBA 11.4.2.2)
             self.armed = _SOLICITED if solicitedOnly else _NEXT
-        if self.isLive:
-            self._armRoutes()
+        if self._lanes or self._polls:
+            for armRoute in self._members.values():
+                armRoute()
 
     @property
     def isLive(self) -> bool:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from txrdma.soft.core.queuepair import SoftQueuePair
 
 _SEND: Final = CompletionOpcode.SEND
+_SENDS: Final = Wake.SENDS
 _SUCCESS: Final = Status.SUCCESS
 _POLL_AGAIN: Final = 0.01
 
@@ -136,10 +137,11 @@ class Lane:
         """Request wakeups for completions of these kinds; poll once after this."""
         if self._outgoing.isClosed:
             return
-        self._wakeups.armed = (Wake.SENDS if sends else 0) | (
+        wakeups = self._wakeups
+        wakeups.armed = (Wake.SENDS if sends else 0) | (
             (Wake.SOLICITED if solicitedOnly else Wake.RECEIVES) if receives else 0
         )
-        self._wakeups.publish()
+        wakeups.publish()
         if sends and self._outgoing.outstanding and self._rings.peerWords[WAKE] & 3 == Wake.SOLICITED:
             self._services.nudge()  # an unsolicited message would not wake it
 
@@ -174,6 +176,9 @@ class Lane:
 
     def isPeerGone(self) -> bool:
         return self._outgoing.hasPeerLeft
+
+    def isPeerPolling(self) -> bool:
+        return self._outgoing.isLinked and not self._rings.peerWords[WAKE]
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         """Stop, and return uncompleted requests, oldest first."""
@@ -248,9 +253,14 @@ class Lane:
         outgoing.outstanding.append((produced, identifier, _SEND, signaled, _SUCCESS))
         _acquire()
         _release()
-        wake = rings.peerWords[WAKE]
-        if outgoing.announcesAlways or (wake and wake != self._wakeups.wokenReceives):
+        if outgoing.announcesAlways:
             outgoing.announce(True)
+        else:
+            wake = rings.peerWords[WAKE]
+            wakeups = self._wakeups
+            if wake & 3 and wake != wakeups.wokenReceives:  # as Wakeups.posted: saves two calls and a fence
+                wakeups.wokenReceives = wake
+                self._services.wakeReceives()
         return True
 
     def takeMessages(self, limit: int) -> Sequence[tuple[int, ...]]:
@@ -274,8 +284,14 @@ class Lane:
                 # Nothing is here. Sends are completed only after some idle polls, because the peer writes the
                 # cache line of its CONSUMED; but immediately if a reader waits for them.
                 incoming.idle += 1
-                if incoming.idle > IDLE_POLLS or self._wakeups.armed or self._outgoing.isSuspended:
+                armed = self._wakeups.armed
+                if incoming.idle > IDLE_POLLS or armed & _SENDS or self._outgoing.isSuspended:
                     incoming.pollSends()
+                elif armed and incoming.isUnannounced:  # this process is about to sleep
+                    incoming.isUnannounced = False
+                    barrier()
+                    if words[WAKE] & WAKES_SENDER:
+                        self._wakeups.consumed()
             return ()
         if not _ORDERED:
             barrier()

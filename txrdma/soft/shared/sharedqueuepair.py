@@ -70,7 +70,7 @@ class SharedQueuePair:
         self.number = owner.number
         self.destination = destination
         self._reactor = reactor
-        self._rendezvous = rendezvous
+        self._ringDoorbell = rendezvous.ring
         self._closed = closed
         self._peer = peer
         self._isResting = False
@@ -130,7 +130,7 @@ class SharedQueuePair:
             if descriptor < 0:
                 self.nudge()
             else:
-                self._rendezvous.ring(descriptor)
+                self._ringDoorbell(descriptor)
 
     def nudge(self) -> None:
         self._note(MessageKind.NUDGE)

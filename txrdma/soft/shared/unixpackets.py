@@ -103,6 +103,14 @@ class Rendezvous(Protocol):
         """Ring a doorbell of a peer."""
 
 
+def ring(doorbell: int) -> None:
+    """Write to an eventfd, which never blocks."""
+    try:
+        os.write(doorbell, _RING)
+    except OSError:
+        pass  # it is readable already, or the peer has closed it
+
+
 class UnixRendezvous:
     """Rendezvous at abstract UNIX sockets."""
 
@@ -131,8 +139,7 @@ class UnixRendezvous:
         sock.close()
         return None
 
-    def ring(self, doorbell: int) -> None:
-        ring(doorbell)
+    ring = staticmethod(ring)
 
 
 class DirectoryRendezvous(UnixRendezvous):
@@ -154,14 +161,6 @@ class DirectoryRendezvous(UnixRendezvous):
     def connect(self, address: str, port: int) -> Line | None:
         connected = self._place.connect(socket.SOCK_SEQPACKET, meetingName(address, port))
         return None if connected is None else PacketSocket(self._reactor, connected)
-
-
-def ring(doorbell: int) -> None:
-    """Write to an eventfd, which never blocks."""
-    try:
-        os.write(doorbell, _RING)
-    except OSError:
-        pass  # it is readable already, or the peer has closed it
 
 
 @implementer(IReadWriteDescriptor)

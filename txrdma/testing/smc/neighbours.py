@@ -169,7 +169,6 @@ def ticking() -> Iterator[None]:
     with (
         mock.patch.object(completionsModule, "perf_counter", perfCounter),
         mock.patch.object(completionsModule, "_budget", SpinBudget()),
-        mock.patch.object(completionsModule, "sched_yield", lambda: None),
     ):
         yield
 

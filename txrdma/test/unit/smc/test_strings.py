@@ -116,9 +116,10 @@ class ClientStringTests(SynchronousTestCase):
             self.assertIn(value, str(error), text)
 
     def test_sizesLimitsAndTimes(self) -> None:
-        text = "autocork=no:sndbuf=128K:rcvbuf=1M:keepalive=5:maxgroups=4:maxmemory=1G"
+        text = "autocork=no:latency=low:sndbuf=128K:rcvbuf=1M:keepalive=5:maxgroups=4:maxmemory=1G"
         options = Options(
             autocork=False,
+            lowLatency=True,
             sndbuf=128 << 10,
             rcvbuf=1 << 20,
             keepalive=5.0,
@@ -144,6 +145,7 @@ class ClientStringTests(SynchronousTestCase):
             ("host:80:rcvbuf=1G", "rcvbuf", "1G"),
             ("host:80:sndbuf=64k", "sndbuf", "64k"),
             ("host:80:autocork=1", "autocork", "1"),
+            ("host:80:latency=high", "latency", "high"),
             ("host:80:keepalive=-1", "keepalive", "-1"),
             ("host:80:maxgroups=many", "maxgroups", "many"),
             ("host:80:handshakes=5", "handshakes", "listeners"),

@@ -1,0 +1,48 @@
+"""
+Doorbells over shared memory: the system calls that wake a sleeping peer.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from txrdma.test.support.smc.ends import EndsTestCase
+from txrdma.testing.protocols import Echo
+from txrdma.verbs._busypoll import SpinBudget
+
+_MESSAGES = 100
+
+
+class DoorbellTests(EndsTestCase):
+    """Two ends in one process that do not busy-poll, on the real reactor."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(SpinBudget, "isCrowded", lambda budget, now: True)
+
+    async def roundTrips(self) -> int:
+        """Count the writes to doorbells during round trips of single messages."""
+        _, port = await self.serve(kind=Echo)
+        client = await self.connect(f"smc:127.0.0.1:{port}")
+        self.assertEqual(client.transport.smc.route, "shared-memory")
+        client.transport.write(b"?")
+        await client.hearing(1)
+        count = 0
+        write = os.write
+
+        def counted(descriptor: int, data: Any) -> int:
+            nonlocal count
+            count += "eventfd" in os.readlink(f"/proc/self/fd/{descriptor}")
+            return write(descriptor, data)
+
+        self.patch(os, "write", counted)
+        for number in range(2, _MESSAGES + 2):
+            client.transport.write(b"?")
+            await client.hearing(number)
+        return count
+
+    async def test_sleeping(self) -> None:
+        """A message to a sleeping peer costs one write to its doorbell, and nothing else writes there."""
+        count = await self.roundTrips()
+        self.assertEqual(count, 2 * _MESSAGES)
