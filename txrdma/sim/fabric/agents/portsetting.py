@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.iba.verbs import PhysicalState, PortState
+from txrdma.mad.errors import MADRefusal
 from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.smp import PortInfo
 from txrdma.sim.fabric.model.nodes import bringDown, bringUp, NO_EXTENDED_SPEED, SimulatedPort
 
-_REFUSED: Final = (MADStatus.INVALID_FIELD, False)
 _ENABLE_ALL: Final = 0xFF
 _ENABLE_ALL_SPEEDS: Final = 0x0F
 _ENABLE_ALL_EXTENDED: Final = 0x1F
@@ -40,16 +40,16 @@ _ENABLED: Final = (
 """For link widths and speeds: the field that enables them, the supported ones, and the value for all."""
 
 
-def setPortInfo(port: SimulatedPort, content: bytes) -> tuple[int, bool]:
+def setPortInfo(port: SimulatedPort, content: bytes) -> bool:
     """
     Set the fields of a port's PortInfo that can be set.
 
-    @return: the MAD status, and whether the state of the port's link has changed. A refused Set changes
-        nothing.
+    @return: whether the state of the port's link has changed.
+    @raise MADRefusal: a value is invalid; nothing has changed.
     """
     now, request = PortInfo.decode(port.info), PortInfo.decode(content)
     if not _isPossible(port, now, request):
-        return _REFUSED
+        raise MADRefusal(MADStatus.INVALID_FIELD)
     names = [*_COPIED, *(name for name in _UNLESS_ZERO if getattr(request, name))]
     cleared = ["pkeyViolations", "qkeyViolations"]
     if port is port.end:
@@ -63,7 +63,7 @@ def setPortInfo(port: SimulatedPort, content: bytes) -> tuple[int, bool]:
     # a count of violations can be set to 0 only
     changes |= {name: 0 for name in cleared if not getattr(request, name)}
     port.info[:] = now.replace(**changes).encode()
-    return 0, _setState(port, request.portState, request.portPhysicalState)
+    return _setState(port, request.portState, request.portPhysicalState)
 
 
 def _isPossible(port: SimulatedPort, now: PortInfo, request: PortInfo) -> bool:

@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Final, Protocol
 
 from txrdma.kit.rawfields import peek, poke, span
+from txrdma.mad.errors import MADRefusal
 from txrdma.mad.layouts.attributes import Method
 from txrdma.mad.layouts.messages import MADHeader, MADStatus
 from txrdma.mad.layouts.smp import (
@@ -43,12 +44,8 @@ from txrdma.sim.fabric.model.nodes import (
     guidCap,
     MULTICAST_CAP,
     PORT_INFO_EXTENDED,
-    SimulatedNode,
     SimulatedPort,
 )
-
-Result = tuple[int, bytes]
-"""MAD status of an answer, and its encoded attribute."""
 
 
 class SMInfoKeeper(Protocol):
@@ -72,6 +69,8 @@ SM_INFO: Final = SMInfo.attributeID
 PKEY_TABLE: Final = PKeyTable.attributeID
 VENDOR_DIAG: Final = VendorDiag.attributeID
 LED_INFO: Final = LedInfo.attributeID
+LANES: Final = SLtoVLMappingTable.attributeID
+ARBITRATION: Final = VLArbitrationTable.attributeID
 
 _SETTABLE: Final = (
     *("linearFDBTop", "defaultPort", "defaultMulticastPrimaryPort", "defaultMulticastNotPrimaryPort"),
@@ -79,10 +78,7 @@ _SETTABLE: Final = (
 )
 """Fields of SwitchInfo that a subnet manager can set."""
 
-BAD_VALUE: Final = MADStatus.INVALID_FIELD
 NO_ATTRIBUTE: Final = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
-_NO_METHOD: Final = MADStatus.UNSUPPORTED_METHOD
-_NO_VERSION: Final = MADStatus.UNSUPPORTED_VERSION
 
 _HEAD: Final = Struct(">2xBB12xH2xIQ")
 _PORT_OF: Final = 0xFF
@@ -129,15 +125,15 @@ class SubnetManagementAgents:
         self._changed = changed
         self.mkeys = mkeys
         self.managers: dict[SimulatedPort, SMInfoKeeper] = {}
-        self._gets: dict[int, Callable[[SimulatedNode, SimulatedPort, int], Result]] = {
+        self._gets: dict[int, Callable[[SimulatedPort, int], bytes]] = {
             NodeDescription.attributeID: self._description,
             NodeInfo.attributeID: self._nodeInfo,
             SwitchInfo.attributeID: self._switchInfo,
             GUID_INFO: self._guids,
             PORT_INFO: self._portInfo,
             PKEY_TABLE: self._pkeys,
-            SLtoVLMappingTable.attributeID: self._lanes,
-            VLArbitrationTable.attributeID: self._arbitration,
+            LANES: self._lanes,
+            ARBITRATION: self._arbitration,
             LinearForwardingTable.attributeID: self._forwarding,
             RandomForwardingTable.attributeID: self._random,
             MulticastForwardingTable.attributeID: self._multicast,
@@ -147,13 +143,13 @@ class SubnetManagementAgents:
             ExtendedPortInfo.attributeID: self._extended,
             PortInfoExtended.attributeID: self._corrected,
         }
-        self._sets: dict[int, Callable[[SimulatedNode, SimulatedPort, int, bytes], Result]] = {
+        self._sets: dict[int, Callable[[SimulatedPort, int, bytes], bytes]] = {
             SwitchInfo.attributeID: self._setSwitchInfo,
             GUID_INFO: self._setGUIDs,
             PORT_INFO: self._setPortInfo,
             PKEY_TABLE: self._setPKeys,
-            SLtoVLMappingTable.attributeID: self._setLanes,
-            VLArbitrationTable.attributeID: self._setArbitration,
+            LANES: self._setLanes,
+            ARBITRATION: self._setArbitration,
             LinearForwardingTable.attributeID: self._setForwarding,
             RandomForwardingTable.attributeID: self._setRandom,
             MulticastForwardingTable.attributeID: self._setMulticast,
@@ -169,273 +165,234 @@ class SubnetManagementAgents:
         @return: the answer, without the fields of a directed route; None if there is no answer.
         """
         version, method, attribute, modifier, mkey = _HEAD.unpack_from(datagram)
-        node = port.node
-        end = node.ports[0] if node.isSwitch else port
+        node, end = port.node, port.end
         reply = bytearray(datagram)
         _setMethod(reply, Method.GET_RESP)
         if any(end.info[_MKEY]) and not self.mkeys.permits(end, method, mkey, datagram):
             return None
+        status = 0
         if node.busyFor:
             node.busyFor -= 1
-            status: int = MADStatus.BUSY
+            status = MADStatus.BUSY
         elif version != 1:
-            status = _NO_VERSION
-        elif method == GET:
-            get = self._gets.get(attribute)
-            if get is None:
-                status = NO_ATTRIBUTE
-            else:
-                status, content = get(node, port, modifier)
-                if not status:
-                    reply[_DATA] = content
-                    if attribute == PORT_INFO and self.mkeys.hides(end, mkey):
-                        reply[_DATA_MKEY] = _NOTHING[_MKEY]
-        elif method == SET:
-            set = self._sets.get(attribute)
-            if set is None:
-                status = NO_ATTRIBUTE
-            else:
-                status, content = set(node, port, modifier, datagram[_DATA])
-                if not status:
-                    reply[_DATA] = content
+            status = MADStatus.UNSUPPORTED_VERSION
+        elif method in (GET, SET):
+            try:
+                reply[_DATA] = self._content(port, method, attribute, modifier, datagram[_DATA])
+                if method == GET and attribute == PORT_INFO and self.mkeys.hides(end, mkey):
+                    reply[_DATA_MKEY] = _NOTHING[_MKEY]
+            except MADRefusal as refusal:
+                status = refusal.status
         elif method & _RESPONSE or method in (Method.TRAP, Method.TRAP_REPRESS):
             return None
         else:
-            status = _NO_METHOD
+            status = MADStatus.UNSUPPORTED_METHOD
         _setStatus(reply, status)
         return reply
 
+    def _content(
+        self, port: SimulatedPort, method: int, attribute: int, modifier: int, content: bytes
+    ) -> bytes:
+        if method == GET:
+            get = self._gets.get(attribute)
+            if get is not None:
+                return get(port, modifier)
+        else:
+            set = self._sets.get(attribute)
+            if set is not None:
+                return set(port, modifier, content)
+        raise MADRefusal(NO_ATTRIBUTE)
+
     def attributeOf(self, port: SimulatedPort, attribute: int, modifier: int) -> bytes:
         """Return an encoded attribute of a port, as the answer to a Get contains it."""
-        status, content = self._gets[attribute](port.node, port, modifier)
-        assert not status
-        return content
+        return self._gets[attribute](port, modifier)
 
     # Responses to Get.
 
     @staticmethod
-    def _description(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        return 0, node.description.encode()[:64].ljust(64, b"\0")
+    def _description(port: SimulatedPort, modifier: int) -> bytes:
+        return port.node.description.encode()[:64].ljust(64, b"\0")
 
     @staticmethod
-    def _nodeInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        return 0, nodeInfoAt(port) + _AFTER_NODE_INFO
+    def _nodeInfo(port: SimulatedPort, modifier: int) -> bytes:
+        return nodeInfoAt(port) + _AFTER_NODE_INFO
 
     @staticmethod
-    def _switchInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        if not node.isSwitch:
-            return NO_ATTRIBUTE, b""
-        return 0, bytes(node.switchInfo) + _NOTHING[SwitchInfo.size :]
+    def _switchInfo(port: SimulatedPort, modifier: int) -> bytes:
+        _check(port.node.isSwitch, NO_ATTRIBUTE)
+        return bytes(port.node.switchInfo) + _NOTHING[SwitchInfo.size :]
 
     @staticmethod
-    def _guids(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+    def _guids(port: SimulatedPort, modifier: int) -> bytes:
         end = port.end
-        if modifier * 8 >= guidCap(end):
-            return BAD_VALUE, b""
-        return 0, _kept(end, GUID_INFO, modifier, end.guid.raw + _NOTHING[8:] if modifier == 0 else _NOTHING)
+        _check(modifier * 8 < guidCap(end))
+        return _stored(end, GUID_INFO, modifier, end.guid.raw + _NOTHING[8:] if modifier == 0 else _NOTHING)
 
     @staticmethod
-    def _portInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        wanted = _asked(node, port, modifier & _PORT_OF)
-        if wanted is None:
-            return BAD_VALUE, b""
-        return 0, portInfoAt(wanted, port.number)
+    def _portInfo(port: SimulatedPort, modifier: int) -> bytes:
+        return portInfoAt(_asked(port, modifier), port.number)
 
     @staticmethod
-    def _pkeys(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        wanted, block = port, modifier & 0xFFFF
-        if node.isSwitch:
-            number = modifier >> 16
-            if number > node.numPorts:
-                return BAD_VALUE, b""
-            wanted = node.ports[number]
-        return (0, pkeys.block(wanted, block)) if block < pkeys.blocks(wanted) else (BAD_VALUE, b"")
+    def _pkeys(port: SimulatedPort, modifier: int) -> bytes:
+        wanted, block = _partitioned(port, modifier)
+        return pkeys.block(wanted, block)
 
     @staticmethod
-    def _lanes(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        wanted, incoming = _laned(node, port, modifier)
-        if wanted is None:
-            return BAD_VALUE, b""
-        return 0, _kept(wanted, 0x0017, incoming, _LANES) + _NOTHING[8:]
+    def _lanes(port: SimulatedPort, modifier: int) -> bytes:
+        wanted, incoming = _laned(port, modifier)
+        return _stored(wanted, LANES, incoming, _LANES) + _NOTHING[8:]
 
     @staticmethod
-    def _arbitration(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        wanted, block = _arbitrated(node, port, modifier)
-        if wanted is None:
-            return BAD_VALUE, b""
-        return 0, _kept(wanted, 0x0018, block, _LOW if block == 1 else _HIGH)
-
-    def _forwarding(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        if not node.isSwitch or rft.isRandom(node):
-            return NO_ATTRIBUTE, b""
-        if modifier * 64 >= _linearCap(node.switchInfo):
-            return BAD_VALUE, b""
-        block = tableOf(node)[modifier * 64 : modifier * 64 + 64]
-        return 0, bytes(block) + _NO_PORT[len(block) :]
-
-    def _random(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        if not node.isSwitch or not rft.isRandom(node):
-            return NO_ATTRIBUTE, b""
-        if modifier * rft.ENTRIES_PER_BLOCK >= rft.capacity(node):
-            return BAD_VALUE, b""
-        tableOf(node)
-        return 0, rft.block(node, modifier)
+    def _arbitration(port: SimulatedPort, modifier: int) -> bytes:
+        wanted, block = _arbitrated(port, modifier)
+        return _stored(wanted, ARBITRATION, block, _LOW if block == 1 else _HIGH)
 
     @staticmethod
-    def _multicast(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        if not node.isSwitch:
-            return NO_ATTRIBUTE, b""
+    def _forwarding(port: SimulatedPort, modifier: int) -> bytes:
+        switch = port.node
+        _check(switch.isSwitch and not rft.isRandom(switch), NO_ATTRIBUTE)
+        _check(modifier * 64 < _linearCap(switch.switchInfo))
+        block = tableOf(switch)[modifier * 64 : modifier * 64 + 64]
+        return bytes(block) + _NO_PORT[len(block) :]
+
+    @staticmethod
+    def _random(port: SimulatedPort, modifier: int) -> bytes:
+        switch = port.node
+        _check(switch.isSwitch and rft.isRandom(switch), NO_ATTRIBUTE)
+        _check(modifier * rft.ENTRIES_PER_BLOCK < rft.capacity(switch))
+        tableOf(switch)
+        return rft.block(switch, modifier)
+
+    @staticmethod
+    def _multicast(port: SimulatedPort, modifier: int) -> bytes:
+        switch = port.node
+        _check(switch.isSwitch, NO_ATTRIBUTE)
         position, block = modifier >> 28, modifier & 0x1FF
-        if block * 32 >= MULTICAST_CAP or position * 16 > node.numPorts:
-            return BAD_VALUE, b""
-        return 0, (node.multicast or {}).get((position, block), _NOTHING)
+        _check(block * 32 < MULTICAST_CAP and position * 16 <= switch.numPorts)
+        return (switch.multicast or {}).get((position, block), _NOTHING)
 
-    def _manager(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        manager = self.managers.get(port.end)
-        if manager is None:
-            return NO_ATTRIBUTE, b""
-        return 0, manager.answer().encode().ljust(64, b"\0")
+    def _manager(self, port: SimulatedPort, modifier: int) -> bytes:
+        return self._managerAt(port).answer().encode().ljust(64, b"\0")
 
-    @staticmethod
-    def _diagnosis(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        stored = _kept(port.end, VENDOR_DIAG, modifier, _NOTHING if modifier == 0 else b"")
-        return (0, stored) if stored else (BAD_VALUE, b"")
+    def _managerAt(self, port: SimulatedPort) -> SMInfoKeeper:
+        _check(port.end in self.managers, NO_ATTRIBUTE)
+        return self.managers[port.end]
 
     @staticmethod
-    def _led(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+    def _diagnosis(port: SimulatedPort, modifier: int) -> bytes:
+        stored = _stored(port.end, VENDOR_DIAG, modifier, _NOTHING if modifier == 0 else b"")
+        _check(stored)
+        return stored
+
+    @staticmethod
+    def _led(port: SimulatedPort, modifier: int) -> bytes:
         end = port.end
-        if not end.capabilities & PortCapability.LED_INFO:
-            return NO_ATTRIBUTE, b""
-        return 0, _kept(end, LED_INFO, 0, _NOTHING)
+        _check(end.capabilities & PortCapability.LED_INFO, NO_ATTRIBUTE)
+        return _stored(end, LED_INFO, 0, _NOTHING)
 
     @staticmethod
-    def _extended(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        wanted = _asked(node, port, modifier & _PORT_OF)
-        return (BAD_VALUE, b"") if wanted is None else (0, _kept(wanted, *EXTENDED_PORT_INFO, _NOTHING))
+    def _extended(port: SimulatedPort, modifier: int) -> bytes:
+        return _stored(_asked(port, modifier), *EXTENDED_PORT_INFO, _NOTHING)
 
     @staticmethod
-    def _corrected(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        wanted = _asked(node, port, modifier & _PORT_OF)
-        if wanted is None:
-            return BAD_VALUE, b""
-        stored = _kept(wanted, *PORT_INFO_EXTENDED, b"")
-        return (0, stored) if stored else (NO_ATTRIBUTE, b"")
+    def _corrected(port: SimulatedPort, modifier: int) -> bytes:
+        stored = _stored(_asked(port, modifier), *PORT_INFO_EXTENDED, b"")
+        _check(stored, NO_ATTRIBUTE)
+        return stored
 
     # Responses to Set, which contain the new value.
 
-    def _setSwitchInfo(
-        self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes
-    ) -> Result:
-        if not node.isSwitch:
-            return NO_ATTRIBUTE, b""
+    def _setSwitchInfo(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
+        node = port.node
+        _check(node.isSwitch, NO_ATTRIBUTE)
         now, requested = SwitchInfo.decode(node.switchInfo), SwitchInfo.decode(content)
         isRandom = rft.isRandom(node)
-        if not isRandom and requested.linearFDBTop >= now.linearFDBCap:
-            return BAD_VALUE, b""
+        _check(isRandom or requested.linearFDBTop < now.linearFDBCap)
         changes = {name: getattr(requested, name) for name in _SETTABLE}
         if isRandom:
             changes["linearFDBTop"] = 0
         if requested.portStateChange:  # writing 1 clears it
             changes["portStateChange"] = False
         node.switchInfo[:] = now.replace(**changes).encode()
-        return self._switchInfo(node, port, modifier)
+        return self._switchInfo(port, modifier)
 
-    def _setGUIDs(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+    @staticmethod
+    def _setGUIDs(port: SimulatedPort, modifier: int, content: bytes) -> bytes:
         end = port.end
-        if modifier * 8 >= guidCap(end):
-            return BAD_VALUE, b""
+        _check(modifier * 8 < guidCap(end))
         if modifier == 0:
             _own, *others = GUIDInfo.decode(content).guids  # the first one is the port's GUID
             content = GUIDInfo(guids=(end.guid, *others)).encode()
-        return _keep(end, GUID_INFO, modifier, content)
+        return _store(end, GUID_INFO, modifier, content)
 
-    def _setPortInfo(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
-        wanted = _asked(node, port, modifier & _PORT_OF)
-        if wanted is None:
-            return BAD_VALUE, b""
-        status, hasChanged = setPortInfo(wanted, content)
-        if status:
-            return status, b""
-        if hasChanged:
+    def _setPortInfo(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
+        wanted = _asked(port, modifier)
+        if setPortInfo(wanted, content):
             self._changed(wanted)
         for attachment in wanted.attachments:
             attachment.changed(bool(_reregisters(content)))
-        return self._portInfo(node, port, modifier)
-
-    def _setPKeys(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
-        status, _ = self._pkeys(node, port, modifier)
-        if status:
-            return status, b""
-        wanted = node.ports[modifier >> 16] if node.isSwitch else port
-        return _keep(wanted, PKEY_TABLE, modifier & 0xFFFF, content)
+        return self._portInfo(port, modifier)
 
     @staticmethod
-    def _setLanes(node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
-        wanted, incoming = _laned(node, port, modifier)
-        if wanted is None:
-            return BAD_VALUE, b""
-        _keep(wanted, 0x0017, incoming, content[:8])
-        return 0, content[:8] + _NOTHING[8:]
+    def _setPKeys(port: SimulatedPort, modifier: int, content: bytes) -> bytes:
+        wanted, block = _partitioned(port, modifier)
+        return _store(wanted, PKEY_TABLE, block, content)
 
     @staticmethod
-    def _setArbitration(node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
-        wanted, block = _arbitrated(node, port, modifier)
-        return (BAD_VALUE, b"") if wanted is None else _keep(wanted, 0x0018, block, content)
+    def _setLanes(port: SimulatedPort, modifier: int, content: bytes) -> bytes:
+        wanted, incoming = _laned(port, modifier)
+        return _store(wanted, LANES, incoming, content[:8]) + _NOTHING[8:]
 
-    def _setForwarding(
-        self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes
-    ) -> Result:
-        status, _ = self._forwarding(node, port, modifier)
-        if status:
-            return status, b""
-        table = tableOf(node)
+    @staticmethod
+    def _setArbitration(port: SimulatedPort, modifier: int, content: bytes) -> bytes:
+        wanted, block = _arbitrated(port, modifier)
+        return _store(wanted, ARBITRATION, block, content)
+
+    def _setForwarding(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
+        self._forwarding(port, modifier)  # refuses what a Get refuses
+        table = tableOf(port.node)
         end = modifier * 64 + 64
         if len(table) < end:
             table.extend(b"\xff" * (end - len(table)))
         table[end - 64 : end] = content
-        return 0, content
+        return content
 
-    def _setRandom(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
-        status, _ = self._random(node, port, modifier)
-        if not status:
-            rft.setBlock(node, modifier, content)
-        return status, content
+    def _setRandom(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
+        self._random(port, modifier)
+        rft.setBlock(port.node, modifier, content)
+        return content
 
-    def _setMulticast(
-        self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes
-    ) -> Result:
-        status, _ = self._multicast(node, port, modifier)
-        if status:
-            return status, b""
-        if node.multicast is None:
-            node.multicast = {}
-        node.multicast[modifier >> 28, modifier & 0x1FF] = content
-        return 0, content
+    def _setMulticast(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
+        self._multicast(port, modifier)
+        table = port.node.multicast = port.node.multicast or {}
+        table[modifier >> 28, modifier & 0x1FF] = content
+        return content
 
-    def _control(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
-        manager = self.managers.get(port.end)
-        if manager is None:
-            return NO_ATTRIBUTE, b""
+    def _control(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
+        manager = self._managerAt(port)
         status = manager.control(modifier, SMInfo.decode(content))
-        return status, manager.info().encode().ljust(64, b"\0")
+        _check(not status, status)
+        return manager.info().encode().ljust(64, b"\0")
 
-    def _setLED(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
-        status, _ = self._led(node, port, modifier)
-        return (status, b"") if status else _keep(port.end, LED_INFO, 0, content[:1] + _NOTHING[1:])
+    def _setLED(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
+        self._led(port, modifier)
+        return _store(port.end, LED_INFO, 0, content[:1] + _NOTHING[1:])
 
-    def _setExtended(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
-        wanted = _asked(node, port, modifier & _PORT_OF)
-        if wanted is None:
-            return BAD_VALUE, b""
-        now = ExtendedPortInfo.decode(_kept(wanted, *EXTENDED_PORT_INFO, _NOTHING))
+    def _setExtended(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
+        now = ExtendedPortInfo.decode(self._extended(port, modifier))
         if now.linkSpeedSupported:  # only linkSpeedEnabled can be set, if the first field requests it
             requested = ExtendedPortInfo.decode(content)
-            if requested.linkSpeedEnabled & ~now.linkSpeedSupported:
-                return BAD_VALUE, b""
+            _check(not requested.linkSpeedEnabled & ~now.linkSpeedSupported)
             if requested.stateChangeEnable & 1:
                 now = now.replace(linkSpeedEnabled=requested.linkSpeedEnabled)
             content = now.encode()
-        return _keep(wanted, *EXTENDED_PORT_INFO, content)
+        return _store(_asked(port, modifier), *EXTENDED_PORT_INFO, content)
+
+
+def _check(isPossible: object, status: int = MADStatus.INVALID_FIELD) -> None:
+    """Refuse a request with this status unless the condition is true."""
+    if not isPossible:
+        raise MADRefusal(status)
 
 
 def nodeInfoAt(port: SimulatedPort) -> bytes:
@@ -451,42 +408,50 @@ def portInfoAt(port: SimulatedPort, number: int) -> bytes:
     return bytes(info)
 
 
-def _asked(node: SimulatedNode, port: SimulatedPort, number: int) -> SimulatedPort | None:
+def _asked(port: SimulatedPort, modifier: int) -> SimulatedPort:
     """Return the port that a modifier names; at a channel adapter, 0 is the receiving port."""
-    if number > node.numPorts:
-        return None
+    node, number = port.node, modifier & _PORT_OF
+    _check(number <= node.numPorts)
     return port if number == 0 and not node.isSwitch else node.ports[number]
 
 
-def _laned(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[SimulatedPort | None, int]:
+def _partitioned(port: SimulatedPort, modifier: int) -> tuple[SimulatedPort, int]:
+    """Return the port and the block of its P_KeyTable that a modifier names."""
+    number, block = modifier >> 16, modifier & 0xFFFF
+    if port.node.isSwitch:
+        _check(number <= port.node.numPorts)
+        port = port.node.ports[number]
+    _check(block < pkeys.blocks(port))
+    return port, block
+
+
+def _laned(port: SimulatedPort, modifier: int) -> tuple[SimulatedPort, int]:
     """Return the output port and the number of the input port that a modifier for SLtoVLMapping names."""
+    node = port.node
     if not node.isSwitch:
         return port, 0
     incoming, outgoing = modifier >> 8 & 0xFF, modifier & 0xFF
-    if max(incoming, outgoing) > node.numPorts:
-        return None, 0
+    _check(max(incoming, outgoing) <= node.numPorts)
     return node.ports[outgoing], incoming
 
 
-def _arbitrated(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[SimulatedPort | None, int]:
+def _arbitrated(port: SimulatedPort, modifier: int) -> tuple[SimulatedPort, int]:
     """
     Return the port and the block of its VLArbitrationTable that a modifier names. Tables have 8 entries, so
     blocks 2 and 4 do not exist.
     """
-    block, number = modifier >> 16, modifier & 0xFF
-    if block not in (1, 3) or (node.isSwitch and number > node.numPorts):
-        return None, 0
+    node, block, number = port.node, modifier >> 16, modifier & 0xFF
+    _check(block in (1, 3) and (not node.isSwitch or number <= node.numPorts))
     return (node.ports[number] if node.isSwitch else port), block
 
 
-def _kept(port: SimulatedPort, attribute: int, block: int, default: bytes) -> bytes:
+def _stored(port: SimulatedPort, attribute: int, block: int, default: bytes) -> bytes:
     """Return a block of a port's tables as it was set, or the default."""
     tables = port.tables
     return default if tables is None else tables.get((attribute, block), default)
 
 
-def _keep(port: SimulatedPort, attribute: int, block: int, content: bytes) -> Result:
-    if port.tables is None:
-        port.tables = {}
+def _store(port: SimulatedPort, attribute: int, block: int, content: bytes) -> bytes:
+    port.tables = port.tables or {}
     port.tables[attribute, block] = content
-    return 0, content
+    return content

@@ -13,7 +13,13 @@ from txrdma.kit.rawfields import span
 from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.sa import componentsOf, Record
 from txrdma.mad.layouts.smp import PortInfo
-from txrdma.sim.fabric.agents.sma import nodeInfoAt, portInfoAt, SubnetManagementAgents
+from txrdma.sim.fabric.agents.sma import (
+    ARBITRATION,
+    LANES,
+    nodeInfoAt,
+    portInfoAt,
+    SubnetManagementAgents,
+)
 from txrdma.sim.fabric.model import pkeys, rft
 from txrdma.sim.fabric.model.forwarding import tableOf
 from txrdma.sim.fabric.model.nodes import guidCap, MULTICAST_CAP, SimulatedPort
@@ -186,14 +192,14 @@ class Records:
         if node.isSwitch:
             pairs = [(i, o.number) for o in node.external for i in range(node.numPorts + 1) if i != o.number]
         for incoming, outgoing in pairs:
-            content = self._sma.attributeOf(port, 0x0017, incoming << 8 | outgoing)
+            content = self._sma.attributeOf(port, LANES, incoming << 8 | outgoing)
             yield _lid(port) + bytes((incoming, outgoing)) + bytes(4) + content[:8]
 
     def _arbitration(self, port: SimulatedPort) -> Iterator[bytes]:
         node = port.node
         for number in range(node.numPorts + 1) if node.isSwitch else (port.number,):
             for block in _ARBITRATION_BLOCKS:
-                content = self._sma.attributeOf(port, 0x0018, block << 16 | number)
+                content = self._sma.attributeOf(port, ARBITRATION, block << 16 | number)
                 yield _lid(port) + bytes((number, block)) + bytes(4) + content
 
 

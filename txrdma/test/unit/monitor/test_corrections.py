@@ -345,9 +345,9 @@ class FindingTests(CorrectionTestCase):
         theirs = self.fabric.node("h00002").guid
         whose = self.fabric.sma._gets[0x0011]
 
-        def other(asked: Any, port: Any, modifier: int) -> Any:
-            status, content = whose(asked, port, modifier)
-            return status, content.replace(node.guid.raw, theirs.raw) if asked is node else content
+        def other(port: Any, modifier: int) -> bytes:
+            content = whose(port, modifier)
+            return content.replace(node.guid.raw, theirs.raw) if port.node is node else content
 
         self.fabric.sma._gets[0x0011] = other
         self.assertIn(at, self.poller.corrections.meters)
