@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, TYPE_CHECKING
 
 from txrdma.btl.insight import NAMESPACE
-from txrdma.commands.common.counted import askedOfAll, number, thenRates, withSums
-from txrdma.commands.common.tables import lines, makeTable
-from txrdma.commands.common.watching import watch, WatchingOptions
+from txrdma.commands.common.counted import askedOfAll, number, withSums
+from txrdma.commands.common.tables import lines
+from txrdma.commands.common.watching import processTable, watch, WatchingOptions
 from txrdma.unix.answers import IReactor
 
 if TYPE_CHECKING:
@@ -46,34 +46,24 @@ def summed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def countersTable(found: Sequence[dict[str, Any]]) -> Table:
     """Return a table of the nonzero counters that L{entries} returns, or of their rates."""
-    from rich.markup import escape
+    return processTable(("now", "counter", "value"), found, _cells, isRated=True)
 
-    isRate = any("seconds" in entry for entry in found)
-    table = makeTable("process", "now", "counter", "value", title="in a second" if isRate else None)
-    for entry in found:
-        if "error" in entry:
-            table.add_row(str(entry["pid"]), escape(entry["error"]))
-            continue
-        gauges = entry["gauges"]
-        counters = {name: value for name, value in entry["counters"].items() if value}
-        table.add_row(
-            escape(lines(entry["pid"], " ".join(entry["command"][1:])[:40])),
-            lines(
-                f"{gauges['modules']} modules",
-                f"{gauges['peers']:,} peers",
-                f"{gauges['queuedBytes']:,} bytes queued",
-            ),
-            lines(*counters),
-            lines(*map(number, counters.values())),
-        )
-    return table
+
+def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
+    gauges = entry["gauges"]
+    counters = {name: value for name, value in entry["counters"].items() if value}
+    return (
+        lines(
+            f"{gauges['modules']} modules",
+            f"{gauges['peers']:,} peers",
+            f"{gauges['queuedBytes']:,} bytes queued",
+        ),
+        lines(*counters),
+        lines(*map(number, counters.values())),
+    )
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Run C{txrdma btl-stats}, once or repeatedly."""
-
-    async def ask() -> list[dict[str, Any]]:
-        return await entries(reactor, options["timeout"])
-
     nobody = "No process of yours has a module of the byte transfer layer."
-    await watch(reactor, options, thenRates(ask, reactor.seconds), countersTable, nobody)
+    await watch(reactor, options, entries, countersTable, nobody, isRated=True)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Final, TYPE_CHECKING
 
 from txrdma.cm.status import NAMESPACE
-from txrdma.commands.common.counted import askedOfAll, number, thenRates, withSums
-from txrdma.commands.common.tables import lines, makeTable
-from txrdma.commands.common.watching import watch, WatchingOptions
+from txrdma.commands.common.counted import askedOfAll, number, withSums
+from txrdma.commands.common.tables import lines
+from txrdma.commands.common.watching import processTable, watch, WatchingOptions
 from txrdma.unix.answers import IReactor
 
 if TYPE_CHECKING:
@@ -44,34 +44,22 @@ async def entries(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
 
 def countersTable(found: Sequence[dict[str, Any]]) -> Table:
     """Return a table of the counters that L{entries} returns, or of their rates."""
-    from rich.markup import escape
+    return processTable(("connections", "message", *WHATS), found, _cells, isRated=True)
 
-    isRate = any("seconds" in entry for entry in found)
-    columns = ("process", "connections", "message", *WHATS)
-    table = makeTable(*columns, title="in a second" if isRate else None)
-    for entry in found:
-        if "error" in entry:
-            table.add_row(str(entry["pid"]), escape(entry["error"]))
-            continue
-        gauges = entry["gauges"]
-        states = sorted(gauges["connections"].items())
-        head = [
-            lines(entry["pid"], " ".join(entry["command"][1:])[:40]),
-            lines(*(f"{n:,} {state}" for state, n in states), f"{gauges['listeners']} listeners"),
-        ]
-        counters = entry["counters"]
-        kinds = [kind for kind in KINDS if any(counters.get(kind, {}).values())]
-        counts = [[counters[kind].get(what, 0) for kind in kinds] for what in WHATS]
-        cells = [lines(*(number(count) if count else "-" for count in column)) for column in counts]
-        table.add_row(*map(escape, head), lines(*kinds), *cells)
-    return table
+
+def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
+    gauges, counters = entry["gauges"], entry["counters"]
+    states = sorted(gauges["connections"].items())
+    kinds = [kind for kind in KINDS if any(counters.get(kind, {}).values())]
+    counts = [[counters[kind].get(what, 0) for kind in kinds] for what in WHATS]
+    return (
+        lines(*(f"{n:,} {state}" for state, n in states), f"{gauges['listeners']} listeners"),
+        lines(*kinds),
+        *(lines(*(number(count) if count else "-" for count in column)) for column in counts),
+    )
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Run C{txrdma cm-stats}, once or repeatedly."""
-
-    async def ask() -> list[dict[str, Any]]:
-        return await entries(reactor, options["timeout"])
-
     nobody = "No process of yours has a communication manager."
-    await watch(reactor, options, thenRates(ask, reactor.seconds), countersTable, nobody)
+    await watch(reactor, options, entries, countersTable, nobody, isRated=True)

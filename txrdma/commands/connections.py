@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TYPE_CHECKING
 
-from txrdma.commands.common.tables import lines, makeTable, size
-from txrdma.commands.common.watching import watch, WatchingOptions
+from txrdma.commands.common.tables import lines, size
+from txrdma.commands.common.watching import processTable, watch, WatchingOptions
 from txrdma.smc.status.control import Answer, askAll
 from txrdma.unix.answers import IReactor
 
@@ -76,46 +76,38 @@ def _details(entry: dict[str, Any]) -> list[str]:
 
 def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False) -> Table:
     """Return a table of the entries that L{flat} returns."""
-    from rich.markup import escape
+    return processTable(
+        ("connection", "mode", "traffic and cursors"), entries, lambda entry: _cells(entry, isDetailed)
+    )
 
-    table = makeTable("process", "connection", "mode", "traffic and cursors")
-    for entry in entries:
-        if "error" in entry:
-            table.add_row(str(entry["pid"]), escape(entry["error"]))
-            continue
-        if "mode" not in entry:
-            process = lines(entry["pid"], " ".join(entry["command"][1:])[:40])
-            pause = f"no answer: not queried for {entry['seconds']:.0f} s more"
-            table.add_row(*map(escape, (process, f"to {entry['peer']}", "TCP", pause)))
-            continue
-        mode, reason, diagnosis = entry.get("mode"), entry.get("fallbackReason"), entry.get("peerDiagnosis")
-        cells = (
-            lines(entry["pid"], " ".join(entry["command"][1:])[:40]),
-            lines(entry.get("role"), entry.get("local"), f"to {entry.get('peer')}"),
-            lines(
-                mode
-                if mode == "TCP"
-                else f"{mode} {entry.get('state')} {entry.get('shutdown', '')}".rstrip(),
-                entry.get("eid") and f"version {entry.get('version')} by {entry.get('eid')}",
-                reason and f"reason: {reason}",
-                diagnosis and f"peer's diagnosis: {diagnosis}",
-                f"{entry.get('device')} {entry.get('route')}".strip(),
-                entry.get("linkGroup"),
-            ),
-            lines(_traffic(entry), *(_details(entry) if isDetailed else ())),
-        )
-        table.add_row(*map(escape, cells))
-    return table
+
+def _cells(entry: dict[str, Any], isDetailed: bool) -> tuple[str, ...]:
+    if "mode" not in entry:
+        pause = f"no answer: not queried for {entry['seconds']:.0f} s more"
+        return f"to {entry['peer']}", "TCP", pause
+    mode, reason, diagnosis = entry["mode"], entry.get("fallbackReason"), entry.get("peerDiagnosis")
+    state = "" if mode == "TCP" else f" {entry.get('state')} {entry.get('shutdown', '')}"
+    return (
+        lines(entry.get("role"), entry.get("local"), f"to {entry.get('peer')}"),
+        lines(
+            f"{mode}{state}".rstrip(),
+            entry.get("eid") and f"version {entry.get('version')} by {entry.get('eid')}",
+            reason and f"reason: {reason}",
+            diagnosis and f"peer's diagnosis: {diagnosis}",
+            f"{entry.get('device')} {entry.get('route')}".strip(),
+            entry.get("linkGroup"),
+        ),
+        lines(_traffic(entry), *(_details(entry) if isDetailed else ())),
+    )
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Run C{txrdma connections}, once or repeatedly."""
 
-    async def ask() -> list[dict[str, Any]]:
-        return flat(await askAll(reactor, options["timeout"]))
+    async def ask(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
+        return flat(await askAll(reactor, timeout))
 
     def table(entries: Sequence[dict[str, Any]]) -> Table:
         return connectionsTable(entries, bool(options["debug"]))
 
-    nobody = "No process of yours has a connection of an smc: endpoint."
-    await watch(reactor, options, ask, table, nobody)
+    await watch(reactor, options, ask, table, "No process of yours has a connection of an smc: endpoint.")

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TYPE_CHECKING
 
-from txrdma.commands.common.tables import lines, makeTable, size
-from txrdma.commands.common.watching import watch, WatchingOptions
+from txrdma.commands.common.tables import lines, size
+from txrdma.commands.common.watching import processTable, watch, WatchingOptions
 from txrdma.smc.status.control import Answer, askAll
 from txrdma.unix.answers import IReactor
 
@@ -63,29 +63,22 @@ def _buffers(buffers: Sequence[dict[str, Any]]) -> str:
 
 def groupsTable(entries: Sequence[dict[str, Any]]) -> Table:
     """Return a table of the entries that L{flat} returns."""
-    from rich.markup import escape
-
-    table = makeTable("process", "group", "terms", "links", "buffers")
-    for entry in entries:
-        if "error" in entry:
-            table.add_row(str(entry["pid"]), escape(entry["error"]))
-            continue
-        cells = (
-            lines(entry["pid"], " ".join(entry["command"][1:])[:40]),
+    return processTable(
+        ("group", "terms", "links", "buffers"),
+        entries,
+        lambda entry: (
             lines(entry["name"], entry["peer"] and f"to {entry['peer']}", f"peer ID {entry['peerID']}"),
             _terms(entry),
             "\n".join(map(_link, entry["links"])),
             _buffers(entry["buffers"]),
-        )
-        table.add_row(*map(escape, cells))
-    return table
+        ),
+    )
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Run C{txrdma linkgroups}, once or repeatedly."""
 
-    async def ask() -> list[dict[str, Any]]:
-        return flat(await askAll(reactor, options["timeout"]))
+    async def ask(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
+        return flat(await askAll(reactor, timeout))
 
-    nobody = "No process of yours has a link group of SMC-R."
-    await watch(reactor, options, ask, groupsTable, nobody)
+    await watch(reactor, options, ask, groupsTable, "No process of yours has a link group of SMC-R.")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
-from txrdma.commands.common.counted import number, thenRates, withSums
-from txrdma.commands.common.tables import lines, makeTable, size
-from txrdma.commands.common.watching import watch, WatchingOptions
+from txrdma.commands.common.counted import number, withSums
+from txrdma.commands.common.tables import lines, size
+from txrdma.commands.common.watching import processTable, watch, WatchingOptions
 from txrdma.smc.status.control import Answer, askAll
 from txrdma.unix.answers import IReactor
 
@@ -64,47 +64,37 @@ def _direction(counters: Mapping[str, Any], verb: str) -> str:
 
 def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
     """Return a table of the entries that L{entriesOf} or L{Rates.since} returns."""
-    from rich.markup import escape
+    return processTable(("connections", "sent", "received", "buffers"), entries, _cells, isRated=True)
 
-    isRate = any("seconds" in entry for entry in entries)
-    table = makeTable(
-        *("process", "connections", "sent", "received", "buffers"), title="in a second" if isRate else None
+
+def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
+    counters, gauges = entry["counters"], entry["gauges"]
+    return (
+        lines(
+            *(f"now {line}" for line in _counts(gauges["connections"])),
+            *(f"made {line}" for line in _counts(counters["connections"])),
+            *(f"fell back, {line}" for line in _counts(counters["fallbacks"])),
+            *(f"refused, {reason}: {number(n)}" for reason, n in counters["refused"].items() if n),
+            f"{gauges['linkGroups']} link groups, {gauges['links']} links",
+        ),
+        _direction(counters["sent"], "writes"),
+        _direction(counters["received"], "reads"),
+        lines(
+            *(
+                f"{gauges['ringsUsed'].get(bound, 0)} of {count} rings of {size(int(bound))}"
+                for bound, count in gauges["rings"].items()
+            ),
+            f"{size(gauges['ringBytesUsed'])} of {size(gauges['ringBytes'])} in use",
+            f"{size(gauges['ringBytesUnread'])} unread",
+        ),
     )
-    for entry in entries:
-        if "error" in entry:
-            table.add_row(str(entry["pid"]), escape(entry["error"]))
-            continue
-        counters, gauges = entry["counters"], entry["gauges"]
-        refused = [f"refused, {reason}: {number(n)}" for reason, n in counters["refused"].items() if n]
-        cells = (
-            lines(entry["pid"], " ".join(entry["command"][1:])[:40]),
-            lines(
-                *(f"now {line}" for line in _counts(gauges["connections"])),
-                *(f"made {line}" for line in _counts(counters["connections"])),
-                *(f"fell back, {line}" for line in _counts(counters["fallbacks"])),
-                *refused,
-                f"{gauges['linkGroups']} link groups, {gauges['links']} links",
-            ),
-            _direction(counters["sent"], "writes"),
-            _direction(counters["received"], "reads"),
-            lines(
-                *(
-                    f"{gauges['ringsUsed'].get(bound, 0)} of {count} rings of {size(int(bound))}"
-                    for bound, count in gauges["rings"].items()
-                ),
-                f"{size(gauges['ringBytesUsed'])} of {size(gauges['ringBytes'])} in use",
-                f"{size(gauges['ringBytesUnread'])} unread",
-            ),
-        )
-        table.add_row(*map(escape, cells))
-    return table
 
 
 async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Run C{txrdma smc-stats}, once or repeatedly."""
 
-    async def ask() -> list[dict[str, Any]]:
-        return entriesOf(await askAll(reactor, options["timeout"]))
+    async def ask(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
+        return entriesOf(await askAll(reactor, timeout))
 
     nobody = "No process of yours has used an smc: endpoint."
-    await watch(reactor, options, thenRates(ask, reactor.seconds), statisticsTable, nobody)
+    await watch(reactor, options, ask, statisticsTable, nobody, isRated=True)

@@ -6,7 +6,7 @@ Counters are dictionaries of numbers and of such dictionaries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, gatherResults
@@ -17,9 +17,6 @@ ALL: Final = "all"
 """The label of sums over all processes, in place of a PID."""
 
 Numbers = Mapping[str, Any]
-
-Ask = Callable[[], Coroutine[Deferred[Any], Any, list[dict[str, Any]]]]
-"""A function that queries processes, and returns an entry for each."""
 
 
 def added(many: Iterable[Numbers]) -> dict[str, Any]:
@@ -102,25 +99,6 @@ def withSums(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return entries
     sums = {name: added(each[name] for each in counted) for name in ("counters", "gauges")}
     return [*entries, {"pid": ALL, "command": [], **sums}]
-
-
-def thenRates(ask: Ask, seconds: Callable[[], float]) -> Ask:
-    """
-    Wrap a query so that its first result has counters, and each later one has rates since the previous one.
-
-    @param seconds: returns the current time in seconds.
-    """
-    rates = Rates()
-    isFirst = True
-
-    async def asked() -> list[dict[str, Any]]:
-        nonlocal isFirst
-        found = await ask()
-        changed = rates.since(found, seconds())
-        found, isFirst = (found if isFirst else changed), False
-        return found
-
-    return asked
 
 
 def number(value: float) -> str:

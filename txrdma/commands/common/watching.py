@@ -1,19 +1,20 @@
 """
-Base of commands that query all processes of this user, once or repeatedly.
+Parts of commands that query all processes of this user, once or repeatedly.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TYPE_CHECKING
 
-from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python import usage
 
+from txrdma.commands.common.counted import Rates
 from txrdma.commands.common.options import TableOptions
-from txrdma.commands.common.tables import show
+from txrdma.commands.common.tables import lines, makeTable, show
+from txrdma.unix.answers import IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,20 +47,52 @@ class WatchingOptions(TableOptions):
         _inRange("--timeout", self["timeout"])
 
 
+def processTable(
+    columns: Sequence[str],
+    entries: Entries,
+    cellsOf: Callable[[dict[str, Any]], Iterable[str]],
+    isRated: bool = False,
+) -> Table:
+    """
+    Return a table of processes: for each entry its process and further cells, or the error of its query.
+
+    @param cellsOf: returns the cells of an entry after the first.
+    @param isRated: whether entries may have rates instead of counters.
+    """
+    from rich.markup import escape
+
+    isRate = isRated and any("seconds" in entry for entry in entries)
+    table = makeTable("process", *columns, title="in a second" if isRate else None)
+    for entry in entries:
+        if "error" in entry:
+            table.add_row(str(entry["pid"]), escape(entry["error"]))
+        else:
+            process = lines(entry["pid"], " ".join(entry["command"][1:])[:40])
+            table.add_row(*map(escape, (process, *cellsOf(entry))))
+    return table
+
+
 async def watch(
-    reactor: IReactorTime,
+    reactor: IReactor,
     options: WatchingOptions,
-    ask: Callable[[], Awaitable[Entries]],
+    ask: Callable[[IReactor, float], Awaitable[Entries]],
     table: Callable[[Entries], Table],
     nobody: str,
+    isRated: bool = False,
 ) -> None:
     """
     Query processes and print their entries as JSON or as a table, once or repeatedly.
 
+    @param ask: queries the processes, each with this timeout in seconds.
     @param nobody: printed instead of a table without entries.
+    @param isRated: print counters first, and then their rates since the previous query.
     """
+    rates, isFirst = Rates(), True
     while True:
-        entries = await ask()
+        entries = await ask(reactor, options["timeout"])
+        if isRated:
+            changed = rates.since(entries, reactor.seconds())
+            entries, isFirst = (entries if isFirst else changed), False
         if options["json"]:  # one line per report with --watch
             print(json.dumps(entries, indent=None if options["watch"] else 2), flush=True)
         elif entries:

@@ -5,6 +5,8 @@ Numbers of communication managers, and C{txrdma cm-stats}, which asks processes 
 from __future__ import annotations
 
 import io
+import json
+import sys
 from collections import Counter
 from typing import Any
 
@@ -14,7 +16,8 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.cm.status import byKind
 from txrdma.commands.cm_stats import countersTable
-from txrdma.commands.common.counted import ALL, Rates, thenRates
+from txrdma.commands.common.counted import ALL, Rates
+from txrdma.commands.common.watching import watch
 
 
 def shown(found: list[dict[str, Any]]) -> str:
@@ -66,13 +69,16 @@ class ShowingTests(SynchronousTestCase):
         clock = Clock()
         counts = iter((1, 5, 5))
 
-        async def ask() -> list[dict[str, Any]]:
+        async def ask(reactor: object, timeout: float) -> list[dict[str, Any]]:
             return [self.entry(next(counts))]
 
-        asked = thenRates(ask, clock.seconds)
-        sent = []
-        for _ in range(3):
-            (entry,) = self.successResultOf(Deferred.fromCoroutine(asked()))
-            sent.append(entry["counters"]["REQ"]["sent"])
-            clock.advance(2)
+        options: Any = {"json": True, "watch": True, "interval": 2, "timeout": 3.0}
+        reactor: Any = clock
+        self.patch(sys, "stdout", out := io.StringIO())
+        watching = Deferred.fromCoroutine(watch(reactor, options, ask, countersTable, "", isRated=True))
+        clock.pump((2, 2))
+        watching.cancel()
+        self.failureResultOf(watching)
+        reports = [json.loads(line) for line in out.getvalue().splitlines()]
+        sent = [entry["counters"]["REQ"]["sent"] for (entry,) in reports]
         self.assertEqual(sent, [self.entry(1)["counters"]["REQ"]["sent"], 6.0, 0.0])
