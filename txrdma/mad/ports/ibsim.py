@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final
 
@@ -17,17 +16,17 @@ from zope.interface import implementer
 
 from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor, IWriteDescriptor
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer, NodeType
-from txrdma.interfaces import IMADPort, IMADReceiver
+from txrdma.interfaces import IMADPort
 from txrdma.kit.wire import bits, Code, data, Layout, wire
 from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo
 from txrdma.mad.ports.batches import Batches, MOST
+from txrdma.mad.ports.descriptor import DescriptorPort
 
 _log = Logger()
 
@@ -96,11 +95,12 @@ def _abstract(base: str, name: str) -> bytes:
 
 
 @implementer(IMADPort, IReadDescriptor, IWriteDescriptor)
-class IbsimPort:
+class IbsimPort(DescriptorPort):
     """
     An attachment to a node of a running ibsim.
 
-    A host is attached to by its first port, a switch by its port 0.
+    A host is attached to by its first port, a switch by its port 0. ibsim sends requests to subnet managers,
+    whatever their class, and to no other client.
     """
 
     transactionIDBits = 48
@@ -114,14 +114,12 @@ class IbsimPort:
         @param isSM: receive datagrams for the subnet manager.
         @raise DeviceUnavailable: no ibsim runs there, or it has no such node, or too many clients.
         """
+        super().__init__(reactor)
         self._base = base or os.environ.get("IBSIM_SOCKNAME", DEFAULT_NAME)
         node = node or os.environ.get("SIM_HOST", "")
         self.name = "ibsim:" + node if node else "ibsim"
-        self._reactor = reactor
-        self._receiver: IMADReceiver | None = None
         self._waiting: list[bytes] = []
         self._holds = False
-        self._closed = False
         self._control = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._slot = 0
@@ -140,17 +138,6 @@ class IbsimPort:
         return f"<IbsimPort {self.name} LID {self.endPort.lid}>"
 
     # IMADPort
-
-    def start(self, receiver: IMADReceiver) -> None:
-        """Start handing datagrams to a receiver."""
-        self._receiver = receiver
-        self._reactor.addReader(self)
-
-    def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
-        """
-        Do nothing: ibsim sends requests to subnet managers, whatever their class, and to no other client.
-        """
-        return lambda: None
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
         """Send one datagram, which waits here while ibsim's socket is full."""
@@ -171,7 +158,6 @@ class IbsimPort:
             self._flush()
 
     def pathOf(self, envelope: object) -> IBPath:
-        """Path that a datagram took, from its envelope."""
         assert isinstance(envelope, tuple)  # the datagrams that came with it, and where it is
         dlid, slid, dqpn, sqpn, _status, _length = _ENVELOPE.unpack_from(*envelope)
         return IBPath(
@@ -179,7 +165,6 @@ class IbsimPort:
         )
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """True if a datagram can be an answer from the end of this path."""
         assert isinstance(envelope, tuple)  # as in pathOf
         return mayBeFrom(path, _ENVELOPE.unpack_from(*envelope)[1], None, self.endPort.lidMask)
 
@@ -229,12 +214,7 @@ class IbsimPort:
     # IReadDescriptor, IWriteDescriptor
 
     def fileno(self) -> int:
-        """File descriptor of the data socket."""
         return self._socket.fileno()
-
-    def logPrefix(self) -> str:
-        """Name of the port in Twisted's log."""
-        return "txrdma.mad.ports.ibsim"
 
     def doRead(self) -> None:
         """Receive datagrams, but at most some batches of them."""
@@ -289,10 +269,6 @@ class IbsimPort:
         except OSError as error:
             waiting.clear()
             self._lost(error)
-
-    def connectionLost(self, reason: Failure) -> None:
-        """End the port after the reactor has noticed that the socket hung up."""
-        self._lost(ConnectionResetError("the socket has hung up"))
 
     # Attaching.
 
@@ -349,12 +325,3 @@ class IbsimPort:
         if reply.type is ControlType.ERROR:
             raise DeviceUnavailable(f"ibsim refuses {kind.name}")
         return reply.content
-
-    def _lost(self, error: OSError) -> None:
-        if self._closed:
-            return
-        receiver = self._receiver
-        self.close()
-        if receiver is not None:
-            _log.info("ibsim is gone: {error}", error=error)
-            receiver.portLost(f"ibsim is gone: {error}")

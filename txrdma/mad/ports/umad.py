@@ -18,7 +18,6 @@ from zope.interface import implementer
 
 from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
@@ -28,6 +27,7 @@ from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad.core.addressing import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad.core.transfers import isRMPP, RMPP_CLASSES
 from txrdma.mad.layouts.messages import formatOf
+from txrdma.mad.ports.descriptor import DescriptorPort
 from txrdma.mad.ports.registration import Registry
 from txrdma.ports import EndPort
 
@@ -89,7 +89,7 @@ class Envelope(NamedTuple):
 
 
 @implementer(IMADPort, IReadDescriptor)
-class UmadPort:
+class UmadPort(DescriptorPort):
     """
     A port of an RDMA device of this host, opened through the kernel's umad.
 
@@ -106,17 +106,15 @@ class UmadPort:
         @param rmpp: have the kernel segment and reassemble RMPP transfers.
         @raise DeviceUnavailable: the port has no such device file, or we may not open it.
         """
+        super().__init__(reactor)
         self.doesRMPP = rmpp
         self.name = f"umad:{endPort.device.name}/{endPort.number}"
-        self._reactor = reactor
         self._sysfs = endPort
-        self._receiver: IMADReceiver | None = None
         self._agents: dict[tuple[int, int, int], _Agent] = {}
         self._served: dict[int, list[_Agent]] = {}
         # Requests that the kernel waits for answers to; with what to send when it gives up, if that is known.
         self._asked: dict[bytes, tuple[bytes, bytes] | None] = {}
         self._buffer = bytearray(_LONGEST_READ)
-        self._closed = False
         self._madName = endPort.madName
         try:
             self._fd = os.open(f"{folder}/{self._madName}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -134,11 +132,6 @@ class UmadPort:
         return f"<UmadPort {self.name} LID {self.endPort.lid}>"
 
     # IMADPort
-
-    def start(self, receiver: IMADReceiver) -> None:
-        """Start handing datagrams to a receiver."""
-        self._receiver = receiver
-        self._reactor.addReader(self)
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
         """
@@ -189,7 +182,6 @@ class UmadPort:
         self._write(header, bytes(datagram))
 
     def pathOf(self, envelope: object) -> IBPath:
-        """Path that a datagram took, from its envelope."""
         assert isinstance(envelope, Envelope)
         end = self.endPort
         sgid = dgid = None
@@ -213,13 +205,11 @@ class UmadPort:
         )
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """True if a datagram can be an answer from the end of this path."""
         assert isinstance(envelope, Envelope)
         sgid = GID(envelope.gid) if envelope.hasGRH else None
         return mayBeFrom(path, envelope.lid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
-        """Read the port's attributes in sysfs again."""
         port = self._sysfs
         self._gids = port.gidTable()
         gids = tuple(entry.gid for entry in self._gids)
@@ -248,12 +238,7 @@ class UmadPort:
     # IReadDescriptor
 
     def fileno(self) -> int:
-        """File descriptor of the device; -1 when it is closed."""
         return self._fd if not self._closed else -1
-
-    def logPrefix(self) -> str:
-        """Name of the port in Twisted's log."""
-        return "txrdma.mad.ports.umad"
 
     def doRead(self) -> None:
         """Receive datagrams, but at most a batch of them."""
@@ -274,13 +259,6 @@ class UmadPort:
                 self._arrived(header, datagram)
             except Exception:
                 _log.failure("while a datagram of {port} was taken", port=self.name)
-
-    def connectionLost(self, reason: Failure) -> None:
-        """
-        End the port after the reactor has noticed a hang-up: the kernel's sign for a device that was taken
-        away.
-        """
-        self._lost("the device has hung up")
 
     # What the kernel wants.
 
@@ -430,11 +408,3 @@ class UmadPort:
                 self._registry.unregister(agent.number)
             except OSError as error:
                 _log.debug("{port}: {error}", port=self.name, error=error)
-
-    def _lost(self, error: OSError | str) -> None:
-        if self._closed:
-            return
-        receiver = self._receiver
-        self.close()
-        if receiver is not None:
-            receiver.portLost(f"{self.name} is gone: {error}")

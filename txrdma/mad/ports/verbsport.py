@@ -21,7 +21,6 @@ from zope.interface import implementer
 
 from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.headers import GRH
@@ -48,6 +47,7 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort, IMADReceiver, IVerbsDevice
 from txrdma.mad.core.addressing import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad.layouts.messages import MAD_LENGTH
+from txrdma.mad.ports.descriptor import DescriptorPort
 
 _log = Logger()
 
@@ -95,7 +95,7 @@ class Arrival(NamedTuple):
 
 
 @implementer(IMADPort, IReadDescriptor)
-class VerbsPort:
+class VerbsPort(DescriptorPort):
     """
     A port of a verbs device, by an unreliable datagram queue pair.
 
@@ -124,15 +124,14 @@ class VerbsPort:
         @raise txrdma.error.ResourceExhausted: the device gives no queue pair, or no memory, or the port's
             queue pair 1 is taken.
         """
+        super().__init__(reactor)
         self.name = f"vmad:{device.name}"
         self.name += (f":endport={number}" if number != 1 else "") + (":qpn=1" if isGSI else "")
         self._kind = QPKind.GSI if isGSI else QPKind.UD
-        self._reactor = reactor
+        self._clock = reactor
         self._again: IDelayedCall | None = None
         self._device = device
         self._number = number
-        self._receiver: IMADReceiver | None = None
-        self._closed = False
         self._handles: OrderedDict[AddressVector, IAddressHandle] = OrderedDict()
         self._latest: tuple[IBPath | None, IAddressHandle | None] = None, None
         self._waiting: deque[tuple[bytes, IBPath]] = deque()
@@ -153,14 +152,8 @@ class VerbsPort:
     # IMADPort
 
     def start(self, receiver: IMADReceiver) -> None:
-        """Start handing datagrams to a receiver."""
-        self._receiver = receiver
-        self._reactor.addReader(self)
+        super().start(receiver)
         self._turn()
-
-    def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
-        """Do nothing: all requests to this queue pair are for this port."""
-        return lambda: None
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
         """
@@ -186,7 +179,6 @@ class VerbsPort:
             self._waiting.append((bytes(datagram), path))
 
     def pathOf(self, envelope: object) -> IBPath:
-        """Path that a datagram took, from its envelope."""
         assert isinstance(envelope, Arrival)
         sgid = dgid = None
         trafficClass = flowLabel = hopLimit = 0
@@ -208,13 +200,11 @@ class VerbsPort:
         )
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """True if a datagram can be an answer from the end of this path."""
         assert isinstance(envelope, Arrival)
         sgid = grhFields(envelope.grh)[0] if envelope.grh else None
         return mayBeFrom(path, envelope.slid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
-        """Read the port's attributes again from the device."""
         device, number = self._device, self._number
         port = device.portAttributes(number)
         self._gids: Sequence[GIDEntry] = device.gidTable(number)
@@ -354,22 +344,13 @@ class VerbsPort:
     # IReadDescriptor
 
     def fileno(self) -> int:
-        """File descriptor of the completion channel; -1 when it is closed."""
         return self._channel.fileno() if not self._closed else -1
-
-    def logPrefix(self) -> str:
-        """Name of the port in Twisted's log."""
-        return "txrdma.mad.ports.verbsport"
 
     def doRead(self) -> None:
         """Take completions, as the completion channel has an event."""
         self._channel.takeEvents()
         if self._again is None:
             self._turn()
-
-    def connectionLost(self, reason: Failure) -> None:
-        """End the port after the reactor has noticed that the device hung up."""
-        self._lost("the device has hung up")
 
     def _turn(self) -> None:
         """Take completions, but at most a budget of them in one turn."""
@@ -382,7 +363,7 @@ class VerbsPort:
             self._completed(batch)
             if self._closed:
                 return
-        self._again = self._reactor.callLater(0, self._turn)
+        self._again = self._clock.callLater(0, self._turn)
 
     # Completions.
 
@@ -471,14 +452,6 @@ class VerbsPort:
                 _log.debug("{port}: {error}", port=self.name, error=error)
             if self._receiver is not None:
                 self._receiver.portChanged(event.kind is AsyncEventKind.CLIENT_REREGISTER)
-
-    def _lost(self, reason: str) -> None:
-        if self._closed:
-            return
-        receiver = self._receiver
-        self.close()
-        if receiver is not None:
-            receiver.portLost(f"{self.name} is gone: {reason}")
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,52 @@
+"""Base of management ports that the reactor reads from a file descriptor."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from twisted.internet.interfaces import IReactorFDSet
+from twisted.python.failure import Failure
+
+from txrdma.interfaces import IMADReceiver
+
+
+class DescriptorPort(ABC):
+    """
+    State that such ports have in common. Subclasses provide L{IMADPort<txrdma.interfaces.IMADPort>} and
+    C{IReadDescriptor}; their C{close} removes them from the reactor.
+    """
+
+    name: str
+
+    def __init__(self, reactor: IReactorFDSet) -> None:
+        self._reactor = reactor
+        self._receiver: IMADReceiver | None = None
+        self._closed = False
+
+    # Documented by IMADPort and IReadDescriptor.
+
+    def start(self, receiver: IMADReceiver) -> None:
+        self._receiver = receiver
+        self._reactor.addReader(self)  # type: ignore[arg-type]  # subclasses are readers
+
+    def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+        return lambda: None  # by default, all requests for the port are delivered to it
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def logPrefix(self) -> str:
+        return type(self).__module__
+
+    def connectionLost(self, reason: Failure) -> None:
+        self._lost("the device has hung up")
+
+    def _lost(self, reason: object) -> None:
+        """Close the port, and report that it is lost, once."""
+        if self._closed:
+            return
+        receiver = self._receiver
+        self.close()
+        if receiver is not None:
+            receiver.portLost(f"{self.name} is gone: {reason}")
