@@ -68,11 +68,9 @@ class Answering(MessageProtocol):
     """Answers pings. Each instance is also a factory, which creates a protocol for each peer."""
 
     def buildProtocol(self, peer: object) -> MessageProtocol:
-        """Return a new protocol for a peer."""
         return Answering()
 
     def connectionMade(self) -> None:
-        """Start answering pings."""
         self.transport.receive(_PING, lambda data: self.transport.post(_PONG, bytes(data)))
 
 
@@ -90,11 +88,9 @@ class Asking(MessageProtocol):
         self._pong: Deferred[None] | None = None
 
     def buildProtocol(self, peer: object) -> MessageProtocol:
-        """Return this instance as the protocol of the connection."""
         return self
 
     def connectionMade(self) -> None:
-        """Start receiving answers."""
         self.transport.receive(_PONG, self._answered)
 
     async def ping(self, data: bytes) -> float:

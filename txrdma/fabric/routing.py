@@ -209,14 +209,12 @@ class DirectView:
         return hops[-1].stop
 
     async def exitFor(self, stop: Stop, lid: int) -> int:
-        """Return the output port in the switch's LinearForwardingTable."""
         if lid > (await self._switch(stop)).linearFDBTop:
             return NO_PORT
         block = await self._rpcs.SubnGet(LinearForwardingTable, stop.route, lid // _LIDS_IN_BLOCK)
         return block.ports[lid % _LIDS_IN_BLOCK]
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
-        """Return the output ports from all positions of the switch's MulticastForwardingTable."""
         info = await self._switch(stop)
         if mlid - FIRST_MULTICAST >= info.multicastFDBCap:
             return []
@@ -270,11 +268,9 @@ class SAView:
         self._switches: dict[int, SwitchInfo] = {}
 
     async def begin(self, lid: int | None) -> Stop:
-        """Return the stop at the port of this LID; without a LID, at the local port."""
         return await self._stopAt(self._endPort.lid if lid is None else LID(lid), 0)
 
     async def exitFor(self, stop: Stop, lid: int) -> int:
-        """Return the output port in the SA's LinearForwardingTableRecord."""
         switch = await self._switch(stop)
         if lid > switch.linearFDBTop:
             return NO_PORT
@@ -283,7 +279,6 @@ class SAView:
         return record.table.ports[lid % _LIDS_IN_BLOCK]
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
-        """Return the output ports from the SA's MulticastForwardingTableRecords of all positions."""
         block, offset = divmod(mlid - FIRST_MULTICAST, _GROUPS_IN_BLOCK)
         exits: list[int] = []
         for position in range(positions(stop.info.numPorts)):

@@ -52,13 +52,11 @@ class _DeferredCall(Call):
         return self._deferred
 
     def answered(self, answer: Any) -> None:
-        """Fire the Deferred with the answer, once."""
         deferred, self._deferred = self._deferred, None
         if deferred is not None:
             deferred.callback(answer)
 
     def failed(self, error: Exception) -> None:
-        """Fail the Deferred, once."""
         deferred, self._deferred = self._deferred, None
         if deferred is not None:
             deferred.errback(error)
@@ -159,7 +157,6 @@ class MADAgent(RPCs):
         attributeModifier: int = 0,
         **options: Unpack[CallOptions],
     ) -> Deferred[Any]:
-        """Make a call: see L{RPCs.call}."""
         if path is not None and not options and isinstance(payload, type):
             known = self._checked.get((rpc, payload))
             if known is not None:  # a tenth of a call's time is saved
@@ -185,7 +182,6 @@ class MADAgent(RPCs):
     def issue(
         self, call: Call, path: IBPath, timeoutSeconds: float | None = None, retries: int | None = None
     ) -> None:
-        """Make a call that was put together already: see L{RPCs.issue}."""
         call.keys = self.keys
         call.forget = self._forget
         call.error = None  # of the last time
@@ -194,20 +190,9 @@ class MADAgent(RPCs):
         self._start(call, path, self.timeoutSeconds if timeoutSeconds is None else timeoutSeconds)
 
     def newTransactionID(self) -> int:
-        """
-        Draw an unforeseeable transaction ID, for a call or a datagram that brings its own.
-
-        @raise txrdma.error.ResourceExhausted: all IDs are in use.
-        """
         return self._core.newIdentifier()
 
     def send(self, datagram: bytes, path: IBPath) -> None:
-        """
-        Send a datagram unchanged, without waiting for an answer, for protocols with their own transactions.
-
-        @param datagram: 256 bytes, headers included.
-        @raise RDMAError: the datagram cannot be sent.
-        """
         if self._closed:
             raise DeviceUnavailable(self._closed)
         self.port.send(datagram, path)
@@ -327,7 +312,6 @@ class MADAgent(RPCs):
     # IMADReceiver
 
     def received(self, datagram: bytes, envelope: object) -> None:
-        """Process a received datagram: see L{Calls.received}."""
         call = self._core.received(datagram, envelope, self.reactor.seconds())
         if call is not None:
             call.answered(call.answer)
@@ -335,7 +319,6 @@ class MADAgent(RPCs):
             self._turn()
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        """Handle a datagram that could not be delivered: see L{IMADReceiver.undeliverable}."""
         self._core.undeliverable(datagram, reason, self.reactor.seconds())
         self._turn()
 
@@ -349,7 +332,6 @@ class MADAgent(RPCs):
             self._reopener.start()
 
     def portChanged(self, wantsRegistration: bool) -> None:
-        """Notify the listeners of the port that it has changed."""
         self._watch.changed(wantsRegistration)
 
     def watch(self, listener: PortListener, isPolled: bool = True) -> Callable[[], None]:

@@ -153,7 +153,6 @@ class SATransactor(RPCs):
         attributeModifier: int = 0,
         **options: Unpack[CallOptions],
     ) -> Deferred[Any]:
-        """Make a call: see L{RPCs.call}."""
         kind = payload if isinstance(payload, type) else type(payload)
         if rpc != "SubnGet" or kind not in _RECODED or path is None:
             return self._agent.call(rpc, payload, path, attributeModifier, **options)

@@ -101,7 +101,6 @@ class MADSchedule(RPCs):
         attributeModifier: int = 0,
         **options: Unpack[CallOptions],
     ) -> Deferred[Any]:
-        """Make a call as soon as the bound allows: see L{RPCs.call}."""
         if len(self._outstanding) < self.maxOutstanding and not self._waiting:
             answer = self.agent.call(rpc, payload, path, attributeModifier, **options)
             self._issued(answer)

@@ -150,7 +150,6 @@ class TextHandler:
         self.answered = 0
 
     def handle(self, request: MADRequest) -> object:
-        """Answer one request with the text of its attribute."""
         kind = type(request.payload)
         getText = self._texts.get(kind)  # type: ignore[arg-type]  # others are simply not in it
         if getText is None:

@@ -75,7 +75,6 @@ class _Exchange(Protocol):
         self._isLost = False
 
     def connectionMade(self) -> None:
-        """Fire C{opened}."""
         self.opened.callback(self)
 
     def send(self, line: bytes) -> None:
@@ -104,7 +103,6 @@ class _Exchange(Protocol):
         self._look()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Fail a pending L{hear} whose bytes cannot arrive any more."""
         self._isLost = True
         self._look()
 
@@ -150,7 +148,6 @@ class Game(Activity):
         self._posted = self._first = -1
 
     def begin(self) -> None:
-        """Send the first message, or wait for it."""
         self.watch()
         if self._isFirst:
             self._send()
@@ -248,7 +245,6 @@ class OneGame(Factory):
         self._isTaken = False
 
     def buildProtocol(self, addr: object) -> Protocol | None:
-        """Return the protocol of the first connection; further connections are refused."""
         if self._isTaken:
             return None
         self._isTaken = True

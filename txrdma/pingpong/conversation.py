@@ -96,7 +96,6 @@ class Conversation(Protocol):
         self.opened.callback(self)
 
     def dataReceived(self, data: bytes) -> None:
-        """Decode messages, and end the conversation if one is invalid."""
         try:
             for line in self._splitter.take(data):
                 if self.error is None:

@@ -82,7 +82,6 @@ class _Asking(Activity):
         self._isEnded = False
 
     def begin(self) -> None:
-        """Send the first message."""
         self.watch()
         self.proceed()
 
@@ -135,7 +134,6 @@ class Volley(_Asking):
             self.later("lost", _LOST_SECONDS, self._giveUp, self.index)
 
     def arrived(self, batch: Sequence[Completion]) -> None:
-        """Handle answers, and ignore late ones."""
         now = self.link.now()
         for completion in batch:
             if self.test.transfer is not Transfer.UD or completion.immediate == self.index & 0xFFFFFFFF:
@@ -145,7 +143,6 @@ class Volley(_Asking):
         self.proceed()
 
     def departed(self, batch: Sequence[Completion]) -> None:
-        """Record free send requests, and send further messages."""
         self.sending -= len(batch)
         self.proceed()
 
@@ -164,7 +161,6 @@ class Probe(_Asking):
     """Latency of reads and atomics, which complete without the peer's program."""
 
     def departed(self, batch: Sequence[Completion]) -> None:
-        """Record the completion, verify the result, and send the next request."""
         self.answered(self.link.now(), 1)
         self.sending -= len(batch)
         examineResults(self, batch)
@@ -190,7 +186,6 @@ class Source(Activity):
         self._best = 0.0
 
     def begin(self) -> None:
-        """Post the warm-up messages."""
         self.watch()
         self._post(self._depth)
         self._goOn()
@@ -202,7 +197,6 @@ class Source(Activity):
         self._goOn()
 
     def departed(self, batch: Sequence[Completion]) -> None:
-        """Post as many requests as have completed."""
         count = len(batch)
         self._outstanding -= count
         self.messages += count
@@ -215,14 +209,12 @@ class Source(Activity):
             self._goOn()
 
     def settle(self) -> None:
-        """Compute the peak bandwidth."""
         measurement = self.measurement
         measurement.peak = measurement.bandwidth
         if self._slices >= 3:
             measurement.peak = max(self._best * self.test.size, measurement.peak)
 
     def examineAll(self) -> None:
-        """Verify the data that the peer has written."""
         examineWritten(self)
 
     def _goOn(self) -> None:
@@ -272,7 +264,6 @@ class Answer(Activity):
         self.finish()
 
     def examineAll(self) -> None:
-        """Verify the data that the peer has written."""
         examineWritten(self)
 
 
@@ -298,7 +289,6 @@ class Echo(Answer):
         super().arrived(batch)
 
     def departed(self, batch: Sequence[Completion]) -> None:
-        """Record free send requests, and send further messages."""
         self._free += len(batch)
         if self._owed:
             self._settle()

@@ -310,7 +310,6 @@ class Server(Factory):
         return self._serving is not None
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
-        """Return the conversation with a new client."""
         conversation = Conversation(self._side.reactor)
         conversation.opened.addCallback(self._opened)
         return conversation

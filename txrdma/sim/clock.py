@@ -22,7 +22,6 @@ class SimulatedClock(Clock):
     def callLater(
         self, delay: float, callable: Callable[..., Any], *args: object, **kw: object
     ) -> DelayedCall:
-        """Schedule a call, in order of time. See C{IReactorTime}."""
         call = DelayedCall(
             self.seconds() + delay, callable, args, kw, self.calls.remove, self._moved, self.seconds
         )

@@ -71,7 +71,6 @@ class SimulatedPortStringParser:
     prefix = "sim"
 
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
-        """Open a management port of the fabric that the string describes."""
         node, options = understood(*args, **kwargs)
         key = (reactor, options)
         holding = _held.get(key)
@@ -98,7 +97,6 @@ class SimulatedPortStringParser:
         return port
 
     def available(self) -> Sequence[str]:
-        """Return the strings of ports that can be opened: always C{sim}."""
         return ["sim"]
 
 

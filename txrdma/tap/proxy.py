@@ -216,7 +216,6 @@ class ProxyFactory(Factory):
         self.statistics = Statistics()
 
     def buildProtocol(self, address: IAddress | None) -> Protocol:
-        """Return the accepted side of a new pair."""
         return Pair(self).near
 
     def connect(self, far: Side) -> Deferred[IProtocol]:

@@ -36,52 +36,42 @@ class ShowingPort:
     # IMADPort
 
     def start(self, receiver: IMADReceiver) -> None:
-        """Start the wrapped port, with this one as its receiver. See L{IMADPort.start}."""
         self._receiver = receiver
         self._port.start(self)
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
-        """Register for requests of a class. See L{IMADPort.serve}."""
         return self._port.serve(managementClass, methods, oui)
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
-        """Print a datagram and send it. See L{IMADPort.send}."""
         self._show(f"-> {path}:", bytes(datagram))
         self._port.send(datagram, path, answerWithin)
 
     def pathOf(self, envelope: object) -> IBPath:
-        """Return the path to a datagram's sender. See L{IMADPort.pathOf}."""
         return self._port.pathOf(envelope)
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """Return whether a datagram was received from a path. See L{IMADPort.isFrom}."""
         return self._port.isFrom(envelope, path)
 
     def refresh(self) -> MADEndPort:
-        """Read the state of the port again. See L{IMADPort.refresh}."""
         self.endPort = self._port.refresh()
         return self.endPort
 
     def close(self) -> None:
-        """Close the wrapped port. See L{IMADPort.close}."""
         self._port.close()
 
     # IMADReceiver
 
     def received(self, datagram: bytes, envelope: object) -> None:
-        """Print a received datagram, and pass it to the receiver."""
         self._show("<-", datagram)
         assert self._receiver is not None
         self._receiver.received(datagram, envelope)
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        """Print an undelivered datagram, and pass it to the receiver."""
         self._show(f"undeliverable ({reason}):", datagram)
         assert self._receiver is not None
         self._receiver.undeliverable(datagram, reason)
 
     def portLost(self, reason: str) -> None:
-        """Notify the receiver that the port was lost."""
         assert self._receiver is not None
         self._receiver.portLost(reason)
 

@@ -196,7 +196,6 @@ class IbsimPort(DescriptorPort):
         return self.endPort
 
     def close(self) -> None:
-        """Detach from ibsim."""
         if self._closed:
             return
         self._closed = True
@@ -217,7 +216,6 @@ class IbsimPort(DescriptorPort):
         return self._socket.fileno()
 
     def doRead(self) -> None:
-        """Receive datagrams, but at most some batches of them."""
         receiver, receive = self._receiver, self._batches.receive
         assert receiver is not None
         received = receiver.received
@@ -248,7 +246,6 @@ class IbsimPort(DescriptorPort):
             self._flush()
 
     def doWrite(self) -> None:
-        """Send queued datagrams: ibsim's socket accepts them again."""
         self._flush()
         if not self._waiting and not self._closed:
             self._reactor.removeWriter(self)

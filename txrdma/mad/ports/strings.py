@@ -30,7 +30,6 @@ class IbsimPortStringParser:
     prefix = "ibsim"
 
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
-        """Open a port of ibsim."""
         from txrdma.mad.ports.ibsim import IbsimPort
 
         node, socket, sm = _understood(*args, **kwargs)
@@ -76,7 +75,6 @@ class UmadPortStringParser:
     prefix = "umad"
 
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
-        """Open a port of the kernel's umad."""
         from txrdma.mad.ports.umad import UmadPort
         from txrdma.ports import getEndPort
 
@@ -117,7 +115,6 @@ class VerbsPortStringParser:
     prefix = "vmad"
 
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
-        """Open a port of a verbs device, and the device."""
         from txrdma.mad.ports.verbsport import VerbsPort
 
         number = kwargs.pop("endport", "1")

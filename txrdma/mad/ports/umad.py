@@ -241,7 +241,6 @@ class UmadPort(DescriptorPort):
         return self._fd if not self._closed else -1
 
     def doRead(self) -> None:
-        """Receive datagrams, but at most a batch of them."""
         for _ in range(_BATCH):
             if self._closed:
                 return

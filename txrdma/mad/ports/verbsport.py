@@ -227,7 +227,6 @@ class VerbsPort(DescriptorPort):
         return self.endPort
 
     def close(self) -> None:
-        """Release the queue pair and the device."""
         if self._closed:
             return
         if self._receiver is not None:
@@ -347,7 +346,6 @@ class VerbsPort(DescriptorPort):
         return self._channel.fileno() if not self._closed else -1
 
     def doRead(self) -> None:
-        """Take completions, as the completion channel has an event."""
         self._channel.takeEvents()
         if self._again is None:
             self._turn()

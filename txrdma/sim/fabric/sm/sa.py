@@ -98,7 +98,6 @@ class SubnetAdministration:
     # IMADHandler
 
     def handle(self, request: MADRequest) -> object:
-        """Return the answer to one request. See L{IMADHandler}."""
         self.asked += 1
         frame, wanted, method = request.frame, request.payload, request.header.method
         assert isinstance(frame, SAFormat)

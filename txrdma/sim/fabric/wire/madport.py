@@ -104,11 +104,9 @@ class SimulatedMADPort:
         return f"<SimulatedMADPort {self.port} LID {self.port.lid}>"
 
     def start(self, receiver: IMADReceiver) -> None:
-        """Start passing datagrams to a receiver."""
         self._receiver = receiver
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
-        """Also receive requests of this class with these methods; the returned function ends this."""
         wanted = {(managementClass, method): oui for method in methods}
         for attachment in self.port.attachments:
             if any(attachment.serves(*key) for key in wanted):
@@ -122,11 +120,9 @@ class SimulatedMADPort:
         return end
 
     def serves(self, managementClass: int, method: int) -> bool:
-        """Return whether this port receives requests of this class and method."""
         return (managementClass, method) in self._served
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
-        """Send one datagram into the fabric."""
         if self._isClosed:
             raise DeviceUnavailable(f"{self.name} is closed")
         if len(datagram) != MAD_LENGTH:
@@ -134,7 +130,6 @@ class SimulatedMADPort:
         self._sent(self, bytes(datagram), path)
 
     def deliver(self, datagram: bytes, envelope: object) -> None:
-        """Pass an arrived datagram to the receiver; its exceptions are logged."""
         receiver = self._receiver
         if receiver is not None and not self._isClosed:
             try:
@@ -143,14 +138,12 @@ class SimulatedMADPort:
                 _log.failure("while a datagram of {port} was taken", port=self.name)
 
     def pathOf(self, envelope: object) -> IBPath:
-        """Return the path that a datagram took, from its envelope."""
         if isinstance(envelope, SimulatedEnvelope):
             return envelope.path()
         assert isinstance(envelope, IBPath)
         return envelope
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """Return whether a datagram can be an answer from the destination of this path."""
         if not isinstance(envelope, SimulatedEnvelope):
             return True
         sent = envelope.sent
@@ -158,7 +151,6 @@ class SimulatedMADPort:
         return mayBeFrom(path, slid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
-        """Read the port's attributes again: LID, GIDs, P_Keys, SM."""
         port = self.port
         info = PortInfo.decode(port.info)
         keys = PKeyTable.decode(block(port, 0)).pkeys
@@ -181,7 +173,6 @@ class SimulatedMADPort:
         self._closers.append(callback)
 
     def close(self) -> None:
-        """Detach from the fabric."""
         if self._isClosed:
             return
         self._isClosed = True
