@@ -172,7 +172,11 @@ class Field:
 
 
 class Layout:
-    """Base class of all layouts. Two are equal if all their fields are equal; treat them as immutable."""
+    """
+    Base class of all layouts. Two are equal if all their fields are equal; treat them as immutable.
+
+    A layout that is derived from another begins with its fields.
+    """
 
     __slots__: tuple[str, ...] = ()
 
@@ -202,7 +206,7 @@ class Layout:
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""
-        names = self.__slots__
+        names = [field.name for field in self.fields]
         for name in names:
             if name not in changes:
                 changes[name] = getattr(self, name)
@@ -264,7 +268,7 @@ def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type
     total = sum(field.width * (field.count if field.count is not None else 1) for field in fields)
     if total != size * 8:
         raise TypeError(f"{cls.__qualname__} declares {total} bits, not {size} bytes")
-    slots = tuple(field.name for field in fields)
+    slots = tuple(field.name for field in fields if field.name in vars(cls))
     namespace = {
         key: value
         for key, value in vars(cls).items()
@@ -279,12 +283,14 @@ def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type
 
 
 def _fields(cls: type[Layout], little: bool, names: dict[str, Any]) -> tuple[Field, ...]:
-    fields = []
-    offset = 0
+    fields = list(getattr(cls, "fields", ()))
+    offset = 0 if not fields else cls.size * 8
     for name, annotation in inspect.get_annotations(cls).items():
         spec = vars(cls).get(name)
         if not isinstance(spec, _Spec):
             continue
+        if any(field.name == name for field in fields):
+            raise TypeError(f"{cls.__qualname__}.{name}: a base has this field already")
         if hasattr(Layout, name) or name in {"size", "fields"}:
             raise TypeError(f"{cls.__qualname__}.{name}: every layout has this name already")
         of = _resolved(annotation, cls, names)

@@ -28,12 +28,11 @@ OPENIB_OUI: Final = 0x001405
 _LENGTH: Final = 216
 
 
+@wire(_LENGTH)
 class VendorText(Attribute):
     """Text in a vendor's attribute."""
 
-    __slots__ = ()
-
-    content: bytes
+    content: bytes = data(_LENGTH, shown=text)
 
     @property
     def text(self) -> str:
@@ -51,15 +50,11 @@ def filled(text: str) -> bytes:
 class OpenIBPing(VendorText):
     """Ping of a host, answered with its name (C{ibping})."""
 
-    content: bytes = data(_LENGTH, shown=text)
-
 
 @attribute(0x0010, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
 @wire(_LENGTH)
 class OpenIBSystemPing(VendorText):
     """Ping of a host in the class of system statistics (C{ibsysstat})."""
-
-    content: bytes = data(_LENGTH, shown=text)
 
 
 @attribute(0x0011, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
@@ -67,15 +62,11 @@ class OpenIBSystemPing(VendorText):
 class OpenIBHostInfo(VendorText):
     """Name of a host (C{ibsysstat})."""
 
-    content: bytes = data(_LENGTH, shown=text)
-
 
 @attribute(0x0012, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
 @wire(_LENGTH)
 class OpenIBCPUInfo(VendorText):
     """Processors of a host, a line each (C{ibsysstat})."""
-
-    content: bytes = data(_LENGTH, shown=text)
 
 
 @attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A)

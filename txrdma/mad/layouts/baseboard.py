@@ -22,129 +22,104 @@ class BKeyInfo(Attribute):
     bkeyViolations: int = bits(16)
 
 
-@attribute(0x0020, "BMSend")
 @wire(192)
-class WriteVPD(Attribute):
-    """Write vital product data (IBA 16.2.3)."""
+class _Message(Attribute):
+    """A message to a module."""
 
     content: bytes = data(192)
+
+
+@attribute(0x0020, "BMSend")
+@wire(192)
+class WriteVPD(_Message):
+    """Write vital product data (IBA 16.2.3)."""
 
 
 @attribute(0x0021, "BMSend")
 @wire(192)
-class ReadVPD(Attribute):
+class ReadVPD(_Message):
     """Read vital product data (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x0022, "BMSend")
 @wire(192)
-class ResetIBML(Attribute):
+class ResetIBML(_Message):
     """Reset the IB-ML of a module (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x0023, "BMSend")
 @wire(192)
-class SetModulePMControl(Attribute):
+class SetModulePMControl(_Message):
     """Set the power management of a module (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x0024, "BMSend")
 @wire(192)
-class GetModulePMControl(Attribute):
+class GetModulePMControl(_Message):
     """Ask for the power management of a module (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x0025, "BMSend")
 @wire(192)
-class SetUnitPMControl(Attribute):
+class SetUnitPMControl(_Message):
     """Set the power management of a unit (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x0026, "BMSend")
 @wire(192)
-class GetUnitPMControl(Attribute):
+class GetUnitPMControl(_Message):
     """Ask for the power management of a unit (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x0027, "BMSend")
 @wire(192)
-class SetIOCPMControl(Attribute):
+class SetIOCPMControl(_Message):
     """Set the power management of an I/O controller (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x0028, "BMSend")
 @wire(192)
-class GetIOCPMControl(Attribute):
+class GetIOCPMControl(_Message):
     """Ask for the power management of an I/O controller (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x0029, "BMSend")
 @wire(192)
-class SetModuleState(Attribute):
+class SetModuleState(_Message):
     """Set the state of a module (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x002A, "BMSend")
 @wire(192)
-class SetModuleAttention(Attribute):
+class SetModuleAttention(_Message):
     """Set the attention indicator of a module (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x002B, "BMSend")
 @wire(192)
-class GetModuleStatus(Attribute):
+class GetModuleStatus(_Message):
     """Ask for the status of a module (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x002C, "BMSend")
 @wire(192)
-class IB2IBML(Attribute):
+class IB2IBML(_Message):
     """A message for IB-ML (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x002D, "BMSend")
 @wire(192)
-class IB2CME(Attribute):
+class IB2CME(_Message):
     """A message for the chassis management entity (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x002E, "BMSend")
 @wire(192)
-class IB2MME(Attribute):
+class IB2MME(_Message):
     """A message for the module management entity (IBA 16.2.3)."""
-
-    content: bytes = data(192)
 
 
 @attribute(0x002F, "BMSend")
 @wire(192)
-class OEM(Attribute):
+class OEM(_Message):
     """A manufacturer's own message (IBA 16.2.3)."""
-
-    content: bytes = data(192)

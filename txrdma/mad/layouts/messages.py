@@ -188,6 +188,7 @@ class RMPPHeader(Layout):
     data2: int = bits(32)
 
 
+@wire(24)
 class MADFormat(Layout):
     """
     A frame of 256 bytes: headers, then the attribute.
@@ -197,12 +198,10 @@ class MADFormat(Layout):
     @cvar hasRMPP: True if RMPP transfers are possible.
     """
 
-    __slots__ = ()
-
     dataOffset: ClassVar[int]
     classVersion: ClassVar[int] = 1
     hasRMPP: ClassVar[bool] = False
-    header: MADHeader
+    header: MADHeader = nested()
     payload: bytes
 
 
@@ -213,7 +212,6 @@ class PlainFormat(MADFormat):
     """
 
     dataOffset = 24
-    header: MADHeader = nested()
     payload: bytes = data(232)
 
 
@@ -223,7 +221,6 @@ class CommMgtFormat(MADFormat):
 
     dataOffset = 24
     classVersion = 2
-    header: MADHeader = nested()
     payload: bytes = data(232)
 
 
@@ -232,7 +229,6 @@ class SMPFormat(MADFormat):
     """A subnet management packet, LID routed (IBA 14.2.1.1)."""
 
     dataOffset = 64
-    header: MADHeader = nested()
     mkey: int = key(64)
     reserved: bytes = data(32)
     payload: bytes = data(64)
@@ -272,7 +268,6 @@ class SAFormat(MADFormat):
     dataOffset = 56
     classVersion = 2
     hasRMPP = True
-    header: MADHeader = nested()
     rmpp: RMPPHeader = nested()
     smKey: int = key(64)
     attributeOffset: int = bits(16)
@@ -286,7 +281,6 @@ class PerformanceFormat(MADFormat):
     """A performance management datagram (IBA 16.1.1)."""
 
     dataOffset = 64
-    header: MADHeader = nested()
     reserved: bytes = data(40)
     payload: bytes = data(192)
 
@@ -296,7 +290,6 @@ class BMFormat(MADFormat):
     """A baseboard management datagram (IBA 16.2.1)."""
 
     dataOffset = 64
-    header: MADHeader = nested()
     bkey: int = key(64)
     reserved: bytes = data(32)
     payload: bytes = data(192)
@@ -308,7 +301,6 @@ class DevMgtFormat(MADFormat):
 
     dataOffset = 64
     hasRMPP = True
-    header: MADHeader = nested()
     rmpp: RMPPHeader = nested()
     reserved: bytes = data(28)
     payload: bytes = data(192)
@@ -319,7 +311,6 @@ class SNMPFormat(MADFormat):
     """A datagram of SNMP tunnelling (IBA 16.4.1)."""
 
     dataOffset = 64
-    header: MADHeader = nested()
     reserved: bytes = data(32)
     raddress: int = key(32)
     payloadLength: int = bits(8)
@@ -334,7 +325,6 @@ class CongMgtFormat(MADFormat):
 
     dataOffset = 64
     classVersion = 2
-    header: MADHeader = nested()
     ccKey: int = key(64)
     logData: bytes = data(32)
     payload: bytes = data(192)
@@ -346,7 +336,6 @@ class VendorOUIFormat(MADFormat):
 
     dataOffset = 40
     hasRMPP = True
-    header: MADHeader = nested()
     rmpp: RMPPHeader = nested()
     reserved: int = bits(8)
     oui: int = key(24)
@@ -480,14 +469,6 @@ class ReportedNotice(Notice):
     A C{Notice} that was reported without the GID is read with zeros in its place.
     """
 
-    isGeneric: bool = bits(1)
-    type: NoticeType = bits(7)
-    producerType: int = bits(24)
-    trapNumber: int = bits(16)
-    issuerLID: LID = bits(16)
-    toggle: bool = bits(1)
-    count: int = bits(15)
-    details: bytes = data(54)
     issuerGID: GID = data(16)
 
     @classmethod

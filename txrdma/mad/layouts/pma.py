@@ -26,17 +26,32 @@ class PerformanceCapability(IntFlag):
     QP1_DROP = 1 << 15
 
 
+@wire(4)
+class _PortCounters(Attribute):
+    """The beginning of most attributes with counters of a port."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+
+
+@wire(4)
+class _OpcodeCounters(Attribute):
+    """The beginning of attributes with counters of one opcode at a port."""
+
+    opCode: int = key(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+
+
 @attribute(0x0012, "PerformanceGet", "PerformanceSet")
 @wire(44)
-class PortCounters(Attribute):
+class PortCounters(_PortCounters):
     """
     Counters of a port (IBA 16.1.3.5). C{counterSelect} has a bit for each counter that a Set writes, in their
     order.
     """
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     symbolErrorCounter: int = bits(16)
     linkErrorRecoveryCounter: int = bits(8)
     linkDownedCounter: int = bits(8)
@@ -60,14 +75,11 @@ class PortCounters(Attribute):
 
 @attribute(0x001D, "PerformanceGet", "PerformanceSet")
 @wire(184)
-class PortCountersExtended(Attribute):
+class PortCountersExtended(_PortCounters):
     """
     Counters of 64 bits of a port (IBA 16.1.4.11); not all ports have those from C{symbolErrorCounter} on.
     """
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     counterSelect2: int = key(32)
     portXmitData: int = bits(64)
     portRcvData: int = bits(64)
@@ -146,12 +158,9 @@ class PortSamplesResultExtended(Attribute):
 
 @attribute(0x0015, "PerformanceGet", "PerformanceSet")
 @wire(16)
-class PortRcvErrorDetails(Attribute):
+class PortRcvErrorDetails(_PortCounters):
     """Causes of errors by which received packets were dropped (IBA 16.1.4.1)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portLocalPhysicalErrors: int = bits(16)
     portMalformedPacketErrors: int = bits(16)
     portBufferOverrunErrors: int = bits(16)
@@ -162,12 +171,9 @@ class PortRcvErrorDetails(Attribute):
 
 @attribute(0x0016, "PerformanceGet", "PerformanceSet")
 @wire(12)
-class PortXmitDiscardDetails(Attribute):
+class PortXmitDiscardDetails(_PortCounters):
     """Causes for discarding packets that were to be sent (IBA 16.1.4.2)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portInactiveDiscards: int = bits(16)
     portNeighborMTUDiscards: int = bits(16)
     portSwLifetimeLimitDiscards: int = bits(16)
@@ -176,69 +182,51 @@ class PortXmitDiscardDetails(Attribute):
 
 @attribute(0x0017, "PerformanceGet", "PerformanceSet")
 @wire(12)
-class PortOpRcvCounters(Attribute):
+class PortOpRcvCounters(_OpcodeCounters):
     """Packets and data of one opcode (IBA 16.1.4.3)."""
 
-    opCode: int = key(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portOpRcvPkts: int = bits(32)
     portOpRcvData: int = bits(32)
 
 
 @attribute(0x0018, "PerformanceGet", "PerformanceSet")
 @wire(12)
-class PortFlowCtlCounters(Attribute):
+class PortFlowCtlCounters(_PortCounters):
     """Flow control packets (IBA 16.1.4.4)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portXmitFlowPkts: int = bits(32)
     portRcvFlowPkts: int = bits(32)
 
 
 @attribute(0x0019, "PerformanceGet", "PerformanceSet")
 @wire(36)
-class PortVLOpPackets(Attribute):
+class PortVLOpPackets(_OpcodeCounters):
     """Packets of one opcode, by virtual lane (IBA 16.1.4.5)."""
 
-    opCode: int = key(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portVLOpPackets: tuple[int, ...] = array(16, bits(16))
 
 
 @attribute(0x001A, "PerformanceGet", "PerformanceSet")
 @wire(68)
-class PortVLOpData(Attribute):
+class PortVLOpData(_OpcodeCounters):
     """Data of one opcode, by virtual lane (IBA 16.1.4.6)."""
 
-    opCode: int = key(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portVLOpData: tuple[int, ...] = array(16, bits(32))
 
 
 @attribute(0x001B, "PerformanceGet", "PerformanceSet")
 @wire(8)
-class PortVLXmitFlowCtlUpdateErrors(Attribute):
+class PortVLXmitFlowCtlUpdateErrors(_PortCounters):
     """Missing flow control updates, by virtual lane (IBA 16.1.4.7)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portVLXmitFlowCtlUpdateErrors: tuple[int, ...] = array(16, bits(2))
 
 
 @attribute(0x001C, "PerformanceGet", "PerformanceSet")
 @wire(36)
-class PortVLXmitWaitCounters(Attribute):
+class PortVLXmitWaitCounters(_PortCounters):
     """Ticks of waiting, by virtual lane (IBA 16.1.4.8)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portVLXmitWait: tuple[int, ...] = array(16, bits(16))
 
 
@@ -285,88 +273,64 @@ class PortExtendedSpeedsCountersRSFEC(Attribute):
 
 @attribute(0x0030, "PerformanceGet", "PerformanceSet")
 @wire(36)
-class SwPortVLCongestion(Attribute):
+class SwPortVLCongestion(_PortCounters):
     """Packets that met congestion in a switch, by virtual lane (IBA 16.1.4.9)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     swPortVLCongestion: tuple[int, ...] = array(16, bits(16))
 
 
 @attribute(0x0031, "PerformanceGet", "PerformanceSet")
 @wire(12)
-class PortRcvConCtrl(Attribute):
+class PortRcvConCtrl(_PortCounters):
     """Received packets with congestion marks (IBA annex A10.6.1)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portPktRcvFECN: int = bits(32)
     portPktRcvBECN: int = bits(32)
 
 
 @attribute(0x0032, "PerformanceGet", "PerformanceSet")
 @wire(68)
-class PortSLRcvFECN(Attribute):
+class PortSLRcvFECN(_PortCounters):
     """Received packets with FECN, by service level (IBA annex A10.6.2)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portSLRcvFECN: tuple[int, ...] = array(16, bits(32))
 
 
 @attribute(0x0033, "PerformanceGet", "PerformanceSet")
 @wire(68)
-class PortSLRcvBECN(Attribute):
+class PortSLRcvBECN(_PortCounters):
     """Received packets with BECN, by service level (IBA annex A10.6.3)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portSLRcvBECN: tuple[int, ...] = array(16, bits(32))
 
 
 @attribute(0x0034, "PerformanceGet", "PerformanceSet")
 @wire(8)
-class PortXmitConCtrl(Attribute):
+class PortXmitConCtrl(_PortCounters):
     """Ticks for which congestion held packets of a port (IBA annex A10.6.4)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portXmitTimeCong: int = bits(32)
 
 
 @attribute(0x0035, "PerformanceGet", "PerformanceSet")
 @wire(64)
-class PortVLXmitTimeCong(Attribute):
+class PortVLXmitTimeCong(_PortCounters):
     """Ticks for which congestion held packets, by virtual lane; there are 15 for data (IBA annex A10.6.5)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portVLXmitTimeCong: tuple[int, ...] = array(15, bits(32))
 
 
 @attribute(0x0036, "PerformanceGet", "PerformanceSet")
 @wire(68)
-class PortXmitDataSL(Attribute):
+class PortXmitDataSL(_PortCounters):
     """Data that went out, by service level (IBA annex A13)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portXmitDataSL: tuple[int, ...] = array(16, bits(32))
 
 
 @attribute(0x0037, "PerformanceGet", "PerformanceSet")
 @wire(68)
-class PortRcvDataSL(Attribute):
+class PortRcvDataSL(_PortCounters):
     """Received data, by service level (IBA annex A13)."""
 
-    reserved: int = bits(8)
-    portSelect: int = bits(8)
-    counterSelect: int = key(16)
     portRcvDataSL: tuple[int, ...] = array(16, bits(32))

@@ -56,7 +56,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
 
 @cache
 def structures() -> tuple[type[Layout], ...]:
-    """Return every layout that these modules declare."""
+    """Return every layout that these modules declare, without those that only begin others."""
     return tuple(
         kind
         for module in MODULES
@@ -65,6 +65,8 @@ def structures() -> tuple[type[Layout], ...]:
         and issubclass(kind, Layout)
         and kind.__module__ == module.__name__
         and hasattr(kind, "size")
+        and kind is not messages.MADFormat
+        and (not issubclass(kind, Attribute) or kind.rpcs)
     )
 
 

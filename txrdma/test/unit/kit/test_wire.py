@@ -407,6 +407,28 @@ class DeclarationTests(SynchronousTestCase):
             class Wrong(Layout):
                 replace: int = bits(8)  # type: ignore[assignment]  # that is the mistake
 
+    def test_inherited(self) -> None:
+        """A layout that is derived from another begins with its fields."""
+
+        @wire(6)
+        class Longer(Inner):
+            more: int = bits(16)
+
+        it = Longer(token=Token(1), rest=2, more=3)
+        self.assertEqual([field.offset for field in Longer.fields], [0, 24, 28, 32])
+        self.assertEqual(it.encode(), bytes.fromhex("0000010200 03"))
+        self.assertEqual(Longer.decode(it.encode()), it)
+        self.assertEqual(repr(it.replace(rest=4)), "Longer(token=1, marks=<Marks: 0>, rest=4, more=3)")
+        self.assertNotEqual(it, Inner(token=Token(1), rest=2))
+
+    def test_inheritedTwice(self) -> None:
+        """A field that a base has already is refused."""
+        with self.assertRaisesRegex(TypeError, "Wrong.rest: a base has this field"):
+
+            @wire(6)
+            class Wrong(Inner):
+                rest: int = bits(16)
+
     def test_boolean(self) -> None:
         """A bool of several bits is refused."""
         with self.assertRaisesRegex(TypeError, "one bit"):
