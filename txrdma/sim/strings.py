@@ -6,6 +6,7 @@ Twisted loads this module whenever it searches for port plugins, so it imports v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TYPE_CHECKING
 
@@ -14,15 +15,13 @@ from zope.interface import implementer
 from twisted.plugin import IPlugin
 
 from txrdma.interfaces import IMADPort, IMADPortStringParser
+from txrdma.kit.strings import Arguments
 
 if TYPE_CHECKING:
     from txrdma.sim.fabric.fabric import SimulatedFabric
     from txrdma.sim.nets.netfile import Net
 
 DEFAULT: tuple[str, ...] = ("fattree", "16")
-_FAULTS = ("latency", "jitter", "loss", "seed", "dead", "traffic", "errors")
-_MANAGEMENT = ("managed", "manager", "standby", "lmc")
-_KEYS = ("node", *_FAULTS, *_MANAGEMENT, "leds", "fdr10")
 
 
 class FabricOptions(NamedTuple):
@@ -117,50 +116,41 @@ def understood(*args: str, **kwargs: str) -> tuple[str, FabricOptions]:
 
     @raise ValueError: the string has an unknown key, or a wrong value.
     """
-    for key, value in kwargs.items():
-        if key not in _KEYS:
-            raise ValueError(f"sim: {key}={value} has no meaning here; keys are {', '.join(_KEYS)}")
     if len(args) > (3 if args[:1] == ("fattree",) else 1):
         raise ValueError(f"sim: {args[-1]!r} is one argument too many")
-    options = FabricOptions(
-        shape=args or DEFAULT,
-        latency=_number(kwargs, "latency", float),
-        jitter=_number(kwargs, "jitter", float),
-        loss=_number(kwargs, "loss", float, 1),
-        seed=int(_number(kwargs, "seed", int)),
-        dead=tuple(filter(None, kwargs.get("dead", "").split("+"))),
-        traffic=_number(kwargs, "traffic", float),
-        errors=_number(kwargs, "errors", float),
-        managed=_isYes(kwargs, "managed", "yes"),
-        manager=kwargs.get("manager", ""),
-        standby=kwargs.get("standby", ""),
-        lmc=int(_number(kwargs, "lmc", int, 7)),
-        leds=_isYes(kwargs, "leds", "no"),
-        fdr10=_isYes(kwargs, "fdr10", "no"),
-    )
-    node = kwargs.get("node", "")
+    arguments = Arguments("sim", (), (), kwargs)
+    node = arguments.take("node")
     if not (node.partition("/")[2] or "0").isdigit():
         raise ValueError(f"sim: node={node}: the text after the slash is not a port number")
+    options = FabricOptions(
+        shape=args or DEFAULT,
+        latency=arguments.seconds("latency", 0.0, True),
+        jitter=arguments.seconds("jitter", 0.0, True),
+        loss=_rate(arguments, "loss", 1),
+        seed=arguments.number("seed", 0, 0, 2**64),
+        dead=tuple(filter(None, arguments.take("dead").split("+"))),
+        traffic=_rate(arguments, "traffic", math.inf),
+        errors=_rate(arguments, "errors", math.inf),
+        managed=arguments.isYes("managed", True),
+        manager=arguments.take("manager"),
+        standby=arguments.take("standby"),
+        lmc=arguments.number("lmc", 0, 0, 7),
+        leds=arguments.isYes("leds", False),
+        fdr10=arguments.isYes("fdr10", False),
+    )
+    arguments.end()
     return node, options
 
 
-def _isYes(kwargs: dict[str, str], key: str, otherwise: str) -> bool:
-    text = kwargs.get(key, otherwise)
-    if text not in ("yes", "no"):
-        raise ValueError(f"sim: {key} is yes or no, not {text!r}")
-    return text == "yes"
-
-
-def _number(kwargs: dict[str, str], key: str, kind: type[float], most: float = float("inf")) -> float:
-    text = kwargs.get(key, "0")
+def _rate(arguments: Arguments, key: str, most: float) -> float:
+    text = arguments.take(key, "0")
     try:
-        number = kind(text)
+        rate = float(text)
     except ValueError:
-        number = -1
-    if not 0 <= number <= most:
-        limit = "" if most == float("inf") else f" from 0 to {most}"
-        raise ValueError(f"sim: {key}={text} is no number{limit}")
-    return number
+        rate = -1
+    if not 0 <= rate <= most:
+        raise ValueError(f"sim: {key}={text} is not a number from 0 to {most}")
+    return rate
 
 
 def _fabric(reactor: Any, options: FabricOptions) -> SimulatedFabric:

@@ -15,6 +15,7 @@ from zope.interface import implementer
 from twisted.plugin import getPlugins, IPlugin
 
 from txrdma.interfaces import IMADPort, IMADPortStringParser, IVerbsDeviceStringParser
+from txrdma.kit.strings import Arguments
 
 
 @implementer(IPlugin, IMADPortStringParser)
@@ -32,7 +33,10 @@ class IbsimPortStringParser:
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
         from txrdma.mad.ports.ibsim import IbsimPort
 
-        node, socket, sm = _understood(*args, **kwargs)
+        arguments = Arguments("ibsim", ("node", "socket", "sm"), args, kwargs)
+        node, socket = arguments.take("node"), arguments.take("socket")
+        sm = arguments.isYes("sm", False)
+        arguments.end()
         return IbsimPort(reactor, socket, node, sm)
 
     def available(self) -> Sequence[str]:
@@ -43,24 +47,6 @@ class IbsimPortStringParser:
                 return ["ibsim"] if any(f"@{name}:ctl" in line for line in sockets) else []
         except OSError:
             return []
-
-
-def _understood(*args: str, **kwargs: str) -> tuple[str, str, bool]:
-    """
-    Node, name of the sockets, and whether to be the subnet manager.
-
-    @raise ValueError: the string is invalid.
-    """
-    values = dict(zip(("node", "socket", "sm"), args, strict=False))
-    for key, value in kwargs.items():
-        if key not in ("node", "socket", "sm") or key in values:
-            raise ValueError(f"ibsim: {key}={value} has no meaning here; keys are node, socket and sm")
-        values[key] = value
-    if len(args) > 3:
-        raise ValueError(f"ibsim: {args[3]!r} is one argument too many")
-    if values.get("sm", "no") not in ("yes", "no"):
-        raise ValueError(f"ibsim: sm is yes or no, not {values['sm']!r}")
-    return values.get("node", ""), values.get("socket", ""), values.get("sm", "no") == "yes"
 
 
 @implementer(IPlugin, IMADPortStringParser)
@@ -78,14 +64,10 @@ class UmadPortStringParser:
         from txrdma.mad.ports.umad import UmadPort
         from txrdma.ports import getEndPort
 
-        for key, value in kwargs.items():
-            if key not in ("port", "rmpp") or (key == "port" and args):
-                raise ValueError(f"umad: {key}={value} has no meaning here; keys are port and rmpp")
         # A colon in a GID or a GUID needs no backslash here: there is nothing else that it could part.
-        spelling = ":".join(args) or kwargs.get("port", "")
-        rmpp = kwargs.get("rmpp", "kernel")
-        if rmpp not in ("kernel", "own"):
-            raise ValueError(f"umad: rmpp is kernel or own, not {rmpp!r}")
+        arguments = Arguments("umad", ("port",), (":".join(args),) if args else (), kwargs)
+        spelling, rmpp = arguments.take("port"), arguments.choice("rmpp", "kernel", "own")
+        arguments.end()
         return UmadPort(reactor, getEndPort(spelling), rmpp == "kernel")
 
     def available(self) -> Sequence[str]:
@@ -117,18 +99,15 @@ class VerbsPortStringParser:
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
         from txrdma.mad.ports.verbsport import VerbsPort
 
-        number = kwargs.pop("endport", "1")
-        if not number.isdecimal():
-            raise ValueError(f"vmad: endport is a number, not {number!r}")
-        qpn = kwargs.pop("qpn", "")
-        if qpn not in ("", "1"):
-            raise ValueError(f"vmad: of queue pairs only qpn=1 can be asked for, not {qpn!r}")
+        arguments = Arguments("vmad", (), (), kwargs)
+        number = arguments.number("endport", 1, 1, 255)
+        isGSI = arguments.choice("qpn", "", "1") == "1"
         if not args:
             raise ValueError("vmad: needs a device: vmad:soft or vmad:pyverbs:NAME")
         for parser in getPlugins(IVerbsDeviceStringParser):
             if parser.prefix == args[0]:
-                device = parser.parseDevice(reactor, *args[1:], **kwargs)
-                return VerbsPort(reactor, device, int(number), isGSI=qpn == "1")
+                device = parser.parseDevice(reactor, *args[1:], **arguments.left)
+                return VerbsPort(reactor, device, number, isGSI=isGSI)
         raise ValueError(f"vmad: there is no kind of device {args[0]!r}")
 
     def available(self) -> Sequence[str]:
