@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from twisted.internet.defer import Deferred
 
 from txrdma.fabric.asking import Asker
-from txrdma.fabric.excess import Bounds, MOST_NODES, MOST_PROBLEMS
-from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
-from txrdma.fabric.sasweep import missingLinks
+from txrdma.fabric.excess import MOST_NODES
+from txrdma.fabric.model import Fabric, isSame
+from txrdma.fabric.sasweep import missingLinks, RecordSweep
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import LID
 from txrdma.mad.layouts.sa import LinkRecord
@@ -18,12 +16,11 @@ from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 
 
-class LIDSweep:
+class LIDSweep(RecordSweep):
     """
     A sweep that queries the links from the SA, and everything else from the nodes by their LIDs.
 
-    @ivar fabric: fabric as discovered so far.
-    @ivar progress: called after each queried LID with the number of queried LIDs and the number of all LIDs.
+    Its progress counts the LIDs. Silent nodes at the ends of links are reported when they are queried.
     """
 
     def __init__(
@@ -37,13 +34,10 @@ class LIDSweep:
         @param agent: sends the queries; the sweep does not close it.
         @param mostNodes: limit of nodes; see L{Bounds}.
         """
-        self.fabric = Fabric()
-        self._bounds = Bounds(mostNodes)
-        self.progress: Callable[[int, int], None] | None = None
+        super().__init__(mostNodes)
         self._schedule = MADSchedule(agent, maxOutstanding)
         self._asker = Asker(self.fabric, self._schedule)
         self._endPort = endPort
-        self._ends: dict[LID, Node] = {}
         self._links: list[LinkRecord] = []
         self._done = 0
 
@@ -62,7 +56,7 @@ class LIDSweep:
             lids.update({link.fromLID: None, link.toLID: None})
         await self._schedule.mqueue(self._node(lid, len(lids)) for lid in lids)
         for link in self._links:
-            self._join(link)
+            self._link(link)
         self.fabric.problems += missingLinks(self.fabric, self._links)
         return self.fabric
 
@@ -81,7 +75,7 @@ class LIDSweep:
                 if node.isSwitch:
                     await self._asker.switch(node, path)
             elif not isSame(info.encode(), node.raw) or node.isSwitch or node.known(info.localPortNum):
-                self._problem("duplicate-guid", lid, f"another one has the GUID of {node}")
+                self._problem("duplicate-guid", f"lid {lid}", f"another one has the GUID of {node}")
                 del self._ends[lid]
             if lid in self._ends:
                 for number in range(node.numPorts + 1) if node.isSwitch else (info.localPortNum,):
@@ -89,24 +83,3 @@ class LIDSweep:
         self._done += 1
         if self.progress is not None:
             self.progress(self._done, count)
-
-    def _problem(self, sort: str, lid: LID, text: str) -> None:
-        if len(self.fabric.problems) < MOST_PROBLEMS:
-            self.fabric.problems.append(Problem(sort, f"lid {lid}", text))
-
-    def _join(self, link: LinkRecord) -> None:
-        one = self._end(link.fromLID, link.fromPort)
-        other = self._end(link.toLID, link.toPort)
-        if one is not None and other is not None and not self.fabric.link(one, other):
-            where = f"lid {link.fromLID} port {link.fromPort}"
-            text = f"leads to {other}, but is linked to {one.peer}"
-            self.fabric.problems.append(Problem("contradiction", where, text))
-
-    def _end(self, lid: LID, number: int) -> Port | None:
-        node = self._ends.get(lid)
-        if node is None:
-            return None  # a silent node has been reported
-        if not 0 < number <= node.numPorts:
-            self._problem("contradiction", lid, f"there is a link of port {number} of {node.numPorts}")
-            return None
-        return node.port(number)

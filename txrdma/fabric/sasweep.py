@@ -26,24 +26,56 @@ _SHOWN: Final = 3
 """Largest number of examples of missing records in a problem's text."""
 
 
-class SASweep:
+class RecordSweep:
     """
-    A sweep that queries four tables from the SA.
+    Base of sweeps that get the links from the SA.
 
     @ivar fabric: fabric as discovered so far.
-    @ivar progress: called after answers with the number of completed tables and the number of all tables.
+    @ivar progress: called after answers with the number of completed queries and the number of all queries.
     """
+
+    def __init__(self, mostNodes: int) -> None:
+        self.fabric = Fabric()
+        self.progress: Callable[[int, int], None] | None = None
+        self._bounds = Bounds(mostNodes)
+        self._ends: dict[LID, Node] = {}
+
+    def _problem(self, sort: str, where: str, text: str) -> None:
+        if len(self.fabric.problems) < MOST_PROBLEMS:
+            self.fabric.problems.append(Problem(sort, where, text))
+
+    def _link(self, record: LinkRecord) -> None:
+        one = self._end(record.fromLID, record.fromPort)
+        other = self._end(record.toLID, record.toPort)
+        if one is not None and other is not None and not self.fabric.link(one, other):
+            where = f"lid {record.fromLID} port {record.fromPort}"
+            self._problem("contradiction", where, f"leads to {other}, but is linked to {one.peer}")
+
+    def _end(self, lid: LID, number: int) -> Port | None:
+        node = self._ends.get(lid)
+        if node is None:
+            self._unknownEnd(lid)
+            return None
+        if not 0 < number <= node.numPorts:
+            text = f"there is a link of port {number} of {node.numPorts}"
+            self._problem("contradiction", f"lid {lid}", text)
+            return None
+        return node.port(number)
+
+    def _unknownEnd(self, lid: LID) -> None:
+        """There is no node with the LID at the end of a link."""
+
+
+class SASweep(RecordSweep):
+    """A sweep that queries four tables from the SA. Its progress counts the tables."""
 
     def __init__(self, agent: RPCs, mostNodes: int = MOST_NODES) -> None:
         """
         @param agent: sends the queries; the sweep does not close it.
         @param mostNodes: limit of nodes; see L{Bounds}.
         """
-        self.fabric = Fabric()
-        self._bounds = Bounds(mostNodes)
-        self.progress: Callable[[int, int], None] | None = None
+        super().__init__(mostNodes)
         self._agent = agent
-        self._ends: dict[LID, Node] = {}
         self._places: dict[tuple[GUID, int], LID] = {}
 
     def run(self) -> Deferred[Fabric]:
@@ -95,10 +127,6 @@ class SASweep:
         self._problem(sort, "SA", f"{kind.__name__}: {error}")
         return []
 
-    def _problem(self, sort: str, where: str, text: str) -> None:
-        if len(self.fabric.problems) < MOST_PROBLEMS:
-            self.fabric.problems.append(Problem(sort, where, text))
-
     def _node(self, record: NodeRecord) -> None:
         info = record.nodeInfo
         if info.nodeGUID not in self.fabric.nodes and not self._bounds.admits(self.fabric, info.numPorts):
@@ -118,25 +146,9 @@ class SASweep:
                 "duplicate-guid", f"lid {record.lid}", f"{node} has LID {lid} at port {place[1]}, too"
             )
 
-    def _link(self, record: LinkRecord) -> None:
-        one = self._end(record.fromLID, record.fromPort)
-        other = self._end(record.toLID, record.toPort)
-        if one is not None and other is not None and not self.fabric.link(one, other):
-            where = f"lid {record.fromLID} port {record.fromPort}"
-            self._problem("contradiction", where, f"leads to {other}, but is linked to {one.peer}")
-
-    def _end(self, lid: LID, number: int) -> Port | None:
-        node = self._ends.get(lid)
-        if node is None:
-            if not self._bounds.isFull:
-                self._problem("contradiction", f"lid {lid}", "there is a link to it, but no node")
-            return None
-        if not 0 < number <= node.numPorts:
-            self._problem(
-                "contradiction", f"lid {lid}", f"there is a link of port {number} of {node.numPorts}"
-            )
-            return None
-        return node.port(number)
+    def _unknownEnd(self, lid: LID) -> None:
+        if not self._bounds.isFull:
+            self._problem("contradiction", f"lid {lid}", "there is a link to it, but no node")
 
     def _port(self, record: PortInfoRecord) -> None:
         node = self._ends.get(record.endPortLID)
