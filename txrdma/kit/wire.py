@@ -182,6 +182,7 @@ class Layout:
 
     size: ClassVar[int]
     fields: ClassVar[tuple[Field, ...]]
+    _names: ClassVar[tuple[str, ...]]
 
     @classmethod
     def decode(cls, buffer: Buffer, offset: int = 0) -> Self:
@@ -206,7 +207,7 @@ class Layout:
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""
-        names = [field.name for field in self.fields]
+        names = self._names
         for name in names:
             if name not in changes:
                 changes[name] = getattr(self, name)
@@ -216,7 +217,7 @@ class Layout:
         return type(self)(**changes)
 
     def _values(self) -> tuple[object, ...]:
-        return tuple(getattr(self, field.name) for field in self.fields)
+        return tuple(getattr(self, name) for name in self._names)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -274,7 +275,12 @@ def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type
         for key, value in vars(cls).items()
         if key != "__dict__" and key != "__weakref__" and key not in slots
     }
-    namespace |= {"__slots__": slots, "size": size, "fields": fields}
+    namespace |= {
+        "__slots__": slots,
+        "size": size,
+        "fields": fields,
+        "_names": tuple(field.name for field in fields),
+    }
     made: type[T] = type(cls.__name__, cls.__bases__, namespace)
     for name in _METHODS:
         _postponed[made, name] = little
