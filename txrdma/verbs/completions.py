@@ -41,7 +41,7 @@ _PAUSE: Final = 7
 
 
 def runQueueWait() -> float:
-    """Seconds for which this process was runnable and had no processor (schedstat of Linux); 0.0 if unknown."""
+    """Seconds for which this process was runnable without a processor (Linux: schedstat); 0.0 if unknown."""
     try:
         descriptor = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
